@@ -1,0 +1,1 @@
+"""Krappy: an event broker whose topics are also tables."""

@@ -1,0 +1,195 @@
+"""Every error that Krappy raises, as one tree.
+
+    KrappyError
+    ├── ConfigError                      a setting is unknown or out of range
+    ├── ConnectionLost          retry    the peer went away; clients reconnect by themselves first
+    ├── RequestTimeout          retry    no answer in the time allowed
+    ├── ProtocolError                    bytes that are not the protocol; closes the connection
+    │   └── FrameTooLarge
+    ├── BrokerError                      the broker refused a request; has a wire code
+    │   ├── InvalidRequest               wrong field, wrong type, unknown message
+    │   ├── UnknownTopic, UnknownPartition, TopicExists, InvalidTopic, InvalidPartitions, InvalidConfig
+    │   ├── OffsetOutOfRange, UnknownHandle, ViewDisabled, ShuttingDown (retry), Overloaded (retry)
+    │   ├── RecordTooLarge, InvalidRecord, OffsetMismatch, UnsupportedCompression
+    │   ├── OutOfOrderSequence, ProducerFenced
+    │   └── UnknownGroup, GroupNotEmpty, GroupFull, UnknownMember, LeaseLost
+    └── StorageError            retry    the disk refused; the request was not applied
+        └── CorruptBatch                 bytes on disk or on the wire whose checksum or structure is wrong
+
+Each class knows its wire `code`, its `name` on the wire and whether the same request may be sent again
+(`retriable`). Codes below 1000 are Kafka's own (KIP-482 tables, `Errors.java`), so that both protocols agree;
+codes from 1000 on are the native protocol's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class KrappyError(Exception):
+    """The root of the tree.
+
+    `details` holds the error's own facts (such as the current offset) as plain msgpack values; they travel
+    with it over the wire and are readable as attributes on the client's side too.
+    """
+
+    code: ClassVar[int] = -1
+    name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, text: str = "", **details: Any) -> None:
+        super().__init__(text or self.name)
+        self.text = text or self.name
+        self.details = details
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("_") or attribute == "details":
+            raise AttributeError(attribute)
+        try:
+            return self.details[attribute]
+        except KeyError:
+            raise AttributeError(f"{type(self).__name__} has no {attribute!r}") from None
+
+
+class ConfigError(KrappyError):
+    code, name = 1007, "BAD_SETTING"
+
+
+class ConnectionLost(KrappyError):
+    code, name, retriable = 13, "NETWORK_EXCEPTION", True
+
+
+class RequestTimeout(KrappyError):
+    code, name, retriable = 7, "REQUEST_TIMED_OUT", True
+
+
+class ProtocolError(KrappyError):
+    """Bytes that the protocol does not allow. The only error that a decoder lets out."""
+
+    code, name = 1000, "PROTOCOL_ERROR"
+
+
+class FrameTooLarge(ProtocolError):
+    code, name = 1005, "FRAME_TOO_LARGE"
+
+
+class BrokerError(KrappyError):
+    """The broker understood the request and refused it."""
+
+
+class InvalidRequest(BrokerError):
+    code, name = 42, "INVALID_REQUEST"
+
+
+class UnknownTopic(BrokerError):
+    code, name = 3, "UNKNOWN_TOPIC"
+
+
+class UnknownPartition(BrokerError):
+    code, name = 1010, "UNKNOWN_PARTITION"
+
+
+class TopicExists(BrokerError):
+    code, name = 36, "TOPIC_ALREADY_EXISTS"
+
+
+class InvalidTopic(BrokerError):
+    code, name = 17, "INVALID_TOPIC"
+
+
+class InvalidPartitions(BrokerError):
+    code, name = 37, "INVALID_PARTITIONS"
+
+
+class InvalidConfig(BrokerError):
+    code, name = 40, "INVALID_CONFIG"
+
+
+class OffsetOutOfRange(BrokerError):
+    """`details`: start, end (offsets that may be read: start <= offset <= end)."""
+
+    code, name = 1, "OFFSET_OUT_OF_RANGE"
+
+
+class UnknownHandle(BrokerError):
+    code, name = 1001, "UNKNOWN_HANDLE"
+
+
+class ViewDisabled(BrokerError):
+    code, name = 1006, "VIEW_DISABLED"
+
+
+class ShuttingDown(BrokerError):
+    code, name, retriable = 1004, "SHUTTING_DOWN", True
+
+
+class Overloaded(BrokerError):
+    code, name, retriable = 89, "THROTTLING_QUOTA_EXCEEDED", True
+
+
+class RecordTooLarge(BrokerError):
+    code, name = 10, "MESSAGE_TOO_LARGE"
+
+
+class InvalidRecord(BrokerError):
+    code, name = 87, "INVALID_RECORD"
+
+
+class OffsetMismatch(BrokerError):
+    """A conditional write found its key at another offset. `details`: current (int, or None for absent)."""
+
+    code, name = 1002, "OFFSET_MISMATCH"
+
+
+class UnsupportedCompression(BrokerError):
+    code, name = 76, "UNSUPPORTED_COMPRESSION_TYPE"
+
+
+class OutOfOrderSequence(BrokerError):
+    code, name = 45, "OUT_OF_ORDER_SEQUENCE_NUMBER"
+
+
+class ProducerFenced(BrokerError):
+    code, name = 47, "INVALID_PRODUCER_EPOCH"
+
+
+class UnknownGroup(BrokerError):
+    code, name = 69, "GROUP_ID_NOT_FOUND"
+
+
+class GroupNotEmpty(BrokerError):
+    code, name = 68, "NON_EMPTY_GROUP"
+
+
+class GroupFull(BrokerError):
+    code, name = 81, "GROUP_MAX_SIZE_REACHED"
+
+
+class UnknownMember(BrokerError):
+    code, name = 25, "UNKNOWN_MEMBER_ID"
+
+
+class LeaseLost(BrokerError):
+    """An ack, nack or extend named events that this member does not hold any more."""
+
+    code, name = 1003, "LEASE_LOST"
+
+
+class StorageError(KrappyError):
+    code, name, retriable = 56, "STORAGE_ERROR", True
+
+
+class CorruptBatch(StorageError):
+    code, name, retriable = 2, "CORRUPT_BATCH", False
+
+
+def _tree(root: type[KrappyError]) -> list[type[KrappyError]]:
+    return [root] + [leaf for child in root.__subclasses__() for leaf in _tree(child)]
+
+
+BY_NAME: dict[str, type[KrappyError]] = {cls.name: cls for cls in reversed(_tree(KrappyError))}
+
+
+def from_wire(name: str, text: str, details: dict[str, Any]) -> KrappyError:
+    """The exception for an error frame; an unknown name (a newer broker's) becomes a plain BrokerError."""
+    return BY_NAME.get(name, BrokerError)(text, **details)

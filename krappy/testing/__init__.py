@@ -1,0 +1,1 @@
+"""Ships with Krappy for the tests of its users."""

@@ -1,0 +1,74 @@
+"""The values that every part of Krappy speaks in. Frozen, without behaviour worth a test double.
+
+Units, everywhere: offsets and partitions are ints, timestamps are milliseconds since the epoch (UTC), sizes are
+bytes, durations are milliseconds (`*_ms`) unless a name says seconds.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import NamedTuple
+
+EARLIEST = -2  # ListOffsets' own numbers for the two ends of a log
+LATEST = -1
+ABSENT = -1  # as an expected offset: "this key must have no value now"
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Record(NamedTuple):
+    """One event as a producer gives it. `value` None with a key is a tombstone; `timestamp` None means now."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp: int | None = None
+
+
+class Event(NamedTuple):
+    """One event as a consumer gets it. `deliveries` counts from 1; only a shared group raises it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    deliveries: int = 1
+
+    @property
+    def time(self) -> datetime:
+        return datetime.fromtimestamp(self.timestamp / 1000, timezone.utc)
+
+
+class Entry(NamedTuple):
+    """What a table holds for a key: its latest value, or the tombstone that deleted it (`value` is None)."""
+
+    key: bytes
+    value: bytes | None
+    partition: int
+    offset: int
+    timestamp: int
+    headers: Headers = ()
+
+    @property
+    def deleted(self) -> bool:
+        return self.value is None
+
+
+class Receipt(NamedTuple):
+    """Where an acknowledged event stands. It is on disk when its producer holds this."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int

@@ -1,0 +1,1 @@
+"""Wire protocols, sans-IO: bytes in, messages out. No sockets, no clock."""
