@@ -1,0 +1,200 @@
+"""The server's settings: defaults, then a TOML file, then `KRAPPY_…` environment variables, then flags.
+
+A setting has one name everywhere: `memory_bytes` in the file, `KRAPPY_MEMORY_BYTES` in the environment,
+`--memory-bytes` as a flag. Sizes are bytes and durations are milliseconds, as the names say; both are plain whole
+numbers. The file is one flat TOML table:
+
+    data = "/var/lib/krappy"
+    listen_native = "0.0.0.0:7092"    # "none": not served
+    durability = "fsync"
+    memory_bytes = 268_435_456
+
+All is read and checked once, at start; an unknown name is an error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from krappy.errors import ConfigError
+from krappy.topic_config import nearest
+
+PREFIX = "KRAPPY_"
+FILE_VARIABLE = "KRAPPY_CONFIG"  # names the TOML file
+# Kubernetes gives every pod variables for each service of its namespace; for a service named "krappy" they begin
+# like ours: KRAPPY_SERVICE_HOST, KRAPPY_PORT, KRAPPY_PORT_7092_TCP_ADDR.
+_SERVICE_LINK = re.compile(
+    r"KRAPPY_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
+)
+_DATA = Path("krappy-data")
+_WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*")
+
+
+def _setting(
+    default: Any, doc: str, *, low: int | None = None, high: int = 2**62, choices: tuple[str, ...] | None = None
+) -> Any:
+    return field(default=default, metadata={"doc": doc, "low": low, "high": high, "choices": choices})
+
+
+def _number(default: int, doc: str, low: int = 0, high: int = 2**62) -> Any:
+    return _setting(default, doc, low=low, high=high)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Every setting of a broker, checked."""
+
+    data: Path = _setting(_DATA, "folder that holds everything the broker stores")
+    listen_native: str | None = _setting("127.0.0.1:7092", "HOST:PORT of the native protocol, or none")
+    durability: str = _setting(
+        "fsync",
+        "when an event is acknowledged: fsync (it is on disk) or os (the system has it)",
+        choices=("fsync", "os"),
+    )
+    memory_bytes: int = _number(256 << 20, "bytes of requests in flight and replies waiting", low=1 << 20)
+    max_frame_bytes: int = _number(64 << 20, "bytes of the largest request", low=1024, high=2**31 - 1)
+    idle_timeout_ms: int = _number(600_000, "ms after which a silent connection is closed; 0: never")
+    max_connections: int = _number(10_000, "connections at a time", low=1)
+    auto_create_topics: bool = _setting(True, "whether using a topic that does not exist creates it")
+    default_partitions: int = _number(1, "partitions of a topic created without saying how many", 1, 100_000)
+    view_cache_bytes: int = _number(64 << 20, "bytes of the view's block cache")
+    view_memtable_bytes: int = _number(32 << 20, "bytes of view entries in memory before they are flushed", 64 << 10)
+    retention_check_ms: int = _number(300_000, "ms between two looks for segments to delete or to compact", low=1)
+    group_max_members: int = _number(1000, "members of one group", 1, 1000)
+    log_level: str = _setting("info", "least level logged", choices=("debug", "info", "warning", "error"))
+    log_format: str = _setting(
+        "auto", "console, json, or auto: console on a terminal", choices=("auto", "json", "console")
+    )
+
+
+class Described(NamedTuple):
+    """One setting for `--help` and the documents."""
+
+    name: str
+    flag: str
+    variable: str
+    kind: str
+    default: str
+    doc: str
+
+
+def describe() -> list[Described]:
+    """A row for each setting, in the order of `ServerConfig`."""
+    return [
+        Described(
+            name=spec.name,
+            flag="--" + spec.name.replace("_", "-"),
+            variable=PREFIX + spec.name.upper(),
+            kind="|".join(spec.metadata["choices"] or (_kind(spec),)),
+            default=str(spec.default).lower() if isinstance(spec.default, bool) else str(spec.default),
+            doc=spec.metadata["doc"],
+        )
+        for spec in fields(ServerConfig)
+    ]
+
+
+def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None) -> ServerConfig:
+    """The settings in force.
+
+    `flags`: what the command line or the program gave, by name; None counts as not given. `environ`: usually
+    os.environ. `file`: the TOML file; None takes the one that KRAPPY_CONFIG names, if any. Raises ConfigError that
+    names the setting and where it was given.
+    """
+    if file is None and environ.get(FILE_VARIABLE):
+        file = Path(environ[FILE_VARIABLE])
+    specs = {spec.name: spec for spec in fields(ServerConfig)}
+    values: dict[str, Any] = {}
+    for source, given in (
+        (str(file), _from_file(file)),
+        ("the environment", _from_environ(environ)),
+        ("the flags", {name: value for name, value in flags.items() if value is not None}),
+    ):
+        for name, value in given.items():
+            spec = specs.get(name)
+            if spec is None:
+                raise ConfigError(f"{source}: there is no setting '{name!s:.80}'{nearest(name, specs)}", setting=name)
+            try:
+                values[name] = _read(spec, value)
+            except ValueError as error:
+                raise ConfigError(f"{source}: {name} = {value!r:.80}: {error}", setting=name) from None
+    return ServerConfig(**values)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """("host", port) of "host:port" or "[v6]:port"; an empty host is every interface. Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ConfigError(f"'{text:.80}': an IPv6 address needs brackets, as in [::1]:7092")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ConfigError(f"'{text:.80}' is not HOST:PORT")
+    return host, int(port)
+
+
+def _from_file(file: Path | None) -> dict[str, Any]:
+    if file is None:
+        return {}
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the settings file {file} can't be read: {error.strerror}") from None
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
+        raise ConfigError(f"the settings file {file} is not TOML: {error}") from None
+
+
+def _from_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(PREFIX).lower(): value
+        for name, value in environ.items()
+        if name.startswith(PREFIX) and name != FILE_VARIABLE and not _SERVICE_LINK.fullmatch(name)
+    }
+
+
+def _kind(spec: Field[Any]) -> str:
+    if spec.metadata["low"] is not None:
+        return "number"
+    return {"Path": "path", "bool": "true|false"}.get(str(spec.type), "text")
+
+
+def _read(spec: Field[Any], value: Any) -> Any:
+    """The value in its own type. Raises ValueError (or ConfigError, which says enough)."""
+    kind, choices = _kind(spec), spec.metadata["choices"]
+    if kind == "number":
+        return _read_number(value, spec.metadata["low"], spec.metadata["high"])
+    if kind == "true|false":
+        text = str(value).strip().lower()
+        if text not in ("true", "false"):
+            raise ValueError("true or false is needed")
+        return text == "true"
+    if kind == "path":
+        if not isinstance(value, str | Path) or not str(value):
+            raise ValueError("the path of a folder is needed")
+        return Path(value)
+    if not isinstance(value, str):
+        raise ValueError("text is needed")
+    if choices is not None and value not in choices:
+        raise ValueError("one of " + ", ".join(choices) + " is needed")
+    if spec.name.startswith("listen_"):
+        if value in ("", "none"):
+            return None
+        try:
+            parse_address(value)
+        except ConfigError as error:
+            raise ValueError(error.text) from None
+    return value
+
+
+def _read_number(value: Any, low: int, high: int) -> int:
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+        value = int(value)
+    if type(value) is not int:
+        raise ValueError("a whole number is needed")
+    if not low <= value <= high:
+        raise ValueError(f"at least {low} is needed" if value < low else f"at most {high} is allowed")
+    return value
