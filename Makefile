@@ -1,0 +1,72 @@
+# Every target sets up by itself: a fresh machine needs Python 3.11 or newer, and make.
+#
+#   make demo     336,776 real flights through a broker, checked against a plain fold of the file
+#   make test     the whole test suite
+#   make help     all targets
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do command -v $$p && break; done)
+ARGS ?=
+MINUTES ?= 10
+
+BIN := .venv/bin
+# The stamp's name holds a checksum of what it was built from: a changed pyproject.toml, or a checkout that was
+# moved, asks for another stamp, whatever the clocks and mtimes say.
+READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -f1)
+# Two makes at once: the second waits for the first one's .venv. Without flock(1), as on macOS, run one at a time.
+LOCK := $(if $(shell command -v flock),flock Makefile,)
+
+.PHONY: help setup demo test check format cover soak bench dist clean
+.DEFAULT_GOAL := help
+
+help: ## show this list
+	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null \
+		|| grep -hE '^[a-z]+:.*## ' Makefile
+
+setup: $(READY) ## build .venv with all that the other targets need
+
+$(READY):
+	@$(LOCK) sh -ec '\
+		if [ -e $(READY) ]; then exit 0; fi; \
+		"$(PYTHON)" -c "import sys; sys.exit(sys.version_info < (3, 11))" || { \
+			echo "Krappy needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+		$(BIN)/python -c "import sys, pip; sys.exit(sys.version_info < (3, 11))" 2>/dev/null || { \
+			echo "building .venv with $(PYTHON)"; \
+			"$(PYTHON)" -m venv --clear .venv || { \
+				echo "this Python cannot make a virtual environment; on Debian and Ubuntu: apt-get install python3.11-venv" >&2; \
+				exit 1; }; }; \
+		echo "installing Krappy and what it needs into .venv"; \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"; \
+		rm -f .venv/.ready-*; \
+		touch $(READY)'
+
+demo: $(READY) ## stream all flights of 2013 through a broker and check every answer
+	@$(BIN)/krappy demo flights $(ARGS)
+
+test: $(READY) ## run every test (ARGS="-k name" for some)
+	@$(BIN)/python -m pytest -q $(ARGS)
+
+check: $(READY) ## format, lint and types, without changing anything
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+format: $(READY) ## format the code and mend what the linter can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+cover: $(READY) ## run the tests and show which lines they do not reach
+	@$(BIN)/coverage run -m pytest -q $(ARGS)
+	@$(BIN)/coverage report --skip-covered --show-missing
+
+soak: $(READY) ## churn connections and kill the broker for MINUTES=10
+	@$(BIN)/python tests/crash/soak.py --minutes $(MINUTES) $(ARGS)
+
+bench: $(READY) ## measure this machine (ARGS="--json" for a program to read)
+	@$(BIN)/krappy bench all $(ARGS)
+
+dist: $(READY) ## build the sdist and the wheel into dist/
+	@$(BIN)/python -m build --outdir dist .
+
+clean: ## remove .venv, caches and build output
+	rm -rf .venv build dist krappy.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

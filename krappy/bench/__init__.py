@@ -1,0 +1,1 @@
+"""Measures a broker: what `krappy bench` runs."""
