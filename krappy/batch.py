@@ -1,0 +1,318 @@
+"""RecordBatch v2 (KIP-98, `DefaultRecordBatch.java`): the unit that producers send, the log stores, consumers get.
+
+    0  base_offset i64    8  length i32    12 leader_epoch i32   16 magic i8   17 crc u32 (CRC-32C of all from 21 on)
+    21 attributes i16     23 last_offset_delta i32               27 base_timestamp i64   35 max_timestamp i64
+    43 producer_id i64    51 producer_epoch i16                  53 base_sequence i32    57 count i32
+    61 the records, compressed as a whole when attributes say so
+
+The checksum leaves out the first 21 bytes, so a broker gives offsets and leader epoch without a new one (`stamp`).
+Rules of this file: pure functions over bytes; whatever the bytes, only CorruptBatch and UnsupportedCompression
+leave a reader, and none reads outside its batch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Container, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from krappy import codecs, record_reader, record_writer
+from krappy.codecs import DEFAULT_LIMIT
+from krappy.errors import CorruptBatch
+from krappy.record_reader import Columns
+from krappy.types import Headers
+
+__all__ = [
+    "HEADER_SIZE",
+    "STAMPED",
+    "BatchHeader",
+    "Columns",
+    "check",
+    "decode",
+    "encode",
+    "keep",
+    "read_header",
+    "restamp_time",
+    "split",
+    "stamp",
+    "validate",
+]
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_SIZE = 61
+STAMPED = 16  # bytes at the head of a batch that `stamp` gives anew
+MAGIC = 2
+LENGTH_END = 12  # base offset and length: what comes before the bytes that length counts
+CRC_START = 21  # the first byte that the checksum covers
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+MAX_OFFSET = 2**63 - 1
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_STAMP = struct.Struct(">qii")
+_CRC = struct.Struct(">I")
+_COVERED = struct.Struct(">hiqqqhii")  # the header's part under the checksum
+
+
+class BatchHeader(NamedTuple):
+    base_offset: int
+    length: int  # bytes after this field
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int  # ms
+    max_timestamp: int  # ms
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int  # type: ignore[assignment]  # records; tuple's own method of this name is not needed
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.length + LENGTH_END
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def dense(self) -> bool:
+        """Every offset has its record: always so when produced, until the cleaner takes some out."""
+        return self.count == self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        """0 to 4 as in `krappy.codecs`; 5 to 7 do not exist yet."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def compressed(self) -> bool:
+        return self.attributes & CODEC_MASK != 0
+
+    @property
+    def is_control(self) -> bool:
+        return self.attributes & CONTROL != 0
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL != 0
+
+    @property
+    def log_append_time(self) -> bool:
+        """All records bear `max_timestamp`, whatever their deltas say."""
+        return self.attributes & LOG_APPEND_TIME != 0
+
+
+def read_header(buf: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`. Raises CorruptBatch when it is cut short or absurd; verifies no checksum."""
+    try:
+        header = BatchHeader(*_HEADER.unpack_from(buf, position))
+    except struct.error:
+        raise CorruptBatch(f"a batch header cut short at position {position}") from None
+    if header.magic != MAGIC:
+        raise CorruptBatch(f"magic {header.magic} at position {position}: only RecordBatch v2 is served")
+    if header.length < HEADER_SIZE - LENGTH_END:
+        raise CorruptBatch(f"a batch of length {header.length} at position {position}")
+    if (
+        header.count < 0
+        or header.last_offset_delta < 0
+        or header.count > header.last_offset_delta + 1
+        or not 0 <= header.base_offset <= MAX_OFFSET - header.last_offset_delta - 1
+    ):
+        raise CorruptBatch(
+            f"a batch at position {position} with base offset {header.base_offset}, last offset delta "
+            f"{header.last_offset_delta}, {header.count} records"
+        )
+    return header
+
+
+def check(buf: Buffer, position: int = 0) -> BatchHeader:
+    """The header of the whole batch at `position`, its size and CRC-32C verified. Raises CorruptBatch."""
+    header = read_header(buf, position)
+    end = position + header.length + LENGTH_END
+    if end > len(buf):
+        raise CorruptBatch(f"a batch of {header.size} bytes at position {position} of {len(buf)}: cut short")
+    with memoryview(buf) as view, view[position + CRC_START : end] as covered:
+        crc = crc32c(covered)
+    if crc != header.crc:
+        raise CorruptBatch(
+            f"a batch at position {position}, base offset {header.base_offset}: "
+            f"CRC-32C {crc:08x}, {header.crc:08x} stored"
+        )
+    return header
+
+
+def stamp(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:
+    """The first STAMPED bytes of the batch with these offsets: write them, then `batch[STAMPED:]`."""
+    return _STAMP.pack(base_offset, header.length, leader_epoch)
+
+
+def split(buf: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """Each whole batch in `buf`, checked. One that is cut at the end is ignored. Raises CorruptBatch."""
+    view = memoryview(buf)
+    position, end = 0, len(view)
+    while end - position >= LENGTH_END:
+        length = int.from_bytes(view[position + 8 : position + 12], "big", signed=True)
+        if length >= HEADER_SIZE - LENGTH_END and length + LENGTH_END > end - position:
+            return
+        header = check(view, position)
+        yield header, view[position : position + header.size]
+        position += header.size
+
+
+def encode(
+    keys: Sequence[bytes | None] | None,
+    values: Sequence[bytes | None],
+    *,
+    timestamps: Sequence[int] | int,
+    headers: Sequence[Headers] | None = None,
+    codec: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    base_offset: int = 0,
+    offsets: Sequence[int] | None = None,
+    leader_epoch: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    log_append_time: bool = False,
+) -> bytes:
+    """One batch of at least one record.
+
+    `keys` None: all null. `timestamps` in ms: one for each record, or one for all. `offsets`: absolute, ascending,
+    from `base_offset` on; None: consecutive. Raises ValueError for columns of different lengths, no records,
+    offsets that do not ascend, or numbers out of range.
+    """
+    count = len(values)
+    if (keys is not None and len(keys) != count) or (headers is not None and len(headers) != count):
+        raise ValueError("columns of different lengths")
+    if not count:
+        raise ValueError("a batch without records")
+    deltas: Sequence[int] | None = None
+    last_delta = count - 1
+    if offsets is not None:
+        if len(offsets) != count:
+            raise ValueError("columns of different lengths")
+        deltas = [offset - base_offset for offset in offsets]
+        if deltas[0] < 0 or any(a >= b for a, b in pairwise(deltas)):
+            raise ValueError("offsets that do not ascend from the base offset")
+        last_delta = deltas[-1]
+    times: Sequence[int] | None = None
+    if isinstance(timestamps, int):
+        base_timestamp = max_timestamp = timestamps
+    else:
+        if len(timestamps) != count:
+            raise ValueError("columns of different lengths")
+        base_timestamp, max_timestamp = timestamps[0], max(timestamps)
+        if min(timestamps) != max_timestamp:
+            times = [timestamp - base_timestamp for timestamp in timestamps]
+    records = record_writer.write(keys, values, times, headers, deltas)
+    attributes = (
+        codec
+        | (LOG_APPEND_TIME if log_append_time else 0)
+        | (TRANSACTIONAL if transactional else 0)
+        | (CONTROL if control else 0)
+    )
+    payload = codecs.compress(codec, records)
+    try:
+        covered = _COVERED.pack(
+            attributes, last_delta, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count
+        )
+        head = _STAMP.pack(base_offset, HEADER_SIZE - LENGTH_END + len(payload), leader_epoch)
+    except struct.error as error:
+        raise ValueError(f"out of range: {error}") from None
+    return _assemble(head, covered, payload)
+
+
+def _assemble(head: bytes, covered: bytes, payload: bytes) -> bytes:
+    crc = crc32c(payload, crc32c(covered))
+    return b"".join((head, b"\x02", _CRC.pack(crc), covered, payload))
+
+
+def _records(batch: Buffer, limit: int) -> tuple[BatchHeader, bytes, int]:
+    """The header, and the plain records as a buffer and where in it they start."""
+    header = read_header(batch)
+    if header.size != len(batch):
+        raise CorruptBatch(f"a batch of {header.size} bytes in {len(batch)}")
+    if not header.attributes & CODEC_MASK:
+        return header, batch if type(batch) is bytes else bytes(batch), HEADER_SIZE
+    if not header.count and header.size == HEADER_SIZE:
+        return header, b"", 0
+    with memoryview(batch) as view, view[HEADER_SIZE:] as payload:
+        return header, codecs.decompress(header.attributes & CODEC_MASK, payload, limit), 0
+
+
+def decode(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> Columns:
+    """The records of one whole batch, offsets absolute.
+
+    `limit`: bytes that a compressed batch may grow to. Raises CorruptBatch for any malformed structure,
+    UnsupportedCompression for an unknown codec. The checksum is `check`'s part.
+    """
+    header, buf, position = _records(batch, limit)
+    return record_reader.read(
+        buf,
+        position,
+        header.count,
+        header.base_offset,
+        header.last_offset_delta,
+        header.max_timestamp if header.attributes & LOG_APPEND_TIME else header.base_timestamp,
+        bool(header.attributes & LOG_APPEND_TIME),
+    )
+
+
+def validate(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> None:
+    """Raises exactly what `decode` would, without building its columns."""
+    header, buf, position = _records(batch, limit)
+    record_reader.validate(
+        buf,
+        position,
+        header.count,
+        header.last_offset_delta,
+        header.base_timestamp,
+        bool(header.attributes & LOG_APPEND_TIME),
+    )
+
+
+def keep(batch: Buffer, offsets: Container[int], *, limit: int = DEFAULT_LIMIT) -> bytes | None:
+    """The batch with only the records at `offsets`; the same bytes when that is all of them.
+
+    Base offset, last offset delta, timestamps and producer fields stay, so the records' bytes do too. A batch
+    that loses every record keeps its header, as Kafka's cleaner has it (`DefaultRecordBatch.writeEmptyHeader`):
+    its offsets and its producer's sequence must not be forgotten. Raises as `decode` does.
+    """
+    header, buf, position = _records(batch, limit)
+    spans = record_reader.spans(buf, position, header.count, header.last_offset_delta, header.base_timestamp)
+    base = header.base_offset
+    kept = [span for delta, span in spans if base + delta in offsets]
+    if len(kept) == header.count:
+        return batch if type(batch) is bytes else bytes(batch)
+    attributes = header.attributes if kept else header.attributes & ~CODEC_MASK
+    records = b"".join([buf[start:end] for start, end in kept])
+    payload = codecs.compress(attributes & CODEC_MASK, records)
+    covered = _COVERED.pack(attributes, *header[6:12], len(kept))
+    return _assemble(
+        _STAMP.pack(base, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch), covered, payload
+    )
+
+
+def restamp_time(batch: Buffer, timestamp: int) -> bytes:
+    """The batch as a topic with message.timestamp.type=LogAppendTime stores it: all records bear `timestamp` (ms)."""
+    header = read_header(batch)
+    if header.size != len(batch):
+        raise CorruptBatch(f"a batch of {header.size} bytes in {len(batch)}")
+    covered = _COVERED.pack(header.attributes | LOG_APPEND_TIME, *header[6:8], timestamp, *header[9:13])
+    with memoryview(batch) as view:
+        return _assemble(bytes(view[:STAMPED]), covered, bytes(view[HEADER_SIZE:]))

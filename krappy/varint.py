@@ -1,0 +1,42 @@
+"""Zigzag varints (Protocol Buffers' sint32 and sint64), the numbers inside a RecordBatch v2."""
+
+from __future__ import annotations
+
+from krappy.errors import CorruptBatch
+
+
+def encode(number: int) -> bytes:
+    """`number` (a signed 64-bit int) as zigzag varint: 1 to 10 bytes."""
+    raw = number << 1 if number >= 0 else ~number << 1 | 1
+    out = bytearray()
+    while raw > 0x7F:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    out.append(raw)
+    return bytes(out)
+
+
+def decode(buf: bytes, position: int, widest: int = 5) -> tuple[int, int]:
+    """The number at `position` and the position after it; at most `widest` bytes (5: 32 bits, 10: 64 bits).
+
+    Raises CorruptBatch when it is longer or does not fit, IndexError when `buf` ends within it.
+    """
+    raw = shift = 0
+    for _ in range(widest):
+        byte = buf[position]
+        position += 1
+        raw |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if raw >> (32 if widest == 5 else 64):
+                break
+            return raw >> 1 ^ -(raw & 1), position
+        shift += 7
+    raise CorruptBatch("a varint that is too long")
+
+
+TABLE = [encode(number) for number in range(8192)]  # the numbers of one and two bytes, by far the most
+
+
+def encoded(number: int) -> bytes:
+    """`encode`, from the table where it can."""
+    return TABLE[number] if 0 <= number < 8192 else encode(number)
