@@ -1,0 +1,268 @@
+"""What `krappy produce` reads: files or stdin, cut into events.
+
+Formats: `lines` (a line is a value, or `key<sep>value`), `json` (a line is a JSON object and the value),
+`csv` (a row becomes a JSON object of strings), `events` (what `krappy consume --json` prints). A file whose name
+ends in .gz, or .zip with one file in it, is unpacked on the way. Whatever the bytes, only `BadInput` leaves here.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import gzip
+import io
+import json
+import os
+import sys
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from krappy.cli.errors import Failure
+from krappy.types import Headers
+
+MAX_LINE = 64 << 20  # bytes; more than a broker takes in one request
+FORMATS = ("lines", "json", "csv", "events")
+_ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
+
+
+class BadInput(Failure):
+    """The input is not what it was said to be; names the line."""
+
+    def __init__(self, name: str, line: int, text: str) -> None:
+        super().__init__(f"{name} line {line}: {text}")
+
+
+class Item(NamedTuple):
+    """One event to publish. `value` None is a tombstone; `partition` None leaves the choice to the producer."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    timestamp: int | None = None
+    partition: int | None = None
+
+
+class Source:
+    """An open input: its lines, and how far it has been read for a progress bar."""
+
+    def __init__(self, name: str, stream: IO[bytes], raw: IO[bytes], total: int | None) -> None:
+        self.name = name
+        self.total = total  # bytes of the file as it lies on disk; None for a pipe
+        self._stream = stream
+        self._raw = raw
+
+    @property
+    def position(self) -> int:
+        """How many of `total` bytes are read."""
+        return self._raw.tell() if self.total is not None else 0
+
+    def lines(self, keep_ends: bool = False) -> Iterator[tuple[int, bytes]]:
+        """(number from 1, line without its end)."""
+        number = 0
+        while True:
+            try:
+                line = self._stream.readline(MAX_LINE + 2)
+            except (OSError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+                raise BadInput(self.name, number + 1, f"can't be read: {error}") from None
+            if not line:
+                return
+            number += 1
+            if len(line) > MAX_LINE:
+                raise BadInput(self.name, number, f"longer than {MAX_LINE:,} bytes")
+            if line.endswith(b"\n") and not keep_ends:
+                line = line[:-2] if line.endswith(b"\r\n") else line[:-1]
+            yield number, line
+
+
+@contextmanager
+def open_input(path: str | None) -> Iterator[Source]:
+    """The file at `path`, or stdin for None and "-". Raises Failure when there is no such file."""
+    if path is None or path == "-":
+        yield Source("stdin", sys.stdin.buffer, sys.stdin.buffer, None)
+        return
+    with open(path, "rb") as raw:
+        total, name = os.fstat(raw.fileno()).st_size, Path(path).name
+        if path.endswith(".gz"):
+            with gzip.open(raw) as stream:
+                yield Source(name, stream, raw, total)  # type: ignore[arg-type]
+        elif path.endswith(".zip"):
+            with _only_member(raw, path) as stream:
+                yield Source(name, io.BufferedReader(stream), raw, total)  # type: ignore[type-var]
+        else:
+            yield Source(name, raw, raw, total)
+
+
+def _only_member(raw: IO[bytes], path: str) -> IO[bytes]:
+    try:
+        archive = zipfile.ZipFile(raw)
+        members = [member for member in archive.infolist() if not member.is_dir()]
+        if len(members) != 1:
+            raise Failure(f"{path} holds {len(members)} files; take one out: unzip -p {path} NAME | krappy produce …")
+        return archive.open(members[0])
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise Failure(f"{path} can't be unpacked: {error}") from None
+
+
+def guess_format(path: str | None) -> str:
+    """The format that a file's name promises: data.csv.gz is csv."""
+    suffixes = [suffix.lower() for suffix in Path(path or "-").suffixes]
+    while suffixes and suffixes[-1] in (".gz", ".zip"):
+        suffixes.pop()
+    return _ENDINGS.get(suffixes[-1], "lines") if suffixes else "lines"
+
+
+def parse(
+    source: Source,
+    format: str,
+    *,
+    key: str | None = None,
+    separator: str | None = None,
+    null: str | None = None,
+    no_key: str = "",
+    delimiter: str = ",",
+) -> Iterator[Item]:
+    """The events of a source.
+
+    `key`: the field of json and csv that is the key. `separator`: what ends the key of a line. `null`: a value
+    equal to this text is a tombstone. `no_key`: a key equal to this text is none. Raises BadInput.
+    """
+    nothing, none = (null.encode() if null is not None else None), no_key.encode()
+    if format == "lines":
+        items = _plain_lines(source) if separator is None else _keyed_lines(source, separator.encode())
+    elif format == "json":
+        items = _json_lines(source, key)
+    elif format == "csv":
+        items = _csv_rows(source, key, delimiter)
+    else:
+        items = _events(source)
+    if format == "events":  # says itself what is null and what has no key
+        yield from items
+        return
+    for item in items:
+        if item.key == none:
+            item = item._replace(key=None)
+        if nothing is not None and item.value == nothing:
+            item = item._replace(value=None)
+        yield item
+
+
+def _plain_lines(source: Source) -> Iterator[Item]:
+    for _, line in source.lines():
+        yield Item(line)
+
+
+def _keyed_lines(source: Source, separator: bytes) -> Iterator[Item]:
+    for number, line in source.lines():
+        key, found, value = line.partition(separator)
+        if not found:
+            raise BadInput(source.name, number, f"has no {separator.decode()!r} between key and value")
+        yield Item(value, key)
+
+
+def _json_lines(source: Source, field: str | None) -> Iterator[Item]:
+    for number, line in source.lines():
+        if not line.strip():
+            continue
+        if field is None:
+            _load(source, number, line)
+            yield Item(line)
+            continue
+        yield Item(line, _field_key(_load_object(source, number, line).get(field)))
+
+
+def _field_key(value: Any) -> bytes | None:
+    """A JSON field as a key: text as it is, nothing for null, else its compact JSON."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode(errors="surrogatepass")
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+def _csv_rows(source: Source, field: str | None, delimiter: str) -> Iterator[Item]:
+    csv.field_size_limit(MAX_LINE)
+    lines = _text_lines(source)
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    try:
+        names = next(filter(None, rows), None)  # lines before the header may be empty
+        if names is None:
+            return
+        names[0] = names[0].removeprefix("\ufeff")  # the mark that spreadsheets put first
+        if field is not None and field not in names:
+            raise BadInput(source.name, 1, f"has no column '{field}'; it has {', '.join(names)}")
+        column = names.index(field) if field is not None else None
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != len(names):
+                raise BadInput(source.name, rows.line_num, f"has {len(row)} fields; the header has {len(names)}")
+            value = json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False, separators=(",", ":"))
+            yield Item(value.encode(), row[column].encode() if column is not None else None)
+    except csv.Error as error:
+        raise BadInput(source.name, rows.line_num, f"not CSV: {error}") from None
+
+
+def _text_lines(source: Source) -> Iterator[str]:
+    for number, line in source.lines(keep_ends=True):  # a quoted field may hold line ends of its own
+        try:
+            yield line.decode()
+        except UnicodeDecodeError:
+            raise BadInput(source.name, number, "not UTF-8") from None
+
+
+def _events(source: Source) -> Iterator[Item]:
+    for number, line in source.lines():
+        if not line.strip():
+            continue
+        found = _load_object(source, number, line)
+        try:
+            yield Item(
+                _unplain(found["value"]),
+                _unplain(found.get("key")),
+                tuple((_text(name), _unplain(value)) for name, value in found.get("headers") or ()),
+                _number(found.get("timestamp")),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            what = f"needs {error}" if isinstance(error, KeyError) else str(error)
+            raise BadInput(source.name, number, f"not an event of `krappy consume --json`: {what}") from None
+
+
+def _unplain(value: Any) -> bytes | None:
+    """The bytes that `output.plain` showed."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, dict) and list(value) == ["base64"] and isinstance(value["base64"], str):
+        return base64.b64decode(value["base64"], validate=True)
+    raise ValueError(f'{json.dumps(value):.60} is not text, null or {{"base64": …}}')
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("a header's name is text")
+    return value
+
+
+def _number(value: Any) -> int | None:
+    if value is not None and type(value) is not int:
+        raise ValueError("a timestamp is a whole number of milliseconds")
+    return value
+
+
+def _load(source: Source, number: int, line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
+        raise BadInput(source.name, number, f"not JSON: {error}") from None
+
+
+def _load_object(source: Source, number: int, line: bytes) -> dict[str, Any]:
+    found = _load(source, number, line)
+    if not isinstance(found, dict):
+        raise BadInput(source.name, number, f"a JSON object is needed, not {line[:40].decode(errors='replace')}")
+    return found

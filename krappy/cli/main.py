@@ -1,0 +1,114 @@
+"""The entry point: finds the command, and turns every way of failing into one line and an exit status.
+
+0    done                              2    wrong usage
+1    an error                          3    `get`: the key is absent; 4: it was deleted
+130  Ctrl-C                            141  the reader of our output went away (as a SIGPIPE would)
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from importlib.metadata import version
+from typing import Any, NoReturn
+
+import click
+
+from krappy.cli.errors import explain
+
+# name -> module of krappy.cli; the command is its attribute of the same name. Imported when used: `krappy get`
+# does not pay for what `krappy bench` needs.
+COMMANDS = {
+    "serve": "serve",
+    "topic": "topic",
+    "produce": "produce",
+    "consume": "consume",
+    "get": "table",
+    "scan": "table",
+    "watch": "table",
+    "group": "group",
+    "bench": "bench",
+    "doctor": "doctor",
+    "demo": "demo",
+}
+
+
+class Commands(click.Group):
+    """A group whose commands are imported when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"krappy.cli.{module}"), cmd_name)
+        return command
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(version("krappy"), prog_name="krappy")
+def cli() -> None:
+    """Krappy: an event broker whose topics are also tables.
+
+    \b
+    A first look, in two shells:
+      krappy serve --data ./data
+      echo u1:Ada | krappy produce users --sep :     # store an event with the key u1
+      krappy get users u1                            # the latest value of that key
+      krappy consume users --sep :                   # every event, then those to come
+
+    Commands reach the broker at --address HOST:PORT, else at KRAPPY_ADDRESS, else at 127.0.0.1:7092.
+
+    \b
+    Completion of commands, options and topic names: put one of these into the start-up file of your shell.
+      eval "$(_KRAPPY_COMPLETE=bash_source krappy)"
+      eval "$(_KRAPPY_COMPLETE=zsh_source krappy)"
+      _KRAPPY_COMPLETE=fish_source krappy | source
+    """
+
+
+def run(arguments: list[str]) -> int:
+    """Runs one command line; returns its exit status. Nothing but SystemExit ever leaves it."""
+    if "_KRAPPY_COMPLETE" in os.environ:
+        cli.main(arguments, prog_name="krappy")  # the shell asks for a completion; exits
+    try:
+        with cli.make_context("krappy", list(arguments)) as context:
+            result: Any = cli.invoke(context)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        click.echo(err=True)
+        return 130
+    except BrokenPipeError:
+        _drop_stdout()
+        return 141
+    except Exception as error:
+        line, status = explain(error)
+        if os.environ.get("KRAPPY_DEBUG"):
+            traceback.print_exc()
+        _say(line)
+        return status
+
+
+def _say(line: str) -> None:
+    try:
+        sys.stdout.flush()
+        click.echo(f"krappy: {line}", err=True)
+    except OSError:
+        _drop_stdout()
+
+
+def _drop_stdout() -> None:
+    """Keeps the interpreter's last flush from failing aloud into a pipe that nobody reads."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> NoReturn:
+    """`krappy` on the command line."""
+    sys.exit(run(sys.argv[1:]))

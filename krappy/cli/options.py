@@ -1,0 +1,175 @@
+"""Options that several commands share, and how what is typed becomes a value."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from krappy.blocking import Client
+
+ADDRESS = "127.0.0.1:7092"
+F = TypeVar("F", bound=Callable[..., Any])
+_AGO = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def address_option(command: F) -> F:
+    return click.option(
+        "--address",
+        metavar="HOST:PORT",
+        envvar="KRAPPY_ADDRESS",
+        default=ADDRESS,
+        show_default=True,
+        show_envvar=True,
+        help="The broker to speak to.",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
+
+
+def partition_option(command: F) -> F:
+    return click.option(
+        "--partition",
+        "partitions",
+        type=click.IntRange(min=0),
+        multiple=True,
+        metavar="N",
+        help="Only this partition; may be given several times. Default: all.",
+    )(command)
+
+
+@contextmanager
+def connect(address: str) -> Iterator[Client]:
+    """A blocking client for one command. A broker that is not there is an error at once, not after retries."""
+    from krappy import blocking
+
+    with blocking.connect(address) as client:
+        yield client
+
+
+def moment(text: str) -> datetime:
+    """A point in time: ISO 8601 (UTC unless it says otherwise), `@` and milliseconds, or an age such as 90s, 15m,
+    2h or 7d. Raises BadParameter."""
+    try:
+        if text.startswith("@"):
+            return datetime.fromtimestamp(int(text[1:]) / 1000, UTC)
+        if found := _AGO.fullmatch(text):
+            return datetime.now(UTC) - timedelta(**{_UNITS[found[2]]: float(found[1])})
+        parsed = datetime.fromisoformat(text)
+    except (ValueError, OverflowError, OSError):
+        raise click.BadParameter(
+            f"'{text}' is no offset and no time such as 2026-01-31T12:00:00Z, @1769860800000, 15m or 2h"
+        ) from None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+class Place(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
+    """A place in a log: `earliest`, `latest`, an offset, or a time. Becomes a str, an int or a datetime."""
+
+    name = "place"
+
+    def __init__(self, *words: str) -> None:
+        self.words = words
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "|".join((*self.words, "OFFSET", "TIME"))
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str | int | datetime:
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]
+        if value in self.words:
+            return value
+        if value.isascii() and value.isdigit():
+            return int(value)
+        try:
+            return moment(value)
+        except click.BadParameter as error:
+            self.fail(f"{error.message}; nor one of {', '.join(self.words)}", param, ctx)
+
+
+class Separator(click.ParamType):  # type: ignore[type-arg]
+    r"""What stands between key and value. `\t`, `\n` and `\0` may be typed as such."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        found = str(value).replace("\\t", "\t").replace("\\n", "\n").replace("\\0", "\0")
+        if not found:
+            self.fail("it must not be empty", param, ctx)
+        return found
+
+
+class Setting(click.ParamType):  # type: ignore[type-arg]
+    """NAME=VALUE."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, equals, given = str(value).partition("=")
+        if not equals or not name:
+            self.fail(f"'{value}' is not NAME=VALUE", param, ctx)
+        return name.strip(), given.strip()
+
+
+def key_bytes(text: str) -> bytes:
+    """A key as typed, in bytes: UTF-8, or what follows `base64:`."""
+    if text.startswith("base64:"):
+        import base64
+
+        try:
+            return base64.b64decode(text.removeprefix("base64:"), validate=True)
+        except ValueError:
+            raise click.BadParameter(f"'{text}' is not base64") from None
+    return text.encode(errors="surrogateescape")
+
+
+def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
+    """Topic names for the shell's completion; none when there is no broker."""
+    return _complete(ctx, incomplete, lambda client: [topic.name for topic in client.topics()])
+
+
+def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
+    return _complete(ctx, incomplete, lambda client: [group.group for group in client.groups()])
+
+
+def _complete(ctx: click.Context, incomplete: str, ask: Callable[[Client], list[str]]) -> list[CompletionItem | str]:
+    address = ctx.params.get("address") or os.environ.get("KRAPPY_ADDRESS") or ADDRESS
+    try:
+        with connect(address) as client:
+            return [name for name in ask(client) if name.startswith(incomplete)]
+    except Exception:  # a completion has no place to complain in
+        return []
+
+
+def require_terminal(what: str) -> None:
+    """A question needs somebody to answer it."""
+    from krappy.cli.errors import Failure
+
+    if not sys.stdin.isatty():
+        raise Failure(f"{what} asks first, and there is no terminal to ask on: say --yes")
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._start
