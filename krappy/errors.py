@@ -37,7 +37,7 @@ class KrappyError(Exception):
     name: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
     retriable: ClassVar[bool] = False
 
-    def __init__(self, text: str = "", **details: Any) -> None:
+    def __init__(self, text: str = "", /, **details: Any) -> None:
         super().__init__(text or self.name)
         self.text = text or self.name
         self.details = details

@@ -1,7 +1,8 @@
 """Frames of the native protocol: `u32 size`, `u32 type`, `size - 4` bytes of one msgpack map. Big-endian.
 
-Rules of this file: it never blocks, never copies a frame more than once, and whatever the bytes only
-`ProtocolError` leaves it. A length is checked against the limit before anything is allocated for it.
+Rules of this file: it never blocks, never copies a byte of a frame more than once, and whatever the bytes only
+`ProtocolError` leaves it. A size is checked against the limit as soon as its four bytes are there, and nothing is
+allocated because a peer promised bytes: memory follows what has arrived.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ HEADER = struct.Struct(">II")
 ANSWER = 0x80000000  # set in the type of every answer
 ERROR = 0xFFFFFFFF  # the type of an error answer
 DEFAULT_LIMIT = 64 << 20  # bytes of one frame, its type included
+SMALL = 8 << 10  # a body up to here is sliced out as bytes, which is faster than a view of it
 
 
 def frame(kind: int, body: bytes) -> bytes:
@@ -25,45 +27,85 @@ def frame(kind: int, body: bytes) -> bytes:
 class FrameReader:
     """Cuts a byte stream into frames, for peers that hand over chunks as they come.
 
-    A small frame is sliced out of the chunk it arrived in; a large one is gathered in a buffer of its own size,
-    once the first chunk has named that size.
+    A frame that lies whole in the chunk it arrived in is cut out of that chunk. One that spans chunks is gathered
+    in a buffer that takes no byte of the next frame, so that its body can be handed out as a view of it.
     """
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
-        self._limit = limit
-        self._rest = bytearray()
+        self.limit = limit
+        self._gathered = bytearray()  # the beginning of a frame that is not whole yet
+        self._chunk: bytes = b""  # what came after it
+        self._position = 0  # of the first byte of the chunk that is not used yet
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        self._rest += data
+        """Takes the next bytes of the stream. They are kept as they are when they are `bytes`, else copied."""
+        if self._position < len(self._chunk):
+            data = self._chunk[self._position :] + bytes(data)
+        self._chunk = data if type(data) is bytes else bytes(data)
+        self._position = 0
 
     @property
     def pending(self) -> int:
-        """Bytes held that do not make a whole frame yet."""
-        return len(self._rest)
+        """Bytes held that have not left as frames."""
+        return len(self._gathered) + len(self._chunk) - self._position
 
     def wanted(self) -> int:
         """How many more bytes the next frame needs, as far as is known: at least 1 unless one is ready."""
-        if len(self._rest) < 8:
-            return 8 - len(self._rest)
-        return max(0, check_size(int.from_bytes(self._rest[:4], "big"), self._limit) + 4 - len(self._rest))
+        if self.pending < 8:
+            return 8 - self.pending
+        start = self._gathered[:4] + self._chunk[self._position : self._position + 4]
+        return max(0, check_size(int.from_bytes(start[:4], "big"), self.limit) + 4 - self.pending)
 
-    def frames(self) -> Iterator[tuple[int, bytes]]:
-        """Every whole frame held, as (type, body). Raises ProtocolError for a size that cannot be."""
-        rest = self._rest
-        position, held = 0, len(rest)
-        try:
-            while held - position >= 4:
-                size = check_size(int.from_bytes(rest[position : position + 4], "big"), self._limit)
-                if held - position < size + 4:
+    def frames(self) -> Iterator[tuple[int, bytes | memoryview]]:
+        """Every whole frame held, as (type, body). Raises ProtocolError for a size that cannot be.
+
+        A body that is a memoryview stays valid for as long as it is referred to, and keeps its chunk alive.
+        """
+        while True:
+            if self._gathered:
+                whole = self._gather()
+                if whole is None:
+                    return
+                yield int.from_bytes(whole[4:8], "big"), memoryview(whole)[8:]
+            chunk, position = self._chunk, self._position
+            held = len(chunk)
+            while held - position >= 8:
+                size, kind = HEADER.unpack_from(chunk, position)
+                end = position + 4 + check_size(size, self.limit)
+                if end > held:
                     break
-                kind = int.from_bytes(rest[position + 4 : position + 8], "big")
-                with memoryview(rest) as view:
-                    body = bytes(view[position + 8 : position + 4 + size])
-                position += size + 4
+                body = chunk[position + 8 : end] if size <= SMALL else memoryview(chunk)[position + 8 : end]
+                self._position = position = end
                 yield kind, body
-        finally:
-            if position:
-                del rest[:position]
+                if self._chunk is not chunk:
+                    break
+            if self._chunk is chunk:  # else: more was fed while the caller had the frame
+                self._gathered += memoryview(chunk)[position:]
+                self._chunk, self._position = b"", 0
+                if len(self._gathered) >= 4:
+                    check_size(int.from_bytes(self._gathered[:4], "big"), self.limit)
+                return
+
+    def _gather(self) -> bytearray | None:
+        """Moves bytes of the chunk to the frame begun before; that frame, when it is whole."""
+        gathered = self._gathered
+        if len(gathered) < 4:
+            self._move(4 - len(gathered))
+            if len(gathered) < 4:
+                return None
+        size = check_size(int.from_bytes(gathered[:4], "big"), self.limit)
+        self._move(size + 4 - len(gathered))
+        if len(gathered) < size + 4:
+            return None
+        self._gathered = bytearray()
+        return gathered
+
+    def _move(self, count: int) -> None:
+        end = min(len(self._chunk), self._position + count)
+        self._gathered += memoryview(self._chunk)[self._position : end]
+        self._position = end
+        if end == len(self._chunk):
+            self._chunk, self._position = b"", 0
 
 
 def check_size(size: int, limit: int) -> int:

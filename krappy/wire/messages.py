@@ -11,207 +11,62 @@ this form and travels as stored (`Raw`). Headers are a list of `[name, value or 
 
 from __future__ import annotations
 
-import types
-import typing
-from collections.abc import Callable, Iterable
-from dataclasses import MISSING, dataclass, fields
-from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
+from typing import Annotated, Any
 
-import msgpack
+from krappy.errors import KrappyError, from_wire
+from krappy.wire.frames import ERROR, frame
+from krappy.wire.schema import (
+    I31,
+    I64,
+    U32,
+    Answer,
+    Expect,
+    HeaderList,
+    Millis,
+    Offset,
+    OffsetList,
+    Order,
+    PositionList,
+    Positive,
+    Range,
+    RangeList,
+    Raw,
+    Request,
+    Start,
+    Timestamp,
+    by_kind,
+    pack,
+    parse,
+    read_answer,
+    take_id,
+    unpack,
+)
 
-from krappy.errors import InvalidRequest, KrappyError, ProtocolError, from_wire
-from krappy.wire.frames import ANSWER, ERROR, frame
-
-
-@dataclass(frozen=True)
-class Range:
-    low: int
-    high: int
-
-
-class _Raw:
-    """Marks a field whose items are already packed."""
-
-
-RAW = _Raw()
-U32 = Annotated[int, Range(0, 2**32 - 1)]
-I31 = Annotated[int, Range(0, 2**31 - 1)]
-Offset = Annotated[int, Range(0, 2**63 - 1)]
-Expect = Annotated[int, Range(-1, 2**63 - 1)]  # an offset, or -1: absent
-Timestamp = Annotated[int, Range(0, 2**63 - 1)]  # ms since the epoch
-Millis = Annotated[int, Range(0, 2**31 - 1)]
-Raw = Annotated[list[bytes], RAW]
-HeaderList = list[tuple[str, bytes | None]]
-OffsetList = list[tuple[U32, Offset]]  # (partition, offset)
-PositionList = list[tuple[str, U32, Offset]]  # (topic, partition, offset)
-RangeList = list[tuple[str, U32, Offset, Offset]]  # (topic, partition, first offset, last offset)
-Start = str  # "earliest" | "latest" | "offset" | "timestamp"; the last two with a number in `start_at`
-
-Check = Callable[[Any], bool]
-T = TypeVar("T", bound="_Message")
-
-
-def _check_for(hint: Any) -> tuple[frozenset[type], Check | None]:
-    """The exact types that a value may have, and what else must hold for it (None: nothing else)."""
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Annotated:
-        kinds, check = _check_for(arguments[0])
-        for mark in arguments[1:]:
-            if isinstance(mark, Range):
-                low, high = mark.low, mark.high
-                return kinds, lambda value: low <= value <= high
-        return kinds, check
-    if origin in (types.UnionType, typing.Union):
-        options = [_check_for(option) for option in arguments]
-        checks = {kind: check for kinds, check in options for kind in kinds if check is not None}
-        every = frozenset(kind for kinds, _ in options for kind in kinds)
-        if not checks:
-            return every, None
-        return every, lambda value: type(value) not in checks or checks[type(value)](value)
-    if origin is list:
-        return frozenset([list]), _each(*_check_for(arguments[0]))
-    if origin is tuple:
-        return frozenset([list]), _shape([_check_for(argument) for argument in arguments])
-    if origin is dict:
-        return frozenset([dict]), None
-    return frozenset([hint]), None
-
-
-def _each(kinds: frozenset[type], check: Check | None) -> Check:
-    if check is None:
-        return lambda value: kinds.issuperset(map(type, value))
-    return lambda value: all(type(item) in kinds and check(item) for item in value)
-
-
-def _shape(items: list[tuple[frozenset[type], Check | None]]) -> Check:
-    def shaped(value: Any) -> bool:
-        return len(value) == len(items) and all(
-            type(item) in kinds and (check is None or check(item))
-            for item, (kinds, check) in zip(value, items, strict=True)
-        )
-
-    return shaped
-
-
-@dataclass_transform(kw_only_default=False)
-class _Message:
-    kind: ClassVar[int]
-    _table: ClassVar[list[tuple[str, frozenset[type], Check | None, Any]]]
-    _raw: ClassVar[str | None]
-
-    def __init_subclass__(cls, kind: int = 0) -> None:
-        cls.kind = kind
-        if kind:
-            dataclass(slots=False)(cls)
-            hints = typing.get_type_hints(cls, include_extras=True)
-            cls._raw = None
-            cls._table = []
-            for field in fields(cls):  # type: ignore[arg-type]
-                hint = hints[field.name]
-                if RAW in typing.get_args(hint)[1:]:
-                    cls._raw = field.name
-                default = field.default
-                if field.default_factory is not MISSING:
-                    default = field.default_factory
-                cls._table.append((field.name, *_check_for(hint), default))
-
-    def body(self, id: int) -> bytes:
-        """This message as a msgpack map with its correlation id."""
-        raw = self._raw
-        if raw is None:
-            return _pack({"id": id, **self.__dict__})
-        whole = dict(self.__dict__)
-        items = whole.pop(raw)
-        head = _pack({"id": id, **whole})
-        packer = msgpack.Packer(autoreset=False)
-        packer.pack_map_header(len(whole) + 2)
-        start = packer.bytes()
-        packer.reset()
-        packer.pack(raw)
-        packer.pack_array_header(len(items))
-        rest = head[1:] if len(whole) + 1 < 16 else head[3:]
-        return b"".join((start, rest, packer.bytes(), *items))
-
-
-class Request(_Message):
-    """What a client sends."""
-
-    def frame(self, id: int) -> bytes:
-        return frame(self.kind, self.body(id))
-
-
-class Answer(_Message):
-    """What the broker sends back. `more` marks every answer of a stream but its last."""
-
-    def frame(self, id: int) -> bytes:
-        return frame(self.kind | ANSWER, self.body(id))
-
-
-_pack = msgpack.Packer(autoreset=True).pack
-
-
-def unpack(body: bytes | memoryview) -> dict[str, Any]:
-    """The map of a frame. Raises ProtocolError for anything else, whatever the bytes."""
-    try:
-        found = msgpack.unpackb(body, raw=False, strict_map_key=True)
-    except RecursionError:
-        raise ProtocolError("msgpack nested too deeply") from None
-    except Exception as error:  # msgpack raises ValueError, its own kinds, UnicodeDecodeError, OverflowError
-        raise ProtocolError(f"not msgpack: {error or type(error).__name__}") from None
-    if type(found) is not dict:
-        raise ProtocolError(f"a frame holds one msgpack map, not {type(found).__name__}")
-    return found
-
-
-def take_id(values: dict[str, Any]) -> int:
-    """Removes and returns the correlation id. Raises ProtocolError when there is none."""
-    id = values.pop("id", None)
-    if type(id) is not int or not 0 <= id < 2**63:
-        raise ProtocolError("a message needs its correlation id: an integer field 'id'")
-    return id
-
-
-def parse(cls: type[T], values: dict[str, Any], strict: bool = True) -> T:
-    """A message from its map (without `id`). Raises InvalidRequest that names the wrong field."""
-    found = []
-    for name, kinds, check, default in cls._table:
-        value = values.pop(name, MISSING)
-        if value is MISSING:
-            if default is MISSING:
-                raise InvalidRequest(f"{cls.__name__} needs the field '{name}'", field=name)
-            value = default() if callable(default) else default
-        elif type(value) not in kinds or (check is not None and not check(value)):
-            raise InvalidRequest(f"{cls.__name__}: the field '{name}' is wrong: {value!r:.80}", field=name)
-        found.append(value)
-    if strict and values:
-        name = str(next(iter(values)))[:80]
-        raise InvalidRequest(f"{cls.__name__} has no field '{name}'", field=name)
-    return cls(*found)
+__all__ = [
+    "ANSWERS",
+    "REQUESTS",
+    "Answer",
+    "Request",
+    "error_frame",
+    "parse",
+    "read_answer",
+    "read_error",
+    "take_id",
+    "unpack",
+]
 
 
 def error_frame(id: int, error: KrappyError) -> bytes:
+    """The answer that says why a request was refused."""
     values = {"id": id, "code": error.code, "name": error.name, "text": error.text, "retriable": error.retriable}
-    return frame(ERROR, _pack({**values, "details": error.details}))
+    return frame(ERROR, pack({**values, "details": error.details}))
 
 
 def read_error(values: dict[str, Any]) -> KrappyError:
-    """The exception that an error frame's map stands for."""
+    """The exception that an error frame's map stands for, whatever is in it."""
     details = values.get("details")
     named = {str(key): value for key, value in details.items()} if type(details) is dict else {}
-    named.pop("text", None)
-    return from_wire(str(values.get("name")), str(values.get("text")), named)
-
-
-def read_answer(cls: type[T], values: dict[str, Any]) -> T:
-    """An answer from its map. Raises ProtocolError: a broker that answers wrongly is not one."""
-    try:
-        return parse(cls, values, strict=False)
-    except InvalidRequest as error:
-        raise ProtocolError(error.text) from None
-
-
-def by_kind(classes: Iterable[type[_Message]]) -> dict[int, type[_Message]]:
-    return {cls.kind: cls for cls in classes}
+    return from_wire(str(values.get("name")), str(values.get("text", "")), named)
 
 
 # --- registrations -------------------------------------------------------------------------------------------
@@ -238,11 +93,11 @@ class ConsumerRegistration(Request, kind=2):
     group: str | None = None
     partitions: list[U32] | None = None  # without a group: these partitions of every topic named
     start: Start = "earliest"  # a group's first position, or the reader's
-    start_at: int | None = None
+    start_at: I64 | None = None
     positions: PositionList | None = None  # without a group: exact positions; they win over `start`
-    order: str = "none"  # groups: "none" | "key"
-    lease_ms: Annotated[int, Range(1, 2**31 - 1)] = 30_000
-    max_deliveries: Annotated[int, Range(1, 2**31 - 1)] = 10
+    order: Order = "none"  # groups
+    lease_ms: Positive = 30_000
+    max_deliveries: Positive = 10
     dead_letter: str | None = None  # topic for events past max_deliveries; None: "<topic>.<group>.dead"
 
 
@@ -319,7 +174,7 @@ class Seek(Request, kind=11):
     topic: str
     partition: U32
     start: Start
-    start_at: int | None = None
+    start_at: I64 | None = None
 
 
 class Sought(Answer, kind=11):
@@ -348,7 +203,7 @@ class Nacked(Answer, kind=7):
 class Extend(Request, kind=8):
     handle: U32
     ranges: RangeList
-    lease_ms: Annotated[int, Range(1, 2**31 - 1)]
+    lease_ms: Positive
 
 
 class Extended(Answer, kind=8):
@@ -381,7 +236,7 @@ class Offsets(Request, kind=25):
 
     topic: str
     start: Start
-    start_at: int | None = None
+    start_at: I64 | None = None
 
 
 class OffsetsFound(Answer, kind=25):
@@ -425,8 +280,8 @@ class Scan(Request, kind=14):
     end: bytes | None = None  # exclusive
     partitions: list[U32] | None = None
     tombstones: bool = False
-    max_entries: Annotated[int, Range(1, 2**31 - 1)] = 1000  # of one page
-    max_bytes: Annotated[int, Range(1, 2**31 - 1)] = 1 << 20
+    max_entries: Positive = 1000  # of one page
+    max_bytes: Positive = 1 << 20
     cursor: U32 | None = None
 
 
@@ -468,8 +323,8 @@ class History(Request, kind=26):
     key: bytes
     partition: U32 | None = None
     offset: Offset = 0
-    max_records: Annotated[int, Range(1, 2**31 - 1)] = 1000
-    max_bytes: Annotated[int, Range(1, 2**31 - 1)] = 1 << 20
+    max_records: Positive = 1000
+    max_bytes: Positive = 1 << 20
 
 
 class HistoryFound(Answer, kind=26):
@@ -483,7 +338,7 @@ class HistoryFound(Answer, kind=26):
 
 class CreateTopic(Request, kind=16):
     topic: str
-    partitions: Annotated[int, Range(1, 2**31 - 1)] = 1
+    partitions: Positive = 1
     config: dict[str, Any] | None = None
     if_absent: bool = False  # an existing topic is no error
 
@@ -496,7 +351,7 @@ class TopicCreated(Answer, kind=16):
 class AlterTopic(Request, kind=17):
     topic: str
     config: dict[str, Any] | None = None  # nil as a value: back to the default
-    partitions: Annotated[int, Range(1, 2**31 - 1)] | None = None  # the new total; it only grows
+    partitions: Positive | None = None  # the new total; it only grows
 
 
 class TopicAltered(Answer, kind=17):
@@ -546,7 +401,7 @@ class ResetGroup(Request, kind=24):
     topic: str | None = None  # None: every topic of the group
     partitions: list[U32] | None = None
     start: Start = "earliest"
-    start_at: int | None = None
+    start_at: I64 | None = None
     dry_run: bool = False
 
 
@@ -567,5 +422,5 @@ class Pong(Answer, kind=22):
     max_frame: int
 
 
-REQUESTS = by_kind(Request.__subclasses__())
-ANSWERS = by_kind(Answer.__subclasses__())
+REQUESTS: dict[int, type[Request]] = by_kind(Request.__subclasses__())
+ANSWERS: dict[int, type[Answer]] = by_kind(Answer.__subclasses__())

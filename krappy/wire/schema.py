@@ -1,0 +1,231 @@
+"""What a message is: its fields, how they are checked, and how a map becomes a message and back.
+
+Rules of this file: the checks are made once, from the types that `messages.py` declares, when a class is defined.
+Whatever the bytes, only `ProtocolError` (not a map of msgpack) and `InvalidRequest` (the wrong map) leave it, and
+what it says of a wrong value is cut short, for it may be as large as a frame.
+"""
+
+from __future__ import annotations
+
+import reprlib
+import types
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, dataclass, fields
+from typing import Annotated, Any, ClassVar, TypeVar, dataclass_transform
+
+import msgpack
+
+from krappy.errors import InvalidRequest, ProtocolError
+from krappy.wire.frames import ANSWER, frame
+
+Check = Callable[[Any], bool]
+Kinds = frozenset[type]
+T = TypeVar("T", bound="Base")
+
+
+@dataclass(frozen=True)
+class Range:
+    """Marks an integer field: both bounds are allowed."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Marks a string field that is one of a few words."""
+
+    words: frozenset[str]
+
+
+class _Raw:
+    """Marks a field whose items are already packed when a message is written; they are unpacked on reading."""
+
+
+RAW = _Raw()
+U32 = Annotated[int, Range(0, 2**32 - 1)]
+I31 = Annotated[int, Range(0, 2**31 - 1)]
+I64 = Annotated[int, Range(-(2**63), 2**63 - 1)]
+Offset = Annotated[int, Range(0, 2**63 - 1)]
+Expect = Annotated[int, Range(-1, 2**63 - 1)]  # an offset, or -1: absent
+Timestamp = Annotated[int, Range(0, 2**63 - 1)]  # ms since the epoch
+Millis = Annotated[int, Range(0, 2**31 - 1)]
+Positive = Annotated[int, Range(1, 2**31 - 1)]
+Raw = Annotated[list[Any], RAW]
+HeaderList = list[tuple[str, bytes | None]]
+OffsetList = list[tuple[U32, Offset]]  # (partition, offset)
+PositionList = list[tuple[str, U32, Offset]]  # (topic, partition, offset)
+RangeList = list[tuple[str, U32, Offset, Offset]]  # (topic, partition, first offset, last offset)
+Start = Annotated[str, OneOf(frozenset(["earliest", "latest", "offset", "timestamp"]))]
+Order = Annotated[str, OneOf(frozenset(["none", "key"]))]
+
+
+def check_for(hint: Any) -> tuple[Kinds, Check | None]:
+    """The exact types that a value may have, and what else must hold for it (None: nothing else)."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Annotated:
+        kinds, check = check_for(arguments[0])
+        for mark in arguments[1:]:
+            if isinstance(mark, Range):
+                return kinds, _within(mark.low, mark.high)
+            if isinstance(mark, OneOf):
+                return kinds, mark.words.__contains__
+        return kinds, check
+    if origin in (types.UnionType, typing.Union):
+        options = [check_for(option) for option in arguments]
+        checks = {kind: check for kinds, check in options for kind in kinds if check is not None}
+        every = frozenset(kind for kinds, _ in options for kind in kinds)
+        if not checks:
+            return every, None
+        return every, lambda value: type(value) not in checks or checks[type(value)](value)
+    if origin is list:
+        return frozenset([list]), None if arguments[0] is Any else _each(*check_for(arguments[0]))
+    if origin is tuple:
+        return frozenset([list]), _shape([check_for(argument) for argument in arguments])
+    if origin is dict:
+        return frozenset([dict]), _named
+    return frozenset([hint]), None
+
+
+def _within(low: int, high: int) -> Check:
+    return lambda value: low <= value <= high
+
+
+def _each(kinds: Kinds, check: Check | None) -> Check:
+    if check is None:
+        return lambda value: kinds.issuperset(map(type, value))
+    return lambda value: all(type(item) in kinds and check(item) for item in value)
+
+
+def _shape(items: list[tuple[Kinds, Check | None]]) -> Check:
+    def shaped(value: Any) -> bool:
+        return len(value) == len(items) and all(
+            type(item) in kinds and (check is None or check(item))
+            for item, (kinds, check) in zip(value, items, strict=True)
+        )
+
+    return shaped
+
+
+_NAME: Kinds = frozenset([str])
+
+
+def _named(value: Any) -> bool:
+    return _NAME.issuperset(map(type, value))
+
+
+_pack: Callable[[Any], bytes] = msgpack.Packer(autoreset=True).pack
+
+
+@dataclass_transform(kw_only_default=False)
+class Base:
+    """The base of every message. A subclass becomes a dataclass with a table of its fields' checks."""
+
+    kind: ClassVar[int]
+    table: ClassVar[list[tuple[str, Kinds, Check | None, Any]]]  # name, types, check, default
+    raw: ClassVar[str | None]  # the field marked RAW
+
+    def __init_subclass__(cls, kind: int = 0) -> None:
+        cls.kind = kind
+        if kind:
+            dataclass(slots=False)(cls)
+            hints = typing.get_type_hints(cls, include_extras=True)
+            cls.raw = None
+            cls.table = []
+            for field in fields(cls):  # type: ignore[arg-type]
+                hint = hints[field.name]
+                if RAW in typing.get_args(hint)[1:]:
+                    cls.raw = field.name
+                cls.table.append((field.name, *check_for(hint), field.default))
+
+    def body(self, id: int) -> bytes:
+        """This message as a msgpack map with its correlation id."""
+        raw = self.raw
+        if raw is None:
+            return _pack({"id": id, **self.__dict__})
+        whole = {"id": id, **self.__dict__}
+        items = whole.pop(raw)
+        head = _pack(whole)
+        packer = msgpack.Packer(autoreset=False)
+        packer.pack(raw)
+        packer.pack_array_header(len(items))
+        # The map's header counts one field more than `head` has; no message comes near the 16 that it has room for.
+        return b"".join((bytes((head[0] + 1,)), memoryview(head)[1:], packer.bytes(), *items))
+
+
+class Request(Base):
+    """What a client sends."""
+
+    def frame(self, id: int) -> bytes:
+        """The whole frame, with the correlation id that its answer will repeat."""
+        return frame(self.kind, self.body(id))
+
+
+class Answer(Base):
+    """What the broker sends back. `more` marks every answer of a stream but its last."""
+
+    def frame(self, id: int) -> bytes:
+        """The whole frame, with the correlation id of the request that it answers."""
+        return frame(self.kind | ANSWER, self.body(id))
+
+
+def pack(values: dict[str, Any]) -> bytes:
+    """A map as msgpack."""
+    return _pack(values)
+
+
+def unpack(body: bytes | memoryview) -> dict[str, Any]:
+    """The map of a frame. Raises ProtocolError for anything else, whatever the bytes."""
+    try:
+        found = msgpack.unpackb(body, raw=False, strict_map_key=True)
+    except RecursionError:
+        raise ProtocolError("msgpack nested too deeply") from None
+    except Exception as error:  # msgpack raises ValueError, its own kinds, UnicodeDecodeError, OverflowError
+        raise ProtocolError(f"not msgpack: {str(error)[:80] or type(error).__name__}") from None
+    if type(found) is not dict:
+        raise ProtocolError(f"a frame holds one msgpack map, not {type(found).__name__}")
+    return found
+
+
+def take_id(values: dict[str, Any]) -> int:
+    """Removes and returns the correlation id. Raises ProtocolError when there is none."""
+    id = values.pop("id", None)
+    if type(id) is not int or not 0 <= id < 2**63:
+        raise ProtocolError("a message needs its correlation id: an integer field 'id'")
+    return id
+
+
+def parse(cls: type[T], values: dict[str, Any], strict: bool = True) -> T:
+    """A message from its map (without `id`), which is used up. Raises InvalidRequest that names the wrong field."""
+    found = []
+    for name, kinds, check, default in cls.table:
+        value = values.pop(name, MISSING)
+        if value is MISSING:
+            if default is MISSING:
+                raise InvalidRequest(f"{cls.__name__} needs the field '{name}'", field=name)
+            value = default
+        elif type(value) not in kinds or (check is not None and not check(value)):
+            raise InvalidRequest(f"{cls.__name__}: the field '{name}' is wrong: {reprlib.repr(value)}", field=name)
+        found.append(value)
+    if strict and values:
+        name = str(next(iter(values)))[:80]
+        raise InvalidRequest(f"{cls.__name__} has no field '{name}'", field=name)
+    return cls(*found)
+
+
+def read_answer(cls: type[T], values: dict[str, Any]) -> T:
+    """An answer from its map. Raises ProtocolError: a broker that answers wrongly is not one."""
+    try:
+        return parse(cls, values, strict=False)
+    except InvalidRequest as error:
+        raise ProtocolError(error.text) from None
+
+
+def by_kind(classes: Iterable[type[T]]) -> dict[int, type[T]]:
+    """Message classes by their type numbers, which must differ."""
+    found: dict[int, type[T]] = {}
+    for cls in classes:
+        if found.setdefault(cls.kind, cls) is not cls:
+            raise TypeError(f"{cls.__name__} and {found[cls.kind].__name__} share type number {cls.kind}")
+    return found
