@@ -47,7 +47,7 @@ CASES: list[tuple[str, str, bytes, dict[str, str], list[tuple[bytes | None, byte
         "an object as key",
         "json",
         b'{"i":{"b":1,"a":2}}\n',
-        {"key": "id"},
+        {"key": "i"},
         [(b'{"a":2,"b":1}', b'{"i":{"b":1,"a":2}}')],
     ),
     ("no such field", "json", b'{"x":7}\n', {"key": "id"}, [(None, b'{"x":7}')]),

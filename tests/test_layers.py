@@ -1,0 +1,211 @@
+"""Who may import whom, as a table. Think hard before changing this.
+
+The rule is what keeps each part readable and testable alone: values know nothing, the wire and the core do no IO
+and have no clock, the store knows no sockets, handlers know no files, clients stay light. It is held on the AST, so
+an import inside a function or under TYPE_CHECKING counts like any other.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ADVICE = "think hard before changing this; the table of layers is in tests/test_layers.py"
+
+# Ways to the outside world, of the standard library.
+SOCKETS = {"socket", "ssl", "select", "selectors", "socketserver", "http", "urllib", "asyncio"}
+FILES = {"os", "io", "pathlib", "shutil", "tempfile", "glob", "mmap", "fcntl", "sqlite3"}
+PROCESSES = {"subprocess", "multiprocessing", "signal", "threading", "concurrent", "_thread", "queue"}
+CHANCE = {"random", "secrets", "uuid"}
+CLOCK = {"time", "sched"}
+IMPURE = SOCKETS | FILES | PROCESSES | CHANCE | CLOCK
+
+VALUES = [
+    "errors",
+    "types",
+    "batch",
+    "record_reader",
+    "record_writer",
+    "varint",
+    "codecs",
+    "partitioner",
+    "entry",
+    "topic_config",
+]
+
+
+class Layer(NamedTuple):
+    """`modules`: names below krappy, each with all that is in it. `imports`: the krappy modules it may import, beside
+    its own. `packages`: what it may import from PyPI. `never`: what of the standard library it must not."""
+
+    name: str
+    modules: list[str]
+    imports: list[str]
+    packages: set[str]
+    never: set[str]
+
+
+ANYTHING = ["*"]
+CLIENTS = ["client", "blocking"]
+LAYERS = [
+    Layer("values", VALUES, [], {"crc32c", "lz4", "cramjam", "msgpack"}, IMPURE),
+    Layer("wire", ["wire"], VALUES, {"msgpack"}, IMPURE),
+    Layer("core", ["core"], VALUES, set(), IMPURE),
+    Layer("waiting", ["waiting"], [], {"trio"}, SOCKETS | FILES | PROCESSES | CHANCE),
+    Layer("ports", ["ports"], [*VALUES, "core", "wire"], set(), IMPURE),
+    Layer("config", ["config"], ["errors", "topic_config"], set(), SOCKETS | PROCESSES | CHANCE),
+    Layer("store", ["store"], [*VALUES, "core"], {"msgpack", "rocksdict"}, SOCKETS),
+    Layer("handlers", ["handlers"], [*VALUES, "wire", "core", "ports"], set(), SOCKETS | FILES | PROCESSES | CHANCE),
+    Layer(
+        "broker",
+        ["broker"],
+        [*VALUES, "core", "store", "config", "waiting", "ports"],
+        {"trio", "structlog", "msgpack"},
+        SOCKETS,
+    ),
+    Layer(
+        "server",
+        ["server"],
+        [*VALUES, "wire", "handlers", "waiting", "ports"],
+        {"trio", "structlog", "msgpack"},
+        FILES - {"os"},
+    ),
+    Layer("clients", CLIENTS, [*VALUES, "wire"], {"anyio", "msgpack"}, FILES - {"os"}),
+    Layer("app", ["app"], ANYTHING, {"trio", "structlog"}, set()),
+    Layer("package", ["__init__", "__main__"], [*VALUES, *CLIENTS, "app", "cli"], set(), IMPURE),
+    Layer("cli", ["cli", "bench", "demos"], ANYTHING, {"click", "rich", "trio", "anyio"}, set()),
+    Layer("testing", ["testing"], ANYTHING, {"trio", "pytest"}, set()),
+]
+
+# Narrower than the table: one door for each of these.
+ONLY_IMPORTERS = {"rocksdict": {"store.rocks"}}
+FORBIDDEN_TARGETS = {"testing": "it is for the tests of users"}
+
+
+class Import(NamedTuple):
+    file: str
+    line: int
+    target: str  # "krappy.store.log" or "socket"
+
+    @property
+    def top(self) -> str:
+        return self.target.split(".")[0]
+
+    @property
+    def inner(self) -> str:
+        """Below krappy: "store.log"; "__init__" for the package itself."""
+        return self.target.partition(".")[2] or "__init__"
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the project by its name below krappy. Skips the two links in krappy."""
+    found = {}
+    for top, prefix in (("krappy", ""), ("store", "store."), ("handlers", "handlers.")):
+        for path in (ROOT / top).rglob("*.py"):
+            if top == "krappy" and path.relative_to(ROOT).parts[1] in ("store", "handlers"):
+                continue
+            name = prefix + ".".join(path.relative_to(ROOT / top).with_suffix("").parts)
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+def imports(name: str, path: Path) -> Iterator[Import]:
+    """Everything that a module imports, wherever the statement stands."""
+    package = ["krappy", *name.split(".")]
+    if path.name != "__init__.py":
+        package = package[:-1]
+    elif name == "__init__":
+        package = ["krappy"]
+    for node in ast.walk(ast.parse(path.read_text("utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(str(path.relative_to(ROOT)), node.lineno, alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            source = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                whole = f"{source}.{alias.name}"
+                is_module = whole.removeprefix("krappy.") in KNOWN or any(
+                    known.startswith(whole.removeprefix("krappy.") + ".") for known in KNOWN
+                )
+                yield Import(str(path.relative_to(ROOT)), node.lineno, whole if is_module else source)
+
+
+def within(module: str, names: list[str]) -> bool:
+    return "*" in names or any(module == name or module.startswith(name + ".") for name in names)
+
+
+def layer_of(module: str) -> Layer | None:
+    return next((layer for layer in LAYERS if within(module, layer.modules)), None)
+
+
+KNOWN = modules()
+
+
+def problems(module: str, layer: Layer, found: Import) -> Iterator[str]:
+    if found.top == "krappy":
+        if found.inner == "__init__" and not found.target.startswith("krappy."):
+            if layer.name not in ("cli", "app", "testing", "package"):
+                yield "imports the package krappy itself, which is for users"
+        elif within(found.inner, list(FORBIDDEN_TARGETS)) and not within(module, ["testing"]):
+            yield f"imports krappy.{found.inner}: {FORBIDDEN_TARGETS[found.inner.split('.')[0]]}"
+        elif not within(found.inner, layer.modules) and not within(found.inner, layer.imports):
+            yield f"imports krappy.{found.inner}"
+    elif found.top in sys.stdlib_module_names:
+        if found.top in layer.never:
+            yield f"imports {found.top}"
+    elif found.top not in layer.packages:
+        yield f"imports {found.top}"
+    if found.top in ONLY_IMPORTERS and module not in ONLY_IMPORTERS[found.top]:
+        yield f"imports {found.top}, which is left to {', '.join(ONLY_IMPORTERS[found.top])}"
+
+
+@pytest.mark.parametrize("module", sorted(KNOWN))
+def test_a_module_imports_only_what_its_layer_may(module: str) -> None:
+    layer = layer_of(module)
+    assert layer is not None, f"{module} is in no layer: {ADVICE}"
+    wrong = [
+        f"{found.file}:{found.line}: the layer '{layer.name}' {problem}"
+        for found in imports(module, KNOWN[module])
+        for problem in problems(module, layer, found)
+    ]
+    assert not wrong, "\n".join([*wrong, ADVICE])
+
+
+def test_the_tree_is_found() -> None:
+    """A rule that looks at nothing holds nothing."""
+    assert {"errors", "wire.messages", "store", "handlers", "cli.main"} <= set(KNOWN)
+    assert not any(name.startswith(("handlers.handlers", "store.store")) for name in KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "problem"),
+    [
+        ("core.leases", "import time", "imports time"),
+        ("core.leases", "def f():\n    from random import choice", "imports random"),
+        ("core.leases", "from krappy.store import log", "imports krappy.store"),
+        ("wire.frames", "import trio", "imports trio"),
+        ("handlers.native.get", "from pathlib import Path", "imports pathlib"),
+        ("store.log", "import rocksdict", "imports rocksdict, which is left to store.rocks"),
+        ("client", "from krappy.store.log import Log", "imports krappy.store.log"),
+        ("client", "if TYPE_CHECKING:\n    import trio", "imports trio"),
+        ("broker.broker", "from krappy.testing import plugin", "imports krappy.testing"),
+        ("core.leases", "import numpy", "imports numpy"),
+    ],
+)
+def test_the_rule_catches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, source: str, problem: str
+) -> None:
+    path = tmp_path / "x.py"
+    path.write_text(source)
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    layer = layer_of(module)
+    assert layer is not None
+    found = [text for item in imports(module, path) for text in problems(module, layer, item)]
+    assert any(problem in text for text in found), found
