@@ -1,0 +1,104 @@
+"""What a table holds for a key, as bytes: the msgpack array [offset, timestamp, value or nil, headers or nil].
+
+An entry travels over the wire as it is stored, and any msgpack library reads it. The two numbers are always packed
+in their 8-byte forms, so that the first 20 bytes have one layout and the cheap questions need no decoding:
+
+    0    0x94             array of 4
+    1    0xcf             uint64
+    2    offset           8 bytes, big-endian
+    10   0xd3             int64
+    11   timestamp        8 bytes, big-endian, ms since the epoch (-1: the producer gave none)
+    19   value            0xc0 (nil): a tombstone; or 0xc4, 0xc5, 0xc6: bin of a 1-, 2-, 4-byte length
+    ..   headers          0xc0 (nil): none; or an array of [name, value or nil]
+
+Entries therefore compare as bytes in the order of their offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+
+import msgpack
+
+from krappy.errors import StorageError
+from krappy.types import Headers
+
+VALUE_AT = 19
+NIL = 0xC0
+_HEAD = Struct(">HQBq").pack
+_START = 0x94CF
+_INT64 = 0xD3
+_pack_headers = msgpack.Packer(autoreset=True).pack
+_BIN8 = [b"\xc4" + bytes([length]) for length in range(256)]
+
+
+def bin_header(length: int) -> bytes:
+    """The bytes that msgpack puts before a bin of `length` bytes."""
+    if length < 256:
+        return _BIN8[length]
+    return b"\xc5" + length.to_bytes(2, "big") if length < 65536 else b"\xc6" + length.to_bytes(4, "big")
+
+
+def pack_entry(offset: int, timestamp: int, value: bytes | None, headers: Headers | None = None) -> bytes:
+    """One entry. No headers may be None or empty; a value of None is a tombstone."""
+    head = _HEAD(_START, offset, _INT64, timestamp)
+    tail: bytes = _pack_headers(headers) if headers else b"\xc0"
+    if value is None:
+        return head + b"\xc0" + tail
+    return b"".join((head, bin_header(len(value)), value, tail))
+
+
+def unpack_entry(entry: bytes) -> tuple[int, int, bytes | None, Headers]:
+    """(offset, timestamp, value, headers) of an entry. Raises StorageError for bytes that are not one."""
+    try:
+        offset, timestamp, value, headers = msgpack.unpackb(entry)
+        return offset, timestamp, value, tuple((name, held) for name, held in headers) if headers else ()
+    except Exception as error:  # msgpack raises ValueError, its own kinds, UnicodeDecodeError and more
+        raise StorageError(f"not an entry of a view: {bytes(entry[:40]).hex()}: {error}") from None
+
+
+def entry_offset(entry: bytes) -> int:
+    """The offset of an entry, without decoding the rest."""
+    return int.from_bytes(entry[2:10], "big")
+
+
+def entry_timestamp(entry: bytes) -> int:
+    """The timestamp of an entry, without decoding the rest."""
+    return int.from_bytes(entry[11:19], "big", signed=True)
+
+
+def is_tombstone(entry: bytes) -> bool:
+    """Whether an entry says that its key was deleted, without decoding it."""
+    return entry[VALUE_AT] == NIL
+
+
+def floor(offset: int) -> bytes:
+    """What compares, as bytes, below or equal to every entry at `offset` or later, and above every earlier one."""
+    return b"\x94\xcf" + offset.to_bytes(8, "big")
+
+
+def pack_columns(
+    offsets: Sequence[int],
+    timestamps: Sequence[int],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    headers: Sequence[Headers] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+) -> dict[bytes, bytes]:
+    """The latest entry of each key among the records `start <= index < stop` of these columns.
+
+    Records without a key are left out. `headers` None: no record has any.
+    """
+    if stop is None:
+        stop = len(keys)
+    latest = dict(zip(keys[start:stop], range(start, stop), strict=True))
+    latest.pop(None, None)
+    found: dict[bytes, bytes] = {}
+    for key, index in latest.items():
+        if key is not None:
+            found[key] = pack_entry(
+                offsets[index], timestamps[index], values[index], headers[index] if headers is not None else None
+            )
+    return found

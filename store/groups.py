@@ -1,0 +1,82 @@
+"""Consumer groups as they are kept: a group's settings, and for each of its partitions one blob of state.
+
+What the blobs mean is `krappy.core`'s business; here they are bytes by name. A write is durable after `Meta.sync`,
+which the broker shares among all writes that wait for it. A group and all its partitions go in one atomic write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+
+from krappy.errors import StorageError
+from krappy.store.meta import Meta
+
+GROUP = b"g/"
+STATE = b"s/"
+
+
+@dataclass(slots=True)
+class StoredGroup:
+    """`settings`: a packed map. `states`: (topic, partition) to its packed state."""
+
+    settings: bytes
+    states: dict[tuple[str, int], bytes] = field(default_factory=dict)
+
+
+class GroupStore:
+    """The groups of a broker, in the meta database."""
+
+    def __init__(self, meta: Meta) -> None:
+        self._meta = meta
+
+    def load_all(self) -> dict[str, StoredGroup]:
+        """Every group by its name. Raises StorageError for what it can't read."""
+        found: dict[str, StoredGroup] = {}
+        for key, settings in self._meta.items(GROUP):
+            found[_read(key, GROUP, 1)[0]] = StoredGroup(settings)
+        for key, state in self._meta.items(STATE):
+            name, topic, partition = _read(key, STATE, 3)
+            if name not in found:
+                raise StorageError(f"a state of the group '{name}' is stored, but not the group")
+            found[name].states[topic, partition] = state
+        return found
+
+    def put(
+        self, group: str, settings: bytes | None = None, states: Mapping[tuple[str, int], bytes] | None = None
+    ) -> None:
+        """Writes a group's settings (the first write of a group must have them) and the states given."""
+        puts = {} if settings is None else {_key(GROUP, group): settings}
+        for (topic, partition), state in (states or {}).items():
+            puts[_key(STATE, group, topic, partition)] = state
+        self._meta.write(puts)
+
+    def delete(self, group: str) -> None:
+        """Removes a group with all its states. One that is not there is no error."""
+        prefix = _key(STATE, group)
+        self._meta.write({}, [_key(GROUP, group), *(key for key, _ in self._meta.items(prefix))])
+
+    def delete_states(self, group: str, partitions: list[tuple[str, int]]) -> None:
+        """Removes the states of some partitions, as when their topic is deleted."""
+        self._meta.write({}, [_key(STATE, group, topic, partition) for topic, partition in partitions])
+
+
+def _key(kind: bytes, *parts: str | int) -> bytes:
+    """Packed one after the other, so that the keys of one group, and of one of its topics, stand together, and no
+    name is mistaken for the beginning of a longer one."""
+    return kind + b"".join(msgpack.packb(part) for part in parts)
+
+
+def _read(key: bytes, kind: bytes, count: int) -> list[Any]:
+    unpacker = msgpack.Unpacker()
+    unpacker.feed(key[len(kind) :])
+    try:
+        parts: list[Any] = list(unpacker)
+    except Exception as error:
+        raise StorageError(f"the key {key!r} of the group store can't be read: {error}") from error
+    if len(parts) != count:
+        raise StorageError(f"the key {key!r} of the group store can't be read")
+    return parts

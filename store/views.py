@@ -1,0 +1,248 @@
+"""The tables: for each partition the latest entry of each key, and how far in the log that is true.
+
+One RocksDB holds all views of a broker. It has no write-ahead log: the partition's log is that. Every write batch
+carries the applied offset beside the entries that it covers, in the same column family, and RocksDB flushes a column
+family's memtables in order; so what a crash leaves is the fold of the log up to the applied offset that it leaves,
+and the rest of the log is applied again. VIEWS.md describes the bytes.
+
+Everything here is synchronous and safe to call from several threads; `apply` for one partition is called by one at
+a time, in order.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from krappy.entry import NIL, VALUE_AT, bin_header, floor
+from krappy.errors import StorageError
+from krappy.store import rocks
+from krappy.store.keys import PREFIX_SIZE, applied_key, key_range, view_end, view_prefix
+
+STALL_LIMIT_S = 60.0
+LOOKS = 10_000  # entries that a page may leave out before it returns, so that it does not hold the GIL for long
+
+
+class Page(NamedTuple):
+    """Part of a view, in key order. `items`: packed key, packed entry, packed key, …, ready for a reply.
+
+    `last`: the last key looked at, to go on after it; None when the range is exhausted.
+    """
+
+    items: list[bytes]
+    last: bytes | None
+
+
+class Views:
+    """All views of a broker, in one folder."""
+
+    def __init__(self, folder: Path, cache_bytes: int = 64 << 20, memtable_bytes: int = 32 << 20) -> None:
+        """Opens the views, or makes them when the folder is missing or empty: every view is then at offset 0 and
+        its log is to be applied again. Raises StorageError when the folder holds anything else than views."""
+        self.folder = folder
+        self._db = rocks.open_db(folder, cache_bytes=cache_bytes, memtable_bytes=memtable_bytes, wal=False)
+        self._write = rocks.write_options(wal=False, no_slowdown=True)
+        self._snapshots: weakref.WeakSet[ViewSnapshot] = weakref.WeakSet()
+
+    def close(self) -> None:
+        """Flushes, so that a clean start replays nothing, and closes, snapshots too. Closing again does nothing."""
+        for snapshot in list(self._snapshots):
+            snapshot.close()  # RocksDB stays open while an iterator exists
+        try:
+            self._db.flush()
+            self._db.close()
+        except rocks.DbClosedError:
+            return
+        except Exception as error:
+            raise rocks.failure("closing the views", error) from error
+
+    def applied(self, number: int) -> int:
+        """The offset that this partition's view expects next; 0 for a view never written."""
+        found: Any = self._get(applied_key(number))
+        return int.from_bytes(found, "big") if found else 0
+
+    def _get(self, asked: bytes | list[bytes]) -> Any:
+        try:
+            return self._db.get(asked)  # type: ignore[arg-type]
+        except Exception as error:
+            raise rocks.failure("reading a view", error) from error
+
+    def busy(self) -> bool:
+        """Whether appliers should pause: flushes are behind, and soon a write would have to wait for one."""
+        return rocks.number_of(self._db, "num-immutable-mem-table") >= rocks.MEMTABLES - 2
+
+    def apply(self, number: int, entries: Mapping[bytes, bytes], applied: int, deletes: Iterable[bytes] = ()) -> None:
+        """Puts entries (record key to packed entry) and moves the applied offset, all or nothing.
+
+        `applied`: the next offset to apply after this. `deletes`: keys that leave the view altogether. Holds the GIL
+        for about 1 µs an entry: keep a batch to about 500. Raises StorageError.
+        """
+        prefix = view_prefix(number)
+        batch = rocks.batch()
+        put = batch.put
+        for key, entry in entries.items():
+            put(prefix + key, entry)
+        for key in deletes:
+            batch.delete(prefix + key)
+        put(applied_key(number), applied.to_bytes(8, "big"))
+        deadline = 0.0
+        while True:
+            try:
+                self._db.write(batch, self._write)
+                return
+            except Exception as error:
+                failure = rocks.failure("writing a view", error)
+                now = time.monotonic()
+                deadline = deadline or now + STALL_LIMIT_S
+                if not isinstance(failure, rocks.Stalled) or now > deadline:
+                    raise failure from error
+                time.sleep(0.005)  # lets the flush, and every other thread, go on
+
+    def get(self, number: int, key: bytes) -> bytes | None:
+        """The packed entry of a key, tombstones too; None for a key that the view does not know."""
+        found: bytes | None = self._get(view_prefix(number) + key)
+        return found
+
+    def get_many(self, number: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The packed entries of many keys, in their order. Releases the GIL while it reads."""
+        prefix = view_prefix(number)
+        found: list[bytes | None] = self._get([prefix + key for key in keys])
+        return found
+
+    def snapshot(self) -> ViewSnapshot:
+        """All views as they are now. To be closed: it keeps old data from being compacted away."""
+        taken = ViewSnapshot(self._db)
+        self._snapshots.add(taken)
+        return taken
+
+    def drop(self, number: int) -> None:
+        """Forgets a partition's view, its applied offset too. Durable after the next `flush`."""
+        batch = rocks.batch()
+        batch.delete_range(view_prefix(number), view_end(number))
+        batch.delete(applied_key(number))
+        try:
+            self._db.write(batch, rocks.write_options(wal=False))
+        except Exception as error:
+            raise rocks.failure("dropping a view", error) from error
+
+    def flush(self) -> None:
+        """Writes everything applied so far to files. Releases the GIL."""
+        try:
+            self._db.flush()
+        except Exception as error:
+            raise rocks.failure("flushing the views", error) from error
+
+    def checkpoint(self, folder: Path) -> None:
+        """A copy of the views as they are now in a new folder, made of hard links where it can be."""
+        try:
+            rocks.Checkpoint(self._db).create_checkpoint(os.fspath(folder))
+        except Exception as error:
+            raise rocks.failure("copying the views", error) from error
+
+    def stats(self) -> dict[str, int]:
+        """Sizes in bytes and counts, for people and for metrics."""
+        names = {
+            "entries_estimated": "estimate-num-keys",
+            "file_bytes": "total-sst-files-size",
+            "memtable_bytes": "cur-size-all-mem-tables",
+            "cache_bytes": "block-cache-usage",
+            "immutable_memtables": "num-immutable-mem-table",
+            "level0_files": "num-files-at-level0",
+            "pending_compaction_bytes": "estimate-pending-compaction-bytes",
+        }
+        return {name: rocks.number_of(self._db, asked) for name, asked in names.items()}
+
+
+class ViewSnapshot:
+    """All views at one moment.
+
+    It is a RocksDB iterator, which sees the database as it was when it was made: rocksdict's `Snapshot` honours the
+    moment in `get` only, its iterators see later writes. An iterator keeps the files and memtables of its moment
+    alive, so a snapshot that nobody reads any more has to be closed. One thread at a time uses it.
+    """
+
+    def __init__(self, db: rocks.Rdict) -> None:
+        try:
+            self._iterator: rocks.RdictIter | None = db.iter()
+        except Exception as error:
+            raise rocks.failure("taking a snapshot", error) from error
+
+    def close(self) -> None:
+        """Lets the data of the moment go. Closing again does nothing."""
+        self._iterator = None
+
+    def _seek(self, first: bytes) -> rocks.RdictIter:
+        if self._iterator is None:
+            raise StorageError("the snapshot is closed")
+        try:
+            self._iterator.seek(first)
+            self._iterator.status()
+        except Exception as error:
+            raise rocks.failure("reading a view", error) from error
+        return self._iterator
+
+    def _get(self, stored: bytes) -> bytes | None:
+        iterator = self._seek(stored)
+        found: bytes | None = iterator.value() if iterator.valid() and iterator.key() == stored else None
+        return found
+
+    def applied(self, number: int) -> int:
+        """The next offset after those that the snapshot holds of this partition: what it is exact for."""
+        found = self._get(applied_key(number))
+        return int.from_bytes(found, "big") if found else 0
+
+    def get(self, number: int, key: bytes) -> bytes | None:
+        """As `Views.get`, at the snapshot's moment."""
+        return self._get(view_prefix(number) + key)
+
+    def page(
+        self,
+        number: int,
+        *,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        prefix: bytes | None = None,
+        after: bytes | None = None,
+        max_entries: int = 1000,
+        max_bytes: int = 1 << 20,
+        tombstones: bool = False,
+        log_start: int = 0,
+    ) -> Page:
+        """The next entries of one partition, in key order: at most `max_entries`, and no more once `max_bytes`.
+
+        `start` inclusive, `end` exclusive; `after`: go on after this key, a page's `last`. Tombstones are left out
+        unless asked for, and so are entries with an offset below `log_start`; a page that met only such entries may
+        be empty while more follow. Holds the GIL for about half a microsecond an entry. Raises StorageError.
+        """
+        if after is not None:
+            start = max(start or b"", after + b"\0")
+        first, last = key_range(number, start, end, prefix)
+        iterator = self._seek(first)
+        valid, key, value, go_on = iterator.valid, iterator.key, iterator.value, iterator.next
+        items: list[bytes] = []
+        lowest = floor(log_start)
+        room = max_bytes
+        looks = max_entries + LOOKS
+        stored: bytes | None = None
+        try:
+            while valid():
+                stored = key()
+                if stored >= last:
+                    return Page(items, None)
+                entry: bytes = value()
+                looks -= 1
+                if entry >= lowest and (tombstones or entry[VALUE_AT] != NIL):
+                    packed = bin_header(len(stored) - PREFIX_SIZE) + stored[PREFIX_SIZE:]
+                    items += (packed, entry)
+                    room -= len(packed) + len(entry)
+                go_on()
+                if room <= 0 or len(items) >= 2 * max_entries or looks <= 0:
+                    return Page(items, stored[PREFIX_SIZE:])
+            iterator.status()  # a damaged block ends an iteration as the end of the data does
+        except Exception as error:
+            raise rocks.failure("reading a view", error) from error
+        return Page(items, None)
