@@ -6,7 +6,7 @@ bytes, durations are milliseconds (`*_ms`) unless a name says seconds.
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 EARLIEST = -2  # ListOffsets' own numbers for the two ends of a log
@@ -47,7 +47,7 @@ class Event(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        return datetime.fromtimestamp(self.timestamp / 1000, timezone.utc)
+        return datetime.fromtimestamp(self.timestamp / 1000, UTC)
 
 
 class Entry(NamedTuple):
@@ -72,3 +72,11 @@ class Receipt(NamedTuple):
     partition: int
     offset: int
     timestamp: int
+
+
+class Span(NamedTuple):
+    """Whole record batches read from a log: their bytes, the offset after them, how many records they hold."""
+
+    data: bytes | memoryview
+    next_offset: int
+    records: int

@@ -1,0 +1,36 @@
+"""What a session can hold a handle to, beside the group members, scans and watches that the broker makes."""
+
+from __future__ import annotations
+
+from krappy.ports import PartitionPort, TopicPort
+from krappy.types import TopicPartition
+
+
+class Producer:
+    """A producer registration."""
+
+    def __init__(self, topic: TopicPort, name: str | None) -> None:
+        self.topic = topic
+        self.name = name
+        self._robin = 0
+
+    def next_partition(self) -> int:
+        """Round-robin, for events without a key."""
+        self._robin += 1
+        return self._robin % len(self.topic.partitions)
+
+    def close(self) -> None:
+        """Nothing to give back: what was published stays published."""
+
+
+class Reader:
+    """A consumer registration without a group: it owns its position in each partition."""
+
+    def __init__(self, partitions: dict[TopicPartition, PartitionPort], positions: dict[TopicPartition, int]) -> None:
+        self.partitions = partitions
+        self.positions = positions
+        self.rotation = 0  # which partition is served first: they take turns
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True

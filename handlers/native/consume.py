@@ -1,0 +1,170 @@
+"""ConsumerRegistration, Poll, Seek and Offsets: events on their way out, to readers that own their position.
+
+Group members take the same messages; their side of them is the group coordinator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from krappy.errors import InvalidRequest, UnknownTopic
+from krappy.handlers.handles import Reader
+from krappy.ports import PartitionPort, SessionPort, TopicPort
+from krappy.types import Span, TopicPartition
+from krappy.wire import messages
+
+MAX_WAIT_MS = 600_000
+MAX_BYTES = 16 << 20  # of one answer; a single larger batch still comes whole
+
+
+def check_start(start: str, start_at: int | None) -> None:
+    """Raises InvalidRequest unless `start` is one of the four, with a number where it needs one."""
+    if start not in ("earliest", "latest", "offset", "timestamp"):
+        raise InvalidRequest(f"'{start:.40}' is no start: earliest, latest, offset or timestamp", field="start")
+    if start in ("offset", "timestamp") and (start_at is None or start_at < 0):
+        raise InvalidRequest(f"start '{start}' needs a number of at least 0 in start_at", field="start_at")
+
+
+async def register_consumer(
+    session: SessionPort, request: messages.ConsumerRegistration
+) -> messages.ConsumerRegistered:
+    check_start(request.start, request.start_at)
+    if not request.topics:
+        raise InvalidRequest("a consumer names at least one topic", field="topics")
+    if request.group is not None:
+        if request.partitions is not None or request.positions is not None:
+            raise InvalidRequest("members of a group share all partitions: name none", field="partitions")
+        answer: messages.ConsumerRegistered = await session.broker.groups.register(session, request)
+        return answer
+    partitions: dict[TopicPartition, PartitionPort] = {}
+    for name in request.topics:
+        topic = session.broker.topic(name)
+        for partition in _chosen(topic, request.partitions):
+            partitions[TopicPartition(name, partition.index)] = partition
+    positions = {
+        at: await partition.offset_for(request.start, request.start_at) for at, partition in partitions.items()
+    }
+    for name, index, offset in request.positions or ():
+        at = TopicPartition(name, index)
+        if at not in partitions:
+            raise InvalidRequest(f"a position for {at}, which is not among the topics and partitions named")
+        positions[at] = await partitions[at].offset_for("offset", offset)
+    return messages.ConsumerRegistered(
+        handle=session.add(Reader(partitions, positions)),
+        member=None,
+        positions=[(at.topic, at.partition, offset) for at, offset in positions.items()],
+        ends=[(at.topic, at.partition, partition.high_watermark) for at, partition in partitions.items()],
+    )
+
+
+def _chosen(topic: TopicPort, indexes: list[int] | None) -> list[PartitionPort]:
+    return list(topic.partitions) if indexes is None else [topic.partition(index) for index in indexes]
+
+
+def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coroutine[Any, Any, messages.Polled]:
+    reader = session.find(request.handle, object)
+    if not isinstance(reader, Reader):
+        polled: Coroutine[Any, Any, messages.Polled] = session.broker.groups.poll(session, request)
+        return polled
+    if session.ready:
+        try:
+            parts = _gather(reader, request)
+        except BlockingIOError:
+            pass
+        else:
+            if parts or not request.max_wait:
+                return messages.Polled(parts)
+    return _poll_later(session, reader, request)
+
+
+async def _poll_later(session: SessionPort, reader: Reader, request: messages.Poll) -> messages.Polled:
+    await session.writable()
+    seconds = min(request.max_wait, MAX_WAIT_MS) / 1000
+    parts = await _gather_from_disk(reader, request)
+    if not parts and seconds:
+        at = list(reader.partitions)
+        partitions = [reader.partitions[each] for each in at]
+        positions = [reader.positions[each] for each in at]
+        await session.broker.wait_for_events(partitions, positions, seconds)
+        parts = await _gather_from_disk(reader, request)
+    return messages.Polled(parts)
+
+
+Part = tuple[str, int, int, int, bytes]
+
+
+def _gather(reader: Reader, request: messages.Poll) -> list[Part]:
+    """What is there now, partitions taking turns in being first; moves the reader's positions.
+
+    Raises BlockingIOError before anything has been taken, if the disk would have to be waited for.
+    """
+    parts: list[Part] = []
+    room, records = min(request.max_bytes, MAX_BYTES), request.max_records
+    keys = list(reader.partitions)
+    reader.rotation = (reader.rotation + 1) % len(keys) if keys else 0
+    for at in keys[reader.rotation :] + keys[: reader.rotation]:
+        partition, offset = reader.partitions[at], reader.positions[at]
+        _alive(partition)
+        if partition.high_watermark <= offset:
+            continue
+        try:
+            span = partition.read_now(offset, max(room, 1), max_records=records)
+        except BlockingIOError:
+            if parts:
+                break
+            raise
+        records -= _take(reader, at, partition, offset, span, parts)
+        room -= len(span.data)
+        if room <= 0 or records <= 0:
+            break
+    return parts
+
+
+async def _gather_from_disk(reader: Reader, request: messages.Poll) -> list[Part]:
+    try:
+        return _gather(reader, request)
+    except BlockingIOError:
+        pass
+    parts: list[Part] = []
+    for at, partition in reader.partitions.items():
+        offset = reader.positions[at]
+        if partition.high_watermark > offset:
+            span = await partition.read(offset, min(request.max_bytes, MAX_BYTES), max_records=request.max_records)
+            if reader.positions[at] == offset:  # else another poll of this handle took them meanwhile
+                _take(reader, at, partition, offset, span, parts)
+            break
+    return parts
+
+
+def _take(
+    reader: Reader, at: TopicPartition, partition: PartitionPort, offset: int, span: Span, parts: list[Part]
+) -> int:
+    if not span.data:
+        return 0
+    parts.append((at.topic, at.partition, offset, partition.high_watermark, span.data))
+    reader.positions[at] = span.next_offset
+    return span.records
+
+
+def _alive(partition: PartitionPort) -> None:
+    if partition.gone is not None:
+        raise partition.gone
+
+
+async def seek(session: SessionPort, request: messages.Seek) -> messages.Sought:
+    check_start(request.start, request.start_at)
+    reader = session.find(request.handle, Reader)
+    at = TopicPartition(request.topic, request.partition)
+    if at not in reader.partitions:
+        raise UnknownTopic(f"this consumer does not read {at}")
+    offset = await reader.partitions[at].offset_for(request.start, request.start_at)
+    reader.positions[at] = offset
+    return messages.Sought(offset)
+
+
+async def offsets(session: SessionPort, request: messages.Offsets) -> messages.OffsetsFound:
+    check_start(request.start, request.start_at)
+    topic = session.broker.topic(request.topic)
+    found = [(p.index, await p.offset_for(request.start, request.start_at)) for p in topic.partitions]
+    return messages.OffsetsFound(found)

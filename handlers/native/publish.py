@@ -1,0 +1,57 @@
+"""ProducerRegistration, Message, Batch: events on their way in."""
+
+from __future__ import annotations
+
+from krappy.errors import UnknownTopic
+from krappy.handlers.handles import Producer
+from krappy.partitioner import partition_for
+from krappy.ports import LaterPort, SessionPort
+from krappy.types import Record
+from krappy.wire import messages
+
+
+async def register_producer(
+    session: SessionPort, request: messages.ProducerRegistration
+) -> messages.ProducerRegistered:
+    topic = await session.broker.topic_for_producer(request.topic)
+    id, epoch = request.producer_id, request.producer_epoch
+    if request.idempotent and id < 0:
+        id, epoch = await session.broker.new_producer_id(), 0
+    return messages.ProducerRegistered(
+        handle=session.add(Producer(topic, request.name)),
+        partitions=len(topic.partitions),
+        producer_id=id,
+        producer_epoch=epoch,
+        max_message_bytes=topic.config.max_message_bytes,
+    )
+
+
+def message(session: SessionPort, request: messages.Message) -> LaterPort:
+    producer = _producer(session, request.handle)
+    topic = producer.topic
+    count = len(topic.partitions)
+    if request.partition is not None:
+        index = request.partition
+    elif count == 1:
+        index = 0
+    elif request.key is not None:
+        index = partition_for(request.key, count)
+    else:
+        index = producer.next_partition()
+    headers = tuple((name, value) for name, value in request.headers) if request.headers else ()
+    record = Record(request.payload, request.key, headers, request.timestamp)
+    later = topic.partition(index).publish_record(record, request.expect)
+    return later.map(lambda stored: messages.MessageStored(index, stored.offset, stored.timestamp))  # type: ignore[no-any-return]
+
+
+def batch(session: SessionPort, request: messages.Batch) -> LaterPort:
+    topic = _producer(session, request.handle).topic
+    later = topic.partition(request.partition).publish(request.records, request.expect)
+    return later.map(lambda stored: messages.BatchStored(stored.offset, stored.timestamp))  # type: ignore[no-any-return]
+
+
+def _producer(session: SessionPort, handle: int) -> Producer:
+    producer = session.find(handle, Producer)
+    if producer.topic.deleted:
+        raise UnknownTopic(f"the topic '{producer.topic.name}' was deleted; register again")
+    return producer

@@ -1,0 +1,131 @@
+"""Get, MultiGet, Scan, Watch and History: a topic as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterable
+from typing import Any
+
+from krappy.errors import InvalidRequest
+from krappy.partitioner import partition_for
+from krappy.ports import PartitionPort, SessionPort, StreamPort, TopicPort
+from krappy.wire import messages
+
+NIL = b"\xc0"
+SLICE = 2000  # keys looked up at a stretch on the event loop
+MAX_PAGE_BYTES = 8 << 20
+
+
+def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine[Any, Any, messages.Got]:
+    partition = _partition(session.broker.topic(request.topic), request.key, request.partition)
+    if partition.view_ready(request.min_offset):
+        return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
+    return _get_later(session, partition, request)
+
+
+async def _get_later(session: SessionPort, partition: PartitionPort, request: messages.Get) -> messages.Got:
+    await session.broker.wait_for_views([partition], request.min_offset)
+    return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
+
+
+def multi_get(
+    session: SessionPort, request: messages.MultiGet
+) -> messages.MultiGot | Coroutine[Any, Any, messages.MultiGot]:
+    topic = session.broker.topic(request.topic)
+    keys = request.keys
+    if request.partition is not None or len(topic.partitions) == 1:
+        partition = topic.partition(request.partition or 0)
+        if len(keys) <= SLICE and partition.view_ready(None):
+            entries = [entry or NIL for entry in partition.look_up_many(keys)]
+            return messages.MultiGot([partition.index] * len(keys) if partition.index else None, entries)
+    return _multi_get_spread(session, topic, request)
+
+
+async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: messages.MultiGet) -> messages.MultiGot:
+    keys, count = request.keys, len(topic.partitions)
+    if request.partition is None:
+        indexes = [partition_for(key, count) for key in keys]
+    else:
+        indexes = [request.partition] * len(keys)
+    places: dict[int, list[int]] = {}
+    for place, index in enumerate(indexes):
+        places.setdefault(index, []).append(place)
+    partitions = {index: topic.partition(index) for index in places}
+    await session.broker.wait_for_views(list(partitions.values()))
+    entries = [NIL] * len(keys)
+    for index, wanted in places.items():
+        for start in range(0, len(wanted), SLICE):
+            some = wanted[start : start + SLICE]
+            found = partitions[index].look_up_many([keys[place] for place in some])
+            for place, entry in zip(some, found, strict=True):
+                if entry is not None:
+                    entries[place] = entry
+            await session.writable()
+    return messages.MultiGot(indexes, entries)
+
+
+async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned:
+    await session.writable()
+    if request.cursor is not None:
+        cursor = request.cursor
+        scan = session.find_scan(cursor)
+    else:
+        if request.topic is None:
+            raise InvalidRequest("the first page of a scan names its topic", field="topic")
+        partitions = _chosen(session.broker.topic(request.topic), request.partitions)
+        await session.broker.wait_for_views(partitions)
+        scan = session.broker.scan(
+            partitions, request.prefix, request.start, request.end, tombstones=request.tombstones
+        )
+        cursor = session.add(scan)
+    page = scan.page(request.max_entries, min(request.max_bytes, MAX_PAGE_BYTES))
+    if page.last:
+        session.remove(cursor)
+    return messages.Scanned(
+        partition=page.partition, cursor=None if page.last else cursor, offsets=scan.offsets, entries=page.items
+    )
+
+
+async def watch(session: SessionPort, request: messages.Watch, stream: StreamPort) -> messages.Watched:
+    partitions = _chosen(session.broker.topic(request.topic), request.partitions)
+    watch = session.broker.watch(
+        partitions, request.prefix, request.start, request.end, tombstones=request.tombstones
+    )
+    offsets: dict[int, int] | None = None
+    if request.offsets is not None:
+        offsets = dict(request.offsets)
+        missing = {partition.index for partition in partitions} ^ offsets.keys()
+        if missing:
+            raise InvalidRequest(f"offsets name each watched partition once; wrong: {sorted(missing)}")
+    handle = session.add(watch)
+
+    async def emit(
+        event: str,
+        partition: int,
+        next_offset: int,
+        items: Iterable[bytes],
+        exact: list[tuple[int, int]] | None = None,
+    ) -> None:
+        await stream.send(messages.Watched(event, handle, partition, next_offset, True, exact, list(items)))
+
+    await watch.run(offsets, emit)
+    return messages.Watched("changes", handle, 0, 0, False, None, [])
+
+
+async def history(session: SessionPort, request: messages.History) -> messages.HistoryFound:
+    partition = _partition(session.broker.topic(request.topic), request.key, request.partition)
+    await session.writable()
+    entries, following = await session.broker.history(
+        partition, request.key, request.offset, request.max_records, min(request.max_bytes, MAX_PAGE_BYTES)
+    )
+    return messages.HistoryFound(partition.index, following, entries)
+
+
+def _partition(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort:
+    if index is None:
+        count = len(topic.partitions)
+        index = partition_for(key, count) if count > 1 else 0
+    return topic.partition(index)
+
+
+def _chosen(topic: TopicPort, indexes: list[int] | None) -> list[PartitionPort]:
+    return list(topic.partitions) if indexes is None else [topic.partition(index) for index in indexes]

@@ -1,0 +1,39 @@
+"""CreateTopic, AlterTopic, DeleteTopic, DescribeTopics, Ping, Unregister."""
+
+from __future__ import annotations
+
+from krappy.ports import SessionPort
+from krappy.wire import messages
+
+
+async def create_topic(session: SessionPort, request: messages.CreateTopic) -> messages.TopicCreated:
+    topic, created = await session.broker.create_topic(
+        request.topic, request.partitions, request.config or {}, if_absent=request.if_absent
+    )
+    return messages.TopicCreated(created, len(topic.partitions))
+
+
+async def alter_topic(session: SessionPort, request: messages.AlterTopic) -> messages.TopicAltered:
+    await session.broker.alter_topic(request.topic, request.config, request.partitions)
+    return messages.TopicAltered()
+
+
+async def delete_topic(session: SessionPort, request: messages.DeleteTopic) -> messages.TopicDeleted:
+    await session.broker.delete_topic(request.topic)
+    return messages.TopicDeleted()
+
+
+def describe_topics(session: SessionPort, request: messages.DescribeTopics) -> messages.TopicsDescribed:
+    broker = session.broker
+    names = sorted(broker.topics) if request.topics is None else request.topics
+    return messages.TopicsDescribed([broker.topic(name).describe() for name in names])
+
+
+def ping(session: SessionPort, request: messages.Ping) -> messages.Pong:
+    broker = session.broker
+    return messages.Pong(broker.version, broker.cluster_id, broker.now_ms(), session.max_frame)
+
+
+def unregister(session: SessionPort, request: messages.Unregister) -> messages.Unregistered:
+    session.remove(request.handle)
+    return messages.Unregistered()

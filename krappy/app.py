@@ -1,0 +1,160 @@
+"""The composition root: the only module that knows every part, and puts a broker together from them."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import trio
+
+from krappy import config as settings
+from krappy.broker.broker import Broker as Engine
+from krappy.config import ServerConfig
+from krappy.errors import KrappyError
+from krappy.handlers import native
+from krappy.server.server import Server, bind
+
+Report = Callable[..., None]
+
+
+def _quiet(event: str, **facts: Any) -> None:
+    """Embedded brokers say nothing unless asked to."""
+
+
+class Broker:
+    """A broker inside a program: `async with krappy.Broker(data_dir) as broker: … broker.address`.
+
+    Args:
+        data_dir: the folder that holds everything it stores; made when missing.
+        listen_native: HOST:PORT; port 0 (the default here) takes a free one.
+        report: called with (event, **facts) for what the broker would log.
+        others: any setting of `krappy.config.ServerConfig`.
+
+    Raises ConfigError for a wrong setting or a port that is taken, StorageError when another broker holds the folder.
+    Must run under trio.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str],
+        *,
+        listen_native: str | None = "127.0.0.1:0",
+        report: Report = _quiet,
+        **others: Any,
+    ) -> None:
+        given = {"data": Path(data_dir), "listen_native": listen_native, **others}
+        self.config = settings.load(given, {})
+        self._report = report
+        self._stack = AsyncExitStack()
+        self.engine: Engine
+        self.server: Server
+        self.native_address = ""
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the native protocol, for `krappy.connect`."""
+        return self.native_address
+
+    async def __aenter__(self) -> Broker:
+        await self._stack.__aenter__()
+        try:
+            nursery = await self._stack.enter_async_context(trio.open_nursery())
+            self._stack.push_async_callback(self._stop, nursery)
+            await self._start(nursery)
+        except BaseException as error:
+            await self._stack.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, trace)
+
+    async def _start(self, nursery: trio.Nursery) -> None:
+        config = self.config
+        listeners: list[socket.socket] = []
+        try:
+            if config.listen_native is not None:
+                listeners.append(bind(config.listen_native))
+            self.engine = Engine(config, self._report)
+            await nursery.start(self.engine.run)
+        except BaseException:
+            for listener in listeners:
+                listener.close()
+            raise
+        self.server = Server(
+            self.engine,
+            native.registry(),
+            self._report,
+            memory_bytes=config.memory_bytes,
+            max_frame=config.max_frame_bytes,
+            max_connections=config.max_connections,
+            idle_seconds=config.idle_timeout_ms / 1000 if config.idle_timeout_ms else float("inf"),
+        )
+        if listeners:
+            host, port = listeners[0].getsockname()[:2]
+            self.native_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            self._serving = trio.CancelScope()
+            await nursery.start(self._serve, listeners)
+
+    async def _serve(self, listeners: list[socket.socket], *, task_status: trio.TaskStatus[None]) -> None:
+        with self._serving:
+            await self.server.serve(listeners, task_status=task_status)
+
+    async def _stop(self, nursery: trio.Nursery) -> None:
+        """Graceful: requests in flight are answered, then connections end, then files are left clean."""
+        with trio.CancelScope(shield=True):
+            if hasattr(self, "server"):
+                self.engine.begin_stop()
+                self.server.stop_accepting()
+                await self.server.finish()
+        nursery.cancel_scope.cancel()
+
+
+async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker], None] | None = None) -> None:
+    """Runs a broker until SIGTERM or SIGINT. `ready` is called once it takes requests."""
+    _raise_file_limit()
+    # The broker's long-lived objects are many and live long: looking at them again and again is lost time.
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
+    sys.setswitchinterval(0.001)  # a commit's thread gets its turn soon after its fdatasync
+    given = {name: getattr(config, name) for name in config.__slots__ if name not in ("data", "listen_native")}
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        broker = Broker(config.data, listen_native=config.listen_native, report=report, **given)
+        async with broker:
+            report("broker_ready", address=broker.address, data=str(config.data), durability=config.durability)
+            if ready is not None:
+                ready(broker)
+            async for number in signals:
+                report("broker_stopping", signal=signal.Signals(number).name)
+                break
+    report("broker_stopped")
+
+
+def _raise_file_limit() -> None:
+    """Every partition holds an open file, and every connection one: take what the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):
+            return
+
+
+def first_error(group: BaseException) -> BaseException:
+    """The error that matters inside what a nursery raised."""
+    while isinstance(group, BaseExceptionGroup):
+        group = next(
+            (e for e in group.exceptions if isinstance(e, KrappyError | BaseExceptionGroup)), group.exceptions[0]
+        )
+    return group

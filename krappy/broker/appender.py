@@ -1,0 +1,326 @@
+"""Group commit: how publishes to one partition become appends that are on disk.
+
+Rules, kept here and nowhere else:
+
+- One drain at a time. A drain takes what waits, in order, decides each item against the log as it stands, writes
+  all that was accepted with one `writev` and one `fdatasync` in a worker thread, and only then moves the high
+  watermark and answers. What arrives meanwhile waits for the next drain: one sync serves all of it.
+- Offsets, sequences and conditions are decided inside a drain, so a failed write has changed nothing.
+- While the view lags behind by more than `MAX_LAG` bytes a drain waits for it: the slow side is the producers'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from krappy import batch as batches
+from krappy.batch import BatchHeader, Columns
+from krappy.core.admission import admit
+from krappy.entry import entry_offset, is_tombstone
+from krappy.errors import InvalidRecord, KrappyError, OffsetMismatch, ShuttingDown, StorageError
+from krappy.types import ABSENT, Headers, Record
+from krappy.waiting import Later
+
+if TYPE_CHECKING:
+    from krappy.broker.partition import Partition
+
+MAX_DRAIN = 16 << 20  # bytes written by one drain
+MAX_GROUP = 1000  # single records that share one batch
+MAX_LAG = 8 << 20  # bytes that the view may be behind before drains wait for it
+INLINE_WRITE = 64 << 10  # durability "os": a drain up to this size is written on the loop itself
+
+
+class Stored(NamedTuple):
+    """Where a publish went: the offset of its first record, its (max) timestamp in ms, whether it was a retry."""
+
+    offset: int
+    timestamp: int
+    duplicate: bool = False
+
+
+class Publish:
+    """One record batch that waits for a drain."""
+
+    __slots__ = ("columns", "data", "expect", "header", "later")
+
+    def __init__(
+        self,
+        header: BatchHeader,
+        data: bytes | memoryview,
+        columns: Columns | None,
+        expect: Sequence[tuple[int, int]] | None,
+        later: Later[Stored],
+    ) -> None:
+        self.header = header
+        self.data = data
+        self.columns = columns
+        self.expect = expect
+        self.later = later
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+
+class Loose:
+    """Single records that wait for a drain, and go into one batch together there."""
+
+    __slots__ = ("headers", "keys", "laters", "size", "timestamps", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.timestamps: list[int] = []
+        self.headers: dict[int, Headers] = {}
+        self.laters: list[Later[Stored]] = []
+        self.size = 0
+
+    def add(self, record: Record, now: int, later: Later[Stored]) -> None:
+        if record.headers:
+            self.headers[len(self.keys)] = record.headers
+        self.keys.append(record.key)
+        self.values.append(record.value)
+        self.timestamps.append(now if record.timestamp is None else record.timestamp)
+        self.laters.append(later)
+        self.size += record_size(record)
+
+    def encoded(self) -> bytes:
+        headers = [self.headers.get(index, ()) for index in range(len(self.keys))] if self.headers else None
+        return batches.encode(self.keys, self.values, timestamps=self.timestamps, headers=headers)
+
+
+def record_size(record: Record) -> int:
+    """What a record takes in a batch, at the most."""
+    size = 40 + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += 10 + len(name) * 4 + len(value or b"")
+    return size
+
+
+class Accepted(NamedTuple):
+    header: BatchHeader
+    data: bytes | memoryview
+    columns: Columns | None
+    offset: int
+    laters: list[Later[Stored]]
+    timestamps: list[int] | None  # of loose records, one each; None: the header's max
+
+
+class Appender:
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._waiting: list[Publish | Loose] = []
+        self._running = False
+        self._closed: Exception | None = None
+        self.idle = trio.Event()
+        self.idle.set()
+
+    def publish(self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None) -> Later[Stored]:
+        """Queues one record batch. Raises at once what is wrong with the batch itself."""
+        header, columns = admit(data, self._partition.config)
+        if expect:
+            columns = columns if columns is not None else batches.decode(data)
+            for index, _ in expect:
+                if index >= header.count or columns.keys[index] is None:
+                    raise InvalidRecord(f"a condition on record {index}, which is not there or has no key")
+        later: Later[Stored] = Later()
+        self._queue(Publish(header, data, columns, expect, later))
+        return later
+
+    def publish_record(self, record: Record, expect: int | None = None) -> Later[Stored]:
+        """Queues one record; it shares a batch with those that arrive beside it."""
+        config = self._partition.config
+        now = self._partition.now_ms()
+        if expect is not None or record_size(record) > config.max_message_bytes // 2:
+            timestamps = now if record.timestamp is None else record.timestamp
+            headers = [record.headers] if record.headers else None
+            data = batches.encode([record.key], [record.value], timestamps=timestamps, headers=headers)
+            return self.publish(data, None if expect is None else [(0, expect)])
+        if record.key is None and config.compact:
+            raise InvalidRecord("an event without a key; a topic with cleanup.policy=compact needs one")
+        last = self._waiting[-1] if self._waiting else None
+        full = (
+            not isinstance(last, Loose)
+            or len(last.keys) >= MAX_GROUP
+            or last.size + record_size(record) > config.max_message_bytes - 100
+        )
+        if full:
+            last = Loose()
+            self._queue(last)
+        assert isinstance(last, Loose)
+        later: Later[Stored] = Later()
+        last.add(record, now, later)
+        return later
+
+    def _queue(self, item: Publish | Loose) -> None:
+        if self._closed is not None:
+            raise self._closed
+        self._waiting.append(item)
+        if not self._running:
+            self._running = True
+            self.idle = trio.Event()
+            self._partition.spawn(self._drain)
+
+    def close(self, error: Exception | None = None) -> None:
+        """Refuses what comes from now on; what waits is still written. `await idle.wait()` for the end of it."""
+        self._closed = error or ShuttingDown("the broker is shutting down")
+
+    async def _drain(self) -> None:
+        items: list[Publish | Loose] = []
+        try:
+            while self._waiting:
+                await self._partition.applier.within(MAX_LAG)
+                items = self._take()
+                if any(isinstance(item, Publish) and item.expect for item in items):
+                    await self._partition.applier.caught_up()
+                accepted = self._decide(items)
+                if accepted:
+                    await self._write(accepted)
+        except BaseException as error:
+            refusal = error if isinstance(error, KrappyError) else StorageError(f"{self._partition}: {error!r}")
+            for item in items + self._waiting:
+                _reject(item, refusal)
+            self._waiting.clear()
+            if not isinstance(error, KrappyError):
+                raise
+        finally:
+            self._running = False
+            self.idle.set()
+
+    def _take(self) -> list[Publish | Loose]:
+        """The items of the next drain: in order, bounded in bytes, no producer's sequence twice unless it goes on."""
+        total, count = 0, 0
+        last_sequence: dict[int, tuple[int, int]] = {}
+        for item in self._waiting:
+            if isinstance(item, Publish):
+                if item.header.producer_id >= 0:
+                    header = item.header
+                    before = last_sequence.get(header.producer_id)
+                    if before is not None and before != (header.producer_epoch, header.base_sequence):
+                        break
+                    after = (header.base_sequence + header.count) & 0x7FFFFFFF
+                    last_sequence[header.producer_id] = (header.producer_epoch, after)
+                total += item.size
+            else:
+                total += item.size
+            if count and total > MAX_DRAIN:
+                break
+            count += 1
+        items = self._waiting[:count]
+        del self._waiting[:count]
+        return items
+
+    def _decide(self, items: list[Publish | Loose]) -> list[Accepted]:
+        partition = self._partition
+        config = partition.config
+        offset = partition.log.end_offset
+        conditional = any(isinstance(item, Publish) and item.expect for item in items)
+        overlay: dict[bytes, int] = {}  # key -> offset, or ABSENT; only kept for the sake of conditions
+        accepted: list[Accepted] = []
+        started: set[int] = set()  # producers whose earlier batch of this drain was checked and accepted
+        for item in items:
+            try:
+                timestamps = None
+                if isinstance(item, Loose):
+                    data: bytes | memoryview = item.encoded()
+                    header, columns = admit(data, config)
+                    laters, timestamps = item.laters, item.timestamps
+                else:
+                    header, data, columns, laters = item.header, item.data, item.columns, [item.later]
+                    if header.producer_id >= 0 and header.producer_id not in started:
+                        original = partition.log.producers.check(header)
+                        if original is not None:
+                            item.later.resolve(Stored(original, header.max_timestamp, duplicate=True))
+                            continue
+                    if item.expect and columns is not None:
+                        partition.check_expected(columns, item.expect, overlay)
+                if config.log_append_time:
+                    data = batches.restamp_time(data, partition.now_ms())
+                    header = batches.read_header(data)
+                    columns = None if columns is None else batches.decode(data)
+                    timestamps = None if timestamps is None else [header.max_timestamp] * header.count
+            except KrappyError as error:
+                _reject(item, error)
+                continue
+            if header.producer_id >= 0:
+                started.add(header.producer_id)
+            if conditional and columns is not None:
+                for index, key in enumerate(columns.keys):
+                    if key is not None:
+                        overlay[key] = ABSENT if columns.values[index] is None else offset + index
+            accepted.append(Accepted(header, data, columns, offset, laters, timestamps))
+            offset += header.count
+        return accepted
+
+    async def _write(self, accepted: list[Accepted]) -> None:
+        partition = self._partition
+        work = [(item.header, item.data) for item in accepted]
+        size = sum(item.header.size for item in accepted)
+        try:
+            async with partition.writing:
+                if partition.fsync or size > INLINE_WRITE:
+                    await trio.to_thread.run_sync(self._write_now, work, limiter=partition.disk_limiter)
+                else:
+                    self._write_now(work)
+        except OSError as error:
+            refusal = StorageError(f"{partition}: {error}")
+            _reject_all(accepted, refusal)
+            return
+        except StorageError as error:
+            _reject_all(accepted, error)
+            return
+        partition.committed(accepted)
+        for item in accepted:
+            if item.timestamps is None:
+                item.laters[0].resolve(Stored(item.offset, item.header.max_timestamp))
+            else:
+                for index, later in enumerate(item.laters):
+                    later.resolve(Stored(item.offset + index, item.timestamps[index]))
+
+    def _write_now(self, work: list[tuple[BatchHeader, bytes | memoryview]]) -> None:
+        log = self._partition.log
+        log.append(work, self._partition.epoch, self._partition.now_ms())
+        if self._partition.fsync:
+            log.sync()
+
+
+def check_expected(
+    keys: Sequence[bytes | None],
+    expect: Sequence[tuple[int, int]],
+    overlay: Mapping[bytes, int],
+    look_up: Callable[[bytes], bytes | None],
+) -> None:
+    """Raises OffsetMismatch when a key is not where its writer believes it to be.
+
+    `overlay` holds what this very drain wrote before; `look_up` reads the view, which has all else. A deleted key
+    is absent, and also stands at its tombstone's offset.
+    """
+    for index, wanted in expect:
+        key = keys[index]
+        assert key is not None
+        entry = None
+        if key in overlay:
+            current, allowed = overlay[key], {overlay[key]}
+        else:
+            entry = look_up(key)
+            current = ABSENT if entry is None or is_tombstone(entry) else entry_offset(entry)
+            allowed = {current} if entry is None else {current, entry_offset(entry)}
+        if wanted not in allowed:
+            found = None if current == ABSENT else current
+            what = "absent" if found is None else f"at offset {found}"
+            hoped = "absent" if wanted == ABSENT else f"at offset {wanted}"
+            raise OffsetMismatch(f"the key was expected {hoped} and is {what}", current=found, index=index)
+
+
+def _reject(item: Publish | Loose, error: KrappyError) -> None:
+    for later in item.laters if isinstance(item, Loose) else [item.later]:
+        later.reject(error)
+
+
+def _reject_all(accepted: list[Accepted], error: KrappyError) -> None:
+    for item in accepted:
+        for later in item.laters:
+            later.reject(error)

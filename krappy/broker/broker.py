@@ -1,0 +1,370 @@
+"""The broker: owns every partition of a data folder and answers for it to the handlers.
+
+It is the only caller of the store. Nothing here knows sockets or protocols.
+
+    DATA/lock                    held by the running broker
+    DATA/meta/                   RocksDB with WAL: catalog, groups, producer ids
+    DATA/views/                  RocksDB without WAL: the latest value of each key
+    DATA/topics/<topic>-<n>/     one log per partition
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import trio
+
+from krappy.broker import table
+from krappy.broker.groups import GroupCoordinator
+from krappy.broker.housekeeping import Housekeeper
+from krappy.broker.partition import Partition
+from krappy.config import ServerConfig
+from krappy.errors import KrappyError, ShuttingDown, UnknownPartition, UnknownTopic
+from krappy.store.catalog import Catalog, text_id
+from krappy.store.catalog import Topic as StoredTopic
+from krappy.store.groups import GroupStore
+from krappy.store.lock import FolderLock
+from krappy.store.log import Log
+from krappy.store.meta import Meta
+from krappy.store.views import Views
+from krappy.topic_config import TopicConfig, merge
+from krappy.waiting import Later, Signal, wait_any
+
+Report = Callable[..., None]
+T = TypeVar("T")
+DISK_THREADS = 8
+VERSION = metadata.version("krappy")
+
+
+class Topic:
+    def __init__(self, stored: StoredTopic, partitions: list[Partition]) -> None:
+        self.name = stored.name
+        self.id = text_id(stored.id)
+        self.given = dict(stored.config)  # the settings that were set for it
+        self.config = TopicConfig.parse(stored.config)
+        self.partitions = partitions
+        self.deleted = False
+
+    def partition(self, index: int) -> Partition:
+        if 0 <= index < len(self.partitions):
+            return self.partitions[index]
+        raise UnknownPartition(f"'{self.name}' has partitions 0 to {len(self.partitions) - 1}, not {index}")
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "id": self.id,
+            "config": self.given,
+            "settings": self.config.settings(),
+            "partitions": [
+                {
+                    "partition": p.index,
+                    "start": p.start_offset,
+                    "end": p.log.end_offset,
+                    "high_watermark": p.high_watermark,
+                    "applied": p.applied,
+                    "size": p.log.size,
+                    "segments": len(p.log.segments),
+                }
+                for p in self.partitions
+            ],
+        }
+
+
+class Broker:
+    """One data folder's broker. `async with Broker(config).running() ...` is in app.py; tests may drive it too."""
+
+    def __init__(self, config: ServerConfig, report: Report | None = None) -> None:
+        self.config = config
+        self.version = VERSION
+        self.fsync = config.durability == "fsync"
+        self.disk_limiter = trio.CapacityLimiter(DISK_THREADS)
+        self.topics: dict[str, Topic] = {}
+        self.topics_changed = Signal()
+        self.stopping = Signal()
+        self.stopped = False
+        self.groups: GroupCoordinator
+        self.views: Views
+        self.meta: Meta
+        self.catalog: Catalog
+        self.scans: set[table.TableScan] = set()
+        self._report = report or (lambda event, **facts: None)
+        self._nursery: trio.Nursery | None = None
+        self._admin = trio.Lock()  # one change of the catalog at a time
+        self._sync_waiters: list[Later[None]] = []
+        self._syncing = False
+
+    # --- services to its parts
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def spawn(self, run: Callable[..., Any], *args: Any) -> None:
+        assert self._nursery is not None, "the broker is not running"
+        self._nursery.start_soon(self._guarded, run, args)
+
+    async def _guarded(self, run: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """A fault in one background task is reported with its traceback and ends that task, not the broker."""
+        try:
+            await run(*args)
+        except Exception:
+            self._report("internal_error", task=getattr(run, "__qualname__", str(run)), exc_info=True)
+
+    def report(self, event: str, **facts: Any) -> None:
+        self._report(event, **facts)
+
+    async def sync_meta(self) -> None:
+        """Returns once everything written to the meta database so far is on disk; one sync serves all callers.
+
+        With durability "os" that is at once: the write-ahead log is with the operating system already.
+        """
+        if not self.fsync:
+            await trio.lowlevel.checkpoint()
+            return
+        later: Later[None] = Later()
+        self._sync_waiters.append(later)
+        if not self._syncing:
+            self._syncing = True
+            self.spawn(self._sync_meta)
+        await later.wait()
+
+    async def _sync_meta(self) -> None:
+        try:
+            while self._sync_waiters:
+                waiters, self._sync_waiters = self._sync_waiters, []
+                try:
+                    await trio.to_thread.run_sync(self.meta.sync, limiter=self.disk_limiter)
+                except KrappyError as error:
+                    for later in waiters:
+                        later.reject(error)
+                else:
+                    for later in waiters:
+                        later.resolve(None)
+        finally:
+            self._syncing = False
+
+    # --- life
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Opens the folder, reports itself started, and lives until cancelled; then leaves the files clean.
+
+        Its own tasks are shielded from that cancellation: writes under way are finished, not torn.
+        """
+        lock = FolderLock(self.config.data)
+        stop = trio.Event()
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._live, stop)
+                task_status.started()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    stop.set()
+        finally:
+            lock.release()
+
+    async def _live(self, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+        with trio.CancelScope(shield=True):
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                try:
+                    await self._open()
+                    task_status.started()
+                    await stop.wait()
+                finally:
+                    await self._close()
+                nursery.cancel_scope.cancel()
+
+    async def _open(self) -> None:
+        data = self.config.data
+        (data / "topics").mkdir(parents=True, exist_ok=True)
+        self.meta = Meta(data / "meta")
+        self.catalog = Catalog(self.meta)
+        self.views = Views(data / "views", self.config.view_cache_bytes, self.config.view_memtable_bytes)
+        for dead in self.catalog.deleting():
+            await self._finish_delete(dead)
+        for stored in self.catalog.topics():
+            topic = Topic(stored, [])
+            self.topics[stored.name] = topic
+            for index, number in enumerate(stored.numbers):
+                topic.partitions.append(await self._open_partition(topic, index, number))
+        self.groups = GroupCoordinator(self, GroupStore(self.meta))
+        await self.groups.open()
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                partition.applier.start()
+        self.spawn(Housekeeper(self).run)
+
+    async def _open_partition(self, topic: Topic, index: int, number: int) -> Partition:
+        folder = self._folder(topic.name, index)
+        log = await trio.to_thread.run_sync(lambda: Log.open(folder, topic.config))
+        recovery = log.recovery
+        if recovery is not None and recovery.cut:
+            self.report("log_cut", partition=f"{topic.name}-{index}", bytes=recovery.cut, why=recovery.why)
+        return Partition(self, topic.name, index, number, topic.config, log)
+
+    def _folder(self, topic: str, index: int) -> Path:
+        return self.config.data / "topics" / f"{topic}-{index}"
+
+    def begin_stop(self) -> None:
+        """From here on nothing waits for events any more and nothing new is taken."""
+        if not self.stopped:
+            self.stopped = True
+            self.stopping.fire()
+
+    async def _close(self) -> None:
+        self.begin_stop()
+        if hasattr(self, "groups"):
+            await self.groups.close()
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                partition.appender.close()
+        for topic in self.topics.values():
+            for partition in topic.partitions:
+                try:
+                    await partition.close()
+                except KrappyError as error:
+                    self.report("close_failed", partition=str(partition), error=str(error))
+        for part in ("views", "meta"):
+            if hasattr(self, part):
+                await trio.to_thread.run_sync(getattr(self, part).close)
+
+    # --- topics
+
+    @property
+    def cluster_id(self) -> str:
+        return self.catalog.cluster_id
+
+    def topic(self, name: str) -> Topic:
+        found = self.topics.get(name)
+        if found is None:
+            raise UnknownTopic(f"there is no topic '{name}'; create it with `krappy topic create {name}`", topic=name)
+        return found
+
+    async def topic_for_producer(self, name: str) -> Topic:
+        """The topic, created with default settings when the broker allows that (auto_create_topics)."""
+        if name not in self.topics and self.config.auto_create_topics:
+            await self.create_topic(name, self.config.default_partitions, {}, if_absent=True)
+        return self.topic(name)
+
+    async def create_topic(
+        self, name: str, partitions: int, config: Mapping[str, Any], *, if_absent: bool = False
+    ) -> tuple[Topic, bool]:
+        """Creates a topic durably. (topic, whether it was created now). Raises TopicExists, InvalidTopic, …"""
+        async with self._admin:
+            self._taking()
+            if if_absent and name in self.topics:
+                return self.topics[name], False
+            stored = await self._in_thread(lambda: self.catalog.create(name, partitions, config))
+            topic = Topic(stored, [])
+            for index, number in enumerate(stored.numbers):
+                topic.partitions.append(await self._open_partition(topic, index, number))
+            self.topics[name] = topic
+        self.report("topic_created", topic=name, partitions=partitions)
+        self.topics_changed.fire()
+        return topic, True
+
+    async def alter_topic(self, name: str, config: Mapping[str, Any] | None, partitions: int | None) -> None:
+        """Changes settings (None: back to the default) and adds partitions. All or nothing."""
+        async with self._admin:
+            self._taking()
+            topic = self.topic(name)
+            TopicConfig.parse(merge(topic.given, config or {}))
+            if partitions is not None and partitions != len(topic.partitions):
+                stored = await self._in_thread(lambda: self.catalog.add_partitions(name, partitions))
+                for number in stored.numbers[len(topic.partitions) :]:
+                    topic.partitions.append(await self._open_partition(topic, len(topic.partitions), number))
+            if config:
+                stored = await self._in_thread(lambda: self.catalog.alter(name, config))
+                topic.given, topic.config = dict(stored.config), TopicConfig.parse(stored.config)
+                for partition in topic.partitions:
+                    await partition.configure(topic.config)
+        self.report("topic_altered", topic=name)
+        self.topics_changed.fire()
+
+    async def delete_topic(self, name: str) -> None:
+        async with self._admin:
+            self._taking()
+            topic = self.topic(name)
+            stored = await self._in_thread(
+                lambda: self.catalog.delete(name)
+            )  # a crash from here on is finished later
+            del self.topics[name]
+            topic.deleted = True
+            for partition in topic.partitions:
+                await partition.destroy()
+            await self.groups.forget_topic(name)
+            await self._finish_delete(stored)
+        self.report("topic_deleted", topic=name)
+        self.topics_changed.fire()
+
+    async def _finish_delete(self, stored: StoredTopic) -> None:
+        for number in stored.numbers:
+            self.views.drop(number)
+        for index in range(len(stored.numbers)):
+            folder = self._folder(stored.name, index)
+            await self._in_thread(lambda folder=folder: shutil.rmtree(folder, ignore_errors=True))  # type: ignore[misc]
+        await self._in_thread(self.views.flush)
+        await self._in_thread(lambda: self.catalog.forget(stored))
+
+    async def new_producer_id(self) -> int:
+        """An id that no producer ever had, durably so."""
+        return await self._in_thread(self.catalog.next_producer_id)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work, limiter=self.disk_limiter)
+
+    # --- for handlers
+
+    async def wait_for_events(
+        self, partitions: Sequence[Partition], positions: Sequence[int], seconds: float
+    ) -> bool:
+        """Waits until one of the partitions has an event at or after its position. False after `seconds`."""
+
+        def ready() -> bool:
+            return self.stopped or any(
+                partition.high_watermark > position or partition.gone is not None
+                for partition, position in zip(partitions, positions, strict=True)
+            )
+
+        return await wait_any([*(partition.moved for partition in partitions), self.stopping], ready, seconds)
+
+    async def wait_for_views(self, partitions: Sequence[Partition], min_offset: int | None = None) -> None:
+        await table.wait_for_views(partitions, min_offset)
+
+    def scan(
+        self,
+        partitions: list[Partition],
+        prefix: bytes | None,
+        start: bytes | None,
+        end: bytes | None,
+        *,
+        tombstones: bool,
+    ) -> table.TableScan:
+        """A snapshot of these partitions' tables; the caller has waited for their views."""
+        return table.TableScan(self, partitions, table.Chosen(prefix, start, end), tombstones=tombstones)
+
+    def watch(
+        self,
+        partitions: list[Partition],
+        prefix: bytes | None,
+        start: bytes | None,
+        end: bytes | None,
+        *,
+        tombstones: bool,
+    ) -> table.TableWatch:
+        return table.TableWatch(self, partitions, table.Chosen(prefix, start, end), tombstones=tombstones)
+
+    async def history(
+        self, partition: Partition, key: bytes, offset: int, max_records: int, max_bytes: int
+    ) -> tuple[list[bytes], int | None]:
+        return await table.history(partition, key, offset, max_records, max_bytes)
+
+    def _taking(self) -> None:
+        if self.stopped:
+            raise ShuttingDown("the broker is shutting down")

@@ -1,0 +1,137 @@
+"""What a broker does by itself, now and then: roll, expire, compact, forget. core/retention.py decides, this does it.
+
+Whatever takes events out of a log first flushes the view past them: a view that a crash throws back could not
+fold again what the log does not have any more.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.partition import Partition
+from krappy.broker.table import SCAN_IDLE_MS
+from krappy.core import retention
+from krappy.entry import entry_offset, is_tombstone
+from krappy.errors import KrappyError
+
+if TYPE_CHECKING:
+    from krappy.broker.broker import Broker
+
+PRODUCER_LIFE_MS = 86_400_000  # Kafka's producer.id.expiration.ms
+SCAN_CHECK_S = 10.0
+LOOK_UP = 1000  # keys asked of the view at a time
+
+
+class Housekeeper:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        due = self._broker.config.retention_check_ms / 1000
+        next_look = trio.current_time() + due
+        while True:
+            await trio.sleep(min(SCAN_CHECK_S, max(0.0, next_look - trio.current_time())))
+            self._close_idle_scans()
+            if trio.current_time() >= next_look:
+                await self.look()
+                next_look = trio.current_time() + due
+
+    def _close_idle_scans(self) -> None:
+        now = self._broker.now_ms()
+        for scan in [scan for scan in self._broker.scans if now - scan.used_ms > SCAN_IDLE_MS]:
+            scan.close()
+
+    async def look(self) -> None:
+        """One round over all partitions. What fails in one is reported and keeps none of the others waiting."""
+        for topic in list(self._broker.topics.values()):
+            for partition in list(topic.partitions):
+                try:
+                    if partition.gone is None:
+                        await self.tend(partition)
+                except KrappyError as error:
+                    self._broker.report("housekeeping_failed", partition=str(partition), error=str(error))
+                await trio.lowlevel.checkpoint()
+
+    async def tend(self, partition: Partition) -> None:
+        """Retention and compaction of one partition, as its settings and the clock want it."""
+        log, config = partition.log, partition.config
+        now = self._broker.now_ms()
+        if retention.is_old(config, log.segments[-1], now):
+            await self._write(partition, log.roll)
+        count = retention.expired(config, log.segments, now)
+        if count == len(log.segments):
+            await self._write(partition, log.roll)
+        if count:
+            before = log.segments[count - 1].next_offset
+            await self._flush_views(partition)
+            gone = await self._write(partition, lambda: log.delete_before(before))
+            self._broker.report("segments_deleted", partition=str(partition), count=len(gone), start=before)  # type: ignore[arg-type]
+        if retention.must_clean(config, log.segments, log.clean_upto, now):
+            await self.clean(partition, now)
+        log.producers.expire(now, PRODUCER_LIFE_MS)
+
+    async def clean(self, partition: Partition, now: int) -> None:
+        """Compacts the closed segments of a partition, with its view as the offset map."""
+        log, config, views, number = partition.log, partition.config, partition.views, partition.number
+        upto = min(retention.cleanable_upto(config, log.segments, now), partition.high_watermark)
+        await self._flush_views(partition)
+        forgotten: list[tuple[bytes, int]] = []
+
+        def survives(records: list[tuple[bytes | None, int, int, bool]]) -> list[bool]:
+            kept: list[bool] = []
+            for start in range(0, len(records), LOOK_UP):
+                some = records[start : start + LOOK_UP]
+                found = iter(views.get_many(number, [key for key, *_ in some if key is not None]))
+                for key, offset, timestamp, tombstone in some:
+                    if key is None:
+                        kept.append(False)  # as Kafka's cleaner: a compacted log has no place for it
+                        continue
+                    entry = next(found)
+                    latest = None if entry is None else entry_offset(entry)
+                    keep = retention.survives(latest, offset, timestamp, tombstone, now, config.delete_retention_ms)
+                    if tombstone and not keep and latest == offset:
+                        forgotten.append((key, offset))
+                    kept.append(keep)
+            return kept
+
+        result = await trio.to_thread.run_sync(
+            lambda: log.clean(survives, upto, now), limiter=self._broker.disk_limiter
+        )
+        # The log first, then the view: the other way round a crash between the two could bring a deleted key back.
+        for start in range(0, len(forgotten), LOOK_UP):
+            self._forget(partition, forgotten[start : start + LOOK_UP])
+            await trio.lowlevel.checkpoint()
+        self._broker.report(
+            "log_cleaned",
+            partition=str(partition),
+            before=result.bytes_before,
+            after=result.bytes_after,
+            removed=result.records_removed,
+        )
+
+    def _forget(self, partition: Partition, tombstones: list[tuple[bytes, int]]) -> None:
+        """Takes tombstones that the log has lost out of the view, unless their keys have come back meanwhile."""
+        found = partition.views.get_many(partition.number, [key for key, _ in tombstones])
+        deletes = [
+            key
+            for (key, offset), entry in zip(tombstones, found, strict=True)
+            if entry is not None and is_tombstone(entry) and entry_offset(entry) == offset
+        ]
+        if deletes:
+            partition.views.apply(partition.number, {}, partition.applied, deletes)
+
+    async def _flush_views(self, partition: Partition) -> None:
+        """Returns once the view holds everything committed now, on disk."""
+        if partition.config.view:
+            await partition.applier.caught_up(seconds=math.inf)
+            partition.applier.persist()
+            await trio.to_thread.run_sync(partition.views.flush, limiter=self._broker.disk_limiter)
+
+    async def _write(self, partition: Partition, work: object) -> object:
+        """Runs what changes a log's segments, between two appends to it."""
+        async with partition.writing:
+            return await trio.to_thread.run_sync(work, limiter=self._broker.disk_limiter)  # type: ignore[arg-type]

@@ -1,0 +1,249 @@
+"""The table face of a topic: snapshots paged as scans, watches, and the history of a key.
+
+Single lookups need none of this; they are `Partition.look_up`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import trio
+
+from krappy import batch as batches
+from krappy.broker.partition import Partition
+from krappy.entry import bin_header, pack_entry
+from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownHandle
+from krappy.waiting import Signal, wait_any
+
+if TYPE_CHECKING:
+    from krappy.broker.broker import Broker
+    from krappy.store.views import ViewSnapshot
+
+READ = 1 << 20
+HISTORY_READ = 4 << 20  # log bytes looked at for one page of a history
+SCAN_IDLE_MS = 120_000  # a scan whose next page nobody asks for is closed: it pins old data
+VIEW_PATIENCE = 30.0  # seconds that a lookup waits for the view before it gives up
+
+
+class Chosen(NamedTuple):
+    """Which keys: a prefix, or from `start` (inclusive) to `end` (exclusive); all None: every key."""
+
+    prefix: bytes | None = None
+    start: bytes | None = None
+    end: bytes | None = None
+
+    def check(self) -> None:
+        if self.prefix is not None and (self.start is not None or self.end is not None):
+            raise InvalidRequest("either a prefix or a range from start to end, not both")
+
+    def holds(self, key: bytes) -> bool:
+        if self.prefix is not None:
+            return key.startswith(self.prefix)
+        return (self.start is None or key >= self.start) and (self.end is None or key < self.end)
+
+
+class ScanPage(NamedTuple):
+    partition: int
+    items: list[bytes]  # packed key, packed entry, …
+    last: bool
+
+
+async def wait_for_views(partitions: Sequence[Partition], min_offset: int | None = None) -> None:
+    """Returns once each view includes what was committed when this was called. Raises RequestTimeout."""
+    for partition in partitions:
+        if not partition.view_ready(min_offset) and not await partition.view_wait(min_offset, VIEW_PATIENCE):
+            raise RequestTimeout(
+                f"the view of {partition} is at offset {partition.applied} and did not get further in "
+                f"{VIEW_PATIENCE:g} s; it waits for offset {min_offset} or the log's end"
+            )
+
+
+class TableScan:
+    """A snapshot of some partitions, handed out a page at a time, partition by partition, in key order."""
+
+    def __init__(
+        self, broker: Broker, partitions: list[Partition], chosen: Chosen, *, tombstones: bool, resumable: bool = True
+    ) -> None:
+        chosen.check()
+        self._broker = broker
+        self._partitions = partitions
+        self._chosen = chosen
+        self._tombstones = tombstones
+        self._snapshot: ViewSnapshot | None = broker.views.snapshot()
+        self._index = 0
+        self._after: bytes | None = None
+        # Appliers run on this same loop, so what they have applied is what the snapshot holds.
+        self.offsets = [(partition.index, partition.applied) for partition in partitions]
+        self._starts = [partition.expired_below for partition in partitions]
+        self.used_ms = broker.now_ms()
+        if resumable:
+            broker.scans.add(self)
+
+    def page(self, max_entries: int, max_bytes: int) -> ScanPage:
+        """The next page; it may be empty. After the page with `last` the scan is closed."""
+        if self._snapshot is None:
+            raise UnknownHandle("this scan is closed: it ended, or nobody asked for its next page in time")
+        self.used_ms = self._broker.now_ms()
+        if not self._partitions:
+            self.close()
+            return ScanPage(0, [], True)
+        partition = self._partitions[self._index]
+        found = self._snapshot.page(
+            partition.number,
+            start=self._chosen.start,
+            end=self._chosen.end,
+            prefix=self._chosen.prefix,
+            after=self._after,
+            max_entries=max_entries,
+            max_bytes=max_bytes,
+            tombstones=self._tombstones,
+            log_start=self._starts[self._index],
+        )
+        self._after = found.last
+        if found.last is None:
+            self._index += 1
+        last = self._index == len(self._partitions)
+        if last:
+            self.close()
+        return ScanPage(partition.index, found.items, last)
+
+    def close(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+        self._broker.scans.discard(self)
+
+
+class Emit(Protocol):
+    async def __call__(
+        self,
+        event: str,
+        partition: int,
+        next_offset: int,
+        items: list[bytes],
+        offsets: list[tuple[int, int]] | None = None,
+    ) -> None: ...
+
+
+class TableWatch:
+    """A table as it is, then every change to it: no gap and no duplicate between the two.
+
+    The snapshot comes with the offsets that it is exact for; the changes are the log from there on.
+    """
+
+    def __init__(self, broker: Broker, partitions: list[Partition], chosen: Chosen, *, tombstones: bool) -> None:
+        chosen.check()
+        self._broker = broker
+        self._partitions = {partition.index: partition for partition in partitions}
+        self._chosen = chosen
+        self._tombstones = tombstones
+        self._closed = False
+        self._changed = Signal()
+
+    def close(self) -> None:
+        self._closed = True
+        self._changed.fire()
+
+    async def run(self, offsets: dict[int, int] | None, emit: Emit) -> None:
+        """Emits until closed. With `offsets` there is no snapshot, only the changes from there on.
+
+        Raises OffsetOutOfRange when retention has taken events that were not emitted yet, ShuttingDown.
+        """
+        if offsets is None:
+            offsets = await self._emit_snapshot(emit)
+        partitions = list(self._partitions.values())
+        signals = [*(partition.moved for partition in partitions), self._changed, self._broker.stopping]
+        while not self._closed:
+            for partition in partitions:
+                offsets[partition.index] = await self._emit_changes(partition, offsets[partition.index], emit)
+            await wait_any(
+                signals,
+                lambda: (
+                    self._closed
+                    or self._broker.stopped
+                    or any(p.gone is not None or p.high_watermark > offsets[p.index] for p in partitions)
+                ),
+            )
+            if self._broker.stopped:
+                raise ShuttingDown("the broker is shutting down; watch again from the last offsets")
+
+    async def _emit_snapshot(self, emit: Emit) -> dict[int, int]:
+        partitions = list(self._partitions.values())
+        await wait_for_views(partitions)
+        scan = TableScan(self._broker, partitions, self._chosen, tombstones=self._tombstones, resumable=False)
+        exact = dict(scan.offsets)
+        try:
+            while not self._closed:
+                page = scan.page(1000, READ)
+                if page.items:
+                    await emit("snapshot", page.partition, exact[page.partition], page.items)
+                else:
+                    await trio.lowlevel.checkpoint()
+                if page.last:
+                    await emit("end_of_snapshot", page.partition, exact[page.partition], [], list(exact.items()))
+                    break
+        finally:
+            scan.close()
+        return exact
+
+    async def _emit_changes(self, partition: Partition, offset: int, emit: Emit) -> int:
+        while not self._closed and offset < partition.high_watermark:
+            data = (await partition.read(offset, READ)).data
+            items: list[bytes] = []
+            following = offset
+            for header, view in batches.split(data):
+                following = header.next_offset
+                if header.is_control:
+                    continue
+                columns = batches.decode(view)
+                for index, key in enumerate(columns.keys):
+                    at = columns.offsets[index]
+                    if key is not None and at >= offset and self._chosen.holds(key):
+                        items += (
+                            bin_header(len(key)) + key,
+                            pack_entry(
+                                at,
+                                columns.timestamps[index],
+                                columns.values[index],
+                                columns.headers[index] if columns.headers else None,
+                            ),
+                        )
+            offset = max(following, offset + 1)
+            if items:
+                await emit("changes", partition.index, offset, items)
+        return offset
+
+
+async def history(
+    partition: Partition, key: bytes, offset: int, max_records: int, max_bytes: int
+) -> tuple[list[bytes], int | None]:
+    """Raw events of one key from `offset` on, as packed entries, and where the next page starts (None: the end).
+
+    A batch that does not hold the key's bytes anywhere is passed over without being decoded.
+    """
+    offset = max(offset, partition.start_offset)
+    end = partition.high_watermark
+    found: list[bytes] = []
+    size = looked = 0
+    while offset < end and looked < HISTORY_READ:
+        data = (await partition.read(offset, READ, limit=end)).data
+        if not data:
+            break
+        looked += len(data)
+        for header, view in batches.split(data):
+            if not header.is_control and (header.compressed or key in bytes(view)):
+                columns = batches.decode(view)
+                for index, held in enumerate(columns.keys):
+                    at = columns.offsets[index]
+                    if held != key or at < offset:
+                        continue
+                    headers = columns.headers[index] if columns.headers else None
+                    entry = pack_entry(at, columns.timestamps[index], columns.values[index], headers)
+                    found.append(entry)
+                    size += len(entry)
+                    if len(found) >= max_records or size >= max_bytes:
+                        return found, at + 1 if at + 1 < end else None
+            offset = max(offset, header.next_offset)
+        await trio.lowlevel.checkpoint()
+    return found, offset if offset < end else None

@@ -1,0 +1,150 @@
+"""The native listener: accepts connections, lends them what they share, ends them gracefully."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from krappy.config import parse_address
+from krappy.errors import ConfigError, KrappyError, Overloaded
+from krappy.handlers.registry import Registry
+from krappy.server.budget import Budget
+from krappy.server.connection import Connection
+from krappy.waiting import Signal, wait_any
+from krappy.wire.messages import error_frame
+
+SCRATCH = 256 << 10
+BACKLOG = 1024
+
+
+class InternalError(KrappyError):
+    """A fault of the broker's own, told to the peer without its insides."""
+
+
+class Server:
+    def __init__(
+        self,
+        broker: Any,
+        registry: Registry,
+        report: Callable[..., None],
+        *,
+        memory_bytes: int,
+        max_frame: int,
+        max_connections: int,
+        idle_seconds: float,
+        stall_seconds: float = 30.0,
+        drain_seconds: float = 5.0,
+    ) -> None:
+        self.broker = broker
+        self.registry = registry
+        self.report = report
+        self.budget = Budget(memory_bytes)
+        self.max_frame = max_frame
+        self.max_connections = max_connections
+        self.idle_seconds = idle_seconds
+        self.stall_seconds = stall_seconds
+        self.drain_seconds = drain_seconds
+        self.scratch = memoryview(bytearray(SCRATCH))  # one loop reads one socket at a time
+        self.connections: set[Connection] = set()
+        self.ended = Signal()
+        self._nursery: trio.Nursery | None = None
+        self._accepting = trio.CancelScope()
+
+    async def serve(
+        self, listeners: list[socket.socket], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Accepts until `stop_accepting`, serves until the last connection has ended or it is cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._accept_all, listeners)
+            task_status.started()
+
+    async def _accept_all(self, listeners: list[socket.socket]) -> None:
+        with self._accepting:
+            async with trio.open_nursery() as nursery:
+                for listener in listeners:
+                    nursery.start_soon(self._accept, listener)
+
+    def stop_accepting(self) -> None:
+        self._accepting.cancel()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        assert self._nursery is not None
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(listener)
+                for _ in range(64):
+                    try:
+                        sock, address = listener.accept()
+                    except (BlockingIOError, InterruptedError):
+                        break
+                    except OSError as error:
+                        if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS):
+                            break  # the peer left before it was accepted
+                        self.report("accept_failed", error=str(error))
+                        await trio.sleep(0.1)
+                        break
+                    self._start(sock, address)
+        finally:
+            listener.close()
+
+    def _start(self, sock: socket.socket, address: Any) -> None:
+        assert self._nursery is not None
+        sock.setblocking(False)
+        if len(self.connections) >= self.max_connections:
+            refusal = Overloaded(f"{self.max_connections} connections are open: as many as are allowed")
+            with contextlib.suppress(OSError):
+                sock.send(error_frame(0, refusal))
+            sock.close()
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(self, sock, f"{address[0]}:{address[1]}")
+        self.connections.add(connection)
+        self._nursery.start_soon(self._run, connection)
+
+    async def _run(self, connection: Connection) -> None:
+        try:
+            await connection.serve()
+        except Exception as error:
+            self.fault(error, 0)
+        finally:
+            self.connections.discard(connection)
+            self.ended.fire()
+
+    def fault(self, error: Exception, kind: int) -> KrappyError:
+        """Reports a bug with its traceback; what the peer may know of it."""
+        self.report("internal_error", exc_info=error, request=kind)
+        return InternalError("the broker failed inside; its log has the traceback")
+
+    async def finish(self) -> None:
+        """Ends every connection once its requests in flight are answered, at the latest after `drain_seconds`."""
+        for connection in tuple(self.connections):
+            connection.finish()
+        await wait_any([self.ended], lambda: not self.connections, self.drain_seconds + 1)
+
+
+def bind(address: str) -> socket.socket:
+    """A listening, non-blocking socket for "HOST:PORT" ("[::1]:7092" for IPv6; port 0 takes a free one)."""
+    host, port = parse_address(address)
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise ConfigError(f"can't listen on {address}: {error}") from None
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(where)
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+    except OSError as error:
+        sock.close()
+        hint = "; another program has that port" if error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"can't listen on {address}: {error.strerror}{hint}") from None
+    return sock

@@ -1,0 +1,120 @@
+"""Waiting without polling: callbacks that fire when something moves, and answers that are not there yet.
+
+The only primitives that the broker and the server share; both run on one trio event loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Generic, TypeVar
+
+import trio
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+
+class Signal:
+    """Calls its subscribers, on the event loop, each time it fires. Subscribers do little: set an event."""
+
+    __slots__ = ("_callbacks",)
+
+    def __init__(self) -> None:
+        self._callbacks: dict[Callable[[], None], None] = {}
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        self._callbacks[callback] = None
+
+    def unsubscribe(self, callback: Callable[[], None]) -> None:
+        self._callbacks.pop(callback, None)
+
+    def fire(self) -> None:
+        if self._callbacks:
+            for callback in tuple(self._callbacks):
+                callback()
+
+
+async def wait_any(signals: Iterable[Signal], ready: Callable[[], bool], seconds: float = math.inf) -> bool:
+    """Waits until `ready()` holds, asking again whenever one of the signals fires.
+
+    True when it holds, False when `seconds` passed first.
+    """
+    signals = tuple(signals)
+    if ready():
+        return True
+    event = trio.Event()
+
+    def wake() -> None:
+        event.set()
+
+    for signal in signals:
+        signal.subscribe(wake)
+    try:
+        with trio.move_on_after(seconds):
+            while not ready():
+                await event.wait()
+                event = trio.Event()
+            return True
+        return ready()
+    finally:
+        for signal in signals:
+            signal.unsubscribe(wake)
+
+
+class Later(Generic[T]):
+    """An answer that is not there yet: set once, by whoever finishes the work; read by a callback.
+
+    A future without a task: a publish waits for its group commit as one of these, so that ten thousand waiting
+    publishes are ten thousand small objects rather than tasks.
+    """
+
+    __slots__ = ("_callback", "_error", "_value", "done")
+
+    def __init__(self) -> None:
+        self.done = False
+        self._value: T | None = None
+        self._error: Exception | None = None
+        self._callback: Callable[[T | None, Exception | None], None] | None = None
+
+    def resolve(self, value: T) -> None:
+        self._finish(value, None)
+
+    def reject(self, error: Exception) -> None:
+        self._finish(None, error)
+
+    def _finish(self, value: T | None, error: Exception | None) -> None:
+        if self.done:
+            return
+        self.done, self._value, self._error = True, value, error
+        if self._callback is not None:
+            self._callback(value, error)
+
+    def then(self, callback: Callable[[T | None, Exception | None], None]) -> None:
+        """`callback(value, error)` when it is set, at once if it is already. One callback at most."""
+        if self.done:
+            callback(self._value, self._error)
+        else:
+            self._callback = callback
+
+    def map(self, change: Callable[[T], S]) -> Later[S]:
+        """The same answer, changed on its way. Takes this one's callback."""
+        changed: Later[S] = Later()
+
+        def pass_on(value: T | None, error: Exception | None) -> None:
+            if error is not None:
+                changed.reject(error)
+            else:
+                changed.resolve(change(value))  # type: ignore[arg-type]
+
+        self.then(pass_on)
+        return changed
+
+    async def wait(self) -> T:
+        if not self.done:
+            event = trio.Event()
+            self._callback = lambda value, error: event.set()
+            await event.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[return-value]
