@@ -118,7 +118,8 @@ def open_db(folder: Path, *, cache_bytes: int, memtable_bytes: int, wal: bool) -
         raise StorageError(f"{folder} is not empty and has no database in it: its file CURRENT is missing")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return Rdict(os.fspath(folder), options)
+        # Options of the one column family as well: without them rocksdict takes those that the last opening stored.
+        return Rdict(os.fspath(folder), options, {"default": options})
     except Exception as error:
         raise StorageError(f"the database in {folder} can't be opened: {error}") from error
 
