@@ -1,0 +1,75 @@
+"""The one small file of a log that is not derived from its segments: `checkpoint`. Replaced as a whole, atomically.
+
+It says up to where everything was on disk and checked (the recovery point), what the producers had sent up to
+there, where the log starts, how far it was cleaned, and what its closed segments hold, so that a clean open reads
+no batch. Without it, or with a damaged one, the log still opens: it reads more, and starts at its first segment.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import msgpack
+
+from krappy.core.retention import SegmentInfo
+from krappy.store.disk import Disk
+from krappy.store.format import CHECKPOINT, CHECKPOINT_HEAD, CHECKPOINT_MAGIC, TEMPORARY
+
+
+class BadCheckpoint(Exception):
+    """A checkpoint file that can't be read. Does not leave the store."""
+
+
+class Checkpoint(NamedTuple):
+    recovery: int  # offset: every batch before it was checked and synced
+    segment: int  # base offset of the segment that holds it
+    position: int  # and where it is there, in bytes
+    created_ms: int  # when that segment got its first batch
+    max_timestamp: int  # ms, of that segment's events up to there; -1 without any
+    max_timestamp_offset: int  # last offset of the batch that has it
+    entries: int  # of that segment's offset index, all of batches before the recovery point
+    time_entries: int  # of its time index
+    start: int  # the log's first offset
+    clean: int  # the cleaner has seen everything before this offset
+    sparse: int  # and may have left offsets out before this one, which is never lower
+    closed: tuple[SegmentInfo, ...]  # the segments before that one
+    producers: bytes  # ProducerStates.snapshot() as of `recovery`
+
+    def pack(self) -> bytes:
+        body = msgpack.packb(self._asdict() | {"closed": [list(info) for info in self.closed]})
+        return CHECKPOINT_HEAD.pack(CHECKPOINT_MAGIC, zlib.crc32(body), len(body)) + bytes(body)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Checkpoint:
+        """Raises BadCheckpoint."""
+        if len(data) < CHECKPOINT_HEAD.size:
+            raise BadCheckpoint(f"{len(data)} bytes: too short")
+        magic, crc, size = CHECKPOINT_HEAD.unpack_from(data)
+        body = data[CHECKPOINT_HEAD.size :]
+        if magic != CHECKPOINT_MAGIC:
+            raise BadCheckpoint("its first bytes are not a checkpoint's")
+        if size != len(body) or crc != zlib.crc32(body):
+            raise BadCheckpoint("its checksum is wrong")
+        try:
+            found = msgpack.unpackb(body)
+            closed = tuple(SegmentInfo(*map(int, info)) for info in found.pop("closed"))
+            producers = found.pop("producers")
+            numbers = {name: int(found[name]) for name in cls._fields if name not in ("closed", "producers")}
+        except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
+            raise BadCheckpoint(f"its content can't be read: {error!r}") from None
+        return cls(**numbers, closed=closed, producers=bytes(producers))
+
+
+def save(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:
+    """Durable when this returns. Raises OSError; the old one then stands."""
+    temporary = folder / (CHECKPOINT + TEMPORARY)
+    disk.write_file(temporary, checkpoint.pack())
+    disk.rename(temporary, folder / CHECKPOINT)
+    disk.fsync_dir(folder)
+
+
+def load(disk: Disk, folder: Path) -> Checkpoint:
+    """Raises BadCheckpoint, FileNotFoundError, OSError."""
+    return Checkpoint.unpack(disk.read_file(folder / CHECKPOINT))

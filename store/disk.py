@@ -1,0 +1,174 @@
+"""The seam to the file system: all that the log asks of a disk, and nothing else.
+
+Tests put another Disk here that fails, fills up and loses power. Errors are OSError; callers make StorageError of
+them. Nothing is on disk before `File.fdatasync`, and no name before `Disk.fsync_dir` of its folder (fsync(2)).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+Buffer = bytes | bytearray | memoryview
+
+IOV_MAX = 1024 if not hasattr(os, "sysconf") else max(16, os.sysconf("SC_IOV_MAX"))
+NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+_datasync = getattr(os, "fdatasync", os.fsync)
+_NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+class File:
+    """An open file. It is closed when the last reference goes, so a reader never loses it under its hands."""
+
+    __slots__ = ("fd", "nowait", "path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self.path = path
+        self.fd = fd
+        self.nowait = NOWAIT is not None  # until the file system says otherwise
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Up to `size` bytes from `position`; fewer only at the end of the file."""
+        data = os.pread(self.fd, size, position)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        held = len(data)
+        while held < size and (data := os.pread(self.fd, size - held, position + held)):
+            parts.append(data)
+            held += len(data)
+        return b"".join(parts) if len(parts) > 1 else parts[0]
+
+    def pread_nowait(self, size: int, position: int) -> Buffer:
+        """What of this the page cache holds, possibly less than asked. Raises BlockingIOError when that is nothing.
+
+        Where the system cannot tell (no RWF_NOWAIT, preadv2(2)), this is `pread`.
+        """
+        if self.nowait:
+            data = bytearray(size)
+            try:
+                held = os.preadv(self.fd, [data], position, NOWAIT or 0)
+            except BlockingIOError:
+                raise
+            except OSError as error:
+                if error.errno not in _NOT_SUPPORTED:
+                    raise
+                self.nowait = False
+            else:
+                return data if held == size else memoryview(data)[:held]
+        return self.pread(size, position)
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        """All of `buffers` from `position` on; after an OSError some of it may be written."""
+        if len(buffers) <= IOV_MAX:
+            size = sum(map(len, buffers))
+            written = os.pwritev(self.fd, buffers, position)
+            if written == size:
+                return
+            buffers = _rest(buffers, written)
+            position += written
+        while buffers:
+            written = os.pwritev(self.fd, buffers[:IOV_MAX], position)
+            if not written:
+                raise OSError(errno.EIO, "a write wrote nothing", str(self.path))
+            buffers = _rest(buffers, written)
+            position += written
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def fdatasync(self) -> None:
+        _datasync(self.fd)
+
+    def close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self.close()
+
+
+def _rest(buffers: Sequence[Buffer], written: int) -> Sequence[Buffer]:
+    for number, buffer in enumerate(buffers):
+        if written < len(buffer):
+            return [memoryview(buffer)[written:], *buffers[number + 1 :]]
+        written -= len(buffer)
+    return []
+
+
+class Disk:
+    """The real one."""
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
+        """An existing file; with `create` also a new one, or the existing one emptied."""
+        flags = os.O_RDWR if write or create else os.O_RDONLY
+        if create:
+            flags |= os.O_CREAT | os.O_TRUNC
+        return File(path, os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+    def mkdir(self, folder: Path) -> None:
+        """The folder and those above it, all durable. Nothing when it exists."""
+        if folder.is_dir():
+            return
+        self.mkdir(folder.parent)
+        folder.mkdir(exist_ok=True)
+        self.fsync_dir(folder.parent)
+
+    def names(self, folder: Path) -> dict[str, tuple[int, int]]:
+        """The files in the folder: name -> (size in bytes, time of the last change in ms)."""
+        found = {}
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_file():
+                    stat = entry.stat()
+                    found[entry.name] = (stat.st_size, stat.st_mtime_ns // 1_000_000)
+        return found
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.replace(old, new)
+
+    def unlink(self, path: Path) -> None:
+        """Nothing when it is gone already."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+
+    def fsync_dir(self, folder: Path) -> None:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def remove_folder(self, folder: Path) -> None:
+        """With all that is in it. Nothing when it is gone already."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+
+    def read_file(self, path: Path) -> bytes:
+        file = self.open(path)
+        try:
+            return file.pread(file.size(), 0)
+        finally:
+            file.close()
+
+    def write_file(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
+        """The whole content of a file, durable with `sync`; its name only after `fsync_dir`."""
+        file = self.open(path, create=True)
+        try:
+            file.write([data], 0)
+            if sync:
+                file.fdatasync()
+        finally:
+            file.close()
+
+
+OS_DISK = Disk()

@@ -1,0 +1,40 @@
+"""Every constant of the log's bytes on disk; `FORMAT.md` explains them. Nothing here may change its meaning.
+
+`.log`, `.index` and `.timeindex` are Kafka's own formats, so that its tools read them; `checkpoint` is Krappy's.
+"""
+
+from __future__ import annotations
+
+import struct
+
+LOG = ".log"  # whole record batches, one after another
+INDEX = ".index"  # sparse: last offset of a batch -> where the batch starts
+TIME_INDEX = ".timeindex"  # sparse: largest timestamp so far -> last offset of the batch that has it
+SUFFIXES = (LOG, INDEX, TIME_INDEX)
+CLEANED = ".cleaned"  # behind the name of a file that the cleaner is still writing: thrown away on open
+SWAP = ".swap"  # behind the name of a cleaned segment that replaces others: finished on open
+CHECKPOINT = "checkpoint"
+TEMPORARY = ".tmp"  # behind the name of a file that is not renamed into place yet: thrown away on open
+SET_ASIDE = ".cut"  # behind the name of what recovery cut though whole batches were in it: kept for people
+
+NAME_DIGITS = 20  # a segment's files are named by the first offset that it may hold
+MAX_RELATIVE = 2**31 - 1  # offsets and positions in indexes are 31 bits: a segment spans no more of either
+
+INDEX_ENTRY = struct.Struct(">II")  # offset minus base offset; position
+TIME_ENTRY = struct.Struct(">qI")  # ms since the epoch; offset minus base offset
+
+CHECKPOINT_MAGIC = b"KRAPPYC1"
+CHECKPOINT_HEAD = struct.Struct(">8sII")  # magic, CRC-32 (zlib's) of the body, size of the body: one msgpack map
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """The name of a segment's file: `00000000000000000042.log`."""
+    return f"{base_offset:0{NAME_DIGITS}d}{suffix}"
+
+
+def base_offset(name: str, suffix: str) -> int | None:
+    """The offset in a file's name, or None when this is no segment's file with that suffix."""
+    digits = name.removesuffix(suffix)
+    if len(digits) == NAME_DIGITS and name.endswith(suffix) and digits.isascii() and digits.isdigit():
+        return int(digits)
+    return None

@@ -1,0 +1,147 @@
+"""What the log remembers of idempotent producers, so that a batch sent twice is stored once (KIP-98, KIP-360).
+
+Of each producer id: its epoch and its last five batches, as Kafka (`ProducerStateManager`): clients have at most
+five in flight, so a retry is always among them. Live appends and recovery go through the same `apply`.
+
+A state is an immutable value, replaced as a whole: `check` may run in another thread than `apply`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgpack
+
+from krappy.batch import BatchHeader
+from krappy.errors import CorruptBatch, OutOfOrderSequence, ProducerFenced
+
+KEPT = 5
+MAX_SEQUENCE = 2**31 - 1
+
+
+class Sent(NamedTuple):
+    """One batch of a producer."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp: int  # ms, the latest of its events
+
+
+class State(NamedTuple):
+    epoch: int
+    seen_ms: int  # when the last batch was appended
+    sent: tuple[Sent, ...]  # oldest first, at most KEPT
+
+
+def advance(sequence: int, by: int) -> int:
+    """The sequence number `by` behind; after 2^31 - 1 comes 0."""
+    return (sequence + by) & MAX_SEQUENCE
+
+
+class ProducerStates:
+    def __init__(self, parent: ProducerStates | None = None) -> None:
+        self._states: dict[int, State] = {}
+        self._parent = parent
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProducerStates) and self._states == other._states
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get(self, producer_id: int) -> State | None:
+        state = self._states.get(producer_id)
+        return self._parent.get(producer_id) if state is None and self._parent is not None else state
+
+    def trial(self) -> ProducerStates:
+        """A layer above these states: for batches that are admitted to an append that has not happened yet.
+
+        `check` and `apply` on it see the states below and change only the layer. `Log.append` applies what it has
+        written to the real ones; the layer is thrown away.
+        """
+        return ProducerStates(self)
+
+    def copy(self) -> ProducerStates:
+        """The states of this moment."""
+        copied = ProducerStates()
+        copied._states = self._states.copy()
+        return copied
+
+    def check(self, header: BatchHeader) -> int | None:
+        """None: append it, it is the next (or has no producer). Else a duplicate: the base offset that it already has.
+
+        Raises OutOfOrderSequence when batches before it are missing, or a new epoch does not start at 0;
+        ProducerFenced when a newer epoch of the producer exists. Of an unknown producer any sequence is taken:
+        what was known of it may have expired (KIP-360).
+        """
+        producer_id = header.producer_id
+        if producer_id < 0 or header.base_sequence < 0 or (state := self.get(producer_id)) is None:
+            return None
+        epoch, first = header.producer_epoch, header.base_sequence
+        if epoch < state.epoch:
+            raise ProducerFenced(
+                f"producer {producer_id} has epoch {state.epoch}; this batch is of epoch {epoch}", epoch=state.epoch
+            )
+        if epoch > state.epoch:
+            if first:
+                raise OutOfOrderSequence(
+                    f"producer {producer_id} starts epoch {epoch} with sequence {first}, not 0", expected=0
+                )
+            return None
+        last = advance(first, header.last_offset_delta)
+        for sent in state.sent:
+            if sent.base_sequence == first and sent.last_sequence == last:
+                return sent.base_offset
+        expected = advance(state.sent[-1].last_sequence, 1)
+        if first != expected:
+            raise OutOfOrderSequence(
+                f"producer {producer_id} sent sequence {first}; {expected} comes next", expected=expected
+            )
+        return None
+
+    def apply(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Remembers an appended batch. One that is remembered already (by its offset) changes nothing."""
+        producer_id = header.producer_id
+        if producer_id < 0 or header.base_sequence < 0:
+            return
+        state = self.get(producer_id)
+        first = header.base_sequence
+        sent = Sent(
+            first,
+            advance(first, header.last_offset_delta),
+            base_offset,
+            base_offset + header.last_offset_delta,
+            header.max_timestamp,
+        )
+        if state is None or header.producer_epoch != state.epoch:
+            self._states[producer_id] = State(header.producer_epoch, now_ms, (sent,))
+        elif base_offset > state.sent[-1].base_offset:
+            self._states[producer_id] = State(state.epoch, now_ms, (*state.sent[1 - KEPT :], sent))
+
+    def expire(self, now_ms: int, older_than_ms: int) -> int:
+        """Forgets producers that appended nothing for `older_than_ms`; how many."""
+        old = [number for number, state in self._states.copy().items() if now_ms - state.seen_ms > older_than_ms]
+        for number in old:
+            self._states.pop(number, None)
+        return len(old)
+
+    def snapshot(self) -> bytes:
+        """All states as bytes for the checkpoint."""
+        return bytes(msgpack.packb([[number, *state] for number, state in self._states.copy().items()]))
+
+    def restore(self, data: bytes) -> None:
+        """Replaces all states by a snapshot's. Raises CorruptBatch when it is none."""
+        try:
+            states = {
+                int(number): State(int(epoch), int(seen_ms), tuple(Sent(*map(int, batch)) for batch in sent))
+                for number, epoch, seen_ms, sent in msgpack.unpackb(data)
+            }
+            if not all(1 <= len(state.sent) <= KEPT for state in states.values()):
+                raise ValueError("a producer without batches")
+        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            raise CorruptBatch(f"a producer snapshot that can't be read: {error}") from None
+        self._states = states

@@ -1,0 +1,340 @@
+"""One segment: a `.log` file of whole batches and its two indexes.
+
+The active segment holds its file and its growing indexes; a closed one gets both from the pool when it is read.
+Readers run beside the one appender, which sets `size`, then `next_offset`: what is below the latter is there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from pathlib import Path
+
+from krappy.batch import HEADER_SIZE, check, decode, read_header
+from krappy.core.retention import SegmentInfo
+from krappy.errors import CorruptBatch
+from krappy.store.disk import Buffer, Disk, File
+from krappy.store.format import INDEX, INDEX_ENTRY, LOG, TIME_ENTRY, TIME_INDEX, file_name
+from krappy.store.index import BadIndex, Indexer, OffsetIndex, TimeIndex
+from krappy.store.pool import POOL, Handle
+from krappy.store.walk import WINDOW, Damage, headers
+
+__all__ = ["Segment", "SegmentInfo"]
+
+_PEEK = struct.Struct(">qi11xi")  # of a batch: base offset, length, last offset delta
+_HEAD = struct.Struct(">qi")
+_LENGTH_END = 12
+_MAX_HINTS = 64
+
+
+class Segment:
+    """Made by recovery, a roll or the cleaner; read by anybody, appended to by the log alone."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        folder: Path,
+        base_offset: int,
+        *,
+        next_offset: int,
+        size: int = 0,
+        max_timestamp: int = -1,
+        created_ms: int = 0,
+        dense: bool = True,
+        interval: int = 4096,
+    ) -> None:
+        self.disk = disk
+        self.folder = folder
+        self.base_offset = base_offset
+        self.next_offset = next_offset  # behind the last batch
+        self.size = size  # bytes of whole batches
+        self.max_timestamp = max_timestamp
+        self.created_ms = created_ms
+        self.dense = dense  # no offset is missing: the cleaner has not been here
+        self.interval = interval  # bytes between index entries, when an index has to be rebuilt
+        self.indexer: Indexer | None = None  # while active
+        self.retired = False  # no segment of the log any more; a reader may still be at it
+        self.rebuilt = 0  # how often an index was found bad
+        self._flushed = (0, 0)  # index entries that are in the files
+        self._held: Handle | None = None  # instead of the pool's
+        self._hints: dict[int, int] = {}  # offset -> position of its batch, where readers will go on
+
+    def info(self) -> SegmentInfo:
+        return SegmentInfo(self.base_offset, self.next_offset, self.size, self.max_timestamp, self.created_ms)
+
+    def path(self, suffix: str = LOG) -> Path:
+        return self.folder / file_name(self.base_offset, suffix)
+
+    # ---------------------------------------------------------------- appending
+
+    def activate(self, file: File, indexer: Indexer, flushed: tuple[int, int] = (0, 0)) -> None:
+        """Makes this the segment that grows. `flushed`: entries of the indexer that stand in the files already."""
+        self.indexer = indexer
+        self._flushed = flushed
+        self._held = Handle(file, indexer.offsets)
+
+    @property
+    def file(self) -> File:
+        """The active segment's."""
+        assert self._held is not None
+        return self._held.file
+
+    def flush_indexes(self) -> list[File]:
+        """Writes the new index entries to the files; returns those, to be synced. Raises OSError."""
+        assert self.indexer is not None
+        offsets, times = self.indexer.offsets, self.indexer.times
+        counts = (len(offsets), len(times))
+        files = []
+        for suffix, done, data, entry in (
+            (INDEX, self._flushed[0], offsets.pack(self._flushed[0]), INDEX_ENTRY.size),
+            (TIME_INDEX, self._flushed[1], times.pack(self._flushed[1]), TIME_ENTRY.size),
+        ):
+            if data or not done:
+                file = self.disk.open(self.path(suffix), write=True, create=not done)
+                file.write([data], done * entry)
+                file.truncate(done * entry + len(data))
+                files.append(file)
+        self._flushed = counts
+        return files
+
+    def seal(self) -> list[File]:
+        """Ends the active life: writes the indexes, hands the file to the pool. Returns index files to be synced."""
+        assert self.indexer is not None
+        assert self._held is not None
+        self.indexer.seal()
+        files = self.flush_indexes()
+        POOL.put(self, self._held)
+        self._held, self.indexer = None, None
+        return files
+
+    # ---------------------------------------------------------------- files
+
+    def handle(self, *, nowait: bool = False) -> Handle:
+        """The open file and its index. With `nowait` BlockingIOError when that needs the disk."""
+        held = self._held
+        if held is not None:
+            return held
+        if nowait:
+            pooled = POOL.peek(self)
+            if pooled is None:
+                raise BlockingIOError(f"{self.path()} is not open")
+            return pooled
+        return POOL.get(self, self._open)
+
+    def pin(self) -> None:
+        """Keeps the open file as long as this object lives: what the name stands for is about to change."""
+        self._held = self.handle()
+        self.retired = True
+        POOL.discard(self)
+
+    def release(self) -> None:
+        """Lets go of open files."""
+        self._held, self.indexer = None, None
+        POOL.discard(self)
+
+    def _open(self) -> Handle:
+        file = self.disk.open(self.path())
+        try:
+            index = OffsetIndex.unpack(self.disk.read_file(self.path(INDEX)), self.size)
+        except (FileNotFoundError, BadIndex):
+            index = self.rebuild(file).offsets
+        return Handle(file, index)
+
+    def rebuild(self, file: File) -> Indexer:
+        """Both indexes of a closed segment, made anew from the headers of its batches. Raises CorruptBatch, OSError.
+
+        What stands behind damage is not indexed: it can't be reached.
+        """
+        indexer = Indexer(self.interval)
+        try:
+            for position, header in headers(file, 0, self.size, self.base_offset, dense=self.dense):
+                indexer.note(header.last_offset - self.base_offset, position, header.size, header.max_timestamp)
+        except Damage as damage:
+            if not damage.position:
+                raise self.corrupt(damage.position, damage.text) from None
+        indexer.seal()
+        self.rebuilt += 1
+        if not self.retired:
+            with contextlib.suppress(OSError):  # a full disk must not stop a reader
+                self.disk.write_file(self.path(INDEX), indexer.offsets.pack(), sync=False)
+                self.disk.write_file(self.path(TIME_INDEX), indexer.times.pack(), sync=False)
+        return indexer
+
+    def times(self) -> TimeIndex:
+        """The time index; of a closed segment read anew each time."""
+        indexer = self.indexer
+        if indexer is not None:
+            return indexer.times
+        try:
+            times = TimeIndex.unpack(self.disk.read_file(self.path(TIME_INDEX)))
+            if times.offsets and times.offsets[-1] >= self.next_offset - self.base_offset:
+                raise BadIndex("its last entry lies behind the segment's end")
+        except (FileNotFoundError, BadIndex):
+            return self.rebuild(self.handle().file).times
+        return times
+
+    def corrupt(self, position: int, text: str) -> CorruptBatch:
+        path = self.path()
+        return CorruptBatch(f"{path} at position {position}: {text}", file=str(path), position=position)
+
+    # ---------------------------------------------------------------- reading
+
+    def find(self, offset: int, *, nowait: bool = False) -> tuple[int, int]:
+        """Where the batch is that contains `offset`, or else the next one: (position, lowest base offset it may have).
+
+        The position is `size` when there is none. Raises CorruptBatch, BlockingIOError, OSError.
+        """
+        hint = self._hints.get(offset)
+        if hint is not None:
+            return hint, offset
+        try:
+            return self._find(self.handle(nowait=nowait), offset, nowait)
+        except BadIndex as error:
+            if nowait:
+                raise BlockingIOError(str(error)) from None
+            if self.indexer is not None:
+                raise self.corrupt(0, f"it is not as its index has it: {error}") from None
+        file = self.handle().file
+        handle = Handle(file, self.rebuild(file).offsets)
+        if self._held is None:
+            POOL.put(self, handle)
+        try:
+            return self._find(handle, offset, nowait)
+        except BadIndex as error:
+            raise self.corrupt(0, f"its index can't be rebuilt: {error}") from None
+
+    def _find(self, handle: Handle, offset: int, nowait: bool) -> tuple[int, int]:
+        """As `find`. Raises BadIndex when the entry used is not true, CorruptBatch when the log isn't."""
+        end, size = self.next_offset, self.size
+        index, relative = handle.index, offset - self.base_offset
+        entry = index.lookup(relative)
+        position, promised, expected = 0, None, self.base_offset
+        if entry >= 0:
+            position, promised = index.positions[entry], self.base_offset + index.offsets[entry]
+        pread = handle.file.pread_nowait if nowait else handle.file.pread
+        window: Buffer = b""
+        start = position
+        while position < size:
+            at = position - start
+            if len(window) - at < HEADER_SIZE:
+                want = min(WINDOW if self.interval > WINDOW else self.interval + HEADER_SIZE, size - position)
+                window, start, at = pread(want, position), position, 0
+                if len(window) < min(want, HEADER_SIZE):
+                    if nowait:
+                        raise BlockingIOError("a part of the pages is not in the cache")
+                    raise self.corrupt(position, f"the file ends before its {size} bytes")
+                if want < HEADER_SIZE:
+                    raise self.corrupt(position, f"{want} bytes: less than a batch header")
+            base, length, delta = _PEEK.unpack_from(window, at)
+            last = base + delta
+            if promised is not None:
+                if last != promised:
+                    raise BadIndex(f"no batch that ends with offset {promised} starts at position {position}")
+                promised, expected = None, base
+            if (
+                length < HEADER_SIZE - _LENGTH_END
+                or position + _LENGTH_END + length > size
+                or delta < 0
+                or (base != expected and (self.dense or base < expected))
+            ):
+                raise self.corrupt(
+                    position,
+                    f"base offset {base}, length {length}, last offset delta {delta}; offset {expected} comes next",
+                )
+            if last >= offset:
+                return position, expected
+            position += _LENGTH_END + length
+            expected = last + 1
+        if expected < end:
+            raise self.corrupt(position, f"the segment ends with offset {expected - 1}, not {end - 1}")
+        return size, expected
+
+    def read(self, offset: int, max_bytes: int, limit: int, *, nowait: bool = False, min_one: bool = True) -> Buffer:
+        """Whole batches, checked, from the one that contains `offset` (or the next), with base offsets below `limit`.
+
+        Empty when there is none, or when `min_one` is False and the first alone is above `max_bytes`. Raises
+        CorruptBatch that names file and position, BlockingIOError with `nowait`, OSError.
+        """
+        position, expected = self.find(offset, nowait=nowait)
+        size = self.size
+        left = size - position
+        if left <= 0:
+            return b""
+        file = self.handle(nowait=nowait).file
+        pread = file.pread_nowait if nowait else file.pread
+        want = min(max(max_bytes, HEADER_SIZE), left)
+        while True:
+            data = pread(want, position)
+            taken, expected, missing = self._take(data, position, expected, limit, left)
+            if taken:
+                break
+            if not missing:
+                return b""
+            if nowait and len(data) < want:
+                raise BlockingIOError("a part of the pages is not in the cache")
+            if len(data) < want:
+                raise self.corrupt(position, f"the file ends at {position + len(data)} of {size} bytes")
+            if not min_one and missing > max_bytes:
+                return b""
+            want = missing
+        hints = self._hints
+        if len(hints) >= _MAX_HINTS:
+            hints.clear()
+        hints[expected] = position + taken
+        return data if taken == len(data) else memoryview(data)[:taken]
+
+    def _take(self, data: Buffer, position: int, expected: int, limit: int, left: int) -> tuple[int, int, int]:
+        """Bytes of `data` that are whole batches to give out; the offset behind them; size of a first one cut short."""
+        at, end, dense = 0, len(data), self.dense
+        while end - at >= HEADER_SIZE:
+            base, length = _HEAD.unpack_from(data, at)
+            if base != expected and (dense or base < expected):
+                raise self.corrupt(position + at, f"base offset {base} where {expected} comes next")
+            if base >= limit:
+                return at, expected, 0
+            stop = at + _LENGTH_END + length
+            if stop > end:
+                if stop > left:
+                    raise self.corrupt(position + at, f"a batch of length {length} runs past the segment's end")
+                return at, expected, stop - at
+            try:
+                header = check(data, at)
+            except CorruptBatch as error:
+                raise self.corrupt(position + at, error.text) from None
+            expected = base + header.last_offset_delta + 1
+            at = stop
+        return at, expected, 0 if at else HEADER_SIZE
+
+    def batch_size(self, position: int) -> int:
+        """Bytes of the batch at `position`. Raises CorruptBatch, OSError."""
+        try:
+            return read_header(self.handle().file.pread(HEADER_SIZE, position)).size
+        except CorruptBatch as error:
+            raise self.corrupt(position, error.text) from None
+
+    def find_timestamp(self, timestamp: int, start: int, limit: int) -> tuple[int, int] | None:
+        """The first record at or after offset `start`, below `limit`, whose timestamp is at least `timestamp` (ms)."""
+        if self.max_timestamp < timestamp:
+            return None
+        size = self.size
+        known = self.times().before(timestamp)
+        first = max(start, self.base_offset + known + 1)
+        position, expected = self.find(first)
+        file = self.handle().file
+        try:
+            for at, header in headers(file, position, size, expected, dense=self.dense):
+                if header.base_offset >= limit:
+                    return None
+                if header.max_timestamp < timestamp or not header.count:
+                    continue
+                batch = file.pread(header.size, at)
+                check(batch)
+                columns = decode(batch)
+                for offset, when in zip(columns.offsets, columns.timestamps, strict=True):
+                    if when >= timestamp and offset >= start:
+                        return (offset, when) if offset < limit else None
+        except Damage as damage:
+            raise self.corrupt(damage.position, damage.text) from None
+        except CorruptBatch as error:
+            raise error if "file" in error.details else self.corrupt(at, error.text) from None
+        return None

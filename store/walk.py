@@ -1,0 +1,87 @@
+"""Walking over the batches of a segment file in order: every other reader of whole segments is built on this.
+
+What is wrong on the way is a `Damage`, which does not leave the store: recovery cuts there or reports it, a read
+makes a CorruptBatch of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from krappy.batch import HEADER_SIZE, BatchHeader, check, read_header
+from krappy.errors import CorruptBatch
+from krappy.store.disk import File
+
+WINDOW = 32 << 10  # bytes read at once to get at headers
+CHUNK = 1 << 20  # and to get at whole batches
+
+
+class Damage(Exception):
+    """Bytes that are not the batch that ought to be there."""
+
+    def __init__(self, position: int, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.position = position
+        self.reason = reason  # "torn" | "zeros" | "checksum" | "structure" | "offsets"
+        self.text = text
+
+
+def headers(file: File, position: int, end: int, expected: int, *, dense: bool) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each batch from `position` to `end` (bytes), without its records or checksum.
+
+    `expected` is the offset that comes next; with `dense` no offset may be left out. Raises Damage, OSError.
+    """
+    for at, header, _ in _walk(file, position, end, expected, dense, False):
+        yield at, header
+
+
+def batches(
+    file: File, position: int, end: int, expected: int, *, dense: bool
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """(position, header, bytes) of each batch, checksum verified. Arguments and errors as `headers`."""
+    return _walk(file, position, end, expected, dense, True)
+
+
+def _walk(
+    file: File, position: int, end: int, expected: int, dense: bool, whole: bool
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    view = memoryview(b"")
+    start = position  # where in the file `view` starts
+    while position < end:
+        at = position - start
+        if len(view) - at < HEADER_SIZE:
+            view, start, at = _fetch(file, position, CHUNK if whole else WINDOW, end), position, 0
+        try:
+            header = read_header(view, at)
+        except CorruptBatch as error:
+            raise _blame(view[at:], position, end, str(error)) from None
+        if position + header.size > end:
+            raise Damage(position, "torn", f"a batch of {header.size} bytes where the file has {end - position} more")
+        if header.base_offset != expected and (dense or header.base_offset < expected):
+            raise Damage(position, "offsets", f"base offset {header.base_offset} where {expected} comes next")
+        if whole:
+            if len(view) - at < header.size:
+                view, start, at = _fetch(file, position, max(CHUNK, header.size), end), position, 0
+            try:
+                check(view, at)
+            except CorruptBatch as error:
+                raise Damage(position, "checksum", str(error)) from None
+        yield position, header, view[at : at + header.size]
+        position += header.size
+        expected = header.next_offset
+
+
+def _fetch(file: File, position: int, size: int, end: int) -> memoryview:
+    want = min(size, end - position)
+    data = file.pread(want, position)
+    if len(data) < want:
+        raise Damage(position, "torn", f"the file ends {want - len(data)} bytes or more before its known end")
+    return memoryview(data)
+
+
+def _blame(rest: memoryview, position: int, end: int, text: str) -> Damage:
+    if not any(rest[:HEADER_SIZE]):
+        return Damage(position, "zeros", f"zeros where the file has {end - position} more bytes")
+    if len(rest) < HEADER_SIZE:
+        return Damage(position, "torn", f"{len(rest)} bytes: less than a batch header")
+    return Damage(position, "structure", text)
