@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from krappy import codecs, record_reader, record_writer
+from krappy import codecs, record_reader, record_writer, varint
 from krappy.codecs import DEFAULT_LIMIT
 from krappy.errors import CorruptBatch
 from krappy.record_reader import Columns
@@ -201,24 +201,27 @@ def encode(
         raise ValueError("columns of different lengths")
     if not count:
         raise ValueError("a batch without records")
-    deltas: Sequence[int] | None = None
     last_delta = count - 1
+    deltas: list[bytes] | None = None
     if offsets is not None:
         if len(offsets) != count:
             raise ValueError("columns of different lengths")
-        deltas = [offset - base_offset for offset in offsets]
-        if deltas[0] < 0 or any(a >= b for a, b in pairwise(deltas)):
+        if offsets[0] < base_offset or any(a >= b for a, b in pairwise(offsets)):
             raise ValueError("offsets that do not ascend from the base offset")
-        last_delta = deltas[-1]
-    times: Sequence[int] | None = None
+        last_delta = offsets[-1] - base_offset
+        if last_delta != count - 1:
+            deltas = [varint.encoded(offset - base_offset) for offset in offsets]
+    times: list[bytes] | None = None
     if isinstance(timestamps, int):
         base_timestamp = max_timestamp = timestamps
     else:
         if len(timestamps) != count:
             raise ValueError("columns of different lengths")
-        base_timestamp, max_timestamp = timestamps[0], max(timestamps)
-        if min(timestamps) != max_timestamp:
-            times = [timestamp - base_timestamp for timestamp in timestamps]
+        distinct = set(timestamps)
+        base_timestamp, max_timestamp = timestamps[0], max(distinct)
+        if len(distinct) > 1:
+            table = {timestamp: varint.encoded(timestamp - base_timestamp) for timestamp in distinct}
+            times = list(map(table.__getitem__, timestamps))
     records = record_writer.write(keys, values, times, headers, deltas)
     attributes = (
         codec
@@ -294,6 +297,7 @@ def keep(batch: Buffer, offsets: Container[int], *, limit: int = DEFAULT_LIMIT) 
     its offsets and its producer's sequence must not be forgotten. Raises as `decode` does.
     """
     header, buf, position = _records(batch, limit)
+    validate(batch, limit=limit)
     spans = record_reader.spans(buf, position, header.count, header.last_offset_delta, header.base_timestamp)
     base = header.base_offset
     kept = [span for delta, span in spans if base + delta in offsets]
@@ -303,9 +307,7 @@ def keep(batch: Buffer, offsets: Container[int], *, limit: int = DEFAULT_LIMIT) 
     records = b"".join([buf[start:end] for start, end in kept])
     payload = codecs.compress(attributes & CODEC_MASK, records)
     covered = _COVERED.pack(attributes, *header[6:12], len(kept))
-    return _assemble(
-        _STAMP.pack(base, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch), covered, payload
-    )
+    return _assemble(_STAMP.pack(base, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch), covered, payload)
 
 
 def restamp_time(batch: Buffer, timestamp: int) -> bytes:

@@ -1,7 +1,9 @@
 """The records of a RecordBatch v2, read (`DefaultRecord.readFrom`); `record_writer` shows their layout.
 
 Rules of this file: every position is reached by adding lengths that were checked not to be negative, so once the
-last one equals the end of the buffer, none before it lay outside. Only CorruptBatch leaves.
+last one equals the end of the buffer, none before it lay outside (until then a slice may be cut short, and an index
+past the end raises IndexError). Only CorruptBatch leaves. The loops are written out, varints and all, because a
+call costs as much here as half a record.
 """
 
 from __future__ import annotations
@@ -9,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from krappy import record_runs
 from krappy.errors import CorruptBatch
 from krappy.types import Headers
-from krappy.varint import decode
+from krappy.varint import decode, decode_raw, delta_of
 
 _LEAST = 7  # bytes of the smallest record
 _I64 = 2**63
+_CALM = 2**62  # a base timestamp below this and a delta of few bytes cannot pass 64 bits
+_FIRST_CHUNK = 16  # records to read one by one before the next search for a run; doubled each time
 
 
 class Columns(NamedTuple):
@@ -30,64 +35,6 @@ class Columns(NamedTuple):
         return len(self.keys)
 
 
-def _steps(buf: bytes, position: int, count: int, last_delta: int, base_time: int) -> Iterator[tuple[int, ...]]:
-    """Each record's (start, end, offset delta, timestamp, key start, key end, value start, value end, headers)."""
-    end = len(buf)
-    if count * _LEAST > end - position:
-        raise CorruptBatch(f"{count} records in {end - position} bytes")
-    previous = -1
-    try:
-        for _ in range(count):
-            start = position
-            length, position = decode(buf, position)
-            stop = position + length
-            if length < 0 or stop > end:
-                raise CorruptBatch(f"a record of {length} bytes")
-            position += 1  # attributes: none are defined
-            time, position = decode(buf, position, 10)
-            time += base_time
-            if not -_I64 <= time < _I64:
-                raise CorruptBatch("a timestamp out of range")
-            delta, position = decode(buf, position)
-            if not previous < delta <= last_delta:
-                raise CorruptBatch(f"offset delta {delta} after {previous}, the last is {last_delta}")
-            previous = delta
-            length, position = decode(buf, position)
-            key_start = position if length >= 0 else -1
-            if length < -1:
-                raise CorruptBatch(f"a key of {length} bytes")
-            position += max(length, 0)
-            key_end = position
-            length, position = decode(buf, position)
-            if length < -1:
-                raise CorruptBatch(f"a value of {length} bytes")
-            value_start = position if length >= 0 else -1
-            position += max(length, 0)
-            value_end = position
-            headers = position
-            fields, position = decode(buf, position)
-            if fields < 0:
-                raise CorruptBatch(f"{fields} headers")
-            if not fields:
-                headers = -1
-            for _ in range(fields):
-                length, position = decode(buf, position)
-                if length < 0:
-                    raise CorruptBatch(f"a header name of {length} bytes")
-                position += length
-                length, position = decode(buf, position)
-                if length < -1:
-                    raise CorruptBatch(f"a header of {length} bytes")
-                position += max(length, 0)
-            if position != stop:
-                raise CorruptBatch("a record whose length does not match its fields")
-            yield start, position, delta, time, key_start, key_end, value_start, value_end, headers
-    except IndexError:
-        raise CorruptBatch("a record cut short") from None
-    if position != end:
-        raise CorruptBatch(f"{end - position} bytes after the last record")
-
-
 def read(
     buf: bytes,
     position: int,
@@ -98,54 +45,319 @@ def read(
     one_time: bool,
 ) -> Columns:
     """All records from `position` to the end of `buf`. `time`: the base, or with `one_time` that of all records."""
-    offsets: list[int] = []
-    timestamps: list[int] = []
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    headers: list[Headers] = []
-    base_time = 0 if one_time else time
-    for _, _, delta, at, ks, ke, vs, ve, hs in _steps(buf, position, count, last_delta, base_time):
-        offsets.append(base_offset + delta)
-        timestamps.append(time if one_time else at)
-        keys.append(buf[ks:ke] if ks >= 0 else None)
-        values.append(buf[vs:ve] if vs >= 0 else None)
-        headers.append(_headers(buf, hs) if hs >= 0 else ())
-    dense = count == last_delta + 1
+    reader = _Reader(buf, position, count, base_offset, last_delta, 0 if one_time else time)
+    reader.read()
     return Columns(
-        range(base_offset, base_offset + count) if dense else offsets,
-        timestamps,
-        keys,
-        values,
-        headers if any(headers) else None,
+        reader.offsets or range(base_offset, base_offset + count),
+        [time] * count if one_time else reader.times,
+        reader.keys,
+        reader.values,
+        [reader.headers.get(index, ()) for index in range(count)] if reader.headers else None,
     )
 
 
-def _headers(buf: bytes, position: int) -> Headers:
-    """The headers that start with their count at `position`; already checked. Names as Java decodes them:
-    bytes that are not UTF-8 become U+FFFD."""
+class _Reader:
+    """The columns of one batch as they fill up."""
+
+    def __init__(self, buf: bytes, position: int, count: int, base_offset: int, last_delta: int, base: int) -> None:
+        self.buf = buf
+        self.position = position
+        self.count = count
+        self.base_offset = base_offset
+        self.last_delta = last_delta
+        self.base = base
+        self.dense = count == last_delta + 1
+        self.next_delta = 0  # the least that the next record may have
+        self.offsets: list[int] = []  # stays empty when dense
+        self.times: list[int] = []
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.headers: dict[int, Headers] = {}  # by index
+
+    def read(self) -> None:
+        buf = self.buf
+        _check_room(buf, self.position, self.count)
+        calm = -_CALM < self.base < _CALM
+        chunk = _FIRST_CHUNK
+        try:
+            while (left := self.count - len(self.keys)) > 0:
+                run = record_runs.find(buf, self.position, left) if calm else None
+                if run is not None:
+                    self._take(run)
+                    chunk = _FIRST_CHUNK
+                else:
+                    self._step(min(chunk, left))
+                    chunk *= 2
+        except IndexError:
+            raise CorruptBatch("a record cut short") from None
+        _check_end(buf, self.position)
+        if self.next_delta > self.last_delta + 1:
+            raise CorruptBatch(f"offset delta {self.next_delta - 1}, the last is {self.last_delta}")
+        if not calm and self.times and not -_I64 <= min(self.times) <= max(self.times) < _I64:
+            raise CorruptBatch("a timestamp out of range")
+
+    def _take(self, run: record_runs.Run) -> None:
+        """A whole run."""
+        if run.delta < self.next_delta or (self.dense and run.delta != self.next_delta):
+            raise CorruptBatch(f"offset delta {run.delta} where {self.next_delta} was next")
+        raws, keys, values = record_runs.cut(self.buf, self.position, run)
+        self.keys += keys
+        self.values += values
+        if run.one_time:
+            self.times += [self.base + delta_of(raws[0])] * run.count
+        else:
+            table = {raw: self.base + delta_of(raw) for raw in set(raws)}
+            self.times += map(table.__getitem__, raws)
+        if not self.dense:
+            first = self.base_offset + run.delta
+            self.offsets += range(first, first + run.count)
+        self.next_delta = run.delta + run.count
+        self.position += run.size * run.count
+
+    def _step(self, count: int) -> None:
+        """The next `count` records, of any layout."""
+        buf, position, base, dense = self.buf, self.position, self.base, self.dense
+        times, keys, values = self.times, self.keys, self.values
+        expected = self.next_delta << 1
+        last, time = 0, base
+        for _ in range(count):
+            size = buf[position]
+            position += 1
+            if size > 127:
+                byte = buf[position]
+                if byte < 128:
+                    size += (byte << 7) - 128
+                    position += 1
+                else:
+                    size, position = decode_raw(buf, position - 1)
+            start = position
+            raw = buf[position + 1]  # after the attributes, of which none are defined
+            position += 2
+            if raw > 127:
+                byte = buf[position]
+                if byte < 128:
+                    raw += (byte << 7) - 128
+                    position += 1
+                else:
+                    raw, position = decode_raw(buf, position - 1, 10)
+            if raw != last:  # many bear the time of the one before
+                last = raw
+                time = base + (raw >> 1 ^ -(raw & 1))
+                if raw > _CALM and not -_I64 <= time < _I64:
+                    raise CorruptBatch("a timestamp out of range")
+            times.append(time)
+            raw = buf[position]
+            position += 1
+            if raw > 127:
+                byte = buf[position]
+                if byte < 128:
+                    raw += (byte << 7) - 128
+                    position += 1
+                else:
+                    raw, position = decode_raw(buf, position - 1)
+            if raw != expected:
+                if dense or raw & 1 or raw < expected:
+                    raise CorruptBatch(f"offset delta {raw >> 1 ^ -(raw & 1)} where {expected >> 1} was next")
+                expected = raw
+            expected += 2
+            if not dense:
+                self.offsets.append(self.base_offset + (raw >> 1))
+            raw = buf[position]
+            position += 1
+            if raw > 127:
+                byte = buf[position]
+                if byte < 128:
+                    raw += (byte << 7) - 128
+                    position += 1
+                else:
+                    raw, position = decode_raw(buf, position - 1)
+            if raw & 1:
+                if raw != 1:
+                    raise CorruptBatch("a key of negative length")
+                keys.append(None)
+            else:
+                end = position + (raw >> 1)
+                keys.append(buf[position:end])
+                position = end
+            raw = buf[position]
+            position += 1
+            if raw > 127:
+                byte = buf[position]
+                if byte < 128:
+                    raw += (byte << 7) - 128
+                    position += 1
+                else:
+                    raw, position = decode_raw(buf, position - 1)
+            if raw & 1:
+                if raw != 1:
+                    raise CorruptBatch("a value of negative length")
+                values.append(None)
+            else:
+                end = position + (raw >> 1)
+                values.append(buf[position:end])
+                position = end
+            if buf[position]:
+                found, position = _read_headers(buf, position)
+                if found:
+                    self.headers[len(values) - 1] = found
+            else:
+                position += 1
+            if (position - start) << 1 != size:
+                raise CorruptBatch("a record whose length does not match its fields")
+        self.position = position
+        self.next_delta = expected >> 1
+
+
+def _check_room(buf: bytes, position: int, count: int) -> None:
+    """Before anything is kept for them."""
+    if count * _LEAST > len(buf) - position:
+        raise CorruptBatch(f"{count} records in {len(buf) - position} bytes")
+
+
+def _check_end(buf: bytes, position: int) -> None:
+    if position != len(buf):
+        raise CorruptBatch(f"the records end at byte {position} of {len(buf)}")
+
+
+def _read_headers(buf: bytes, position: int) -> tuple[Headers, int]:
+    """The headers whose count stands at `position`, and the position after them.
+
+    Names are decoded as Java does it: bytes that are not UTF-8 become U+FFFD.
+    """
     count, position = decode(buf, position)
+    if count < 0:
+        raise CorruptBatch(f"{count} headers")
     found: list[tuple[str, bytes | None]] = []
     for _ in range(count):
-        length, position = decode(buf, position)
-        name = buf[position : position + length].decode(errors="replace")
-        position += length
-        length, position = decode(buf, position)
-        value = None
-        if length >= 0:
-            value = buf[position : position + length]
-            position += length
-        found.append((name, value))
-    return tuple(found)
+        raw = buf[position]
+        position += 1
+        if raw > 127:
+            raw, position = decode_raw(buf, position - 1)
+        if raw & 1:
+            raise CorruptBatch("a header name of negative length")
+        end = position + (raw >> 1)
+        name = buf[position:end].decode(errors="replace")
+        raw = buf[end]
+        position = end + 1
+        if raw > 127:
+            raw, position = decode_raw(buf, end)
+        if raw & 1:
+            if raw != 1:
+                raise CorruptBatch("a header of negative length")
+            found.append((name, None))
+        else:
+            end = position + (raw >> 1)
+            found.append((name, buf[position:end]))
+            position = end
+    return tuple(found), position
 
 
 def validate(buf: bytes, position: int, count: int, last_delta: int, base_time: int, one_time: bool) -> None:
     """Raises CorruptBatch for whatever `read` refuses."""
-    for _ in _steps(buf, position, count, last_delta, 0 if one_time else base_time):
-        pass
+    base = 0 if one_time else base_time
+    if count != last_delta + 1 or not -_CALM < base < _CALM:
+        read(buf, position, count, 0, last_delta, base_time, one_time)  # not what producers send
+        return
+    _check_room(buf, position, count)
+    done = 0
+    chunk = _FIRST_CHUNK
+    try:
+        while done < count:
+            run = record_runs.find(buf, position, count - done)
+            if run is not None:
+                if run.delta != done:
+                    raise CorruptBatch(f"offset delta {run.delta} where {done} was next")
+                position += run.size * run.count
+                done += run.count
+                chunk = _FIRST_CHUNK
+            else:
+                some = min(chunk, count - done)
+                position = _validate_steps(buf, position, done, some, base)
+                done += some
+                chunk *= 2
+    except IndexError:
+        raise CorruptBatch("a record cut short") from None
+    _check_end(buf, position)
+
+
+def _validate_steps(buf: bytes, position: int, first: int, count: int, base: int) -> int:
+    """As `_Reader._step`, for records `first` and on of a dense batch, keeping nothing."""
+    for expected in range(2 * first, 2 * (first + count), 2):
+        size = buf[position]
+        position += 1
+        if size > 127:
+            byte = buf[position]
+            if byte < 128:
+                size += (byte << 7) - 128
+                position += 1
+            else:
+                size, position = decode_raw(buf, position - 1)
+        start = position
+        if buf[position + 1] < 128:
+            position += 2
+        elif buf[position + 2] < 128:
+            position += 3
+        else:
+            raw, position = decode_raw(buf, position + 1, 10)
+            if raw > _CALM and not -_I64 <= base + (raw >> 1 ^ -(raw & 1)) < _I64:
+                raise CorruptBatch("a timestamp out of range")
+        raw = buf[position]
+        position += 1
+        if raw > 127:
+            byte = buf[position]
+            if byte < 128:
+                raw += (byte << 7) - 128
+                position += 1
+            else:
+                raw, position = decode_raw(buf, position - 1)
+        if raw != expected:
+            raise CorruptBatch("offset deltas that do not ascend one by one")
+        raw = buf[position]
+        position += 1
+        if raw > 127:
+            byte = buf[position]
+            if byte < 128:
+                raw += (byte << 7) - 128
+                position += 1
+            else:
+                raw, position = decode_raw(buf, position - 1)
+        if raw & 1:
+            if raw != 1:
+                raise CorruptBatch("a key of negative length")
+        else:
+            position += raw >> 1
+        raw = buf[position]
+        position += 1
+        if raw > 127:
+            byte = buf[position]
+            if byte < 128:
+                raw += (byte << 7) - 128
+                position += 1
+            else:
+                raw, position = decode_raw(buf, position - 1)
+        if raw & 1:
+            if raw != 1:
+                raise CorruptBatch("a value of negative length")
+        else:
+            position += raw >> 1
+        if buf[position]:
+            _, position = _read_headers(buf, position)
+        else:
+            position += 1
+        if (position - start) << 1 != size:
+            raise CorruptBatch("a record whose length does not match its fields")
+    return position
 
 
 def spans(
     buf: bytes, position: int, count: int, last_delta: int, base_time: int
-) -> list[tuple[int, tuple[int, int]]]:
-    """Each record's offset delta, and where its bytes start and end. Raises CorruptBatch."""
-    return [(step[2], (step[0], step[1])) for step in _steps(buf, position, count, last_delta, base_time)]
+) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Each record's offset delta, and where its bytes start and end. For bytes that `validate` let pass."""
+    for _ in range(count):
+        start = position
+        length, position = decode(buf, position)
+        end = position + length
+        _, position = decode(buf, position + 1, 10)
+        delta, _ = decode(buf, position)
+        position = end
+        yield delta, (start, end)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from krappy.errors import CorruptBatch
 
 
@@ -16,8 +18,8 @@ def encode(number: int) -> bytes:
     return bytes(out)
 
 
-def decode(buf: bytes, position: int, widest: int = 5) -> tuple[int, int]:
-    """The number at `position` and the position after it; at most `widest` bytes (5: 32 bits, 10: 64 bits).
+def decode_raw(buf: bytes, position: int, widest: int = 5) -> tuple[int, int]:
+    """The unsigned varint at `position` and the position after it; at most `widest` bytes (5: 32 bits, 10: 64).
 
     Raises CorruptBatch when it is longer or does not fit, IndexError when `buf` ends within it.
     """
@@ -29,9 +31,21 @@ def decode(buf: bytes, position: int, widest: int = 5) -> tuple[int, int]:
         if byte < 0x80:
             if raw >> (32 if widest == 5 else 64):
                 break
-            return raw >> 1 ^ -(raw & 1), position
+            return raw, position
         shift += 7
     raise CorruptBatch("a varint that is too long")
+
+
+def decode(buf: bytes, position: int, widest: int = 5) -> tuple[int, int]:
+    """The zigzag number at `position`, as `decode_raw`."""
+    raw, position = decode_raw(buf, position, widest)
+    return raw >> 1 ^ -(raw & 1), position
+
+
+@lru_cache(maxsize=1 << 14)
+def delta_of(raw: bytes) -> int:
+    """The number that these bytes, one varint, are. Cached: the timestamp deltas of batches are alike."""
+    return decode(raw, 0, 10)[0]
 
 
 TABLE = [encode(number) for number in range(8192)]  # the numbers of one and two bytes, by far the most
