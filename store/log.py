@@ -29,9 +29,7 @@ from krappy.store.producers import ProducerStates
 from krappy.store.recovery import Recovered, RecoveryReport, recover
 from krappy.store.segment import Segment, SegmentInfo
 from krappy.topic_config import TopicConfig
-
-NO_LIMIT = 2**63 - 1
-
+from krappy.types import Span
 
 class _Segments(NamedTuple):
     """What readers go by; replaced as a whole."""
@@ -314,7 +312,22 @@ class Log:
     def read(
         self, offset: int, max_bytes: int, *, limit: int | None = None, nowait: bool = False, min_one: bool = True
     ) -> Buffer:
+        """The bytes of `read_span`."""
+        return self.read_span(offset, max_bytes, limit=limit, nowait=nowait, min_one=min_one).data
+
+    def read_span(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        limit: int | None = None,
+        max_records: int | None = None,
+        nowait: bool = False,
+        min_one: bool = True,
+    ) -> Span:
         """Whole batches, checksums verified, about `max_bytes` of them; the first contains `offset` or is the next.
+
+        With `max_records` it ends behind the batch that reaches as many.
 
         None has a base offset of `limit` or more. When there is any, at least one is given, whatever `max_bytes`
         (unless `min_one` is False). Empty when there is none. From one segment at a time, so it may be less than
@@ -328,10 +341,12 @@ class Log:
                 for segment in known.segments[bisect_right(known.bases, offset) - 1 :]:
                     if offset >= stop or segment.base_offset >= stop:
                         break
-                    data = segment.read(offset, max_bytes, stop, nowait=nowait, min_one=min_one)
-                    if data or (offset < segment.next_offset and not min_one):
-                        return data
-                return b""
+                    span = segment.read(
+                        offset, max_bytes, stop, max_records=max_records, nowait=nowait, min_one=min_one
+                    )
+                    if span.data or (offset < segment.next_offset and not min_one):
+                        return span
+                return Span(b"", offset, 0)
             except BlockingIOError:
                 raise
             except FileNotFoundError as error:

@@ -18,6 +18,7 @@ from krappy.store.format import INDEX, INDEX_ENTRY, LOG, TIME_ENTRY, TIME_INDEX,
 from krappy.store.index import BadIndex, Indexer, OffsetIndex, TimeIndex
 from krappy.store.pool import POOL, Handle
 from krappy.store.walk import WINDOW, Damage, headers
+from krappy.types import Span
 
 __all__ = ["Segment", "SegmentInfo"]
 
@@ -25,6 +26,7 @@ _PEEK = struct.Struct(">qi11xi")  # of a batch: base offset, length, last offset
 _HEAD = struct.Struct(">qi")
 _LENGTH_END = 12
 _MAX_HINTS = 64
+_NO_LIMIT = 2**63 - 1
 
 
 class Segment:
@@ -249,61 +251,76 @@ class Segment:
             raise self.corrupt(position, f"the segment ends with offset {expected - 1}, not {end - 1}")
         return size, expected
 
-    def read(self, offset: int, max_bytes: int, limit: int, *, nowait: bool = False, min_one: bool = True) -> Buffer:
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        limit: int,
+        *,
+        max_records: int | None = None,
+        nowait: bool = False,
+        min_one: bool = True,
+    ) -> Span:
         """Whole batches, checked, from the one that contains `offset` (or the next), with base offsets below `limit`.
 
-        Empty when there is none, or when `min_one` is False and the first alone is above `max_bytes`. Raises
-        CorruptBatch that names file and position, BlockingIOError with `nowait`, OSError.
+        Ends behind the batch that reaches `max_records`. Empty when there is none, or when `min_one` is False and the
+        first alone is above `max_bytes`. Raises CorruptBatch that names file and position, BlockingIOError with
+        `nowait`, OSError.
         """
         position, expected = self.find(offset, nowait=nowait)
         size = self.size
         left = size - position
         if left <= 0:
-            return b""
+            return Span(b"", offset, 0)
         file = self.handle(nowait=nowait).file
         pread = file.pread_nowait if nowait else file.pread
         want = min(max(max_bytes, HEADER_SIZE), left)
         while True:
             data = pread(want, position)
-            taken, expected, missing = self._take(data, position, expected, limit, left)
+            taken, expected, records, missing = self._take(data, position, expected, limit, left, max_records)
             if taken:
                 break
             if not missing:
-                return b""
+                return Span(b"", offset, 0)
             if nowait and len(data) < want:
                 raise BlockingIOError("a part of the pages is not in the cache")
             if len(data) < want:
                 raise self.corrupt(position, f"the file ends at {position + len(data)} of {size} bytes")
             if not min_one and missing > max_bytes:
-                return b""
+                return Span(b"", offset, 0)
             want = missing
         hints = self._hints
         if len(hints) >= _MAX_HINTS:
             hints.clear()
         hints[expected] = position + taken
-        return data if taken == len(data) else memoryview(data)[:taken]
+        return Span(data if taken == len(data) else memoryview(data)[:taken], expected, records)
 
-    def _take(self, data: Buffer, position: int, expected: int, limit: int, left: int) -> tuple[int, int, int]:
-        """Bytes of `data` that are whole batches to give out; the offset behind them; size of a first one cut short."""
+    def _take(
+        self, data: Buffer, position: int, expected: int, limit: int, left: int, max_records: int | None
+    ) -> tuple[int, int, int, int]:
+        """Bytes of `data` that are whole batches to give out; the offset behind them; how many records they hold; the
+        size of a first one cut short."""
         at, end, dense = 0, len(data), self.dense
-        while end - at >= HEADER_SIZE:
+        records, enough = 0, _NO_LIMIT if max_records is None else max_records
+        while end - at >= HEADER_SIZE and records < enough:
             base, length = _HEAD.unpack_from(data, at)
             if base != expected and (dense or base < expected):
                 raise self.corrupt(position + at, f"base offset {base} where {expected} comes next")
             if base >= limit:
-                return at, expected, 0
+                return at, expected, records, 0
             stop = at + _LENGTH_END + length
             if stop > end:
                 if stop > left:
                     raise self.corrupt(position + at, f"a batch of length {length} runs past the segment's end")
-                return at, expected, stop - at
+                return at, expected, records, stop - at
             try:
                 header = check(data, at)
             except CorruptBatch as error:
                 raise self.corrupt(position + at, error.text) from None
             expected = base + header.last_offset_delta + 1
+            records += header.count
             at = stop
-        return at, expected, 0 if at else HEADER_SIZE
+        return at, expected, records, 0 if at else HEADER_SIZE
 
     def batch_size(self, position: int) -> int:
         """Bytes of the batch at `position`. Raises CorruptBatch, OSError."""
