@@ -77,6 +77,6 @@ class Receipt(NamedTuple):
 class Span(NamedTuple):
     """Whole record batches read from a log: their bytes, the offset after them, how many records they hold."""
 
-    data: bytes | memoryview
+    data: bytes | bytearray | memoryview
     next_offset: int
     records: int
