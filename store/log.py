@@ -31,6 +31,7 @@ from krappy.store.segment import Segment, SegmentInfo
 from krappy.topic_config import TopicConfig
 from krappy.types import Span
 
+
 class _Segments(NamedTuple):
     """What readers go by; replaced as a whole."""
 
@@ -119,9 +120,13 @@ class Log:
         return tuple(segment.info() for segment in self._segments.segments)
 
     @property
-    def clean_offset(self) -> int:
+    def clean_upto(self) -> int:
         """Everything before it has been compacted once."""
         return self._clean
+
+    def dirty_ratio(self, upto: int) -> float:
+        """The share of bytes below the offset `upto` that have not been compacted yet."""
+        return retention.dirty_ratio(self.segments, self._clean, upto)
 
     # ---------------------------------------------------------------- writing
 
@@ -328,7 +333,6 @@ class Log:
         """Whole batches, checksums verified, about `max_bytes` of them; the first contains `offset` or is the next.
 
         With `max_records` it ends behind the batch that reaches as many.
-
         None has a base offset of `limit` or more. When there is any, at least one is given, whatever `max_bytes`
         (unless `min_one` is False). Empty when there is none. From one segment at a time, so it may be less than
         there is. Raises OffsetOutOfRange below the log's start or above its end, CorruptBatch that names file and

@@ -60,15 +60,24 @@ class RecoveryReport:
         """Nothing was cut, lost, damaged or put right."""
         return not (self.cut_bytes or self.lost_offsets or self.damage or self.notes)
 
+    @property
+    def cut(self) -> int:
+        """Bytes that are gone from the log."""
+        return self.cut_bytes
+
+    @property
+    def why(self) -> str:
+        """What was cut, in words."""
+        if not self.cut_bytes:
+            return ""
+        return f"{self.cut_file} at position {self.cut_position}: {self.cut_reason} ({self.cut_text})"
+
     def __str__(self) -> str:
         parts = [f"{self.folder}: offsets {self.start_offset} to {self.end_offset}"]
         if self.checked_bytes:
             parts.append(f"{self.checked_bytes} bytes checked")
         if self.cut_bytes:
-            parts.append(
-                f"{self.cut_bytes} bytes cut from {self.cut_file} at position {self.cut_position}: "
-                f"{self.cut_reason} ({self.cut_text})"
-            )
+            parts.append(f"{self.cut_bytes} bytes cut from {self.why}")
         if self.set_aside:
             parts.append("kept aside: " + ", ".join(self.set_aside))
         if self.lost_offsets:

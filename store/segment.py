@@ -301,7 +301,7 @@ class Segment:
         """Bytes of `data` that are whole batches to give out; the offset behind them; how many records they hold; the
         size of a first one cut short."""
         at, end, dense = 0, len(data), self.dense
-        records, enough = 0, _NO_LIMIT if max_records is None else max_records
+        records, enough = 0, _NO_LIMIT if max_records is None else max(1, max_records)
         while end - at >= HEADER_SIZE and records < enough:
             base, length = _HEAD.unpack_from(data, at)
             if base != expected and (dense or base < expected):
