@@ -78,7 +78,13 @@ class Broker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._stack.__aexit__(kind, error, trace)
+        try:
+            await self._stack.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            # The nursery wraps whatever the body raised; the program's own errors should come out as they went in.
+            if error is not None and group.exceptions == (error,):
+                raise error from error.__cause__
+            raise
 
     async def _start(self, nursery: trio.Nursery) -> None:
         config = self.config

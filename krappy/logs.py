@@ -13,7 +13,7 @@ _LEVELS = {
     "view_failed": "error",
     "close_failed": "error",
     "housekeeping_failed": "warning",
-    "log_cut": "warning",
+    "log_recovered": "warning",
     "view_ahead_of_log": "warning",
     "accept_failed": "warning",
     "peer_stalled": "warning",

@@ -87,9 +87,11 @@ class Loose:
         self.laters.append(later)
         self.size += record_size(record)
 
-    def encoded(self) -> bytes:
+    def encoded(self) -> tuple[bytes, BatchHeader, Columns]:
         headers = [self.headers.get(index, ()) for index in range(len(self.keys))] if self.headers else None
-        return batches.encode(self.keys, self.values, timestamps=self.timestamps, headers=headers)
+        data = batches.encode(self.keys, self.values, timestamps=self.timestamps, headers=headers)
+        columns = Columns(range(len(self.keys)), self.timestamps, self.keys, self.values, headers)
+        return data, batches.read_header(data), columns
 
 
 def record_size(record: Record) -> int:
@@ -225,8 +227,9 @@ class Appender:
             try:
                 timestamps = None
                 if isinstance(item, Loose):
-                    data: bytes | memoryview = item.encoded()
-                    header, columns = admit(data, config)
+                    data: bytes | memoryview
+                    columns: Columns | None
+                    data, header, columns = item.encoded()
                     laters, timestamps = item.laters, item.timestamps
                 else:
                     header, data, columns, laters = item.header, item.data, item.columns, [item.later]

@@ -188,7 +188,7 @@ class Broker:
         self.views = Views(data / "views", self.config.view_cache_bytes, self.config.view_memtable_bytes)
         for dead in self.catalog.deleting():
             await self._finish_delete(dead)
-        for stored in self.catalog.topics():
+        for stored in self.catalog.list():
             topic = Topic(stored, [])
             self.topics[stored.name] = topic
             for index, number in enumerate(stored.numbers):
@@ -203,9 +203,8 @@ class Broker:
     async def _open_partition(self, topic: Topic, index: int, number: int) -> Partition:
         folder = self._folder(topic.name, index)
         log = await trio.to_thread.run_sync(lambda: Log.open(folder, topic.config))
-        recovery = log.recovery
-        if recovery is not None and recovery.cut:
-            self.report("log_cut", partition=f"{topic.name}-{index}", bytes=recovery.cut, why=recovery.why)
+        if not log.recovery.clean:
+            self.report("log_recovered", partition=f"{topic.name}-{index}", found=str(log.recovery))
         return Partition(self, topic.name, index, number, topic.config, log)
 
     def _folder(self, topic: str, index: int) -> Path:
@@ -262,8 +261,16 @@ class Broker:
                 return self.topics[name], False
             stored = await self._in_thread(lambda: self.catalog.create(name, partitions, config))
             topic = Topic(stored, [])
-            for index, number in enumerate(stored.numbers):
-                topic.partitions.append(await self._open_partition(topic, index, number))
+            try:
+                for index, number in enumerate(stored.numbers):
+                    topic.partitions.append(await self._open_partition(topic, index, number))
+            except BaseException:
+                with trio.CancelScope(shield=True):  # a full disk, say: all of it or nothing
+                    stored = await self._in_thread(lambda: self.catalog.delete(name))
+                    for partition in topic.partitions:
+                        await partition.destroy()
+                    await self._finish_delete(stored)
+                raise
             self.topics[name] = topic
         self.report("topic_created", topic=name, partitions=partitions)
         self.topics_changed.fire()

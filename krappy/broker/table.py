@@ -85,24 +85,27 @@ class TableScan:
         if self._snapshot is None:
             raise UnknownHandle("this scan is closed: it ended, or nobody asked for its next page in time")
         self.used_ms = self._broker.now_ms()
-        if not self._partitions:
+        while self._index < len(self._partitions):
+            partition = self._partitions[self._index]
+            found = self._snapshot.page(
+                partition.number,
+                start=self._chosen.start,
+                end=self._chosen.end,
+                prefix=self._chosen.prefix,
+                after=self._after,
+                max_entries=max_entries,
+                max_bytes=max_bytes,
+                tombstones=self._tombstones,
+                log_start=self._starts[self._index],
+            )
+            self._after = found.last
+            if found.last is None:
+                self._index += 1
+            if found.items:
+                break
+        else:
             self.close()
             return ScanPage(0, [], True)
-        partition = self._partitions[self._index]
-        found = self._snapshot.page(
-            partition.number,
-            start=self._chosen.start,
-            end=self._chosen.end,
-            prefix=self._chosen.prefix,
-            after=self._after,
-            max_entries=max_entries,
-            max_bytes=max_bytes,
-            tombstones=self._tombstones,
-            log_start=self._starts[self._index],
-        )
-        self._after = found.last
-        if found.last is None:
-            self._index += 1
         last = self._index == len(self._partitions)
         if last:
             self.close()
