@@ -1,0 +1,134 @@
+"""`order = "key"`: which events must wait for an earlier one of their key.
+
+Of each key, the events that are leased are the first unsettled ones, all with one member; the rest wait behind
+them in the order of the log. The next one is open, that is, may be leased, once none of its key is leased.
+So events of a key never are with two members at a time, and nobody gets an event before those ahead of it
+are settled or in the same hands. When an event goes back, the later ones of its key that are leased go
+back with it, or the order would be lost over the redelivery. Events without a key are always open.
+
+Keys are tokens here: any hashable value. The broker uses a hash of the key; two keys with one hash merely wait for
+each other.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable
+
+
+class _Chain:
+    """The unsettled events of one key."""
+
+    __slots__ = ("leased", "waiting")
+
+    def __init__(self) -> None:
+        self.leased: set[int] = set()
+        self.waiting: deque[int] = deque()  # ascending; each is above all of `leased`
+
+
+class KeyOrder:
+    """`known`: the keys of all events below are known here. `open`: the events that may be leased now."""
+
+    def __init__(self, known: int) -> None:
+        self.known = known
+        self.open: set[int] = set()
+        self._keys: dict[int, Hashable] = {}  # of each unsettled event that has one
+        self._chains: dict[Hashable, _Chain] = {}
+        self._held_back: set[int] = set()  # waiting, but delayed or dead: not to be leased, whatever its key
+
+    def add(self, offset: int, key: Hashable | None, *, held_back: bool = False) -> None:
+        """One more waiting event, above all known ones."""
+        if held_back:
+            self._held_back.add(offset)
+        self.known = offset + 1
+        if key is None:
+            self._open_unless_held(offset)
+            return
+        self._keys[offset] = key
+        chain = self._chains.get(key)
+        if chain is None:
+            chain = self._chains[key] = _Chain()
+        chain.waiting.append(offset)
+        if len(chain.waiting) == 1 and not chain.leased:
+            self._open_unless_held(offset)
+
+    def lease(self, offset: int) -> None:
+        """Takes an event out that is open, or next of its key."""
+        self.open.discard(offset)
+        key = self._keys.get(offset)
+        if key is not None:
+            chain = self._chains[key]
+            chain.waiting.popleft()
+            chain.leased.add(offset)
+
+    def is_next(self, offset: int, key: Hashable) -> bool:
+        """Whether it is the first waiting event of its key, and nothing but leased ones of the key hold it up."""
+        chain = self._chains.get(key)
+        return (
+            chain is not None and bool(chain.waiting) and chain.waiting[0] == offset and offset not in self._held_back
+        )
+
+    def give_back(self, offsets: Iterable[int]) -> list[int]:
+        """Leased events wait again, each with the later leased ones of its key: those are returned."""
+        given = set(offsets)
+        lowest: dict[Hashable, int] = {}
+        for offset in given:
+            key = self._keys.get(offset)
+            if key is None:
+                self._open_unless_held(offset)
+            elif offset < lowest.get(key, offset + 1):
+                lowest[key] = offset
+        others: list[int] = []
+        for key, low in lowest.items():
+            chain = self._chains[key]
+            back = sorted((offset for offset in chain.leased if offset >= low), reverse=True)
+            chain.leased.difference_update(back)
+            if chain.waiting:
+                self.open.discard(chain.waiting[0])
+            chain.waiting.extendleft(back)
+            self._open_head(chain)
+            others += [offset for offset in back if offset not in given]
+        return sorted(others)
+
+    def hold_back(self, offset: int) -> None:
+        """The event is delayed or dead: neither it nor the later ones of its key may be leased."""
+        if offset < self.known:
+            self._held_back.add(offset)
+            self.open.discard(offset)
+
+    def free(self, offset: int) -> None:
+        """Undoes `hold_back`."""
+        if offset in self._held_back:
+            self._held_back.discard(offset)
+            key = self._keys.get(offset)
+            if key is None:
+                self.open.add(offset)
+            else:
+                self._open_head(self._chains[key])
+
+    def settle(self, offset: int) -> None:
+        """The event is done with, from whatever state."""
+        self.open.discard(offset)
+        self._held_back.discard(offset)
+        key = self._keys.pop(offset, None)
+        if key is None:
+            return
+        chain = self._chains[key]
+        if offset in chain.leased:
+            chain.leased.discard(offset)
+        elif chain.waiting[0] == offset:
+            chain.waiting.popleft()
+        else:
+            chain.waiting.remove(offset)
+        if chain.waiting:
+            self._open_head(chain)
+        elif not chain.leased:
+            del self._chains[key]
+
+    def _open_head(self, chain: _Chain) -> None:
+        if chain.waiting and not chain.leased:
+            self._open_unless_held(chain.waiting[0])
+
+    def _open_unless_held(self, offset: int) -> None:
+        if offset not in self._held_back:
+            self.open.add(offset)

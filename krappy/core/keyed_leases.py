@@ -1,0 +1,152 @@
+"""Leases in the order of keys (`order = "key"`); the rules of that order are in `key_order`.
+
+Here an event costs some work of its own (about a microsecond), where plain leases cost by the run. After a restart the
+keys of what is unsettled are not known: `wanted` asks for them first, and nothing beyond is leased before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Self
+
+from krappy.core.key_order import KeyOrder
+from krappy.core.leases import WINDOW, Lease, Leases, LogSlice
+from krappy.core.runs import LEASED, WAITING, Run
+
+
+class KeyedLeases(Leases):
+    """As `Leases`; every `LogSlice` has its keys."""
+
+    def __init__(self, floor: int, *, max_deliveries: int, window: int = WINDOW) -> None:
+        super().__init__(floor, max_deliveries=max_deliveries, window=window)
+        self._keys = KeyOrder(floor)
+
+    @classmethod
+    def load(cls, flat: Sequence[int], *, max_deliveries: int, window: int = WINDOW) -> Self:
+        leases = super().load(flat, max_deliveries=max_deliveries, window=window)
+        leases._keys = KeyOrder(leases.floor)
+        return leases
+
+    def wanted(self, now: int, *, alone: bool = True) -> int | None:
+        self.expire(now)
+        keys = self._keys
+        if keys.known < self.frontier:
+            unread = self._runs.between(keys.known, self.frontier)
+            keys.known = max(keys.known, unread[0].first) if unread else self.frontier
+            if unread:
+                return keys.known
+        return super().wanted(now, alone=alone)
+
+    def _first_waiting(self) -> int | None:
+        return min(self._keys.open, default=None)
+
+    def _lease(self, member: str, due: int, log: LogSlice, left: int, alone: bool) -> list[Lease]:
+        assert log.keys is not None, "key order needs keys"
+        keys, runs, frontier = self._keys, self._runs, self.frontier
+        learns = log.start <= keys.known < log.end  # else it tells nothing of events beyond the known ones
+        room = self._room()
+        mine: set[Hashable] = set()  # keys leased by this very call: the next of them may come along
+        taken: list[tuple[int, int]] = []  # (offset, deliveries)
+        offsets = (offset for first, last in log.spans for offset in range(first, last + 1))
+        for offset, key in zip(offsets, log.keys, strict=True):
+            fresh = offset >= frontier
+            if fresh:
+                if not learns:
+                    break
+                if not left or not room:
+                    self.frontier = offset
+                    break
+                keys.add(offset, key)
+                room -= 1
+            elif offset >= keys.known and learns:
+                run = runs.at(offset)
+                if run is not None:
+                    keys.add(offset, key, held_back=run.state != WAITING)
+            allowed = left and (offset in keys.open or (key in mine and keys.is_next(offset, key)))
+            if fresh:
+                run = Run(offset, offset, LEASED, 1, due, member) if allowed else Run(offset, offset)
+                self._counts[run.state] += 1
+                runs.append(run)
+            elif allowed:
+                run = runs.at(offset)
+                assert run is not None
+                if run.deliveries >= self._suspect:
+                    allowed, left = not taken and alone, 1 if not taken and alone else 0
+                if allowed:
+                    run = runs.carve(run, offset, offset)
+                    self._give(run, member, due)
+            if allowed:
+                assert run is not None
+                taken.append((offset, run.deliveries))
+                keys.lease(offset)
+                mine.add(key)
+                left -= 1
+        else:
+            if learns:
+                self.frontier = max(frontier, log.end)
+        if learns:
+            keys.known = max(keys.known, min(log.end, self.frontier))
+        if taken:
+            runs.join(taken[0][0], taken[-1][0])
+        return _spans(taken)
+
+    def _settle(self, run: Run) -> None:
+        super()._settle(run)
+        for offset in range(run.first, run.last + 1):
+            self._keys.settle(offset)
+
+    def _take_back(self, runs: list[Run], due: int) -> None:
+        offsets = [offset for run in runs for offset in range(run.first, run.last + 1)]
+        super()._take_back(runs, due)
+        for offset in self._keys.give_back(offsets):
+            self._call_back(offset)
+        for offset in offsets:
+            run = self._runs.at(offset)
+            if run is not None and run.state != WAITING:
+                self._keys.hold_back(offset)
+
+    def _call_back(self, offset: int) -> None:
+        """Takes a leased event back for the sake of an earlier one of its key. That alone never makes it dead."""
+        run = self._runs.at(offset)
+        assert run is not None
+        run = self._runs.carve(run, offset, offset)
+        self._turn(run, WAITING)
+        run.deliveries = min(run.deliveries, self._max_deliveries - 1)
+        self._runs.join(offset, offset)
+
+    def _let_go(self, run: Run) -> None:
+        super()._let_go(run)
+        for offset in range(run.first, run.last + 1):
+            self._keys.free(offset)
+
+    def _condemn(self, run: Run) -> None:
+        super()._condemn(run)
+        for offset in range(run.first, run.last + 1):
+            self._keys.hold_back(offset)
+
+    def trim(self, start: int) -> None:
+        super().trim(start)
+        self._keys.known = max(self._keys.known, start)
+
+    def cut(self, end: int) -> None:
+        super().cut(end)
+        self._keys.known = min(self._keys.known, end)
+
+    def reset(self, offset: int) -> None:
+        super().reset(offset)
+        self._keys = KeyOrder(offset)
+
+
+def _spans(taken: list[tuple[int, int]]) -> list[Lease]:
+    """Single (offset, deliveries), ascending, as leases."""
+    spans: list[Lease] = []
+    first = last = deliveries = -1
+    for offset, count in taken:
+        if offset != last + 1 or count != deliveries:
+            if last >= 0:
+                spans.append(Lease(first, last, deliveries))
+            first, deliveries = offset, count
+        last = offset
+    if last >= 0:
+        spans.append(Lease(first, last, deliveries))
+    return spans

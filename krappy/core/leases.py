@@ -1,0 +1,412 @@
+"""A shared group's hold on one partition: which events are settled, which are leased to whom, which wait.
+
+Offsets, from low to high: below `floor` all is settled. Between `floor` and `frontier` stand the unsettled events
+as runs, each of them leased to a member, waiting to be leased (again), delayed, or dead; what is in no run is
+settled. From `frontier` on, nothing was given out yet.
+
+Rules of this file, and of `keyed_leases` which adds the order of keys:
+
+- No clock: `now` comes in as ms. What falls due is done by the next call that brings a `now` past it.
+- An event is leased to one member at a time. It waits again when its lease expires, when it is given back (`nack`),
+  when its member goes (`release`), and when it was leased at a restart: connections do not outlive the broker.
+- An event that was leased `max_deliveries` times and comes back is dead: it is leased no more, and stays unsettled
+  until it is buried, which is done when it stands in the dead-letter topic.
+- From half its deliveries on, an event comes alone. A member that dies of one event takes down what it was leased
+  with; leased alone, the one is found and the others live.
+- An ack says "this is done", and says it as often as it likes: what is settled already stays settled. Events that
+  wait after a delivery can be acked too, by any member: one that was late, or lost its connection and is back, has
+  done the work. Only what another member holds, what is dead and what was never given out is refused.
+- What does not exist (offsets that the cleaner or retention took) is settled as soon as a look at the log shows it.
+- Memory is bounded: at most `window` unsettled events and about `MAX_RUNS` runs, or nothing fresh is given out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from typing import NamedTuple, Self
+
+from krappy.core.runs import DEAD, DELAYED, LEASED, WAITING, Run, Runs, Span
+
+WINDOW = 10_000  # unsettled events
+MAX_RUNS = 4_000
+_VERSION = 1
+
+
+class LogSlice(NamedTuple):
+    """What the log holds from offset `start` to before `end`: exactly the events in `spans`, which ascend.
+
+    `keys`: with key order, a token for the key of each of these events, None for an event without a key.
+    """
+
+    start: int
+    end: int
+    spans: Sequence[Span]
+    keys: Sequence[Hashable | None] | None = None
+
+
+class Lease(NamedTuple):
+    """Events `first` to `last` are the member's; `deliveries` counts this time."""
+
+    first: int
+    last: int
+    deliveries: int
+
+    @property
+    def size(self) -> int:
+        return self.last - self.first + 1
+
+
+class Leases:
+    """The state of one (group, topic, partition)."""
+
+    def __init__(self, floor: int, *, max_deliveries: int, window: int = WINDOW) -> None:
+        self.frontier = floor
+        self._max_deliveries = max_deliveries
+        self._window = window
+        self._runs = Runs()
+        self._counts = [0, 0, 0, 0]  # events by state
+        self.due: int | None = None  # nothing falls due before (ms)
+
+    # --- how it stands
+
+    @property
+    def floor(self) -> int:
+        """Every event below is settled, and this one is not."""
+        first = self._runs.first
+        return self.frontier if first is None else first
+
+    @property
+    def unsettled(self) -> int:
+        """Events below `frontier` that are not settled."""
+        return sum(self._counts)
+
+    @property
+    def leased(self) -> int:
+        return self._counts[LEASED]
+
+    @property
+    def dead(self) -> int:
+        return self._counts[DEAD]
+
+    @property
+    def redelivering(self) -> int:
+        """Events that were leased before and wait to be leased again."""
+        return sum(len(run) for run in self._runs if run.deliveries and run.state in (WAITING, DELAYED))
+
+    def held(self) -> dict[str, int]:
+        """How many events each member has."""
+        held: dict[str, int] = {}
+        for run in self._runs:
+            if run.member is not None:
+                held[run.member] = held.get(run.member, 0) + len(run)
+        return held
+
+    def runs(self) -> Iterator[Run]:
+        """The unsettled events, ascending; for looking at only."""
+        return iter(self._runs)
+
+    # --- leasing
+
+    def wanted(self, now: int, *, alone: bool = True) -> int | None:
+        """Where to read the log for the next lease: what waits comes first, then the frontier.
+
+        None: nothing can be leased, whatever the log holds. `alone`: nothing else goes with it to the member.
+        """
+        self.expire(now)
+        offset = self._first_waiting()
+        if offset is None:
+            return self.frontier if self._room() > 0 else None
+        run = self._runs.at(offset)
+        assert run is not None
+        return offset if alone or run.deliveries < self._suspect else None
+
+    def lease(
+        self, now: int, member: str, lease_ms: int, log: LogSlice, max_records: int, *, alone: bool = True
+    ) -> list[Lease]:
+        """Leases to `member` what it may have of `log`, in the order of offsets, at most `max_records` events.
+
+        `log` begins at or below what `wanted` said. `alone` as there. Nothing at all is a possible answer, when
+        others were faster, events did not exist or keys were taken; ask `wanted` again then.
+        """
+        self.expire(now)
+        self._settle_missing(log)
+        due = now + lease_ms
+        got = self._lease(member, due, log, max_records, alone)
+        if got:
+            self._alarm(due)
+        return got
+
+    def comes_alone(self, lease: Lease) -> bool:
+        """Whether nothing else may go to the member together with this lease."""
+        return lease.deliveries > self._suspect
+
+    def _first_waiting(self) -> int | None:
+        if not self._counts[WAITING]:
+            return None
+        return next(run.first for run in self._runs if run.state == WAITING)
+
+    def _lease(self, member: str, due: int, log: LogSlice, left: int, alone: bool) -> list[Lease]:
+        got: list[Lease] = []
+        if self._counts[WAITING]:
+            got, left = self._lease_waiting(member, due, log, left, alone)
+        if log.start <= self.frontier < log.end:
+            got += self._lease_fresh(member, due, log, left)
+        return got
+
+    def _lease_waiting(self, member: str, due: int, log: LogSlice, left: int, alone: bool) -> tuple[list[Lease], int]:
+        """The leases, and how many more events may be leased: none when one of them must come alone."""
+        got: list[Lease] = []
+        for run in self._runs.between(log.start, log.end - 1):
+            if left <= 0:
+                break
+            if run.state != WAITING:
+                continue
+            suspect = run.deliveries >= self._suspect
+            if suspect and (got or not alone):
+                return got, 0
+            first = max(run.first, log.start)
+            run = self._runs.carve(run, first, min(log.end - 1, first if suspect else first + left - 1))
+            self._give(run, member, due)
+            got.append(Lease(run.first, run.last, run.deliveries))
+            left = 0 if suspect else left - len(run)
+        return got, left
+
+    def _lease_fresh(self, member: str, due: int, log: LogSlice, left: int) -> list[Lease]:
+        left = min(left, self._room())
+        got: list[Lease] = []
+        for first, last in log.spans:
+            if last < self.frontier:
+                continue
+            self.frontier = first = max(first, self.frontier)
+            taken = min(last + 1 - first, left)
+            if taken > 0:
+                self.frontier = first + taken
+                self._runs.append(Run(first, first + taken - 1, LEASED, 1, due, member))
+                self._counts[LEASED] += taken
+                got.append(Lease(first, first + taken - 1, 1))
+                left -= taken
+            if self.frontier <= last:
+                return got
+        self.frontier = log.end
+        return got
+
+    def _give(self, run: Run, member: str, due: int) -> None:
+        self._counts[run.state] -= len(run)
+        self._counts[LEASED] += len(run)
+        run.state, run.member, run.due = LEASED, member, due
+        run.deliveries += 1
+
+    def _settle_missing(self, log: LogSlice) -> None:
+        """Settles what waits, or is delayed or dead, and does not exist any more."""
+        end = min(log.end, self.frontier)
+        at = log.start
+        if self.unsettled == self._counts[LEASED]:
+            return
+        for first, last in log.spans:
+            if at >= end:
+                break
+            if at < first:
+                self._settle_unleased(at, min(first, end) - 1)
+            at = last + 1
+        if at < end:
+            self._settle_unleased(at, end - 1)
+
+    def _settle_unleased(self, first: int, last: int) -> None:
+        for run in self._runs.between(first, last):
+            if run.state != LEASED:
+                self._settle(self._runs.carve(run, first, last))
+
+    @property
+    def _suspect(self) -> int:
+        """An event delivered as often as this comes alone the next time."""
+        return max(1, self._max_deliveries // 2)
+
+    def _room(self) -> int:
+        """How many more events may be unsettled."""
+        return self._window - self.unsettled if len(self._runs) < MAX_RUNS else 0
+
+    # --- what a member says
+
+    def ack(self, member: str, first: int, last: int) -> list[Span]:
+        """Settles these events. Returns those that it can't: they are another's, dead, or were never given out."""
+        lost: list[Span] = []
+        for run in self._runs.between(first, last):
+            if run.member == member or (run.deliveries and run.state in (WAITING, DELAYED)):
+                self._settle(self._runs.carve(run, first, last))
+            else:
+                lost.append((max(first, run.first), min(last, run.last)))
+        return self._beyond(lost, first, last)
+
+    def nack(self, now: int, member: str, first: int, last: int, delay_ms: int = 0) -> list[Span]:
+        """Gives these events back, to wait `delay_ms` before they are leased again.
+
+        With key order the later ones of their keys go back with them. What waits or is settled already is left
+        as it is. Returns the events that the member can't give back, as `ack` does.
+        """
+        lost: list[Span] = []
+        back: list[Run] = []
+        for run in self._runs.between(first, last):
+            if run.member == member:
+                back.append(self._runs.carve(run, first, last))
+            elif not (run.deliveries and run.state in (WAITING, DELAYED)):
+                lost.append((max(first, run.first), min(last, run.last)))
+        self._take_back(back, now + delay_ms if delay_ms else 0)
+        return self._beyond(lost, first, last)
+
+    def extend(self, now: int, member: str, first: int, last: int, lease_ms: int) -> list[Span]:
+        """Lets the leases on these events expire `lease_ms` from now instead. Returns the events that are not the
+        member's; what is settled is not among them."""
+        lost: list[Span] = []
+        due = now + lease_ms
+        for run in self._runs.between(first, last):
+            if run.member == member:
+                self._runs.carve(run, first, last).due = due
+                self._alarm(due)
+            else:
+                lost.append((max(first, run.first), min(last, run.last)))
+        self._runs.join(first, last)
+        return self._beyond(lost, first, last)
+
+    def _beyond(self, lost: list[Span], first: int, last: int) -> list[Span]:
+        if last >= self.frontier:
+            lost.append((max(first, self.frontier), last))
+        return lost
+
+    # --- what happens to leases
+
+    def release(self, member: str) -> None:
+        """The member is gone: what it held waits for others."""
+        self._take_back([run for run in self._runs if run.member == member], 0)
+
+    def expire(self, now: int) -> None:
+        """Takes back every lease that ended by `now`, and lets go what was delayed until then."""
+        if self.due is None or now < self.due:
+            return
+        self.due = None
+        ended: list[Run] = []
+        for run in self._runs:
+            if not run.due:
+                continue
+            if run.due > now:
+                self._alarm(run.due)
+            elif run.state == LEASED:
+                ended.append(run)
+            else:
+                self._let_go(run)
+        self._take_back(ended, 0)
+        self._runs.join(self.floor, self.frontier)
+
+    def _take_back(self, runs: list[Run], due: int) -> None:
+        if not runs:
+            return
+        for run in runs:
+            self._turn(run, DEAD if run.deliveries >= self._max_deliveries else DELAYED if due else WAITING)
+            if run.state == DELAYED:
+                run.due = due
+                self._alarm(due)
+        self._runs.join(runs[0].first, runs[-1].last)
+
+    def _let_go(self, run: Run) -> None:
+        """The delay of a run is over."""
+        self._turn(run, WAITING)
+
+    def _condemn(self, run: Run) -> None:
+        """A run that waits is dead."""
+        self._turn(run, DEAD)
+
+    def _turn(self, run: Run, state: int) -> None:
+        self._counts[run.state] -= len(run)
+        self._counts[state] += len(run)
+        run.state, run.member, run.due = state, None, 0
+
+    def _alarm(self, due: int) -> None:
+        if self.due is None or due < self.due:
+            self.due = due
+
+    def _settle(self, run: Run) -> None:
+        self._counts[run.state] -= len(run)
+        self._runs.remove(run)
+
+    # --- the dead
+
+    def graves(self) -> list[Lease]:
+        """The dead events, ascending, with how often each was leased."""
+        return [Lease(run.first, run.last, run.deliveries) for run in self._runs if run.state == DEAD]
+
+    def bury(self, first: int, last: int) -> None:
+        """Settles the dead events among these: they stand in the dead-letter topic, or are gone from the log."""
+        for run in self._runs.between(first, last):
+            if run.state == DEAD:
+                self._settle(self._runs.carve(run, first, last))
+
+    def limit_deliveries(self, max_deliveries: int) -> None:
+        """Another limit from now on. Events that wait and are past it are dead."""
+        self._max_deliveries = max_deliveries
+        for run in self._runs:
+            if run.deliveries >= max_deliveries and run.state in (WAITING, DELAYED):
+                self._condemn(run)
+
+    # --- the log's ends, and moving by hand
+
+    def trim(self, start: int) -> None:
+        """The log begins at `start` now: what is below is settled, whoever had it."""
+        if start > self.floor:
+            self._settle_all(self.floor, start - 1)
+            self.frontier = max(self.frontier, start)
+
+    def cut(self, end: int) -> None:
+        """The log ends at `end`, after it lost its tail with a power loss: what stood there was never given out."""
+        if end < self.frontier:
+            self._settle_all(end, self.frontier)
+            self.frontier = end
+
+    def _settle_all(self, first: int, last: int) -> None:
+        for run in self._runs.between(first, last):
+            self._settle(self._runs.carve(run, first, last))
+
+    def reset(self, offset: int) -> None:
+        """Everything below `offset` is settled, nothing from there on; leases and delivery counts are forgotten."""
+        self.frontier = offset
+        self._runs = Runs()
+        self._counts = [0, 0, 0, 0]
+        self.due = None
+
+    # --- state as plain numbers
+
+    def dump(self) -> list[int]:
+        """All that outlives a restart, as a flat list of ints: version, frontier, then for each run the distance to
+        the one before, its length, its deliveries, and when it may be leased again (ms; 0: at once).
+
+        Who holds what is left out, so this is a few numbers, however many members there are.
+        """
+        flat = [_VERSION, self.frontier]
+        end = 0  # of the run before
+        last_run: tuple[int, int] | None = None  # deliveries and due of the run before
+        for run in self._runs:
+            due = run.due if run.state == DELAYED else 0
+            if last_run == (run.deliveries, due) and run.first == end:
+                flat[-3] += len(run)
+            else:
+                flat += (run.first - end, len(run), run.deliveries, due)
+                last_run = run.deliveries, due
+            end = run.last + 1
+        return flat
+
+    @classmethod
+    def load(cls, flat: Sequence[int], *, max_deliveries: int, window: int = WINDOW) -> Self:
+        """The state that `dump` gave, after a restart. Raises ValueError for anything else."""
+        if len(flat) < 2 or len(flat) % 4 != 2 or flat[0] != _VERSION or min(flat) < 0:
+            raise ValueError("not the state of a group's partition")
+        leases = cls(flat[1], max_deliveries=max_deliveries, window=window)
+        end = 0
+        for at in range(2, len(flat), 4):
+            gap, length, deliveries, due = flat[at : at + 4]
+            first, end = end + gap, end + gap + length
+            state = DEAD if deliveries >= max_deliveries else DELAYED if due else WAITING
+            leases._runs.append(Run(first, end - 1, state, deliveries, due if state == DELAYED else 0))
+            leases._counts[state] += length
+            if state == DELAYED:
+                leases._alarm(due)
+            if not length or end > leases.frontier:
+                raise ValueError("not the state of a group's partition: a run beyond its frontier, or an empty one")
+        return leases
