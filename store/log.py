@@ -9,34 +9,32 @@ tried again (fsyncgate: the kernel drops the pages that it could not write): the
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import TypeVar
 
 from krappy.batch import STAMPED, BatchHeader, stamp
 from krappy.core import retention
 from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
 from krappy.store import checkpoint as checkpoints
+from krappy.store import cleaner
 from krappy.store.checkpoint import Checkpoint
+from krappy.store.cleaner import CleanResult, Survives
 from krappy.store.disk import OS_DISK, Buffer, Disk, File
-from krappy.store.format import INDEX, SUFFIXES, TIME_INDEX
+from krappy.store.format import CLEANED, LOG, SUFFIXES
 from krappy.store.index import Indexer
 from krappy.store.pool import POOL
 from krappy.store.producers import ProducerStates
 from krappy.store.recovery import Recovered, RecoveryReport, recover
 from krappy.store.segment import Segment, SegmentInfo
+from krappy.store.segments import Segments
 from krappy.topic_config import TopicConfig
 from krappy.types import Span
 
-
-class _Segments(NamedTuple):
-    """What readers go by; replaced as a whole."""
-
-    bases: tuple[int, ...]
-    segments: tuple[Segment, ...]
+T = TypeVar("T")
+CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that a crash leaves to be read again
 
 
 class _Run:
@@ -60,7 +58,7 @@ class Log:
         self.recovery: RecoveryReport = found.report
         self.producers: ProducerStates = found.producers
         self._disk = disk
-        self._segments = _segments(found.segments)
+        self._segments = Segments(found.segments)
         self._active = found.segments[-1]
         self._start = found.start
         self._clean = found.clean
@@ -70,9 +68,11 @@ class Log:
         self._synced = self.end_offset
         self._lock = Lock()  # held while the log's state changes: short, but for the write of an append
         self._syncing = Lock()  # held during fdatasync: the second of two syncs waits for the first
+        self._cleaning = Lock()  # held while segments are rewritten
         self._shaping = Lock()  # held while segments are taken away or replaced, and the checkpoint with them
         self._dirty: dict[File, None] = dict.fromkeys(found.touched)
         self._folder_dirty = False
+        self._unsaved = 0  # bytes appended since the checkpoint
         self._broken = ""  # why nothing may be appended any more
         self._closed = False
 
@@ -112,12 +112,12 @@ class Log:
     @property
     def size(self) -> int:
         """Bytes in all segments."""
-        return sum(segment.size for segment in self._segments.segments)
+        return self._segments.size
 
     @property
     def segments(self) -> tuple[SegmentInfo, ...]:
         """Oldest first; the last one is active."""
-        return tuple(segment.info() for segment in self._segments.segments)
+        return self._segments.infos()
 
     @property
     def clean_upto(self) -> int:
@@ -170,6 +170,7 @@ class Log:
                 raise
             for run in runs:
                 self._publish(run, now_ms)
+                self._unsaved += run.segment.size - run.position
             self.end_offset = offset
             return first
 
@@ -206,7 +207,7 @@ class Log:
             self._close_active()
             self._folder_dirty = True
             self._active = segment
-            self._segments = _segments([*self._segments.segments, segment])
+            self._segments = self._segments.plus(segment)
         if not run.marks:
             return
         if not segment.size:
@@ -224,16 +225,9 @@ class Log:
         self._dirty[segment.file] = None
 
     def _close_active(self) -> None:
-        active = self._active
-        self._dirty[active.file] = None
-        try:
-            for file in active.seal():
-                self._dirty[file] = None
-        except OSError:  # an index is derived: without its files, whoever needs it rebuilds it
-            active.release()
-            with suppress(OSError):
-                self._disk.unlink(active.path(INDEX))
-                self._disk.unlink(active.path(TIME_INDEX))
+        self._dirty[self._active.file] = None
+        for file in self._active.seal():
+            self._dirty[file] = None
 
     def roll(self) -> None:
         """Closes the active segment and starts the next, unless it is empty. Raises StorageError."""
@@ -253,7 +247,8 @@ class Log:
     def sync(self) -> int:
         """Makes all that was appended before this call durable; the offset up to which it is. Blocks.
 
-        Raises StorageError when the disk refuses; the log is then closed for appends for good.
+        Now and then it checkpoints too, so that a crash leaves little to be read again. Raises StorageError when the
+        disk refuses; the log is then closed for appends for good.
         """
         with self._syncing:
             with self._lock:
@@ -270,15 +265,21 @@ class Log:
                 self._broken = f"{self.folder}: a sync failed, so what was appended since the last may be lost: {error}"
                 raise StorageError(self._broken) from error
             self._synced = end
-            return end
+        if self._unsaved >= CHECKPOINT_BYTES and self._shaping.acquire(blocking=False):
+            try:
+                with suppress(StorageError):  # a full disk; what was asked for is done
+                    self._save(self._start)
+            finally:
+                self._shaping.release()
+        return end
 
     def checkpoint(self) -> None:
         """Syncs, then notes how far: the next open reads nothing before this. Blocks. Raises StorageError."""
         with self._shaping:
             self._save(self._start)
 
-    def _save(self, start: int) -> None:
-        """The checkpoint of this moment, with this start of the log. `_shaping` is held."""
+    def _save(self, start: int, forget: Sequence[Segment] = ()) -> None:
+        """The checkpoint of this moment, with this start of the log, silent on `forget`. `_shaping` is held."""
         try:
             with self._lock:
                 if self._broken:
@@ -286,7 +287,7 @@ class Log:
                 active, end = self._active, self.end_offset
                 indexer = active.indexer
                 assert indexer is not None
-                segments = self._segments.segments
+                closed = self._segments.closed
                 for file in active.flush_indexes():
                     self._dirty[file] = None
                 state = Checkpoint(
@@ -301,9 +302,10 @@ class Log:
                     start=start,
                     clean=self._clean,
                     sparse=self._sparse,
-                    closed=tuple(segment.info() for segment in segments if segment.base_offset < active.base_offset),
+                    closed=tuple(segment.info() for segment in closed if segment not in forget),
                     producers=self.producers.snapshot(),
                 )
+                self._unsaved = 0
             if state == self._saved:
                 return
             self.sync()
@@ -338,26 +340,30 @@ class Log:
         there is. Raises OffsetOutOfRange below the log's start or above its end, CorruptBatch that names file and
         position, StorageError when the disk refuses, BlockingIOError with `nowait` when it would wait for the disk.
         """
-        while True:
-            stop = self._range(offset, limit)
-            known = self._segments
-            try:
-                for segment in known.segments[bisect_right(known.bases, offset) - 1 :]:
-                    if offset >= stop or segment.base_offset >= stop:
-                        break
-                    span = segment.read(
-                        offset, max_bytes, stop, max_records=max_records, nowait=nowait, min_one=min_one
-                    )
-                    if span.data or (offset < segment.next_offset and not min_one):
-                        return span
-                return Span(b"", offset, 0)
-            except BlockingIOError:
-                raise
-            except FileNotFoundError as error:
-                if self._segments is known:
-                    raise StorageError(f"{self.folder}: {error}") from error
-            except OSError as error:
-                raise StorageError(f"{self.folder}: {error}") from error
+
+        def read(known: Segments) -> Span:
+            return known.read(offset, max_bytes, self._range(offset, limit), max_records, nowait, min_one)
+
+        return self._reading(read)
+
+    def locate(self, offset: int, max_bytes: int, limit: int | None = None) -> list[tuple[File, int, int]]:
+        """Where `read` would find this: (open file, position, bytes), for sendfile. The last batch may be cut short.
+
+        Nothing is verified. At least the first batch is whole. Raises as `read`.
+        """
+        return self._reading(lambda known: known.locate(offset, max_bytes, self._range(offset, limit)))
+
+    def find_timestamp(self, timestamp: int, limit: int | None = None) -> tuple[int, int] | None:
+        """The first record (offset, timestamp) whose timestamp is at least `timestamp` (ms); None without one. Blocks.
+
+        `limit`: the offset before which to look. Raises CorruptBatch, StorageError.
+        """
+
+        def find(known: Segments) -> tuple[int, int] | None:
+            start = self._start
+            return known.find_timestamp(timestamp, start, self._range(start, limit))
+
+        return self._reading(find)
 
     def _range(self, offset: int, limit: int | None) -> int:
         """The offset before which a read stops, once it is known that it may start at `offset`."""
@@ -368,53 +374,17 @@ class Log:
             raise StorageError(self._broken)
         return end if limit is None or limit > end else limit
 
-    def locate(self, offset: int, max_bytes: int, limit: int | None = None) -> list[tuple[File, int, int]]:
-        """Where `read` would find this: (open file, position, bytes), for sendfile. The last batch may be cut short.
-
-        Nothing is verified. At least the first batch is whole. Raises as `read`.
-        """
-        stop = self._range(offset, limit)
-        known = self._segments
-        places: list[tuple[File, int, int]] = []
-        try:
-            for segment in known.segments[bisect_right(known.bases, offset) - 1 :]:
-                if max_bytes <= 0 or offset >= stop or segment.base_offset >= stop:
-                    break
-                size = segment.size
-                position, _ = segment.find(offset)
-                until = segment.find(stop)[0] if stop < segment.next_offset else size
-                if position >= until:
-                    continue
-                length = min(max_bytes, until - position)
-                if not places:
-                    length = max(length, segment.batch_size(position))
-                places.append((segment.handle().file, position, length))
-                max_bytes -= length
-        except OSError as error:
-            raise StorageError(f"{self.folder}: {error}") from error
-        return places
-
-    def find_timestamp(self, timestamp: int, limit: int | None = None) -> tuple[int, int] | None:
-        """The first record (offset, timestamp) whose timestamp is at least `timestamp` (ms); None without one. Blocks.
-
-        Raises CorruptBatch, StorageError.
-        """
-        stop = self.end_offset if limit is None else min(limit, self.end_offset)
+    def _reading(self, read: Callable[[Segments], T]) -> T:
+        """Runs a read on the segments of this moment; again, when they went away under it."""
         while True:
-            known = self._segments
+            known = self._segments  # taken before the start is looked at, which is published first
             try:
-                for segment in known.segments:
-                    if segment.base_offset >= stop:
-                        break
-                    found = segment.find_timestamp(timestamp, self._start, stop)
-                    if found:
-                        return found
-                return None
-            except FileNotFoundError as error:
-                if self._segments is known:
-                    raise StorageError(f"{self.folder}: {error}") from error
+                return read(known)
+            except BlockingIOError:
+                raise
             except OSError as error:
-                raise StorageError(f"{self.folder}: {error}") from error
+                if not isinstance(error, FileNotFoundError) or self._segments is known:
+                    raise StorageError(f"{self.folder}: {error}") from error
 
     # ---------------------------------------------------------------- retention
 
@@ -429,10 +399,9 @@ class Log:
                 return []
             self._save(offset)
             with self._lock:
-                segments = self._segments.segments
-                gone = [segment for segment in segments[:-1] if segment.next_offset <= offset]
-                self._segments = _segments(segments[len(gone) :])
                 self._start = offset
+                gone = [segment for segment in self._segments.closed if segment.next_offset <= offset]
+                self._segments = self._segments.without(gone)
             infos = [segment.info() for segment in gone]
             try:
                 for segment in gone:
@@ -443,6 +412,57 @@ class Log:
             except OSError as error:
                 raise StorageError(f"{self.folder}: {error}") from error
             return infos
+
+    def clean(self, survives: Survives, upto: int, now_ms: int) -> CleanResult:
+        """Compacts the closed segments that end at or before the offset `upto`. Blocks; runs beside appends and reads.
+
+        `survives` is asked about some records at a time, as (key, offset, timestamp, whether it is a tombstone), and
+        answers for each. What can't be read is left as it is and told in the result. Raises StorageError.
+        """
+        with self._cleaning:
+            segments = [segment for segment in self._segments.closed if segment.next_offset <= upto]
+            before, removed, damaged = sum(segment.size for segment in segments), 0, []
+            try:
+                for group in cleaner.groups(segments, self.config.segment_bytes):
+                    try:
+                        rewritten = cleaner.rewrite(self._disk, group, survives, self.producers)
+                    except CorruptBatch as error:
+                        damaged.append(error.text)
+                        continue
+                    if rewritten and self._replace(group, rewritten, upto):
+                        removed += rewritten.removed
+            except OSError as error:
+                raise StorageError(f"{self.folder}: {error}") from error
+            with self._shaping:
+                self._clean = max(self._clean, segments[-1].next_offset if segments else 0)
+                self._save(self._start)
+            after = sum(segment.size for segment in self._segments.closed if segment.next_offset <= upto)
+            return CleanResult(before, after, removed, self._clean, tuple(damaged))
+
+    def _replace(self, group: Sequence[Segment], rewritten: cleaner.Rewritten, upto: int) -> bool:
+        """Swaps a cleaned segment in; False when retention was faster."""
+        with self._shaping:
+            if self._segments.replaced(group, rewritten.segment) is None:
+                self._disk.unlink(rewritten.segment.path(LOG + CLEANED))
+                return False
+            # From before the swap until after it the checkpoint knows nothing of these segments, and that offsets
+            # may be missing in them: so it is true wherever a crash comes.
+            self._sparse = max(self._sparse, upto)
+            self._save(self._start, forget=group)
+            try:
+                cleaner.swap(self._disk, self.folder, group, rewritten)
+            except OSError as error:
+                self._broken = f"{self.folder}: a cleaning was interrupted; the next start finishes it: {error}"
+                raise StorageError(self._broken) from error
+            segment = rewritten.segment
+            segment.activate(rewritten.file, rewritten.indexer)
+            for file in segment.seal():
+                file.fdatasync()
+            with self._lock:
+                row = self._segments.replaced(group, segment)
+                assert row is not None
+                self._segments = row
+            return True
 
     # ---------------------------------------------------------------- the end
 
@@ -456,7 +476,7 @@ class Log:
                 self._broken = self._broken or f"{self.folder}: the log is closed"
                 self._closed = True
                 self._dirty = {}
-            for segment in self._segments.segments:
+            for segment in self._segments:
                 segment.release()
 
     def destroy(self) -> None:
@@ -465,7 +485,7 @@ class Log:
             self._broken = f"{self.folder}: the log is deleted"
             self._closed = True
             self._dirty = {}
-            for segment in self._segments.segments:
+            for segment in self._segments:
                 segment.retired = True
                 segment.release()
             with suppress(FileNotFoundError):
@@ -473,7 +493,3 @@ class Log:
                     self._disk.remove_folder(self.folder)
                 except OSError as error:
                     raise StorageError(f"{self.folder}: {error}") from error
-
-
-def _segments(segments: Sequence[Segment]) -> _Segments:
-    return _Segments(tuple(segment.base_offset for segment in segments), tuple(segments))

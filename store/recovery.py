@@ -61,11 +61,6 @@ class RecoveryReport:
         return not (self.cut_bytes or self.lost_offsets or self.damage or self.notes)
 
     @property
-    def cut(self) -> int:
-        """Bytes that are gone from the log."""
-        return self.cut_bytes
-
-    @property
     def why(self) -> str:
         """What was cut, in words."""
         if not self.cut_bytes:
@@ -301,12 +296,8 @@ class _Recovery:
             segments.append(segment)
             expected = segment.next_offset
         for segment in segments[:-1]:
-            indexer = segment.indexer
-            assert indexer is not None
-            indexer.seal()
-            file = segment.file
+            segment.seal()
             segment.release()
-            self.write_indexes(segment, indexer, file)
         return segments
 
     def checked(self, base: int, saved: Checkpoint | None) -> tuple[Segment, bool]:
@@ -444,7 +435,6 @@ class _Recovery:
 
     def write_indexes(self, segment: Segment, indexer: Indexer, file: File) -> None:
         """Of a segment that is closed. Should they not reach the disk, the next reader rebuilds them."""
-        with contextlib.suppress(OSError):
-            segment.activate(file, indexer)
-            segment.seal()
+        segment.activate(file, indexer)
+        segment.seal()
         segment.release()

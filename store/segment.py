@@ -100,11 +100,20 @@ class Segment:
         return files
 
     def seal(self) -> list[File]:
-        """Ends the active life: writes the indexes, hands the file to the pool. Returns index files to be synced."""
+        """Ends the active life: writes the indexes, hands the file to the pool. Returns index files to be synced.
+
+        Indexes that can't be written are left out: whoever needs them rebuilds them.
+        """
         assert self.indexer is not None
         assert self._held is not None
         self.indexer.seal()
-        files = self.flush_indexes()
+        try:
+            files = self.flush_indexes()
+        except OSError:
+            files = []
+            with contextlib.suppress(OSError):
+                self.disk.unlink(self.path(INDEX))
+                self.disk.unlink(self.path(TIME_INDEX))
         POOL.put(self, self._held)
         self._held, self.indexer = None, None
         return files

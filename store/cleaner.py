@@ -1,0 +1,246 @@
+"""Compaction: rewrites closed segments without the records that have been overtaken, and swaps them in.
+
+Several small neighbours become one segment. A batch keeps its base offset, last offset, timestamps and producer
+fields; one that loses all its records goes, but for the last of its segment (so that no offset goes missing at the
+seam) and a producer's last (so that its sequence is not forgotten), which stay as a header, as in Kafka's cleaner.
+
+The swap, which FORMAT.md describes and recovery finishes, may stop at any point: `.cleaned` is thrown away on open,
+`.swap` is the decision, made by one rename.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from krappy import batch
+from krappy.batch import BatchHeader
+from krappy.core.retention import MAX_SPAN
+from krappy.errors import CorruptBatch
+from krappy.store.disk import Buffer, Disk, File
+from krappy.store.format import CLEANED, LOG, SUFFIXES, SWAP
+from krappy.store.index import Indexer
+from krappy.store.producers import ProducerStates
+from krappy.store.segment import Segment
+from krappy.store.walk import Damage, batches
+
+Candidate = tuple[bytes | None, int, int, bool]  # key, offset, timestamp (ms), whether it is a tombstone
+Survives = Callable[[list[Candidate]], list[bool]]
+
+ROUND = 1000  # records that are asked about at once, at least
+ROUND_BYTES = 4 << 20  # or bytes of batches, whichever comes first
+WRITE = 1 << 20  # bytes gathered before a write
+
+
+class CleanResult(NamedTuple):
+    bytes_before: int  # of the segments that were looked at
+    bytes_after: int
+    records_removed: int
+    clean_upto: int  # everything before this offset has been compacted
+    damaged: tuple[str, ...] = ()  # what could not be read, and so was left as it is
+
+
+class Rewritten(NamedTuple):
+    """A cleaned segment that stands beside what it replaces."""
+
+    segment: Segment  # not of the log yet; its file is the `.cleaned` one
+    file: File
+    indexer: Indexer
+    removed: int  # records
+
+
+def groups(segments: Sequence[Segment], segment_bytes: int) -> Iterator[list[Segment]]:
+    """Neighbours that go into one segment: no more bytes than it may have, no more offsets than its index can name."""
+    group: list[Segment] = []
+    size = 0
+    for segment in segments:
+        if group and (size + segment.size > segment_bytes or segment.next_offset - group[0].base_offset > MAX_SPAN):
+            yield group
+            group, size = [], 0
+        group.append(segment)
+        size += segment.size
+    if group:
+        yield group
+
+
+def rewrite(disk: Disk, group: Sequence[Segment], survives: Survives, producers: ProducerStates) -> Rewritten | None:
+    """Writes what survives of the group to one durable `.cleaned` file. None when that would change nothing.
+
+    Raises CorruptBatch that names file and position; OSError.
+    """
+    first, last = group[0], group[-1]
+    writer = _Writer(disk, first, lazy=len(group) == 1)
+    removed = 0
+    try:
+        for segment in group:
+            for some in _rounds(segment):
+                for (at, header, data), offsets in zip(some, _kept(segment, some, survives), strict=True):
+                    if offsets is None:
+                        writer.add(header, data)
+                        continue
+                    needed = offsets or header.next_offset == last.next_offset or _is_latest(header, producers)
+                    if header.count or not needed:
+                        writer.change()
+                    removed += header.count - len(offsets)
+                    if needed:
+                        try:
+                            writer.add(header, batch.keep(data, offsets))
+                        except CorruptBatch as error:
+                            raise segment.corrupt(at, error.text) from None
+        file = writer.finish()
+    except BaseException:
+        disk.unlink(first.path(LOG + CLEANED))
+        raise
+    if file is None:
+        return None
+    segment = Segment(
+        disk,
+        first.folder,
+        first.base_offset,
+        next_offset=last.next_offset,
+        size=writer.size,
+        max_timestamp=writer.indexer.max_timestamp,
+        created_ms=last.created_ms,
+        dense=False,
+        interval=first.interval,
+    )
+    return Rewritten(segment, file, writer.indexer, removed)
+
+
+def _rounds(segment: Segment) -> Iterator[list[tuple[int, BatchHeader, memoryview]]]:
+    """The segment's batches, checked, by some records at a time."""
+    some: list[tuple[int, BatchHeader, memoryview]] = []
+    records = size = 0
+    end = segment.base_offset
+    try:
+        walk = batches(segment.handle().file, 0, segment.size, segment.base_offset, dense=segment.dense)
+        for at, header, data in walk:
+            some.append((at, header, data))
+            records += header.count
+            size += header.size
+            end = header.next_offset
+            if records >= ROUND or size >= ROUND_BYTES:
+                yield some
+                some, records, size = [], 0, 0
+    except Damage as damage:
+        raise segment.corrupt(damage.position, damage.text) from None
+    if end != segment.next_offset:
+        raise segment.corrupt(segment.size, f"the segment ends with offset {end - 1}, not {segment.next_offset - 1}")
+    if some:
+        yield some
+
+
+def _kept(
+    segment: Segment, some: Sequence[tuple[int, BatchHeader, memoryview]], survives: Survives
+) -> list[frozenset[int] | None]:
+    """For each batch the offsets that stay; None for one that stays as it is."""
+    candidates: list[Candidate] = []
+    counts = []
+    for at, header, data in some:
+        if header.is_control or not header.count:
+            counts.append(0)
+            continue
+        try:
+            columns = batch.decode(data)
+        except CorruptBatch as error:
+            raise segment.corrupt(at, error.text) from None
+        candidates += [
+            (key, offset, timestamp, value is None)
+            for key, value, offset, timestamp in zip(
+                columns.keys, columns.values, columns.offsets, columns.timestamps, strict=True
+            )
+        ]
+        counts.append(len(columns))
+    verdicts = survives(candidates) if candidates else []
+    if len(verdicts) != len(candidates):
+        raise ValueError(f"{len(verdicts)} verdicts on {len(candidates)} records")
+    kept: list[frozenset[int] | None] = []
+    at = 0
+    for (_, header, _), count in zip(some, counts, strict=True):
+        if count:
+            offsets = frozenset(candidates[i][1] for i in range(at, at + count) if verdicts[i])
+            kept.append(None if len(offsets) == count else offsets)
+            at += count
+        else:
+            kept.append(None if header.is_control else frozenset())
+    return kept
+
+
+def _is_latest(header: BatchHeader, producers: ProducerStates) -> bool:
+    """Whether this is the last batch that its producer has sent."""
+    if header.producer_id < 0:
+        return False
+    state = producers.get(header.producer_id)
+    return state is not None and state.sent[-1].base_offset == header.base_offset
+
+
+def swap(disk: Disk, folder: Path, group: Sequence[Segment], rewritten: Rewritten) -> None:
+    """Puts the cleaned segment in the place of the group. Readers of the group go on with the files they hold.
+
+    Raises OSError. Once the first rename is durable there is no way back, only on.
+    """
+    new = rewritten.segment
+    for segment in group:
+        segment.pin()
+    disk.rename(new.path(LOG + CLEANED), new.path(LOG + SWAP))
+    disk.fsync_dir(folder)
+    for segment in group:
+        for suffix in SUFFIXES:
+            if segment is not group[0] or suffix != LOG:
+                disk.unlink(segment.path(suffix))
+    disk.fsync_dir(folder)
+    disk.rename(new.path(LOG + SWAP), new.path(LOG))
+    disk.fsync_dir(folder)
+
+
+class _Writer:
+    """Gathers batches into large writes, and indexes them.
+
+    A `lazy` one writes nothing as long as its output is what its one segment holds already.
+    """
+
+    def __init__(self, disk: Disk, first: Segment, *, lazy: bool) -> None:
+        self.indexer = Indexer(first.interval)
+        self.size = 0
+        self._disk = disk
+        self._first = first
+        self._file: File | None = None
+        self._waiting: list[Buffer] = []
+        self._written = 0
+        if not lazy:
+            self.change()
+
+    def change(self) -> None:
+        """From here on the output differs."""
+        if self._file is None:
+            self._file = self._disk.open(self._first.path(LOG + CLEANED), create=True)
+            source = self._first.handle().file
+            while self._written < self.size:
+                data = source.pread(min(WRITE, self.size - self._written), self._written)
+                self._file.write([data], self._written)
+                self._written += len(data)
+
+    def add(self, header: BatchHeader, data: Buffer | None) -> None:
+        assert data is not None
+        self.indexer.note(header.last_offset - self._first.base_offset, self.size, len(data), header.max_timestamp)
+        self.size += len(data)
+        if self._file is not None:
+            self._waiting.append(data)
+            if self.size - self._written >= WRITE:
+                self._flush()
+
+    def _flush(self) -> None:
+        assert self._file is not None
+        if self._waiting:
+            self._file.write(self._waiting, self._written)
+        self._waiting, self._written = [], self.size
+
+    def finish(self) -> File | None:
+        """The file, durable; None when nothing has changed. Raises OSError when a segment can't be that long."""
+        if self._file is not None:
+            self._flush()
+            if self.size > MAX_SPAN:
+                raise OSError(f"{self._file.path} has {self.size} bytes, more than a segment may have")
+            self._file.fdatasync()
+        return self._file
