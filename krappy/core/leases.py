@@ -11,8 +11,8 @@ Rules of this file, and of `keyed_leases` which adds the order of keys:
   when its member goes (`release`), and when it was leased at a restart: connections do not outlive the broker.
 - An event that was leased `max_deliveries` times and comes back is dead: it is leased no more, and stays unsettled
   until it is buried, which is done when it stands in the dead-letter topic.
-- From half its deliveries on, an event comes alone. A member that dies of one event takes down what it was leased
-  with; leased alone, the one is found and the others live.
+- The last time that it may be leased, an event comes alone. A member that dies of one event takes down all that it was
+  leased with; alone, the one is found and the others live.
 - An ack says "this is done", and says it as often as it likes: what is settled already stays settled. Events that
   wait after a delivery can be acked too, by any member: one that was late, or lost its connection and is back, has
   done the work. Only what another member holds, what is dead and what was never given out is refused.
@@ -218,8 +218,8 @@ class Leases:
 
     @property
     def _suspect(self) -> int:
-        """An event delivered as often as this comes alone the next time."""
-        return max(1, self._max_deliveries // 2)
+        """An event delivered as often as this comes alone the next time, which is its last."""
+        return max(1, self._max_deliveries - 1)
 
     def _room(self) -> int:
         """How many more events may be unsettled."""

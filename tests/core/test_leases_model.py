@@ -43,7 +43,7 @@ class Model:
 
     @property
     def suspect(self) -> int:
-        return max(1, self.max_deliveries // 2)
+        return max(1, self.max_deliveries - 1)
 
     def expire(self, now: int) -> None:
         ended = [o for o, e in self.events.items() if e.state == LEASED and e.due <= now]
