@@ -7,7 +7,7 @@ bytes, durations are milliseconds (`*_ms`) unless a name says seconds.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 EARLIEST = -2  # ListOffsets' own numbers for the two ends of a log
 LATEST = -1
@@ -77,6 +77,6 @@ class Receipt(NamedTuple):
 class Span(NamedTuple):
     """Whole record batches read from a log: their bytes, the offset after them, how many records they hold."""
 
-    data: bytes | bytearray | memoryview
+    data: Any  # bytes-like
     next_offset: int
     records: int

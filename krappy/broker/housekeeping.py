@@ -70,7 +70,7 @@ class Housekeeper:
             await self._flush_views(partition)
             gone = await self._write(partition, lambda: log.delete_before(before))
             self._broker.report("segments_deleted", partition=str(partition), count=len(gone), start=before)  # type: ignore[arg-type]
-        if retention.must_clean(config, log.segments, log.clean_offset, now):
+        if retention.must_clean(config, log.segments, log.clean_upto, now):
             await self.clean(partition, now)
         log.producers.expire(now, PRODUCER_LIFE_MS)
 

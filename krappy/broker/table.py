@@ -159,6 +159,8 @@ class TableWatch:
         signals = [*(partition.moved for partition in partitions), self._changed, self._broker.stopping]
         while not self._closed:
             for partition in partitions:
+                if partition.gone is not None:
+                    raise partition.gone
                 offsets[partition.index] = await self._emit_changes(partition, offsets[partition.index], emit)
             await wait_any(
                 signals,

@@ -1,0 +1,60 @@
+"""A native client as bare as it gets: frames over a socket, no retries, nothing hidden. Not a client for users."""
+
+from __future__ import annotations
+
+import socket
+from collections import defaultdict, deque
+from typing import Any
+
+from krappy.errors import KrappyError
+from krappy.wire import messages as m
+from krappy.wire.frames import ERROR, FrameReader
+from krappy.wire.messages import ANSWERS, Answer, Request, read_answer, read_error, take_id, unpack
+
+
+class Raw:
+    def __init__(self, address: str, timeout: float = 20.0) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=timeout)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = FrameReader()
+        self._last = 0
+        self._answers: dict[int, deque[Any]] = defaultdict(deque)
+
+    def __enter__(self) -> Raw:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, request: Request) -> int:
+        """Sends a request; its id."""
+        self._last += 1
+        self.socket.sendall(request.frame(self._last))
+        return self._last
+
+    def receive(self, id: int) -> Any:
+        """The next answer with this id. Raises what the broker refused it with, EOFError at the end."""
+        while not self._answers[id]:
+            data = self.socket.recv(1 << 20)
+            if not data:
+                raise EOFError("the broker closed the connection")
+            self._reader.feed(data)
+            for kind, body in self._reader.frames():
+                values = unpack(body)
+                its = take_id(values)
+                found: Answer | KrappyError = (
+                    read_error(values) if kind == ERROR else read_answer(ANSWERS[kind & 0x7FFFFFFF], values)
+                )
+                self._answers[its].append(found)
+        answer = self._answers[id].popleft()
+        if isinstance(answer, KrappyError):
+            raise answer
+        return answer
+
+    def call(self, request: Request) -> Any:
+        return self.receive(self.send(request))
+
+    def producer(self, topic: str, **more: Any) -> m.ProducerRegistered:
+        found: m.ProducerRegistered = self.call(m.ProducerRegistration(topic, **more))
+        return found
