@@ -52,7 +52,8 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
-MAX_OFFSET = 2**63 - 1
+MAX_I64 = 2**63 - 1
+RECORD_COST = 64  # bytes that a record without key and value takes once it is read, about
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _STAMP = struct.Struct(">qii")
@@ -130,7 +131,7 @@ def read_header(buf: Buffer, position: int = 0) -> BatchHeader:
         header.count < 0
         or header.last_offset_delta < 0
         or header.count > header.last_offset_delta + 1
-        or not 0 <= header.base_offset <= MAX_OFFSET - header.last_offset_delta - 1
+        or not 0 <= header.base_offset <= MAX_I64 - header.last_offset_delta - 1
     ):
         raise CorruptBatch(
             f"a batch at position {position} with base offset {header.base_offset}, last offset delta "
@@ -201,6 +202,8 @@ def encode(
         raise ValueError("columns of different lengths")
     if not count:
         raise ValueError("a batch without records")
+    if base_offset < 0:
+        raise ValueError(f"base offset {base_offset}")
     last_delta = count - 1
     deltas: list[bytes] | None = None
     if offsets is not None:
@@ -219,6 +222,8 @@ def encode(
             raise ValueError("columns of different lengths")
         distinct = set(timestamps)
         base_timestamp, max_timestamp = timestamps[0], max(distinct)
+        if max_timestamp - min(distinct) > MAX_I64:
+            raise ValueError("timestamps too far apart")
         if len(distinct) > 1:
             table = {timestamp: varint.encoded(timestamp - base_timestamp) for timestamp in distinct}
             times = list(map(table.__getitem__, timestamps))
@@ -250,6 +255,10 @@ def _records(batch: Buffer, limit: int) -> tuple[BatchHeader, bytes, int]:
     header = read_header(batch)
     if header.size != len(batch):
         raise CorruptBatch(f"a batch of {header.size} bytes in {len(batch)}")
+    if header.count * RECORD_COST > limit:
+        raise CorruptBatch(
+            f"a batch of {header.count} records; the limit of {limit} bytes allows {limit // RECORD_COST}"
+        )
     if not header.attributes & CODEC_MASK:
         return header, batch if type(batch) is bytes else bytes(batch), HEADER_SIZE
     if not header.count and header.size == HEADER_SIZE:
@@ -261,7 +270,8 @@ def _records(batch: Buffer, limit: int) -> tuple[BatchHeader, bytes, int]:
 def decode(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> Columns:
     """The records of one whole batch, offsets absolute.
 
-    `limit`: bytes that a compressed batch may grow to. Raises CorruptBatch for any malformed structure,
+    `limit`: bytes that the records of a compressed batch may grow to, and that any batch's records may take in memory
+    at RECORD_COST each. Raises CorruptBatch for any malformed structure,
     UnsupportedCompression for an unknown codec. The checksum is `check`'s part.
     """
     header, buf, position = _records(batch, limit)

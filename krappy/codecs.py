@@ -66,6 +66,11 @@ def _too_large(limit: int) -> CorruptBatch:
     return CorruptBatch(f"a batch that decompresses to more than {limit} bytes")
 
 
+def _first_guess(data: bytes | memoryview) -> int:
+    """Bytes to set aside for the output before any of it was seen."""
+    return max(1 << 16, 16 * len(data))
+
+
 def _read_gzip(data: bytes | memoryview, limit: int) -> bytes:
     parts: list[bytes] = []
     room = limit
@@ -90,7 +95,7 @@ def _read_gzip(data: bytes | memoryview, limit: int) -> bytes:
 def _write_xerial(data: bytes) -> bytes:
     parts = [_XERIAL_HEADER]
     view = memoryview(data)
-    for start in range(0, len(data), _XERIAL_BLOCK):
+    for start in range(0, max(1, len(data)), _XERIAL_BLOCK):  # no data: an empty block, since some readers want one
         block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK]))
         parts += (len(block).to_bytes(4, "big"), block)
     return b"".join(parts)
@@ -134,16 +139,20 @@ def _read_lz4(data: bytes | memoryview, limit: int) -> bytes:
     rest: bytes | memoryview | None = data
     while rest:  # several frames may follow each other
         engine = lz4.frame.LZ4FrameDecompressor()
+        step = _first_guess(rest)  # the library sets aside as much as it is told that there may be
         try:
-            part = engine.decompress(rest, room + 1)
-        except RuntimeError as error:
+            while not engine.eof:
+                if engine.needs_input and rest is None:
+                    raise CorruptBatch("lz4: cut short")
+                part = engine.decompress(rest or b"", min(step, room + 1))
+                rest = None
+                room -= len(part)
+                if room < 0:
+                    raise _too_large(limit)
+                parts.append(part)
+                step *= 4
+        except (RuntimeError, EOFError) as error:
             raise CorruptBatch(f"lz4: {error}") from None
-        room -= len(part)
-        if room < 0:
-            raise _too_large(limit)
-        if not engine.eof:
-            raise CorruptBatch("lz4: cut short")
-        parts.append(part)
         rest = engine.unused_data
     if not parts:
         raise CorruptBatch("lz4: empty")
@@ -167,7 +176,8 @@ def _read_zstd(data: bytes | memoryview, limit: int) -> bytes:
     claimed = _zstd_content_size(data)
     if claimed is not None and claimed > limit:
         raise _too_large(limit)
-    room = min(limit, claimed if claimed is not None else max(1 << 16, 8 * len(data)))
+    guess = _first_guess(data)  # a claim alone is not worth the memory
+    room = min(limit, guess if claimed is None else min(claimed, guess))
     while True:
         out = bytearray(room)
         try:
@@ -176,7 +186,9 @@ def _read_zstd(data: bytes | memoryview, limit: int) -> bytes:
             if "whole buffer" not in str(error):
                 raise CorruptBatch(f"zstd: {error}") from None
         else:
+            if claimed is not None and size < claimed:  # which libzstd lets pass in places
+                raise CorruptBatch(f"zstd: {size} bytes in a frame that claims {claimed}")
             return bytes(memoryview(out)[:size])
         if room >= limit:
             raise _too_large(limit)
-        room = min(limit, room * 4 + 1024)
+        room = min(limit, max(room * 4, 1 << 16))
