@@ -1,0 +1,190 @@
+"""A connection's life: order, back-pressure, idling, being refused, and a broker that stops gracefully."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from krappy import batch, errors
+from krappy.testing.running import RunningBroker, run_broker
+from krappy.wire import messages as m
+from krappy.wire.frames import ERROR, HEADER, FrameReader
+from krappy.wire.messages import read_error, take_id, unpack
+from tests.handlers.raw import Raw
+
+
+def test_a_silent_connection_is_closed_and_says_why(tmp_path: Path) -> None:
+    with run_broker(tmp_path, durability="os", idle_timeout_ms=200) as broker, Raw(broker.address) as raw:
+        raw.call(m.Ping())
+        with pytest.raises(errors.RequestTimeout):
+            raw.receive(0)
+        with pytest.raises(EOFError):
+            raw.receive(0)
+
+
+def test_every_message_extends_the_idle_timeout(tmp_path: Path) -> None:
+    with run_broker(tmp_path, durability="os", idle_timeout_ms=1500) as broker, Raw(broker.address) as raw:
+        raw.producer("t")
+        consumer = raw.call(m.ConsumerRegistration(["t"]))
+        for _ in range(20):
+            raw.call(m.Poll(consumer.handle, max_wait=100))
+        assert raw.call(m.Ping()).cluster
+
+
+def test_connections_beyond_the_limit_are_told_so(tmp_path: Path) -> None:
+    with run_broker(tmp_path, durability="os", max_connections=2) as broker:
+        with Raw(broker.address) as one, Raw(broker.address) as two:
+            one.call(m.Ping())
+            two.call(m.Ping())
+            with Raw(broker.address) as three, pytest.raises(errors.Overloaded):
+                three.receive(0)
+        for _ in range(200):
+            with Raw(broker.address) as again:
+                try:
+                    again.call(m.Ping())
+                    break
+                except (errors.Overloaded, OSError, EOFError):
+                    continue
+        else:
+            pytest.fail("closed connections still count")
+
+
+@pytest.mark.parametrize("size", [0, 3])
+def test_an_impossible_size_ends_the_connection(tmp_path: Path, size: int) -> None:
+    with run_broker(tmp_path, durability="os") as broker, Raw(broker.address) as raw:
+        raw.socket.sendall(size.to_bytes(4, "big") + b"\0\0\0\0")
+        with pytest.raises(errors.ProtocolError):
+            raw.receive(0)
+        with pytest.raises(EOFError):
+            raw.receive(0)
+
+
+def test_a_frame_over_the_limit_ends_the_connection_before_it_is_read(tmp_path: Path) -> None:
+    with run_broker(tmp_path, durability="os", max_frame_bytes=100_000) as broker, Raw(broker.address) as raw:
+        raw.socket.sendall(HEADER.pack(2**31, 3))
+        with pytest.raises(errors.FrameTooLarge):
+            raw.receive(0)
+        with pytest.raises(EOFError):
+            raw.receive(0)
+
+
+def test_a_connection_that_ends_inside_a_frame_is_told_so(tmp_path: Path) -> None:
+    with run_broker(tmp_path, durability="os") as broker, Raw(broker.address) as raw:
+        raw.socket.sendall(HEADER.pack(100, 22) + b"half")
+        raw.socket.shutdown(socket.SHUT_WR)
+        with pytest.raises(errors.ProtocolError, match="inside a frame"):
+            raw.receive(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (22, b"\xc1"),
+        (22, b"\x93\x01\x02\x03"),
+        (22, b"\x80"),
+        (22, b"\x81\xa2id\xa1x"),
+        (99, b"\x81\xa2id\x07"),
+        (0x80000001, b"\x81\xa2id\x07"),
+        (22, b"\x82\xa2id\x07\xa4more\x01"),
+        (4, b"\x81\xa2id\x07"),
+        (22, b"\x91" * 5000),
+    ],
+)
+def test_a_bad_body_gets_an_error_and_the_connection_lives(tmp_path: Path, kind: int, body: bytes) -> None:
+    with run_broker(tmp_path, durability="os") as broker, Raw(broker.address) as raw:
+        raw.socket.sendall(HEADER.pack(len(body) + 4, kind) + body)
+        reader = FrameReader()
+        while True:
+            reader.feed(raw.socket.recv(65536))
+            if frames := list(reader.frames()):
+                break
+        ((answered, text),) = frames
+        assert answered == ERROR
+        values = unpack(text)
+        take_id(values)
+        assert isinstance(read_error(values), errors.ProtocolError | errors.InvalidRequest)
+        assert raw.call(m.Ping()).cluster
+
+
+def test_a_large_frame_arrives_in_any_pieces(tmp_path: Path) -> None:
+    with run_broker(tmp_path, durability="os") as broker, Raw(broker.address) as raw:
+        handle = raw.producer("t").handle
+        data = batch.encode([None], [b"x" * 900_000], timestamps=1)
+        frames = b"".join(m.Batch(handle, 0, data).frame(1000 + n) for n in range(3))
+        raw.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        cuts = [0, 3, 7, 8, 9, 100, 65_000, 300_000, 899_999, 900_080, 900_200, 1_900_000, len(frames)]
+        for start, stop in zip(cuts, cuts[1:], strict=False):
+            raw.socket.sendall(frames[start:stop])
+        assert [raw.receive(1000 + n).offset for n in range(3)] == [0, 1, 2]
+
+
+def test_a_stopping_broker_answers_what_is_in_flight(tmp_path: Path) -> None:
+    """Publishes that reached it are acknowledged and on disk; a long poll ends at once; the folder is left clean."""
+    count = 300
+    with Stopped(tmp_path / "data") as stopped, Raw(stopped.broker.address) as raw:
+        handle = raw.producer("t").handle
+        consumer = raw.call(m.ConsumerRegistration(["t"], start="latest"))
+        ids = [raw.send(m.Message(handle, b"%d" % n)) for n in range(count)]
+        raw.receive(ids[0])
+        waiting = raw.send(m.Poll(consumer.handle, max_wait=60_000))
+        while raw.receive(waiting).parts:
+            waiting = raw.send(m.Poll(consumer.handle, max_wait=60_000))
+            if not ids:
+                continue
+            for id in ids[1:]:
+                raw.receive(id)
+            ids = []
+            stopped.stop()
+    with run_broker(tmp_path / "data") as broker, Raw(broker.address) as raw:
+        assert raw.call(m.Offsets("t", "latest")).offsets == [[0, count]]
+
+
+class Stopped:
+    """A broker that can be stopped while its clients are still there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stop = threading.Event()
+        self._ready = threading.Event()
+        self.broker: RunningBroker
+
+    def _run(self) -> None:
+        with run_broker(self._folder) as self.broker:
+            self._ready.set()
+            self._stop.wait(60)
+
+    def __enter__(self) -> Stopped:
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._ready.wait(30)
+        return self
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+
+def test_a_peer_that_never_reads_stops_being_read(tmp_path: Path) -> None:
+    """Answers pile up to a bound, then the broker takes no more requests of that peer; another one is served."""
+    with run_broker(tmp_path, durability="os") as broker, Raw(broker.address) as good, Raw(broker.address) as greedy:
+        handle = good.producer("t").handle
+        for _ in range(8):
+            good.call(m.Batch(handle, 0, batch.encode([None], [b"x" * 1_000_000], timestamps=1)))
+        consumer = greedy.call(m.ConsumerRegistration(["t"]))
+        greedy.socket.settimeout(2)
+        sent = 0
+        request = m.Seek(consumer.handle, "t", 0, "earliest").frame(1) + m.Poll(consumer.handle).frame(2)
+        with pytest.raises(TimeoutError):
+            for _ in range(1_000_000):
+                greedy.socket.sendall(request)
+                sent += 1
+        assert sent > 0
+        assert good.call(m.Ping()).cluster
+        assert good.call(m.Offsets("t", "latest")).offsets == [[0, 8]]
