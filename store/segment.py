@@ -10,7 +10,7 @@ import contextlib
 import struct
 from pathlib import Path
 
-from krappy.batch import HEADER_SIZE, check, decode, read_header
+from krappy.batch import HEADER_SIZE, BatchHeader, check, decode, read_header
 from krappy.core.retention import SegmentInfo
 from krappy.errors import CorruptBatch
 from krappy.store.disk import Buffer, Disk, File
@@ -333,8 +333,19 @@ class Segment:
 
     def batch_size(self, position: int) -> int:
         """Bytes of the batch at `position`. Raises CorruptBatch, OSError."""
+        return self._header(position).size
+
+    def end_below(self, limit: int) -> int:
+        """Where the batches with base offsets below `limit` end. Raises CorruptBatch, OSError."""
+        position, _ = self.find(limit - 1)
+        if position >= self.size:
+            return position
+        header = self._header(position)
+        return position + header.size if header.base_offset < limit else position
+
+    def _header(self, position: int) -> BatchHeader:
         try:
-            return read_header(self.handle().file.pread(HEADER_SIZE, position)).size
+            return read_header(self.handle().file.pread(HEADER_SIZE, position))
         except CorruptBatch as error:
             raise self.corrupt(position, error.text) from None
 

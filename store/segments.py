@@ -74,7 +74,7 @@ class Segments:
                 break
             size = segment.size
             position, _ = segment.find(offset)
-            until = segment.find(stop)[0] if stop < segment.next_offset else size
+            until = segment.end_below(stop) if stop < segment.next_offset else size
             if position < until:
                 length = min(max_bytes, until - position)
                 if not places:

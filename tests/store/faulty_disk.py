@@ -1,0 +1,229 @@
+"""A disk in memory that loses power, fills up and fails, in the manner of LevelDB's `fault_injection_test.cc`.
+
+What a program wrote is there for it to read at once. After `crash()` a file has what it had at its last
+`fdatasync`, plus whatever `keep` decides of the writes since, and a folder has the names that it had at its last
+`fsync_dir`, plus whatever `keep` decides of the renames, creations and removals since, in the order they were made
+(ext4's journal keeps them in order; so a prefix survives).
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from krappy.store.disk import Buffer, Disk, File
+
+PAGE = 512
+
+
+class Inode:
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.synced = b""
+
+    def written(self) -> list[int]:
+        """The pages that differ from what is synced."""
+        pages = range(0, max(len(self.data), len(self.synced)), PAGE)
+        return [at for at in pages if self.data[at : at + PAGE] != self.synced[at : at + PAGE]]
+
+
+class Keep:
+    """What a crash leaves of what was not synced. This one: nothing."""
+
+    def names(self, operations: int) -> int:
+        """How many of the folder operations since the last sync of the folder survive."""
+        return 0
+
+    def size(self, synced: int, written: int) -> int:
+        """The length of a file of which more, or less, had been written than synced."""
+        return synced
+
+    def page(self) -> bool:
+        """Whether a page that was written and not synced survives; else it is as it was, or zeros."""
+        return False
+
+
+class Everything(Keep):
+    """A killed process, not a lost power: the kernel still has it all."""
+
+    def names(self, operations: int) -> int:
+        return operations
+
+    def size(self, synced: int, written: int) -> int:
+        return written
+
+    def page(self) -> bool:
+        return True
+
+
+class FaultyFile(File):
+    __slots__ = ("disk", "inode")
+
+    def __init__(self, disk: FaultyDisk, path: Path, inode: Inode) -> None:
+        super().__init__(path, -1)
+        self.disk = disk
+        self.inode = inode
+
+    def pread(self, size: int, position: int) -> bytes:
+        self.disk.alive()
+        return bytes(self.inode.data[position : position + size])
+
+    def pread_nowait(self, size: int, position: int) -> Buffer:
+        self.disk.alive()
+        cached = self.disk.cached(size)
+        if not cached:
+            raise BlockingIOError(errno.EAGAIN, "not in the cache")
+        return memoryview(self.inode.data[position : position + cached])
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        data = b"".join(buffers)
+        room = self.disk.room
+        some = data if room is None else data[: max(0, room)]
+        self.disk.operation(f"write {self.path.name}")
+        if room is not None:
+            self.disk.room = room - len(some)
+        held = self.inode.data
+        if len(held) < position:
+            held += bytes(position - len(held))
+        held[position : position + len(some)] = some
+        if len(some) < len(data):
+            raise OSError(errno.ENOSPC, "No space left on device", str(self.path))
+
+    def truncate(self, size: int) -> None:
+        self.disk.operation(f"truncate {self.path.name}")
+        data = self.inode.data
+        if self.disk.room is not None and size < len(data):
+            self.disk.room += len(data) - size
+        del data[size:]
+        data += bytes(size - len(data))
+
+    def size(self) -> int:
+        return len(self.inode.data)
+
+    def fdatasync(self) -> None:
+        self.disk.operation(f"fdatasync {self.path.name}")
+        if self.disk.sync_fails:
+            raise OSError(errno.EIO, "Input/output error", str(self.path))
+        self.inode.synced = bytes(self.inode.data)
+
+    def close(self) -> None:
+        pass
+
+
+class PowerLoss(BaseException):
+    """The machine is off: whoever meets this is not there any more. No handler for errors may catch it."""
+
+
+class FaultyDisk(Disk):
+    def __init__(self) -> None:
+        self.names_now: dict[Path, Inode] = {}
+        self.names_synced: dict[Path, Inode] = {}
+        self.journal: list[tuple[Path, Callable[[dict[Path, Inode]], object]]] = []
+        self.room: int | None = None  # bytes until the disk is full
+        self.sync_fails = False
+        self.refuses: Callable[[str], bool] = lambda name: False  # an operation that raises EIO
+        self.cached: Callable[[int], int] = lambda size: size  # how many bytes of a read the page cache has
+        self.operations = 0
+        self.dies_at: int | None = None  # the operation that the power does not last for
+        self.log: list[str] = []
+        self.off = False
+
+    # ---------------------------------------------------------------- faults
+
+    def alive(self) -> None:
+        if self.off:
+            raise PowerLoss
+
+    def operation(self, name: str) -> None:
+        """Everything that changes the disk comes through here first."""
+        self.alive()
+        self.log.append(name)
+        if self.dies_at is not None and self.operations >= self.dies_at:
+            self.off = True
+            raise PowerLoss
+        self.operations += 1
+        if self.refuses(name):
+            raise OSError(errno.EIO, "Input/output error", name)
+
+    def crash(self, keep: Keep | None = None) -> None:
+        """Power off, power on."""
+        keep = keep or Keep()
+        names = dict(self.names_synced)
+        for _, change in self.journal[: keep.names(len(self.journal))]:
+            change(names)
+        inodes = {id(inode): inode for inode in names.values()}
+        for inode in inodes.values():
+            _lose(inode, keep)
+        self.names_now, self.names_synced, self.journal = dict(names), dict(names), []
+        self.off, self.dies_at, self.operations, self.log = False, None, 0, []
+
+    # ---------------------------------------------------------------- Disk
+
+    def _change(self, path: Path, change: Callable[[dict[Path, Inode]], object]) -> None:
+        change(self.names_now)
+        self.journal.append((path.parent, change))
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> FaultyFile:
+        self.alive()
+        inode = self.names_now.get(path)
+        if create:
+            self.operation(f"create {path.name}")
+            if inode is None:
+                if self.room == 0:
+                    raise OSError(errno.ENOSPC, "No space left on device", str(path))
+                made = inode = Inode()
+                self._change(path, lambda names: names.__setitem__(path, made))
+            elif self.room is not None:
+                self.room += len(inode.data)
+            inode.data.clear()
+        elif inode is None:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(path))
+        return FaultyFile(self, path, inode)
+
+    def mkdir(self, folder: Path) -> None:
+        self.alive()
+
+    def names(self, folder: Path) -> dict[str, tuple[int, int]]:
+        self.alive()
+        return {path.name: (len(inode.data), 1) for path, inode in self.names_now.items() if path.parent == folder}
+
+    def rename(self, old: Path, new: Path) -> None:
+        self.operation(f"rename {old.name} {new.name}")
+        if old not in self.names_now:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", str(old))
+
+        def change(names: dict[Path, Inode]) -> None:
+            if old in names:
+                names[new] = names.pop(old)
+
+        self._change(old, change)
+
+    def unlink(self, path: Path) -> None:
+        if path in self.names_now:
+            self.operation(f"unlink {path.name}")
+            self._change(path, lambda names: names.pop(path, None))
+
+    def fsync_dir(self, folder: Path) -> None:
+        self.operation("fsync_dir")
+        if self.sync_fails:
+            raise OSError(errno.EIO, "Input/output error", str(folder))
+        self.names_synced = dict(self.names_now)
+        self.journal = []
+
+    def remove_folder(self, folder: Path) -> None:
+        for path in [path for path in self.names_now if path.parent == folder]:
+            self.unlink(path)
+
+
+def _lose(inode: Inode, keep: Keep) -> None:
+    pages = inode.written()
+    size = keep.size(len(inode.synced), len(inode.data)) if len(inode.data) != len(inode.synced) else len(inode.data)
+    left = bytearray(inode.synced[:size])
+    left += bytes(size - len(left))  # a length that was written before the pages: they read as zeros
+    for at in pages:
+        if at < size and keep.page():
+            some = inode.data[at : min(at + PAGE, size)]
+            left[at : at + len(some)] = some
+    inode.data = left
+    inode.synced = bytes(left)
