@@ -1,0 +1,174 @@
+"""Topics, groups and the broker itself: each request written once, each answer as a value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from krappy.clients.link import Link
+from krappy.clients.values import StartAt, start
+from krappy.errors import ProtocolError, UnknownGroup, UnknownTopic
+from krappy.types import TopicPartition
+from krappy.wire import messages
+
+Setting = str | int | float | bool | None
+
+
+class PartitionInfo(NamedTuple):
+    """`applied`: the offset that the view has not folded in yet. Sizes in bytes."""
+
+    partition: int
+    start: int = 0
+    end: int = 0
+    high_watermark: int = 0
+    applied: int = 0
+    size: int = 0
+    segments: int = 0
+
+
+class TopicInfo(NamedTuple):
+    """`config`: what was set for the topic. `settings`: everything in force, defaults too."""
+
+    name: str
+    id: Any
+    config: dict[str, Any]
+    settings: dict[str, Any]
+    partitions: list[PartitionInfo]
+
+
+class MemberInfo(NamedTuple):
+    name: str
+    client: str = ""
+    leased: int = 0
+
+
+class GroupPartition(NamedTuple):
+    """`floor`: every event below is settled. `lag`: events from there to `end`. The rest counts events."""
+
+    topic: str
+    partition: int
+    floor: int = 0
+    end: int = 0
+    lag: int = 0
+    leased: int = 0
+    redelivering: int = 0
+    dead: int = 0
+
+
+class GroupInfo(NamedTuple):
+    group: str
+    kind: str
+    order: str
+    topics: list[str]
+    members: list[MemberInfo]
+    partitions: list[GroupPartition]
+
+    @property
+    def lag(self) -> int:
+        return sum(partition.lag for partition in self.partitions)
+
+
+class Moved(NamedTuple):
+    """What a reset did to one partition of a group."""
+
+    topic: str
+    partition: int
+    old: int
+    new: int
+
+
+async def create_topic(
+    link: Link, topic: str, partitions: int, config: Mapping[str, Setting] | None, if_absent: bool
+) -> bool:
+    request = messages.CreateTopic(topic, partitions, None if config is None else dict(config), if_absent)
+    return (await link.ask(request, messages.TopicCreated, again=if_absent)).created
+
+
+async def alter_topic(link: Link, topic: str, config: Mapping[str, Setting] | None, partitions: int | None) -> None:
+    request = messages.AlterTopic(topic, None if config is None else dict(config), partitions)
+    await link.ask(request, messages.TopicAltered, again=partitions is None)
+
+
+async def delete_topic(link: Link, topic: str) -> None:
+    await link.ask(messages.DeleteTopic(topic), messages.TopicDeleted, again=False)
+
+
+async def topics(link: Link, names: Sequence[str] | None = None) -> list[TopicInfo]:
+    request = messages.DescribeTopics(None if names is None else list(names))
+    described = await link.ask(request, messages.TopicsDescribed)
+    return [_topic(each) for each in described.topics]
+
+
+async def describe(link: Link, topic: str) -> TopicInfo:
+    found = await topics(link, [topic])
+    if not found:
+        raise UnknownTopic(f"there is no topic '{topic}'")
+    return found[0]
+
+
+async def offsets(link: Link, topic: str, at: StartAt) -> dict[int, int]:
+    name, number = start(at)
+    return dict((await link.ask(messages.Offsets(topic, name, number), messages.OffsetsFound)).offsets)
+
+
+async def groups(link: Link) -> list[GroupInfo]:
+    return [_group(each) for each in (await link.ask(messages.Groups(), messages.GroupsFound)).groups]
+
+
+async def group(link: Link, name: str) -> GroupInfo:
+    found = (await link.ask(messages.Groups(name), messages.GroupsFound)).groups
+    if not found:
+        raise UnknownGroup(f"there is no group '{name}'")
+    return _group(found[0])
+
+
+async def reset_group(
+    link: Link, name: str, to: StartAt, topic: str | None, partitions: Sequence[int] | None, dry_run: bool
+) -> list[Moved]:
+    kind, at = start(to)
+    some = None if partitions is None else list(partitions)
+    request = messages.ResetGroup(name, topic, some, kind, at, dry_run)
+    return [Moved(*each) for each in (await link.ask(request, messages.GroupReset)).positions]
+
+
+async def delete_group(link: Link, name: str) -> None:
+    await link.ask(messages.DeleteGroup(name), messages.GroupDeleted, again=False)
+
+
+async def commit(link: Link, name: str, positions: Mapping[TopicPartition, int]) -> None:
+    rows = [(topic, partition, offset) for (topic, partition), offset in positions.items()]
+    await link.ask(messages.Commit(name, rows), messages.Committed)
+
+
+async def positions(link: Link, name: str) -> dict[TopicPartition, int]:
+    found = await link.ask(messages.Positions(name), messages.PositionsFound)
+    return {TopicPartition(topic, partition): offset for topic, partition, offset in found.offsets}
+
+
+async def ping(link: Link) -> messages.Pong:
+    return await link.ask(messages.Ping(), messages.Pong)
+
+
+def _known(cls: Any, values: Any) -> dict[str, Any]:
+    """Those of a map's fields that a class knows: a newer broker may say more."""
+    if type(values) is not dict:
+        raise ProtocolError(f"{values!r:.60} where a map was expected")
+    return {name: values[name] for name in cls._fields if name in values}
+
+
+def _topic(values: Any) -> TopicInfo:
+    known: dict[str, Any] = {"name": "", "id": None, "config": {}, "settings": {}, **_known(TopicInfo, values)}
+    return TopicInfo(**{**known, "partitions": _rows(PartitionInfo, known.get("partitions"))})
+
+
+def _group(values: Any) -> GroupInfo:
+    known: dict[str, Any] = {"group": "", "kind": "", "order": "none", "topics": [], **_known(GroupInfo, values)}
+    members = _rows(MemberInfo, known.get("members"))
+    return GroupInfo(**{**known, "members": members, "partitions": _rows(GroupPartition, known.get("partitions"))})
+
+
+def _rows(cls: Any, rows: Any) -> list[Any]:
+    try:
+        return [cls(**_known(cls, each)) for each in rows or ()]
+    except TypeError:
+        raise ProtocolError(f"a {cls.__name__} that lacks what names it") from None

@@ -1,0 +1,26 @@
+"""Pauses between tries: exponential, with jitter, so that a thousand clients of a restarted broker spread out
+(Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog 2015: "equal jitter")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+FIRST, LONGEST = 0.05, 2.0  # seconds
+
+
+class Backoff:
+    """Doubles from `first` to `longest` seconds; each pause lies between half of that and all of it."""
+
+    def __init__(self, random: Callable[[], float], first: float = FIRST, longest: float = LONGEST) -> None:
+        self._random = random
+        self._first, self._longest = first, longest
+        self._next = first
+
+    def pause(self) -> float:
+        """Seconds to wait before the next try."""
+        pause = self._next
+        self._next = min(self._longest, pause * 2)
+        return pause * (0.5 + self._random() / 2)
+
+    def reset(self) -> None:
+        self._next = self._first

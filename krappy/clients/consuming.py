@@ -1,0 +1,373 @@
+"""What both consumers are made of: a registration that follows the link, the next poll in flight, positions, leases.
+
+- A reader without a group owns its position: after a lost connection it registers again exactly there, so it sees
+  every event once. Its next poll is sent as soon as one is answered, and travels while the caller works.
+- A group member's leases go with its connection. Events that wait here unseen are dropped then, because the broker
+  leases them again, to whoever asks first. Its next poll is sent when the last of what it holds is handed out, so
+  that leases do not run out in a buffer; and what has run out all the same is not handed out any more.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from krappy.clients import events
+from krappy.clients.backoff import Backoff
+from krappy.clients.events import EventBatch
+from krappy.clients.link import Link, Slot
+from krappy.clients.values import StartAt, start
+from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, UnknownHandle
+from krappy.types import Event, TopicPartition
+from krappy.wire import messages
+
+MAX_WAIT = 5_000  # ms that a poll waits at the broker; then it is sent again
+Acknowledged = Event | EventBatch | Iterable[Event]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to read and how. `end`: None (for ever), "now" (the high watermarks found when it opens), or an offset."""
+
+    topics: list[str]
+    group: str | None = None
+    partitions: Sequence[int] | None = None
+    start: StartAt = "earliest"
+    end: str | int | None = None
+    order: str = "none"
+    lease_ms: int = 30_000
+    max_deliveries: int = 10
+    dead_letter: str | None = None
+    max_records: int = 500
+    max_bytes: int = 1 << 20
+
+    def check(self) -> None:
+        """Raises InvalidRequest for what does not go together; the broker checks the rest."""
+        start(self.start)
+        if self.end is not None and self.end != "now" and (type(self.end) is not int or self.end < 0):
+            raise InvalidRequest(f"end={self.end!r}: give 'now', an offset, or None to go on for ever")
+        if self.group is not None and (self.partitions is not None or self.end is not None):
+            raise InvalidRequest("members of a group share all partitions and have no end: no `partitions`, no `end`")
+        if self.max_records < 1 or self.max_bytes < 1 or self.lease_ms < 1:
+            raise InvalidRequest("max_records, max_bytes and lease_ms are at least 1")
+
+    def one(self, topic: str | None) -> str:
+        """The topic meant, when there is only one to mean. Raises InvalidRequest."""
+        if topic is not None:
+            return topic
+        if len(self.topics) != 1:
+            raise InvalidRequest("name the topic: this consumer has several")
+        return self.topics[0]
+
+
+class Consuming:
+    """`next_events` and `next_batch` hand out what polls brought; the rest is about what was handed out."""
+
+    def __init__(self, link: Link, choice: Choice) -> None:
+        choice.check()
+        self.choice = choice
+        self.member: str | None = None
+        self.ends: dict[TopicPartition, int] = {}  # high watermarks when it first registered
+        self.events: Iterator[Event] = iter(())  # of `_current`: not handed out yet
+        self._current: EventBatch | None = None
+        self._pending: deque[EventBatch] = deque()
+        self._link = link
+        self._runtime = link.runtime
+        self._generation = 0
+        self._handle = 0
+        self._fetched: dict[TopicPartition, int] = {}  # where the next poll goes on
+        self._until: dict[TopicPartition, int] | None = None
+        self._poll: Slot | None = None
+        self._expiry = 0.0  # when the leases of what is pending run out
+        self._registering: Any = None
+        self._backoff = Backoff(lambda: 1.0)
+        self._closed = False
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Registers. Raises what the broker says, or ConnectionLost."""
+        await self._registered(self._runtime.now() + self._link.timeout)
+        self._send_poll()
+
+    def close(self) -> None:
+        """Gives everything back at once: a member's leases go to others."""
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(ConnectionLost):
+            self._unregister(self._handle, self._generation)
+        if self._poll is not None:
+            self._poll(ConnectionLost("the consumer is closed"))
+
+    def _unregister(self, handle: int, generation: int) -> None:
+        self._link.post(messages.Unregister(handle), messages.Unregistered, lambda _: None, generation)
+
+    async def _registered(self, deadline: float) -> int:
+        """The generation of a connection on which this consumer is registered."""
+        while True:
+            if self._closed:
+                raise ConnectionLost("this consumer is closed")
+            with self._runtime.lock:
+                if self._generation and self._generation == self._link.generation:
+                    return self._generation
+                others = self._registering
+                if others is None:
+                    mine = self._registering = self._runtime.signal()
+            if others is not None:
+                await others.wait(max(0.0, deadline - self._runtime.now()))
+                if self._runtime.now() >= deadline:
+                    raise ConnectionLost(self._link.trouble)
+                continue
+            try:
+                await self._register(deadline)
+            finally:
+                self._registering = None
+                mine.set()
+
+    async def _register(self, deadline: float) -> None:
+        choice, again = self.choice, bool(self._generation)
+        name, at = start(choice.start)
+        positions = [(tp.topic, tp.partition, offset) for tp, offset in self._fetched.items()]
+        request = messages.ConsumerRegistration(
+            topics=choice.topics,
+            group=choice.group,
+            partitions=None if choice.partitions is None else list(choice.partitions),
+            start=name,
+            start_at=at,
+            positions=positions if again and choice.group is None else None,
+            order=choice.order,
+            lease_ms=choice.lease_ms,
+            max_deliveries=choice.max_deliveries,
+            dead_letter=choice.dead_letter,
+        )
+        generation = await self._link.ready(deadline)
+
+        def abandoned(answer: messages.ConsumerRegistered) -> None:
+            with suppress(ConnectionLost):
+                self._unregister(answer.handle, generation)
+
+        try:
+            answer = await self._link.ask(
+                request,
+                messages.ConsumerRegistered,
+                generation=generation,
+                timeout=max(0.0, deadline - self._runtime.now()),
+                abandoned=abandoned,
+            )
+        except ConnectionLost:
+            if self._link.closed:
+                raise
+            return
+        with self._runtime.lock:
+            self._handle, self._generation = answer.handle, generation
+            self.member = answer.member
+            self._poll = None
+            if choice.group is not None:
+                self._drop()
+            else:
+                self._fetched = {TopicPartition(t, p): offset for t, p, offset in answer.positions}
+            if not again:
+                self.ends = {TopicPartition(t, p): offset for t, p, offset in answer.ends}
+                if choice.end == "now":
+                    self._until = self.ends
+                elif isinstance(choice.end, int):
+                    self._until = dict.fromkeys(self._fetched, choice.end)
+
+    # --- events out ---------------------------------------------------------------------------------------------
+
+    async def next_batch(self, seconds: float | None = None) -> EventBatch | None:
+        """The next events of one partition; an empty batch when none came for `seconds`; None at the end."""
+        left, self.events = list(self.events), iter(())
+        if left:
+            first = len(self._current) - len(left) if self._current is not None else 0
+            batch = self._current.cut(first, first + len(left)) if self._current is not None else None
+            self._current = None
+            return batch
+        deadline = None if seconds is None else self._runtime.now() + seconds
+        while True:
+            if self._pending and self.choice.group is not None and self._runtime.now() >= self._expiry:
+                self._drop()
+            if self._pending:
+                batch = self._pending.popleft()
+                if not self._pending and self._poll is None:
+                    self._send_poll()
+                return batch
+            if self._finished():
+                return None
+            if not await self._fetch(deadline):
+                return EventBatch("", 0, (), (), (), ())
+
+    async def next_events(self, seconds: float | None = None) -> bool:
+        """Whether there are more: `events` then goes over them, nothing when none came for `seconds`."""
+        batch = await self.next_batch(seconds)
+        if batch is None:
+            return False
+        self._current = batch
+        self.events = iter(batch.events())
+        return True
+
+    @property
+    def waiting(self) -> int:
+        """Events that can be handed out without waiting for anything."""
+        return operator.length_hint(self.events)
+
+    def _finished(self) -> bool:
+        until = self._until
+        return until is not None and all(offset >= until.get(tp, 0) for tp, offset in self._fetched.items())
+
+    async def _fetch(self, deadline: float | None) -> bool:
+        """Waits for the poll in flight, and takes what it brought, which may be nothing. False at the deadline."""
+        now = self._runtime.now()
+        patience = now + self._link.timeout if deadline is None else max(deadline, now)
+        try:
+            await self._registered(patience)
+        except ConnectionLost:
+            if self._closed or self._link.closed or deadline is None:
+                raise
+            return False
+        poll = self._poll or self._send_poll()
+        if poll is None:
+            return True  # the connection was lost meanwhile
+        if not await poll.wait(None if deadline is None else max(0.0, deadline - self._runtime.now())):
+            return False
+        if self._poll is poll:
+            self._poll = None
+        result = poll.result
+        if isinstance(result, messages.Polled):
+            self._backoff.reset()
+            self._take(result)
+            if self.choice.group is None or not self._pending:
+                self._send_poll()
+            await self._runtime.checkpoint()
+        elif isinstance(result, ConnectionLost) and not self._closed:
+            pass
+        elif isinstance(result, UnknownHandle) and not self._closed:
+            self._generation = 0 if self.choice.group is not None else self._generation
+            raise result
+        elif isinstance(result, KrappyError) and result.retriable and not self._closed:
+            await self._runtime.sleep(self._backoff.pause())
+        else:
+            raise result
+        return True
+
+    def _send_poll(self) -> Slot | None:
+        if self._closed or self._finished():
+            return None
+        slot = Slot(self._runtime.signal())
+        request = messages.Poll(self._handle, self.choice.max_records, self.choice.max_bytes, MAX_WAIT)
+        try:
+            self._link.post(request, messages.Polled, slot, self._generation)
+        except ConnectionLost:
+            return None
+        self._poll = slot
+        return slot
+
+    def _take(self, polled: messages.Polled) -> None:
+        if self.choice.group is not None:
+            self._expiry = self._runtime.now() + self.choice.lease_ms / 1000
+            self._take_leased(polled)
+            return
+        for topic, partition, first, _, records in polled.parts:
+            tp = TopicPartition(topic, partition)
+            if self._fetched.get(tp) != first:
+                continue  # polled before a seek that has been answered since
+            end = None if self._until is None else self._until.get(tp)
+            batches, self._fetched[tp] = events.read(topic, partition, records, first, end)
+            self._pending.extend(batches)
+
+    def _take_leased(self, polled: messages.Polled) -> None:
+        leases: dict[TopicPartition, list[tuple[int, int, int]]] = {}
+        for topic, partition, first, last, deliveries in polled.leases or ():
+            leases.setdefault(TopicPartition(topic, partition), []).append((first, last, deliveries))
+        half = max(1, self.choice.max_records // 2)
+        for topic, partition, first, _, records in polled.parts:
+            mine = leases.get(TopicPartition(topic, partition), [])
+            batches, _ = events.read(topic, partition, records, first, None)
+            for batch in batches:
+                for some in events.leased(batch, mine):
+                    self._pending.extend(some.cut(row, row + half) for row in range(0, len(some), half))
+
+    def _drop(self) -> None:
+        self._pending.clear()
+        self.events = iter(())
+        self._current = None
+
+    # --- what was handed out ------------------------------------------------------------------------------------
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """The offset of the next event to be handed out, by partition. Without a group only."""
+        found = dict(self._fetched)
+        for batch in reversed(self._pending):
+            found[TopicPartition(batch.topic, batch.partition)] = batch.offsets[0]
+        left, current = operator.length_hint(self.events), self._current
+        if left and current is not None:
+            found[TopicPartition(current.topic, current.partition)] = current.offsets[-left]
+        return found
+
+    async def seek(self, topic: str, partition: int, to: StartAt) -> int:
+        """Goes on from another offset of a partition, which is returned. Raises OffsetOutOfRange, UnknownTopic."""
+        if self.choice.group is not None:
+            raise InvalidRequest("a group's position is shared: reset the group instead")
+        name, at = start(to)
+        deadline = self._runtime.now() + self._link.timeout
+        while True:
+            generation = await self._registered(deadline)
+            request = messages.Seek(self._handle, topic, partition, name, at)
+            left = max(0.0, deadline - self._runtime.now())
+            try:
+                sought = await self._link.ask(request, messages.Sought, generation=generation, timeout=left)
+            except ConnectionLost:
+                if self._link.closed or self._runtime.now() >= deadline:
+                    raise
+                continue
+            break
+        tp = TopicPartition(topic, partition)
+        self._fetched[tp] = sought.offset
+        self._pending = deque(b for b in self._pending if (b.topic, b.partition) != tp)
+        if self._current is not None and (self._current.topic, self._current.partition) == tp:
+            self.events, self._current = iter(()), None
+        return sought.offset
+
+    async def settle(self, kind: type[Any], acknowledged: Acknowledged, **fields: Any) -> None:
+        """Ack, Nack or Extend. Raises LeaseLost when another member has some of the events by now.
+
+        After a lost connection it is said again under the new name: the broker takes a late ack for events that
+        nobody was given in the meantime, and says LeaseLost for the others.
+        """
+        if self.choice.group is None:
+            raise InvalidRequest("only members of a group acknowledge events; a reader without one just goes on")
+        ranges = _ranges(acknowledged)
+        if not ranges:
+            return
+        answer = {messages.Ack: messages.Acked, messages.Nack: messages.Nacked}.get(kind, messages.Extended)
+        deadline = self._runtime.now() + self._link.timeout
+        while True:
+            generation = await self._registered(deadline)
+            left = max(0.0, deadline - self._runtime.now())
+            try:
+                await self._link.ask(kind(self._handle, ranges, **fields), answer, generation=generation, timeout=left)
+                return
+            except ConnectionLost:
+                if self._link.closed or self._runtime.now() >= deadline:
+                    raise
+
+
+def _ranges(acknowledged: Acknowledged) -> list[tuple[str, int, int, int]]:
+    """Events as (topic, partition, first, last) without holes."""
+    if isinstance(acknowledged, EventBatch):
+        return [(acknowledged.topic, acknowledged.partition, first, last) for first, last in acknowledged.spans()]
+    if isinstance(acknowledged, Event):
+        return [(acknowledged.topic, acknowledged.partition, acknowledged.offset, acknowledged.offset)]
+    offsets: dict[tuple[str, int], list[int]] = {}
+    for event in acknowledged:
+        offsets.setdefault((event.topic, event.partition), []).append(event.offset)
+    return [
+        (topic, partition, first, last)
+        for (topic, partition), some in offsets.items()
+        for first, last in events.spans(sorted(set(some)))
+    ]

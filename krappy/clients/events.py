@@ -1,0 +1,147 @@
+"""Events as a poll brings them, pure: record batches to columns, cut to what is meant for this reader."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, repeat
+from typing import Any
+
+from krappy import batch as record_batch
+from krappy.batch import Columns
+from krappy.types import Event, Headers
+
+_event: Any = partial(tuple.__new__, Event)  # without Event's own checking of how many fields there are
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events of one partition by columns, all of one length: the fast path, with no object for each event.
+
+    `offsets` may be a range. `headers` None: no event has any. `deliveries` counts from 1; only a group raises it.
+    """
+
+    topic: str
+    partition: int
+    offsets: Sequence[int]
+    timestamps: Sequence[int]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers] | None = None
+    deliveries: int = 1
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def events(self) -> list[Event]:
+        """The same, an object for each."""
+        headers: Iterable[Headers] = repeat(()) if self.headers is None else self.headers
+        rows = zip(
+            repeat(self.topic),
+            repeat(self.partition),
+            self.offsets,
+            self.timestamps,
+            self.keys,
+            self.values,
+            headers,
+            repeat(self.deliveries),
+            strict=False,
+        )
+        return list(map(_event, rows))
+
+    def spans(self) -> list[Span]:
+        """The offsets as (first, last) of runs without a hole."""
+        return spans(self.offsets)
+
+    def cut(self, first: int, last: int) -> EventBatch:
+        """Rows `first` to before `last`."""
+        if first == 0 and last == len(self.values):
+            return self
+        return EventBatch(
+            self.topic,
+            self.partition,
+            self.offsets[first:last],
+            self.timestamps[first:last],
+            self.keys[first:last],
+            self.values[first:last],
+            None if self.headers is None else self.headers[first:last],
+            self.deliveries,
+        )
+
+
+def spans(offsets: Iterable[int]) -> list[Span]:
+    """Ascending offsets as runs without a hole."""
+    if isinstance(offsets, range):
+        return [(offsets.start, offsets.stop - 1)] if offsets else []
+    found: list[Span] = []
+    first = last = None
+    for offset in offsets:
+        if last is None or offset != last + 1:
+            if first is not None and last is not None:
+                found.append((first, last))
+            first = offset
+        last = offset
+    if first is not None and last is not None:
+        found.append((first, last))
+    return found
+
+
+def read(topic: str, partition: int, records: bytes, first: int, end: int | None) -> tuple[list[EventBatch], int]:
+    """The events of a part from offset `first` on, before `end`; and the offset after the last batch looked at.
+
+    Raises CorruptBatch. Batches are whole, so one may begin below `first`.
+    """
+    found: list[EventBatch] = []
+    following = first
+    for header, view in record_batch.split(records):
+        if end is not None and header.base_offset >= end:
+            return found, end
+        following = max(following, header.next_offset)
+        if header.is_control or not header.count:
+            continue
+        batch = _of(topic, partition, record_batch.decode(view))
+        if header.base_offset < first or (end is not None and header.next_offset > end):
+            begin = bisect_left(batch.offsets, first)
+            stop = len(batch) if end is None else bisect_left(batch.offsets, end)
+            batch = batch.cut(begin, max(begin, stop))
+        if len(batch):
+            found.append(batch)
+    return found, following if end is None else min(following, end)
+
+
+def leased(batch: EventBatch, leases: Sequence[tuple[int, int, int]]) -> Iterator[EventBatch]:
+    """The events of a batch that are leased: (first offset, last offset, deliveries) each, ascending."""
+    runs: dict[int, list[Span]] = {}
+    for first, last, deliveries in leases:
+        begin, end = bisect_left(batch.offsets, first), bisect_right(batch.offsets, last)
+        if begin == end:
+            continue
+        some = runs.setdefault(deliveries, [])
+        if some and some[-1][1] == begin:
+            some[-1] = (some[-1][0], end)
+        else:
+            some.append((begin, end))
+    for deliveries, some in runs.items():
+        rows = batch.cut(*some[0]) if len(some) == 1 else _join([batch.cut(*span) for span in some])
+        yield rows if deliveries == 1 else replace(rows, deliveries=deliveries)
+
+
+def _join(batches: list[EventBatch]) -> EventBatch:
+    return EventBatch(
+        batches[0].topic,
+        batches[0].partition,
+        list(chain.from_iterable(batch.offsets for batch in batches)),
+        list(chain.from_iterable(batch.timestamps for batch in batches)),
+        list(chain.from_iterable(batch.keys for batch in batches)),
+        list(chain.from_iterable(batch.values for batch in batches)),
+        None if batches[0].headers is None else list(chain.from_iterable(batch.headers or () for batch in batches)),
+    )
+
+
+def _of(topic: str, partition: int, columns: Columns) -> EventBatch:
+    return EventBatch(
+        topic, partition, columns.offsets, columns.timestamps, columns.keys, columns.values, columns.headers
+    )

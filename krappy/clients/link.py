@@ -1,0 +1,291 @@
+"""A connection to a broker that is made again whenever it is lost, and the requests that survive that.
+
+What is sent again, and what is not: `ask` repeats a request when the broker answers with a retriable error (it was
+not applied then), and, with `again`, when the connection was lost after the request had been sent (it may have been
+applied: right for reads, and for whatever does nothing the second time). All tries together take `timeout` at most.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from krappy.clients.backoff import Backoff
+from krappy.clients.conversation import Conversation, Reply
+from krappy.clients.runtime import Runtime, Signal, Stream
+from krappy.clients.values import Address
+from krappy.errors import ConnectionLost, KrappyError, RequestTimeout
+from krappy.wire.messages import Answer, Ping, Pong, Request
+
+A = TypeVar("A", bound=Answer)
+GREETING_SECONDS = 10.0  # for a connection to be made, and for a first answer on it
+BACKLOG = 1 << 20  # bytes waiting for the socket from which on large senders hold back
+
+
+class Slot:
+    """A reply that someone waits for. Waiting may be cancelled and begun again."""
+
+    __slots__ = ("_signal", "instead", "result")
+
+    def __init__(self, signal: Signal) -> None:
+        self._signal = signal
+        self.instead: Callable[[Any], None] | None = None  # gets an answer that nobody waits for any more
+        self.result: Any = None
+
+    def __call__(self, result: Any) -> None:
+        self.result = result
+        self._signal.set()
+        if self.instead is not None and isinstance(result, Answer):
+            self.instead(result)
+
+    def is_set(self) -> bool:
+        return self._signal.is_set()
+
+    async def wait(self, seconds: float | None = None) -> bool:
+        return await self._signal.wait(seconds)
+
+
+class Link:
+    """`timeout` seconds bound one operation; `keepalive` is how often a silent peer is asked whether it lives."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        address: Address,
+        random: Callable[[], float],
+        timeout: float = 30.0,
+        keepalive: float = 30.0,
+    ) -> None:
+        self.runtime = runtime
+        self.address = address
+        self.timeout = timeout
+        self.generation = 0  # counts the connections made; a handle is good for one of them
+        self.pong: Pong | None = None  # what the broker last said of itself
+        self._keepalive = keepalive
+        self._backoff = Backoff(random)
+        self._random = random
+        self._ids = itertools.count(1)  # never used twice, so that a late `forget` hits nobody else
+        self._stream: Stream | None = None
+        self._conversation: Conversation | None = None  # while requests may be sent
+        self._up = runtime.signal()  # set while they may
+        self._tried = runtime.signal()  # the first try is over
+        self._closing = runtime.signal()
+        self._paused: Signal | None = None
+        self.trouble = ""  # why there is no connection
+
+    # --- life ---------------------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Connects. Raises ConnectionLost when nothing answers at the address now: only later losses are healed."""
+        self.runtime.spawn(self._keep, f"krappy link to {self.address}")
+        await self._tried.wait()
+        if self._conversation is None:
+            trouble = self.trouble
+            self.close()
+            raise ConnectionLost(trouble, address=str(self.address))
+
+    def close(self) -> None:
+        """Ends it; whoever waits gets ConnectionLost."""
+        with self.runtime.lock:
+            self.trouble = "the client is closed"
+            self._closing.set()
+            if self._stream is not None:
+                self._stream.end()
+            self._lost(self.trouble)
+            self._up.set()
+            if self._paused is not None:
+                self._paused.set()
+
+    @property
+    def closed(self) -> bool:
+        return self._closing.is_set()
+
+    def pause(self) -> None:
+        """Stops reading, so that the broker meets back-pressure. For a connection with a single user."""
+        if self._paused is None:
+            self._paused = self.runtime.signal()
+
+    def resume(self) -> None:
+        paused, self._paused = self._paused, None
+        if paused is not None:
+            paused.set()
+
+    async def _keep(self) -> None:
+        while not self.closed:
+            try:
+                stream = await self.runtime.dial(self.address.host, self.address.port, GREETING_SECONDS)
+            except OSError as error:
+                self.trouble = _no_broker(self.address, error)
+            else:
+                try:
+                    await self._converse(stream)
+                finally:
+                    stream.close()
+                    self._lost(self.trouble)
+            self._tried.set()
+            if not self.closed:
+                await self._closing.wait(self._backoff.pause())
+
+    async def _converse(self, stream: Stream) -> None:
+        """Reads until the connection is lost."""
+        conversation = Conversation(self._ids)
+        with self.runtime.lock:
+            if self.closed:
+                return
+            self._stream = stream
+        pinged = True
+        greeting_ends = self.runtime.now() + GREETING_SECONDS
+        self.trouble = f"the connection to {self.address} was lost"
+        try:
+            self._ping(conversation, stream)
+            while True:
+                if self._paused is not None:
+                    await self._paused.wait()
+                greeted = self._conversation is conversation
+                data = await stream.receive(self._keepalive if greeted else greeting_ends - self.runtime.now())
+                if data:
+                    pinged = False
+                    conversation.receive(data)
+                elif data is not None:
+                    self.trouble = f"the broker at {self.address} closed the connection"
+                    return
+                elif pinged or not greeted:
+                    self.trouble = f"{self.address} accepts connections but does not answer"
+                    return
+                elif self._paused is None:
+                    pinged = True
+                    self._ping(conversation, stream)
+        except OSError as error:
+            self.trouble = f"the connection to {self.address} was lost ({_reason(error)})"
+        except KrappyError as error:
+            self.trouble = f"what listens at {self.address} does not speak Krappy's protocol: {error}"
+
+    def _ping(self, conversation: Conversation, stream: Stream) -> None:
+        def answered(pong: Any) -> None:
+            if not isinstance(pong, Pong):
+                return
+            with self.runtime.lock:
+                self.pong = pong
+                conversation.allow(pong.max_frame)
+                if self._stream is stream and not self.closed and self._conversation is not conversation:
+                    self._conversation = conversation
+                    self.generation += 1
+                    self._backoff.reset()
+                    self._up.set()
+                    self._tried.set()
+
+        _, data = conversation.ask(Ping(), Pong, answered)
+        stream.send(data)
+
+    def _lost(self, why: str) -> None:
+        with self.runtime.lock:
+            conversation, self._conversation = self._conversation, None
+            self._stream = None
+            if self._up.is_set() and not self.closed:
+                self._up = self.runtime.signal()
+        if conversation is not None:
+            conversation.end(lambda: ConnectionLost(why, address=str(self.address)))
+
+    # --- requests -----------------------------------------------------------------------------------------------
+
+    def post(self, request: Request, answer: type[Answer], reply: Reply, generation: int | None = None) -> int:
+        """Sends now; `reply` will be called with the answer or an error. The request's id, for `forget`.
+
+        Raises ConnectionLost, having sent nothing, when there is no connection, or not that of `generation`.
+        """
+        with self.runtime.lock:
+            conversation, stream = self._conversation, self._stream
+            if conversation is None or stream is None or generation not in (None, self.generation):
+                raise ConnectionLost(self.trouble, address=str(self.address))
+            id, data = conversation.ask(request, answer, reply)
+        try:
+            stream.send(data)
+        except OSError:
+            stream.end()  # its reader then ends the conversation, and with it this request
+        return id
+
+    def forget(self, id: int) -> None:
+        with self.runtime.lock:
+            if self._conversation is not None:
+                self._conversation.forget(id)
+
+    async def ready(self, deadline: float) -> int:
+        """Waits for a connection; its generation. Raises ConnectionLost at the deadline, or when closed."""
+        while True:
+            up = self._up
+            with self.runtime.lock:
+                if self._conversation is not None:
+                    return self.generation
+            left = deadline - self.runtime.now()
+            if self.closed or left <= 0 or not await up.wait(left):
+                raise ConnectionLost(self.trouble, address=str(self.address))
+
+    async def ask(
+        self,
+        request: Request,
+        answer: type[A],
+        *,
+        again: bool = True,
+        generation: int | None = None,
+        timeout: float | None = None,
+        abandoned: Callable[[A], None] | None = None,
+    ) -> A:
+        """The answer to a request. With `generation`, only on that connection, and never sent again after its loss.
+
+        `timeout` in seconds; None: the link's own. `abandoned` gets an answer that comes after its asker was cancelled
+        or gave up, to undo what it stands for. Raises the broker's error, ConnectionLost, RequestTimeout.
+        """
+        seconds = self.timeout if timeout is None else timeout
+        deadline = self.runtime.now() + seconds
+        backoff = Backoff(self._random)
+        while True:
+            on = await self.ready(deadline) if generation is None else generation
+            slot = Slot(self.runtime.signal())
+            try:
+                id = self.post(request, answer, slot, on)
+            except ConnectionLost:
+                if generation is None and not self.closed:
+                    continue
+                raise
+            answered = False
+            try:
+                answered = await slot.wait(max(0.0, deadline - self.runtime.now()))
+            finally:
+                if not answered:
+                    slot.instead = abandoned
+                    if abandoned is None:
+                        self.forget(id)
+            if not answered:
+                raise RequestTimeout(
+                    f"no answer to {type(request).__name__} in {seconds:g} s", address=str(self.address)
+                )
+            result = slot.result
+            if isinstance(result, answer):
+                return result
+            error: KrappyError = result
+            if isinstance(error, ConnectionLost):
+                if not again or generation is not None or self.closed:
+                    raise error
+            elif error.retriable and self.runtime.now() < deadline:
+                pause = min(backoff.pause(), deadline - self.runtime.now())
+                await self.runtime.sleep(max(0.0, pause))
+            else:
+                raise error
+
+    async def drained(self) -> None:
+        """Waits while much of what was posted is still here, so that small requests find their way between."""
+        stream = self._stream
+        if stream is not None and stream.backlog > BACKLOG:
+            await stream.drained()
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__
+
+
+def _no_broker(address: Address, error: OSError) -> str:
+    return (
+        f"no broker at {address} ({_reason(error)}): is one running? `krappy serve` starts one; another address is "
+        f"given to connect() or in $KRAPPY_ADDRESS"
+    )

@@ -1,0 +1,138 @@
+"""What becomes of records sent: the tickets that ride on batches, and what they make for their senders."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from krappy.clients.lane import Settled
+from krappy.clients.runtime import Delivery
+from krappy.errors import KrappyError
+from krappy.types import Receipt
+
+
+class Stored(NamedTuple):
+    """A run of rows that stand one after the other: row `rows[i]` has offset `offset + i`.
+
+    `append_time`: the timestamp that the broker gave them all (message.timestamp.type=LogAppendTime), else None.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    rows: Sequence[int]
+    append_time: int | None = None
+
+    @property
+    def last_offset(self) -> int:
+        return self.offset + len(self.rows) - 1
+
+
+class One:
+    """The ticket of a single record."""
+
+    __slots__ = ("_delivery", "_topic")
+
+    def __init__(self, topic: str, delivery: Delivery[Receipt]) -> None:
+        self._topic = topic
+        self._delivery = delivery
+
+    def stored(self, settled: Settled, first: int, count: int) -> None:
+        batch, time = settled.batch, settled.append_time
+        if time is None:
+            time = batch.timestamps[first]
+        self._delivery.set_result(Receipt(self._topic, batch.partition, settled.offset + first, time))
+
+    def failed(self, error: KrappyError, count: int) -> None:
+        self._delivery.set_exception(copy(error))
+
+
+class Many:
+    """Shared by the tickets of columns: told when the last row is settled."""
+
+    def __init__(self, topic: str, count: int, delivery: Delivery[Any]) -> None:
+        self.topic = topic
+        self.runs: list[Stored] = []
+        self._left = count
+        self._error: KrappyError | None = None
+        self._delivery = delivery
+        if not count:
+            delivery.set_result([])
+
+    def settled(self, count: int, error: KrappyError | None) -> None:
+        self._error = self._error or error
+        self._left -= count
+        if self._left:
+            return
+        self.runs.sort(key=lambda run: (run.partition, run.offset))
+        if self._error is None:
+            self._delivery.set_result(self.runs)
+        else:
+            self._delivery.set_exception(copy(self._error, stored=self.runs))
+
+
+class Rows:
+    """The ticket of some rows of columns: those that go to one partition."""
+
+    __slots__ = ("_many", "_rows")
+
+    def __init__(self, many: Many, rows: Sequence[int]) -> None:
+        self._many = many
+        self._rows = rows
+
+    def stored(self, settled: Settled, first: int, count: int) -> None:
+        batch = settled.batch
+        rows = self._rows[batch.row + first : batch.row + first + count]
+        self._many.runs.append(
+            Stored(self._many.topic, batch.partition, settled.offset + first, rows, settled.append_time)
+        )
+        self._many.settled(count, None)
+
+    def failed(self, error: KrappyError, count: int) -> None:
+        self._many.settled(count, error)
+
+
+class Fence:
+    """The ticket of a flush: told when everything before it is settled, well or not."""
+
+    def __init__(self, delivery: Delivery[None]) -> None:
+        self._delivery = delivery
+        self.left = 1  # the flush itself, until it knows how many batches there are
+
+    def stored(self, settled: Settled, first: int, count: int) -> None:
+        self.passed()
+
+    def failed(self, error: KrappyError, count: int) -> None:
+        self.passed()
+
+    def passed(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self._delivery.set_result(None)
+
+
+class Looked(Protocol):
+    looked: bool
+
+
+class Failures:
+    """Deliveries that failed, until someone asks: an error that nobody looked at must not go unnoticed."""
+
+    def __init__(self) -> None:
+        self._failed: deque[tuple[Looked, BaseException]] = deque(maxlen=1000)
+
+    def note(self, delivery: Looked, error: BaseException) -> None:
+        self._failed.append((delivery, error))
+
+    def check(self) -> None:
+        """Raises the first error since the last time that nobody looked at."""
+        failed, self._failed = self._failed, deque(maxlen=1000)
+        for delivery, error in failed:
+            if not delivery.looked:
+                raise error
+
+
+def copy(error: KrappyError, **details: Any) -> KrappyError:
+    """The same error as another object, for each who gets it raised has a traceback of their own."""
+    return type(error)(error.text, **{**error.details, **details})

@@ -1,0 +1,156 @@
+"""The runtime of the blocking client: a thread that reads, callers that block, a socket with locks."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from krappy.clients.receipts import Failures
+from krappy.clients.runtime import Work, run
+
+T = TypeVar("T")
+LEAST, MOST = 64 << 10, 1 << 20  # bytes asked for in one receive: as many as come
+STALLED = 600.0  # seconds that a send may be held up by the broker's back-pressure
+
+
+class ThreadSignal:
+    __slots__ = ("_event",)
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    def is_set(self) -> bool:
+        return self._event.is_set()
+
+    async def wait(self, seconds: float | None = None) -> bool:
+        return self._event.wait(seconds)
+
+
+class Delivery(Future[T]):
+    """What becomes of something sent: `result()` waits for its receipt, or raises its error. It can't be cancelled:
+    what was handed over may be on its way."""
+
+    def __init__(self, failures: Failures | None = None) -> None:
+        super().__init__()
+        self._failures = failures
+        self.looked = False  # an error that nobody looked at is raised by `flush`
+        self.set_running_or_notify_cancel()
+
+    def result(self, timeout: float | None = None) -> T:
+        self.looked = True
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self.looked = True
+        return super().exception(timeout)
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        self.looked = True
+        super().add_done_callback(fn)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        if self._failures is not None and exception is not None:
+            self._failures.note(self, exception)
+        super().set_exception(exception)
+
+
+class ThreadStream:
+    """A connection that one thread reads and any thread sends on."""
+
+    backlog = 0  # a send that the socket does not take blocks
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._out = sock.dup()  # the same connection with its own patience: a send may wait longer than a receive
+        self._out.settimeout(STALLED)
+        self._sending = threading.Lock()
+        self._size = LEAST
+        self._seconds = -1.0
+        self._ended = False
+
+    async def receive(self, seconds: float) -> bytes | None:
+        if self._ended:
+            return b""
+        seconds = max(seconds, 0.001)
+        if seconds != self._seconds:
+            self._sock.settimeout(seconds)
+            self._seconds = seconds
+        try:
+            data = self._sock.recv(self._size)
+        except TimeoutError:
+            return None
+        if len(data) == self._size:
+            self._size = min(MOST, self._size * 4)
+        elif len(data) < LEAST:
+            self._size = LEAST
+        return data
+
+    def send(self, data: bytes) -> None:
+        with self._sending:
+            if self._ended:
+                raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
+            self._out.sendall(data)
+
+    async def drained(self) -> None:
+        """Nothing waits: `send` blocks."""
+
+    def end(self) -> None:
+        self._ended = True
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.end()
+        with self._sending:
+            self._out.close()
+            self._sock.close()
+
+
+class ThreadRuntime:
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._threads: list[threading.Thread] = []
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def signal(self) -> ThreadSignal:
+        return ThreadSignal()
+
+    async def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def checkpoint(self) -> None:
+        """Threads are switched by themselves."""
+
+    def spawn(self, work: Callable[[], Work[None]], name: str) -> None:
+        thread = threading.Thread(target=lambda: run(work()), name=name, daemon=True)
+        with self.lock:
+            self._threads = [each for each in self._threads if each.is_alive()]
+            self._threads.append(thread)
+            thread.start()
+
+    def join(self, seconds: float) -> None:
+        """Waits until everything spawned has ended, which it does when its link is closed."""
+        deadline = self.now() + seconds
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - self.now()))
+
+    async def dial(self, host: str, port: int, seconds: float) -> ThreadStream:
+        sock = socket.create_connection((host, port), timeout=seconds)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return ThreadStream(sock)

@@ -1,0 +1,203 @@
+"""A topic as a table: lookups, scans, histories. Watches are in `watching.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+from krappy.clients.link import Link, Slot
+from krappy.clients.values import Text, encoded, key_bytes
+from krappy.errors import ConnectionLost, InvalidRequest, ProtocolError, RequestTimeout
+from krappy.types import Entry, Headers
+from krappy.wire import messages
+
+_entry: Any = partial(tuple.__new__, Entry)  # without Entry's own checking of how many fields there are
+PAGE_ENTRIES = 2_000
+PAGE_BYTES = 1 << 20
+
+
+async def get(link: Link, topic: str, key: Text, partition: int | None, min_offset: int | None) -> Entry | None:
+    """None: absent. An entry whose value is None: deleted, at its offset."""
+    wanted = key_bytes(key)
+    got = await link.ask(messages.Get(topic, wanted, partition, min_offset), messages.Got)
+    if len(got.entry) != 1:
+        raise ProtocolError(f"{len(got.entry)} entries in the answer to a lookup of one key")
+    found = got.entry[0]
+    return None if found is None else _one(wanted, got.partition, found)
+
+
+async def get_many(link: Link, topic: str, keys: Iterable[Text], partition: int | None) -> list[Entry | None]:
+    """In the order of the keys, as `get` says of each."""
+    wanted = [key if type(key) is bytes else key_bytes(key) for key in keys]
+    if not wanted:
+        return []
+    got = await link.ask(messages.MultiGet(topic, wanted, partition), messages.MultiGot)
+    partitions = got.partitions or repeat(partition or 0)
+    if len(got.entries) != len(wanted) or (got.partitions and len(got.partitions) != len(wanted)):
+        raise ProtocolError(f"{len(got.entries)} entries in the answer to a lookup of {len(wanted)} keys")
+    return [
+        None if found is None else _one(key, at, found)
+        for key, at, found in zip(wanted, partitions, got.entries, strict=False)
+    ]
+
+
+def _one(key: bytes, partition: int, found: Any) -> Entry:
+    try:
+        offset, timestamp, value, headers = found
+    except (TypeError, ValueError):
+        raise ProtocolError(f"{found!r:.60} is no entry") from None
+    return Entry(key, value, partition, offset, timestamp, _headers(headers))
+
+
+def entries(partition: int, flat: Sequence[Any]) -> list[Entry]:
+    """Entries of a page: key, [offset, timestamp, value, headers], key, … Raises ProtocolError."""
+    if not flat:
+        return []
+    try:
+        offsets, timestamps, values, headers = zip(*flat[1::2], strict=True)
+        told: Iterable[Headers] = repeat(()) if not any(headers) else map(_headers, headers)
+        rows = zip(flat[::2], values, repeat(partition), offsets, timestamps, told, strict=False)
+        return list(map(_entry, rows))
+    except (TypeError, ValueError):
+        raise ProtocolError("a page of a table that does not consist of keys and entries") from None
+
+
+def _headers(headers: Any) -> Headers:
+    return tuple((name, value) for name, value in headers) if headers else ()
+
+
+class Chosen:
+    """Which keys: all, those with a prefix, or from `start` (inclusive) to `end` (exclusive)."""
+
+    def __init__(self, prefix: Text | None, start: Text | None, end: Text | None) -> None:
+        if prefix is not None and (start is not None or end is not None):
+            raise InvalidRequest("either a prefix, or a range from start to end")
+        self.prefix = encoded(prefix, "prefix")
+        self.start = encoded(start, "start")
+        self.end = encoded(end, "end")
+
+
+class Scanning:
+    """The pages of a snapshot. The next is asked for before the caller has gone through the last.
+
+    A page's request is not sent again after a lost connection: the snapshot went with it.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        topic: str,
+        chosen: Chosen,
+        partitions: Sequence[int] | None,
+        tombstones: bool,
+        page_entries: int = PAGE_ENTRIES,
+    ) -> None:
+        self._link = link
+        self._first = messages.Scan(
+            topic,
+            chosen.prefix,
+            chosen.start,
+            chosen.end,
+            None if partitions is None else list(partitions),
+            tombstones,
+            page_entries,
+            PAGE_BYTES,
+        )
+        self._begun = self._ended = False
+        self._generation = 0
+        self._cursor: int | None = None
+        self._ahead: Slot | None = None
+        self.offsets: dict[int, int] = {}  # by partition, the next offset: what the snapshot is exact for
+
+    async def page(self) -> list[Entry] | None:
+        """The next entries, of one partition, in the order of keys. None: there are no more."""
+        while not self._ended:
+            scanned = await (self._next() if self._begun else self._open())
+            self._cursor = scanned.cursor
+            if scanned.cursor is None:
+                self._ended = True
+            else:
+                self._ask()
+            found = entries(scanned.partition, scanned.entries)
+            if found:
+                return found
+        return None
+
+    async def _open(self) -> messages.Scanned:
+        deadline = self._link.runtime.now() + self._link.timeout
+        while True:
+            self._generation = await self._link.ready(deadline)
+            try:
+                scanned = await self._link.ask(
+                    self._first,
+                    messages.Scanned,
+                    generation=self._generation,
+                    timeout=max(0.0, deadline - self._link.runtime.now()),
+                    abandoned=lambda scanned: self._give_up(scanned.cursor),
+                )
+            except ConnectionLost:
+                if self._link.closed or self._link.runtime.now() >= deadline:
+                    raise
+                continue
+            self._begun = True
+            self.offsets = dict(scanned.offsets)
+            return scanned
+
+    def _ask(self) -> None:
+        slot = Slot(self._link.runtime.signal())
+        request = messages.Scan(max_entries=self._first.max_entries, max_bytes=PAGE_BYTES, cursor=self._cursor)
+        try:
+            self._link.post(request, messages.Scanned, slot, self._generation)
+        except ConnectionLost as error:
+            slot(error)
+        self._ahead = slot
+
+    async def _next(self) -> messages.Scanned:
+        ahead = self._ahead
+        if ahead is None:
+            raise ConnectionLost("this scan is closed")
+        if not await ahead.wait(self._link.timeout):
+            raise RequestTimeout(f"no answer to Scan in {self._link.timeout:g} s")
+        result = ahead.result
+        if isinstance(result, messages.Scanned):
+            return result
+        self._ended = True
+        if isinstance(result, ConnectionLost):
+            raise ConnectionLost(
+                "the connection was lost, and the scan's snapshot with it: scan again", **result.details
+            )
+        raise result
+
+    def close(self) -> None:
+        """Lets the broker forget the snapshot."""
+        if self._begun and not self._ended:
+            self._ended = True
+            self._give_up(self._cursor)
+
+    def _give_up(self, cursor: int | None) -> None:
+        if cursor is not None:
+            with suppress(ConnectionLost):
+                request = messages.Unregister(cursor)
+                self._link.post(request, messages.Unregistered, lambda _: None, self._generation)
+
+
+class History:
+    """The raw events of one key, oldest first, a page at a time."""
+
+    def __init__(self, link: Link, topic: str, key: Text, partition: int | None, start: int) -> None:
+        self._link = link
+        self._topic, self._key, self._partition = topic, key_bytes(key), partition
+        self._next: int | None = start
+
+    async def page(self) -> list[Entry] | None:
+        """The next entries. None: there are no more now."""
+        while self._next is not None:
+            request = messages.History(self._topic, self._key, self._partition, self._next)
+            found = await self._link.ask(request, messages.HistoryFound)
+            self._next = found.next_offset
+            if found.entries:
+                return [_one(self._key, found.partition, each) for each in found.entries]
+        return None

@@ -1,0 +1,121 @@
+"""What users may give, made into what the protocol takes: text as UTF-8, times, starts, headers, addresses."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from krappy.errors import ConfigError, InvalidRecord, InvalidRequest
+from krappy.types import ABSENT, Headers
+
+Text = str | bytes  # str is sent as UTF-8
+Time = int | datetime  # ms since the epoch, or an aware datetime
+StartAt = Literal["earliest", "latest"] | int | datetime  # an int is an offset
+Expected = int | Literal["absent"]
+HeadersIn = Mapping[str, Text | None] | Iterable[tuple[str, Text | None]]
+
+DEFAULT_PORT = 7092
+DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
+ADDRESS_VARIABLE = "KRAPPY_ADDRESS"
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def address(given: str | None) -> Address:
+    """`host:port`, `host`, `[v6]:port`; None: $KRAPPY_ADDRESS, else 127.0.0.1:7092. Raises ConfigError."""
+    text = given if given is not None else os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+    text = text.removeprefix("krappy://").strip().rstrip("/")
+    if text.startswith("["):
+        host, _, rest = text[1:].partition("]")
+        port = rest.removeprefix(":")
+    elif text.count(":") > 1:
+        host, port = text, ""
+    else:
+        host, _, port = text.partition(":")
+    if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
+        raise ConfigError(f"{text!r} is no address; give host:port, such as {DEFAULT_ADDRESS}")
+    return Address(host, int(port) if port else DEFAULT_PORT)
+
+
+def encoded(value: Text | None, what: str) -> bytes | None:
+    """UTF-8 of a str, a bytes-like as bytes, None as None. Raises InvalidRecord for anything else."""
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRecord(f"a {what} that is not UTF-8: {error.reason}") from None
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise InvalidRecord(f"a {what} is str, bytes or None, not {type(value).__name__}")
+
+
+def key_bytes(key: Text) -> bytes:
+    """The key of a lookup."""
+    found = encoded(key, "key")
+    if found is None:
+        raise InvalidRecord("a lookup needs a key: str or bytes, not None")
+    return found
+
+
+def headers(given: HeadersIn | None) -> Headers:
+    """Pairs of (name, bytes or None), in order. Raises InvalidRecord."""
+    if not given:
+        return ()
+    try:
+        pairs = list(given.items() if isinstance(given, Mapping) else given)
+        found = tuple((name, encoded(value, "header")) for name, value in pairs)
+    except (TypeError, ValueError):
+        raise InvalidRecord("headers are a mapping or pairs of name and value") from None
+    if any(type(name) is not str for name, _ in found):
+        raise InvalidRecord("a header's name is a str")
+    return found
+
+
+def milliseconds(time: Time, what: str = "timestamp") -> int:
+    """Ms since the epoch. Raises InvalidRecord for a naive datetime, whose zone nobody knows."""
+    if isinstance(time, datetime):
+        if time.tzinfo is None:
+            raise InvalidRecord(f"a {what} needs a time zone: {time!r} has none (datetime.now(timezone.utc) has)")
+        return round(time.timestamp() * 1000)
+    if type(time) is not int:
+        raise InvalidRecord(f"a {what} is an int of ms or an aware datetime, not {type(time).__name__}")
+    return time
+
+
+def start(given: StartAt) -> tuple[str, int | None]:
+    """The fields `start` and `start_at`. Raises InvalidRequest."""
+    if isinstance(given, datetime):
+        return "timestamp", milliseconds(given, "start")
+    if type(given) is int:
+        if given < 0:
+            raise InvalidRequest(f"start={given}: an offset is not negative; there are 'earliest' and 'latest'")
+        return "offset", given
+    if given == "earliest" or given == "latest":
+        return given, None
+    raise InvalidRequest(f"start={given!r}: give 'earliest', 'latest', an offset (int) or an aware datetime")
+
+
+def expected(given: Expected | None) -> int | None:
+    """The protocol's number for an expected offset: -1 for "absent". Raises InvalidRequest."""
+    if given is None:
+        return None
+    if given == "absent":
+        return ABSENT
+    if type(given) is int and given >= 0:
+        return given
+    raise InvalidRequest(f"expect={given!r}: give the key's current offset, or 'absent'")
+
+
+def names(given: str | Iterable[str]) -> list[str]:
+    """One topic or several."""
+    return [given] if isinstance(given, str) else list(given)

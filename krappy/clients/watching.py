@@ -1,0 +1,177 @@
+"""A watch that survives its connection: a table as it is, then every change to it, no gap and no duplicate.
+
+After a lost connection it goes on from the offsets of what has arrived. Lost in the middle of the snapshot, it takes a
+new one and leaves out what had been handed out and did not change since: an entry whose key had its turn and whose
+offset is below the old snapshot's. The new snapshot is asked for with tombstones then, for a key that was handed out
+and then deleted must be seen to go.
+
+A watch has a connection of its own, which is not read while the caller is behind: the broker then holds back, and
+nothing is buffered without bound anywhere.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from krappy.clients.backoff import Backoff
+from krappy.clients.link import Link
+from krappy.clients.runtime import Signal
+from krappy.clients.tables import Chosen, entries
+from krappy.errors import ConnectionLost, KrappyError, ProtocolError
+from krappy.types import Entry
+from krappy.wire import messages
+
+ROOM = 8  # answers that wait for the caller before the connection is not read any more
+
+
+class SnapshotEnd(NamedTuple):
+    """The mark between a watch's snapshot and its changes. `offsets`: by partition, the next offset after what the
+    snapshot includes."""
+
+    offsets: dict[int, int]
+
+
+class Progress:
+    """Pure: what of a watch's stream was handed out, and so what of a repeated snapshot is new.
+
+    For each partition it keeps levels: (key, offset) says that every key up to this one was handed out as it stood
+    before that offset; a key of None means all. Levels ascend by key; the first that reaches a key is its own.
+    """
+
+    def __init__(self, tombstones: bool) -> None:
+        self._tombstones = tombstones
+        self.live: dict[int, int] | None = None  # next offsets, once the snapshot is complete
+        self._levels: dict[int, list[tuple[bytes | None, int]]] = {}
+        self._turn: tuple[int, int] | None = None  # the partition that comes now, and its snapshot's offset
+        self._again = False
+
+    def restart(self) -> None:
+        """The stream begins anew."""
+        self._again = self.live is None and bool(self._levels)
+        self._turn = None
+
+    @property
+    def tombstones(self) -> bool:
+        """Whether the snapshot must bring them, although the caller may not want them all."""
+        return self._tombstones or self._again
+
+    def take(self, watched: messages.Watched) -> list[Entry] | SnapshotEnd:
+        """What of an answer is new. Raises ProtocolError."""
+        found = entries(watched.partition, watched.entries)
+        if watched.event == "changes":
+            if self.live is None:
+                raise ProtocolError("changes before the end of a snapshot")
+            self.live[watched.partition] = watched.next_offset
+            return found
+        if watched.event == "end_of_snapshot":
+            self.live = dict(watched.offsets or ())
+            return SnapshotEnd(dict(self.live))
+        if watched.event != "snapshot":
+            raise ProtocolError(f"a watch with an event {watched.event!r:.40}")
+        return self._snapshot(watched.partition, watched.next_offset, found)
+
+    def _snapshot(self, partition: int, exact: int, found: list[Entry]) -> list[Entry]:
+        if self._turn is not None and self._turn[0] != partition:
+            before, offset = self._turn
+            self._levels[before] = [(None, offset)]
+        self._turn = partition, exact
+        fresh = [entry for entry in found if self._is_new(entry)] if self._again else found
+        if found:
+            last = found[-1].key
+            further = [each for each in self._levels.get(partition, ()) if each[0] is None or each[0] > last]
+            self._levels[partition] = [(last, exact), *further]
+        return fresh
+
+    def _is_new(self, entry: Entry) -> bool:
+        for key, offset in self._levels.get(entry.partition, ()):
+            if key is None or entry.key <= key:
+                return entry.offset >= offset
+        return self._tombstones or entry.value is not None
+
+
+class Watching:
+    """The stream of one watch, over its own link."""
+
+    def __init__(
+        self,
+        link: Link,
+        topic: str,
+        chosen: Chosen,
+        partitions: Sequence[int] | None,
+        tombstones: bool,
+        random: Callable[[], float],
+    ) -> None:
+        some = None if partitions is None else list(partitions)
+        self._link = link
+        self._request = messages.Watch(topic, chosen.prefix, chosen.start, chosen.end, some, tombstones)
+        self._progress = Progress(tombstones)
+        self._arrived: deque[messages.Watched | KrappyError] = deque()
+        self._news: Signal = link.runtime.signal()
+        self._backoff = Backoff(random)
+        self._closed = False
+
+    async def open(self) -> None:
+        """Connects and asks. Raises ConnectionLost; what the broker says comes from `take`."""
+        await self._link.open()
+        await self._ask()
+
+    @property
+    def offsets(self) -> dict[int, int] | None:
+        return None if self._progress.live is None else dict(self._progress.live)
+
+    async def take(self) -> list[Entry] | SnapshotEnd:
+        """What comes next; waits for it. Raises what the broker says, ConnectionLost."""
+        while True:
+            while not self._arrived:
+                await self._news.wait()
+                with self._link.runtime.lock:
+                    if not self._arrived:
+                        self._news = self._link.runtime.signal()
+            with self._link.runtime.lock:
+                arrived = self._arrived.popleft()
+                if len(self._arrived) < ROOM // 2:
+                    self._link.resume()
+            if self._closed:
+                raise ConnectionLost("this watch is closed")
+            if isinstance(arrived, messages.Watched):
+                self._backoff.reset()
+                if arrived.more:
+                    new = self._progress.take(arrived)
+                    if new:
+                        return new
+                continue
+            if not arrived.retriable or self._link.closed:
+                raise arrived
+            await self._link.runtime.sleep(self._backoff.pause())
+            await self._ask()
+
+    async def _ask(self) -> None:
+        self._progress.restart()
+        live = self._progress.live
+        self._request.offsets = None if live is None else list(live.items())
+        self._request.tombstones = self._progress.tombstones
+        deadline = self._link.runtime.now() + self._link.timeout
+        while True:
+            generation = await self._link.ready(deadline)
+            with self._link.runtime.lock:
+                self._arrived.clear()
+            try:
+                self._link.post(self._request, messages.Watched, self._answered, generation)
+                return
+            except ConnectionLost:
+                if self._link.closed or self._link.runtime.now() >= deadline:
+                    raise
+
+    def _answered(self, result: Any) -> None:
+        with self._link.runtime.lock:
+            self._arrived.append(result)
+            if len(self._arrived) >= ROOM:
+                self._link.pause()
+            self._news.set()
+
+    def close(self) -> None:
+        """Ends the watch, and its connection."""
+        self._closed = True
+        self._link.close()
