@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Container, Iterator, Sequence
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -34,6 +34,7 @@ __all__ = [
     "decode",
     "encode",
     "keep",
+    "offsets",
     "read_header",
     "restamp_time",
     "split",
@@ -271,32 +272,40 @@ def decode(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> Columns:
     """The records of one whole batch, offsets absolute.
 
     `limit`: bytes that the records of a compressed batch may grow to, and that any batch's records may take in memory
-    at RECORD_COST each. Raises CorruptBatch for any malformed structure,
-    UnsupportedCompression for an unknown codec. The checksum is `check`'s part.
+    at RECORD_COST each. Raises CorruptBatch for any malformed structure, UnsupportedCompression for an unknown codec.
+    The checksum is `check`'s part.
     """
-    header, buf, position = _records(batch, limit)
-    return record_reader.read(
-        buf,
-        position,
-        header.count,
-        header.base_offset,
-        header.last_offset_delta,
-        header.max_timestamp if header.attributes & LOG_APPEND_TIME else header.base_timestamp,
-        bool(header.attributes & LOG_APPEND_TIME),
-    )
+    return _read(*_records(batch, limit))
+
+
+def _read(header: BatchHeader, buf: bytes, position: int) -> Columns:
+    one_time = header.attributes & LOG_APPEND_TIME != 0
+    time = header.max_timestamp if one_time else header.base_timestamp
+    return record_reader.read(buf, position, header.count, header.base_offset, header.last_offset_delta, time, one_time)
 
 
 def validate(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> None:
     """Raises exactly what `decode` would, without building its columns."""
-    header, buf, position = _records(batch, limit)
-    record_reader.validate(
-        buf,
-        position,
-        header.count,
-        header.last_offset_delta,
-        header.base_timestamp,
-        bool(header.attributes & LOG_APPEND_TIME),
-    )
+    _validate(*_records(batch, limit))
+
+
+def _validate(header: BatchHeader, buf: bytes, position: int) -> None:
+    if header.count == header.last_offset_delta + 1:
+        base_time = 0 if header.attributes & LOG_APPEND_TIME else header.base_timestamp
+        record_reader.validate(buf, position, header.count, base_time)
+    else:  # not as producers send them
+        _read(header, buf, position)
+
+
+def offsets(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> Sequence[int]:
+    """The offsets of the records of a batch that was validated before, as all in the log were.
+
+    A dense batch is not read for it. Raises as `decode` does.
+    """
+    header = read_header(batch)
+    if header.dense:
+        return range(header.base_offset, header.base_offset + header.count)
+    return decode(batch, limit=limit).offsets
 
 
 def keep(batch: Buffer, offsets: Container[int], *, limit: int = DEFAULT_LIMIT) -> bytes | None:
@@ -307,17 +316,23 @@ def keep(batch: Buffer, offsets: Container[int], *, limit: int = DEFAULT_LIMIT) 
     its offsets and its producer's sequence must not be forgotten. Raises as `decode` does.
     """
     header, buf, position = _records(batch, limit)
-    validate(batch, limit=limit)
-    spans = record_reader.spans(buf, position, header.count, header.last_offset_delta, header.base_timestamp)
-    base = header.base_offset
-    kept = [span for delta, span in spans if base + delta in offsets]
-    if len(kept) == header.count:
+    if header.dense:
+        _validate(header, buf, position)
+        here: Sequence[int] = range(header.base_offset, header.base_offset + header.count)
+    else:
+        here = _read(header, buf, position).offsets
+    kept = [offset in offsets for offset in here]
+    count = sum(kept)
+    if count == header.count:
         return batch if type(batch) is bytes else bytes(batch)
-    attributes = header.attributes if kept else header.attributes & ~CODEC_MASK
-    records = b"".join([buf[start:end] for start, end in kept])
+    bounds = record_reader.bounds(buf, position, header.count)
+    records = b"".join([buf[start:end] for start, end in compress(pairwise(bounds), kept)])
+    attributes = header.attributes if count else header.attributes & ~CODEC_MASK
     payload = codecs.compress(attributes & CODEC_MASK, records)
-    covered = _COVERED.pack(attributes, *header[6:12], len(kept))
-    return _assemble(_STAMP.pack(base, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch), covered, payload)
+    covered = _COVERED.pack(attributes, *header[6:12], count)
+    return _assemble(
+        _STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch), covered, payload
+    )
 
 
 def restamp_time(batch: Buffer, timestamp: int) -> bytes:

@@ -8,7 +8,7 @@ call costs as much here as half a record.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from krappy import record_runs
@@ -138,6 +138,9 @@ class _Reader:
                 if byte < 128:
                     raw += (byte << 7) - 128
                     position += 1
+                elif (third := buf[position + 1]) < 128:
+                    raw += (byte << 7) + (third << 14) - 16512
+                    position += 2
                 else:
                     raw, position = decode_raw(buf, position - 1, 10)
             if raw != last:  # many bear the time of the one before
@@ -224,11 +227,14 @@ def _read_headers(buf: bytes, position: int) -> tuple[Headers, int]:
 
     Names are decoded as Java does it: bytes that are not UTF-8 become U+FFFD.
     """
-    count, position = decode(buf, position)
-    if count < 0:
-        raise CorruptBatch(f"{count} headers")
+    count = buf[position]
+    position += 1
+    if count > 127:
+        count, position = decode_raw(buf, position - 1)
+    if count & 1:
+        raise CorruptBatch("a negative number of headers")
     found: list[tuple[str, bytes | None]] = []
-    for _ in range(count):
+    for _ in range(count >> 1):
         raw = buf[position]
         position += 1
         if raw > 127:
@@ -236,7 +242,10 @@ def _read_headers(buf: bytes, position: int) -> tuple[Headers, int]:
         if raw & 1:
             raise CorruptBatch("a header name of negative length")
         end = position + (raw >> 1)
-        name = buf[position:end].decode(errors="replace")
+        try:
+            name = buf[position:end].decode()
+        except UnicodeDecodeError:
+            name = buf[position:end].decode(errors="replace")
         raw = buf[end]
         position = end + 1
         if raw > 127:
@@ -252,11 +261,10 @@ def _read_headers(buf: bytes, position: int) -> tuple[Headers, int]:
     return tuple(found), position
 
 
-def validate(buf: bytes, position: int, count: int, last_delta: int, base_time: int, one_time: bool) -> None:
-    """Raises CorruptBatch for whatever `read` refuses."""
-    base = 0 if one_time else base_time
-    if count != last_delta + 1 or not -_CALM < base < _CALM:
-        read(buf, position, count, 0, last_delta, base_time, one_time)  # not what producers send
+def validate(buf: bytes, position: int, count: int, base: int) -> None:
+    """Raises CorruptBatch for whatever `read` refuses in a dense batch. `base`: the base timestamp."""
+    if not -_CALM < base < _CALM:
+        read(buf, position, count, 0, count - 1, base, False)
         return
     _check_room(buf, position, count)
     done = 0
@@ -297,6 +305,10 @@ def _validate_steps(buf: bytes, position: int, first: int, count: int, base: int
             position += 2
         elif buf[position + 2] < 128:
             position += 3
+        elif buf[position + 3] < 128:
+            position += 4
+        elif buf[position + 4] < 128:
+            position += 5
         else:
             raw, position = decode_raw(buf, position + 1, 10)
             if raw > _CALM and not -_I64 <= base + (raw >> 1 ^ -(raw & 1)) < _I64:
@@ -349,15 +361,17 @@ def _validate_steps(buf: bytes, position: int, first: int, count: int, base: int
     return position
 
 
-def spans(
-    buf: bytes, position: int, count: int, last_delta: int, base_time: int
-) -> Iterator[tuple[int, tuple[int, int]]]:
-    """Each record's offset delta, and where its bytes start and end. For bytes that `validate` let pass."""
+def bounds(buf: bytes, position: int, count: int) -> list[int]:
+    """Where each record starts, and where the last one ends. For bytes that `validate` let pass."""
+    found = [position]
     for _ in range(count):
-        start = position
-        length, position = decode(buf, position)
-        end = position + length
-        _, position = decode(buf, position + 1, 10)
-        delta, _ = decode(buf, position)
-        position = end
-        yield delta, (start, end)
+        size = buf[position]
+        if size < 128:
+            position += 1 + (size >> 1)
+        elif (byte := buf[position + 1]) < 128:
+            position += 2 + ((byte << 7) + size - 128 >> 1)
+        else:
+            size, position = decode(buf, position)
+            position += size
+        found.append(position)
+    return found

@@ -23,16 +23,29 @@ def decode_raw(buf: bytes, position: int, widest: int = 5) -> tuple[int, int]:
 
     Raises CorruptBatch when it is longer or does not fit, IndexError when `buf` ends within it.
     """
-    raw = shift = 0
-    for _ in range(widest):
-        byte = buf[position]
-        position += 1
-        raw |= (byte & 0x7F) << shift
+    raw = buf[position]
+    if raw < 0x80:
+        return raw, position + 1
+    byte = buf[position + 1]
+    raw += (byte << 7) - 0x80
+    if byte < 0x80:
+        return raw, position + 2
+    byte = buf[position + 2]
+    raw += (byte << 14) - 0x4000
+    if byte < 0x80:
+        return raw, position + 3
+    byte = buf[position + 3]
+    raw += (byte << 21) - 0x200000
+    if byte < 0x80:
+        return raw, position + 4
+    raw -= 0x10000000
+    for more in range(4, widest):
+        byte = buf[position + more]
+        raw += (byte & 0x7F) << 7 * more
         if byte < 0x80:
             if raw >> (32 if widest == 5 else 64):
                 break
-            return raw, position
-        shift += 7
+            return raw, position + more + 1
     raise CorruptBatch("a varint that is too long")
 
 

@@ -344,6 +344,7 @@ def test_keep(some: list[Row], codec: int, data: st.DataObject) -> None:
     assert after.codec == (codec if wanted else 0)
     full = [row for row in expected_rows(some, base) if row.offset in wanted]
     assert rows_of(decode(left)) == full
+    assert list(batch.offsets(left)) == [row.offset for row in full]
     validate(left)
     if wanted:
         assert others_rows(AiokafkaBatch(left)) == full
