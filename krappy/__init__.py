@@ -1,1 +1,92 @@
-"""Krappy: an event broker whose topics are also tables."""
+"""Krappy: an event broker whose topics are also tables.
+
+    async with krappy.connect("127.0.0.1:7092") as client: ...      the async client, under trio and asyncio
+    with krappy.blocking.connect("127.0.0.1:7092") as client: ...   the same without an event loop
+    async with krappy.Broker("data") as broker: ...                 a broker inside a program, under trio
+
+Names are loaded when they are first used, so importing this package costs next to nothing and a client needs nothing
+of the broker's.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from krappy import blocking as blocking
+    from krappy.app import Broker as Broker
+    from krappy.client import Client as Client
+    from krappy.client import Consumer as Consumer
+    from krappy.client import Delivery as Delivery
+    from krappy.client import Producer as Producer
+    from krappy.client import connect as connect
+    from krappy.clients.events import EventBatch as EventBatch
+    from krappy.clients.receipts import Stored as Stored
+    from krappy.clients.watching import SnapshotEnd as SnapshotEnd
+    from krappy.errors import ConfigError as ConfigError
+    from krappy.errors import ConnectionLost as ConnectionLost
+    from krappy.errors import CorruptBatch as CorruptBatch
+    from krappy.errors import GroupFull as GroupFull
+    from krappy.errors import GroupNotEmpty as GroupNotEmpty
+    from krappy.errors import InvalidConfig as InvalidConfig
+    from krappy.errors import InvalidPartitions as InvalidPartitions
+    from krappy.errors import InvalidRecord as InvalidRecord
+    from krappy.errors import InvalidRequest as InvalidRequest
+    from krappy.errors import InvalidTopic as InvalidTopic
+    from krappy.errors import KrappyError as KrappyError
+    from krappy.errors import LeaseLost as LeaseLost
+    from krappy.errors import OffsetMismatch as OffsetMismatch
+    from krappy.errors import OffsetOutOfRange as OffsetOutOfRange
+    from krappy.errors import OutOfOrderSequence as OutOfOrderSequence
+    from krappy.errors import Overloaded as Overloaded
+    from krappy.errors import ProducerFenced as ProducerFenced
+    from krappy.errors import ProtocolError as ProtocolError
+    from krappy.errors import RecordTooLarge as RecordTooLarge
+    from krappy.errors import RequestTimeout as RequestTimeout
+    from krappy.errors import ShuttingDown as ShuttingDown
+    from krappy.errors import StorageError as StorageError
+    from krappy.errors import TopicExists as TopicExists
+    from krappy.errors import UnknownGroup as UnknownGroup
+    from krappy.errors import UnknownPartition as UnknownPartition
+    from krappy.errors import UnknownTopic as UnknownTopic
+    from krappy.errors import UnsupportedCompression as UnsupportedCompression
+    from krappy.errors import ViewDisabled as ViewDisabled
+    from krappy.types import Entry as Entry
+    from krappy.types import Event as Event
+    from krappy.types import Receipt as Receipt
+    from krappy.types import Record as Record
+    from krappy.types import TopicPartition as TopicPartition
+
+_ERRORS = (
+    "ConfigError ConnectionLost CorruptBatch GroupFull GroupNotEmpty InvalidConfig InvalidPartitions InvalidRecord "
+    "InvalidRequest InvalidTopic KrappyError LeaseLost OffsetMismatch OffsetOutOfRange OutOfOrderSequence Overloaded "
+    "ProducerFenced ProtocolError RecordTooLarge RequestTimeout ShuttingDown StorageError TopicExists UnknownGroup "
+    "UnknownPartition UnknownTopic UnsupportedCompression ViewDisabled"
+)
+_HOMES = {
+    **dict.fromkeys(_ERRORS.split(), "krappy.errors"),
+    **dict.fromkeys(["Entry", "Event", "Receipt", "Record", "TopicPartition"], "krappy.types"),
+    **dict.fromkeys(["Client", "Consumer", "Delivery", "Producer", "connect"], "krappy.client"),
+    "Broker": "krappy.app",
+    "EventBatch": "krappy.clients.events",
+    "SnapshotEnd": "krappy.clients.watching",
+    "Stored": "krappy.clients.receipts",
+}
+
+__all__ = sorted([*_HOMES, "blocking"])
+
+
+def __getattr__(name: str) -> Any:
+    if name == "blocking":
+        return importlib.import_module("krappy.blocking")
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'krappy' has no attribute {name!r}")
+    found = getattr(importlib.import_module(home), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,239 @@
+"""The blocking client: the names of `krappy.client`, for programs without an event loop.
+
+    with krappy.blocking.connect("127.0.0.1:7092") as client:
+        with client.producer("users") as producer:
+            future = producer.send("Ada", key="u1")     # future.result() is the receipt
+        entry = client.table("users").get("u1")
+        with client.consumer("users", group="mail") as consumer:
+            for event in consumer:
+                consumer.ack(event)
+
+What differs: `producer.send` returns a future and does not wait; `flush`, or leaving the `with`, waits for all of them
+and raises the first error that nobody has looked at. Any number of threads may use a client, its producers and tables;
+a consumer, a scan or a watch is for one thread at a time. A connection has a thread that reads, a producer one more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from krappy.clients import admin
+from krappy.clients.admin import GroupInfo, Moved, Setting, TopicInfo
+from krappy.clients.consuming import Choice
+from krappy.clients.link import Link
+from krappy.clients.producing import limits
+from krappy.clients.runtime import run
+from krappy.clients.sync.connection import Connection
+from krappy.clients.sync.consumer import Consumer, End, Order
+from krappy.clients.sync.io import Delivery
+from krappy.clients.sync.producer import Compression, Producer, TopicProducer
+from krappy.clients.sync.table import History, Scan, Table, Watch
+from krappy.clients.values import StartAt, names
+from krappy.types import TopicPartition
+from krappy.wire.messages import Pong
+
+__all__ = [
+    "Client",
+    "Consumer",
+    "Delivery",
+    "History",
+    "Producer",
+    "Scan",
+    "Table",
+    "TopicProducer",
+    "Watch",
+    "connect",
+]
+
+
+def connect(to: str | None = None, *, timeout: float = 30.0) -> Client:
+    """A client, to be entered with `with`.
+
+    Args:
+        to: `host:port` of a broker; None: $KRAPPY_ADDRESS, else 127.0.0.1:7092.
+        timeout: seconds that any operation may take, with all its tries.
+
+    Entering raises ConnectionLost when no broker answers there. Later losses are healed in the background.
+    """
+    return Client(to, timeout=timeout)
+
+
+class Client:
+    """One connection to a broker, made again when it is lost; any number of tasks may use it at the same time."""
+
+    def __init__(self, to: str | None = None, *, timeout: float = 30.0) -> None:
+        self._connection = Connection(to, timeout)
+
+    def __enter__(self) -> Client:
+        self._connection.open()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the broker."""
+        return str(self._connection.address)
+
+    @property
+    def _link(self) -> Link:
+        return self._connection.link
+
+    # --- events -------------------------------------------------------------------------------------------------
+
+    def producer(
+        self,
+        topic: str,
+        *,
+        linger_ms: float = 5,
+        batch_bytes: int = 256 << 10,
+        buffer_bytes: int = 32 << 20,
+        compression: Compression | None = None,
+        idempotent: bool = True,
+        timeout: float = 120.0,
+        name: str | None = None,
+    ) -> TopicProducer:
+        """A producer to one topic, which the broker makes when there is none (if it is so configured).
+
+        Args:
+            linger_ms: how long an event waits for company while others of its partition are on their way; the
+                first one never waits.
+            batch_bytes: a batch of this size leaves at once.
+            buffer_bytes: of events not acknowledged yet; a full buffer makes senders wait.
+            compression: of the batches: None, "gzip", "snappy", "lz4" or "zstd".
+            idempotent: the broker stores a batch once, however often it is sent. Without it a batch that was on its
+                way when the connection was lost fails with ConnectionLost, and may have been stored.
+            timeout: seconds until an event that is not acknowledged fails.
+            name: shown by the broker, for people.
+        """
+        limited = limits(linger_ms, batch_bytes, buffer_bytes, compression, idempotent, timeout)
+        return TopicProducer(self._connection, topic, limited, name)
+
+    def consumer(
+        self,
+        topics: str | Iterable[str],
+        *,
+        group: str | None = None,
+        partitions: Sequence[int] | None = None,
+        start: StartAt = "earliest",
+        end: End | None = None,
+        order: Order = "none",
+        lease_ms: int = 30_000,
+        max_deliveries: int = 10,
+        dead_letter: str | None = None,
+        max_records: int = 500,
+        max_bytes: int = 1 << 20,
+    ) -> Consumer:
+        """A consumer of one topic or several, to be entered with `with`.
+
+        Without `group` it sees every event of its `partitions` (None: all) from `start` on and owns its position.
+        With `group` it shares the events with the other members: each is leased to one of them for `lease_ms`, who
+        says `ack` when it is done.
+
+        Args:
+            start: "earliest", "latest", an offset, or an aware datetime (the first event at or after it). For a
+                group: where its very first member begins.
+            end: "now" stops at the high watermarks of the moment it opens, an int before that offset.
+            order: "key" never leases events of one key to two members at a time.
+            max_deliveries: an event that comes back as often goes to `dead_letter` (None:
+                "<topic>.<group>.dead").
+            max_records: of one poll. In a group: how many events are leased ahead at most; fewer when each takes
+                long, so that their leases do not run out while they wait.
+            max_bytes: of one poll.
+        """
+        choice = Choice(
+            names(topics),
+            group,
+            partitions,
+            start,
+            end,
+            order,
+            lease_ms,
+            max_deliveries,
+            dead_letter,
+            max_records,
+            max_bytes,
+        )
+        return Consumer(choice, connection=self._connection)
+
+    def table(self, topic: str) -> Table:
+        """The topic as a table."""
+        return Table(self._connection, topic)
+
+    # --- topics -------------------------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        config: Mapping[str, Setting] | None = None,
+        *,
+        if_absent: bool = False,
+    ) -> bool:
+        """Makes a topic; `config` has Kafka's names, such as {"cleanup.policy": "compact"}. Whether it was made.
+
+        Raises TopicExists unless `if_absent`, InvalidTopic, InvalidPartitions, InvalidConfig; ConnectionLost when the
+        connection is lost in the middle and nobody knows whether it was made (not with `if_absent`).
+        """
+        return run(admin.create_topic(self._link, topic, partitions, config, if_absent))
+
+    def alter_topic(
+        self, topic: str, config: Mapping[str, Setting] | None = None, *, partitions: int | None = None
+    ) -> None:
+        """Changes settings (None as a value: back to the default) or the number of partitions, which only grows."""
+        run(admin.alter_topic(self._link, topic, config, partitions))
+
+    def delete_topic(self, topic: str) -> None:
+        """Deletes a topic with all its events. Raises UnknownTopic; ConnectionLost as `create_topic`."""
+        run(admin.delete_topic(self._link, topic))
+
+    def topics(self) -> list[TopicInfo]:
+        """Every topic, as `describe` tells of it."""
+        return run(admin.topics(self._link))
+
+    def describe(self, topic: str) -> TopicInfo:
+        """Settings, and where each partition stands. Raises UnknownTopic."""
+        return run(admin.describe(self._link, topic))
+
+    def offsets(self, topic: str, at: StartAt = "latest") -> dict[int, int]:
+        """By partition, the offset at an end of the log, or of the first event at or after a datetime."""
+        return run(admin.offsets(self._link, topic, at))
+
+    # --- groups -------------------------------------------------------------------------------------------------
+
+    def groups(self) -> list[GroupInfo]:
+        """Every group, without its members."""
+        return run(admin.groups(self._link))
+
+    def group(self, name: str) -> GroupInfo:
+        """Members, and floor and lag by partition. Raises UnknownGroup."""
+        return run(admin.group(self._link, name))
+
+    def reset_group(
+        self,
+        name: str,
+        to: StartAt = "earliest",
+        *,
+        topic: str | None = None,
+        partitions: Sequence[int] | None = None,
+        dry_run: bool = False,
+    ) -> list[Moved]:
+        """Moves a group's position; what was leased or acknowledged beyond is forgotten. Raises UnknownGroup."""
+        return run(admin.reset_group(self._link, name, to, topic, partitions, dry_run))
+
+    def delete_group(self, name: str) -> None:
+        """Forgets a group. Raises UnknownGroup, GroupNotEmpty while it has members."""
+        run(admin.delete_group(self._link, name))
+
+    def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
+        """Sets a group's floors by hand: every event below counts as acknowledged."""
+        run(admin.commit(self._link, group, positions))
+
+    def positions(self, group: str) -> dict[TopicPartition, int]:
+        """A group's floors."""
+        return run(admin.positions(self._link, group))
+
+    def ping(self) -> Pong:
+        """What the broker says of itself: .version .cluster .time .max_frame"""
+        return run(admin.ping(self._link))

@@ -1,0 +1,186 @@
+"""The consumer of the blocking client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, overload
+
+from krappy.clients.consuming import Acknowledged, Choice, Consuming
+from krappy.clients.events import EventBatch
+from krappy.clients.runtime import run
+from krappy.clients.sync.connection import Connection
+from krappy.clients.values import StartAt, names
+from krappy.errors import KrappyError
+from krappy.types import Event, TopicPartition
+from krappy.wire.messages import Ack, Extend, Nack
+
+Order = Literal["none", "key"]
+End = Literal["now"] | int
+
+
+class Consumer:
+    """`for event in consumer`, or `consumer.batches()` for columns. As `Client.consumer`, whose arguments it
+    takes; without a client it has a connection of its own: `with krappy.Consumer("my-topic", group="g")`.
+
+    After a lost connection a reader without a group goes on exactly where it was: every event once. A member of a
+    group gets a new name, and what it had leased comes again, to it or another: at least once.
+    """
+
+    @overload
+    def __init__(self, topics: Choice, *, connection: Connection) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        topics: str | Iterable[str],
+        *,
+        to: str | None = None,
+        timeout: float = 30.0,
+        group: str | None = None,
+        partitions: Sequence[int] | None = None,
+        start: StartAt = "earliest",
+        end: End | None = None,
+        order: Order = "none",
+        lease_ms: int = 30_000,
+        max_deliveries: int = 10,
+        dead_letter: str | None = None,
+        max_records: int = 500,
+        max_bytes: int = 1 << 20,
+    ) -> None: ...
+
+    def __init__(
+        self,
+        topics: Choice | str | Iterable[str],
+        *,
+        connection: Connection | None = None,
+        to: str | None = None,
+        timeout: float = 30.0,
+        group: str | None = None,
+        partitions: Sequence[int] | None = None,
+        start: StartAt = "earliest",
+        end: End | None = None,
+        order: Order = "none",
+        lease_ms: int = 30_000,
+        max_deliveries: int = 10,
+        dead_letter: str | None = None,
+        max_records: int = 500,
+        max_bytes: int = 1 << 20,
+    ) -> None:
+        self._connection = connection or Connection(to, timeout)
+        self._owns = connection is None
+        if isinstance(topics, Choice):
+            self._choice = topics
+        else:
+            self._choice = Choice(
+                names(topics),
+                group,
+                partitions,
+                start,
+                end,
+                order,
+                lease_ms,
+                max_deliveries,
+                dead_letter,
+                max_records,
+                max_bytes,
+            )
+        self._choice.check()
+        self._opened: Consuming | None = None
+
+    def __enter__(self) -> Consumer:
+        if self._owns:
+            self._connection.open()
+        try:
+            core = Consuming(self._connection.link, self._choice)
+            run(core.open())
+        except BaseException:
+            if self._owns:
+                self._connection.close()
+            raise
+        self._opened = core
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        core, self._opened = self._opened, None
+        if core is not None:
+            core.close()
+        if self._owns:
+            self._connection.close()
+
+    @property
+    def _core(self) -> Consuming:
+        if self._opened is None:
+            raise KrappyError("this consumer is not open: use `with`")
+        return self._opened
+
+    @property
+    def member(self) -> str | None:
+        """Its name in the group; another one after a lost connection."""
+        return self._core.member
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """Without a group: the offset of the next event, by partition."""
+        return self._core.positions()
+
+    def __iter__(self) -> Consumer:
+        return self
+
+    def __next__(self) -> Event:
+        core = self._core
+        for event in core.events:
+            return event
+        while run(core.next_events()):
+            for event in core.events:
+                return event
+        raise StopIteration
+
+    def batches(self) -> Batches:
+        """The same events by columns: `for batch in consumer.batches()`."""
+        return Batches(self._core)
+
+    def poll(self, seconds: float = 0.0) -> list[Event]:
+        """The next events, of one partition; waits up to `seconds` for them. Nothing at the end, or when none came."""
+        core = self._core
+        if not core.waiting:
+            run(core.next_events(seconds))
+        return list(core.events)
+
+    def ack(self, events: Acknowledged) -> None:
+        """Says that an event, some, or a batch is done with.
+
+        Raises LeaseLost when another member has one of them by now; the others count as done all the same.
+        """
+        run(self._core.settle(Ack, events))
+
+    def nack(self, events: Acknowledged, *, delay_ms: int = 0) -> None:
+        """Gives events back, to be delivered again, `delay_ms` from now. Raises LeaseLost as `ack`."""
+        run(self._core.settle(Nack, events, delay_ms=delay_ms))
+
+    def extend(self, events: Acknowledged, *, lease_ms: int | None = None) -> None:
+        """Asks for more time: the leases end `lease_ms` from now (None: the consumer's own). Raises LeaseLost."""
+        core = self._core
+        run(core.settle(Extend, events, lease_ms=core.choice.lease_ms if lease_ms is None else lease_ms))
+
+    def seek(self, partition: int, to: StartAt, *, topic: str | None = None) -> int:
+        """Goes on from another place of a partition; its offset. `topic` None: the only one.
+
+        Raises OffsetOutOfRange, UnknownTopic, and InvalidRequest in a group.
+        """
+        return run(self._core.seek(self._choice.one(topic), partition, to))
+
+
+class Batches:
+    """Batches of a consumer's events."""
+
+    def __init__(self, core: Consuming) -> None:
+        self._core = core
+
+    def __iter__(self) -> Batches:
+        return self
+
+    def __next__(self) -> EventBatch:
+        batch = run(self._core.next_batch())
+        if batch is None:
+            raise StopIteration
+        return batch

@@ -1,0 +1,202 @@
+"""Producers of the blocking client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Literal
+
+from krappy.clients.accumulator import Limits
+from krappy.clients.producing import Columned, Producing, receipts
+from krappy.clients.producing import limits as make_limits
+from krappy.clients.receipts import Failures, Stored
+from krappy.clients.runtime import run
+from krappy.clients.sync.connection import Connection
+from krappy.clients.sync.io import Delivery
+from krappy.clients.values import Expected, HeadersIn, Text, Time
+from krappy.errors import KrappyError
+from krappy.types import Receipt, Record
+
+Compression = Literal["gzip", "snappy", "lz4", "zstd"]
+
+
+class TopicProducer:
+    """Sends events to one topic. Leaving its `with` waits for everything sent; any number of threads may use it."""
+
+    def __init__(self, connection: Connection, topic: str, limits: Limits, name: str | None = None) -> None:
+        self.topic = topic
+        self._connection = connection
+        self._limits = limits
+        self._name = name
+        self._failures = Failures()
+        self._opened: Producing | None = None
+
+    def __enter__(self) -> TopicProducer:
+        core = Producing(self._connection.link, self.topic, self._limits, self._name)
+        run(core.open())
+        self._opened = core
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        core = self._opened
+        if core is None:
+            return
+        try:
+            if error is None:
+                self.flush()
+            elif isinstance(error, Exception):
+                with suppress(KrappyError):  # the body's own error is the one to tell of
+                    self.flush()
+        finally:
+            self._opened = None
+            core.close()
+
+    @property
+    def _core(self) -> Producing:
+        if self._opened is None:
+            raise KrappyError("this producer is not open: use `with`")
+        return self._opened
+
+    def send(
+        self,
+        value: Text | None,
+        key: Text | None = None,
+        *,
+        headers: HeadersIn | None = None,
+        timestamp: Time | None = None,
+        partition: int | None = None,
+        expect: Expected | None = None,
+    ) -> Delivery[Receipt]:
+        """Sends one event; the future has its receipt, once it is stored for good. Waits only for room in the buffer.
+
+        It goes to the `partition` told, else to that of its key's murmur2 (as Kafka's clients do), else round-robin,
+        a batch for each partition in turn.
+
+        Args:
+            value: None with a key deletes the key: a tombstone.
+            timestamp: ms since the epoch or an aware datetime; None: now.
+            expect: the offset that the key is at, or "absent": refused with OffsetMismatch (`.current` has the
+                offset) when that is not so. Such an event travels alone, so it is slower.
+
+        Raises OffsetMismatch, RecordTooLarge, InvalidRecord, UnknownPartition, RequestTimeout (it may have been
+        stored) and what else the broker says; from the future, when only the broker can know. A callback of the future
+        runs in the client's own thread: it must not wait for the client.
+        """
+        core = self._core
+        if core.full:
+            run(core.room())
+        return core.add(Delivery[Receipt](self._failures), value, key, headers, timestamp, partition, expect)
+
+    post = send  # the async client's name for this
+
+    def send_columns(
+        self,
+        keys: Sequence[Text | None] | None,
+        values: Sequence[Text | None],
+        *,
+        headers: Sequence[HeadersIn | None] | None = None,
+        timestamps: Sequence[Time] | Time | None = None,
+        partition: int | None = None,
+    ) -> list[Stored]:
+        """Sends many events, given by columns, and waits until all are stored: the fast path.
+
+        `keys` None: no event has one. The runs of rows that were stored together come back, by partition and offset.
+        When some failed, the first error is raised and has the runs that were stored as `.stored`.
+        """
+        return self.post_columns(keys, values, headers=headers, timestamps=timestamps, partition=partition).result()
+
+    def post_columns(
+        self,
+        keys: Sequence[Text | None] | None,
+        values: Sequence[Text | None],
+        *,
+        headers: Sequence[HeadersIn | None] | None = None,
+        timestamps: Sequence[Time] | Time | None = None,
+        partition: int | None = None,
+    ) -> Delivery[list[Stored]]:
+        """As `send_columns`, but only waits for room in the buffer."""
+        core = self._core
+        if core.full:
+            run(core.room())
+        delivery = Delivery[list[Stored]](self._failures)
+        return core.add_columns(delivery, keys, values, headers=headers, timestamps=timestamps, partition=partition)
+
+    def send_many(
+        self, records: Iterable[Record | tuple[Text | None, Text | None]], *, partition: int | None = None
+    ) -> list[Receipt]:
+        """Sends Records or (key, value) pairs and waits until all are stored; a receipt for each, in their order."""
+        columns = Columned(records)
+        times = columns.times(self._core.now_ms())
+        stored = self.send_columns(
+            columns.keys, columns.values, headers=columns.headers, timestamps=times, partition=partition
+        )
+        return receipts(stored, times)
+
+    def flush(self) -> None:
+        """Waits until everything given so far is settled. Raises the first error that nobody has looked at yet."""
+        done = Delivery[None]()
+        run(self._core.flush(done))
+        done.result()
+        self._failures.check()
+
+
+class Producer:
+    """The short form: a connection of its own, and a producer for each topic that it is given.
+
+    with krappy.Producer() as producer:
+        producer.send("my-topic", "Hello World")
+    """
+
+    def __init__(
+        self,
+        to: str | None = None,
+        *,
+        timeout: float = 30.0,
+        linger_ms: float = 5,
+        batch_bytes: int = 256 << 10,
+        compression: Compression | None = None,
+        idempotent: bool = True,
+    ) -> None:
+        self._connection = Connection(to, timeout)
+        self._limits = make_limits(linger_ms, batch_bytes, 32 << 20, compression, idempotent, max(timeout, 0.001))
+        self._producers: dict[str, TopicProducer] = {}
+
+    def __enter__(self) -> Producer:
+        self._connection.open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            for producer in self._producers.values():
+                producer.__exit__(kind, error, trace)
+        finally:
+            self._producers.clear()
+            self._connection.close()
+
+    def send(
+        self,
+        topic: str,
+        value: Text | None,
+        key: Text | None = None,
+        *,
+        headers: HeadersIn | None = None,
+        timestamp: Time | None = None,
+        partition: int | None = None,
+        expect: Expected | None = None,
+    ) -> Delivery[Receipt]:
+        """Sends one event to a topic; as `TopicProducer.send`."""
+        producer = self.topic(topic)
+        return producer.send(value, key, headers=headers, timestamp=timestamp, partition=partition, expect=expect)
+
+    def topic(self, topic: str) -> TopicProducer:
+        """The producer to one topic, opened when it is asked for first."""
+        producer = self._producers.get(topic)
+        if producer is None:
+            producer = TopicProducer(self._connection, topic, self._limits).__enter__()
+            producer = self._producers.setdefault(topic, producer)
+        return producer

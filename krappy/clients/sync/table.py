@@ -1,0 +1,197 @@
+"""A topic as a table, for the blocking client."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+from krappy.clients import tables, watching
+from krappy.clients.runtime import run
+from krappy.clients.sync.connection import Connection
+from krappy.clients.values import Text
+from krappy.clients.watching import SnapshotEnd
+from krappy.types import Entry
+
+
+class Table:
+    """A topic's latest value for each key. Every answer includes all that was committed when it was asked for."""
+
+    def __init__(self, connection: Connection, topic: str) -> None:
+        self.topic = topic
+        self._connection = connection
+
+    def get(self, key: Text, *, partition: int | None = None, min_offset: int | None = None) -> Entry | None:
+        """The entry of a key. None: absent. `.deleted`: it was deleted, at `.offset`.
+
+        Args:
+            partition: None: the one that the key's murmur2 names.
+            min_offset: wait until this offset of the partition is included, instead of all that is committed.
+
+        Raises ViewDisabled, UnknownTopic, UnknownPartition.
+        """
+        return run(tables.get(self._connection.link, self.topic, key, partition, min_offset))
+
+    def get_many(self, keys: Iterable[Text], *, partition: int | None = None) -> list[Entry | None]:
+        """The entries of many keys, in their order, in one request."""
+        return run(tables.get_many(self._connection.link, self.topic, keys, partition))
+
+    def scan(
+        self,
+        *,
+        prefix: Text | None = None,
+        start: Text | None = None,
+        end: Text | None = None,
+        partitions: Sequence[int] | None = None,
+        tombstones: bool = False,
+        page_entries: int = tables.PAGE_ENTRIES,
+    ) -> Scan:
+        """A snapshot of all keys, of those with a `prefix`, or from `start` (inclusive) to `end` (exclusive).
+
+        `for entry in table.scan()`, partition by partition, in the order of keys; `.pages()` gives lists of
+        entries, which is faster. When the connection is lost in the middle, the snapshot is too: ConnectionLost.
+        """
+        chosen = tables.Chosen(prefix, start, end)
+        return Scan(tables.Scanning(self._connection.link, self.topic, chosen, partitions, tombstones, page_entries))
+
+    def watch(
+        self,
+        *,
+        prefix: Text | None = None,
+        start: Text | None = None,
+        end: Text | None = None,
+        partitions: Sequence[int] | None = None,
+        tombstones: bool = False,
+    ) -> Watch:
+        """The table as it is, then a `SnapshotEnd`, then every change as it happens: no gap, no duplicate.
+
+        `for item in table.watch()`: entries, deletions as entries whose value is None. It goes on after a lost
+        connection. It has a connection of its own: a slow watcher holds up nobody else.
+        """
+        chosen = tables.Chosen(prefix, start, end)
+        link = self._connection.new_link()
+        return Watch(watching.Watching(link, self.topic, chosen, partitions, tombstones, random.random))
+
+    def history(self, key: Text, *, partition: int | None = None, start: int = 0) -> History:
+        """Every event of a key that the log still has, oldest first, from offset `start` on."""
+        return History(tables.History(self._connection.link, self.topic, key, partition, start))
+
+
+class Scan:
+    """The entries of a snapshot. `for` goes over them, `pages` over lists of them."""
+
+    def __init__(self, core: tables.Scanning) -> None:
+        self._core = core
+        self._page: Iterable[Entry] = iter(())
+
+    @property
+    def offsets(self) -> dict[int, int]:
+        """By partition, the next offset after what the snapshot includes; known once the first entry came."""
+        return self._core.offsets
+
+    def __enter__(self) -> Scan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._core.close()
+
+    def __del__(self) -> None:
+        self._core.close()
+
+    def __iter__(self) -> Scan:
+        return self
+
+    def __next__(self) -> Entry:
+        for entry in self._page:
+            return entry
+        page = run(self._core.page())
+        if page is None:
+            raise StopIteration
+        self._page = iter(page)
+        return self.__next__()
+
+    def pages(self) -> Pages:
+        """Lists of entries, each of one partition."""
+        return Pages(self._core, self)
+
+
+class Pages:
+    """The pages of a scan or a history."""
+
+    def __init__(self, core: tables.Scanning | tables.History, keep: object = None) -> None:
+        self._core = core
+        self._keep = keep  # a scan that nobody refers to is closed
+
+    def __iter__(self) -> Pages:
+        return self
+
+    def __next__(self) -> list[Entry]:
+        page = run(self._core.page())
+        if page is None:
+            raise StopIteration
+        return page
+
+
+class History:
+    """The events of one key, as entries."""
+
+    def __init__(self, core: tables.History) -> None:
+        self._core = core
+        self._page: Iterable[Entry] = iter(())
+
+    def __iter__(self) -> History:
+        return self
+
+    def __next__(self) -> Entry:
+        for entry in self._page:
+            return entry
+        page = run(self._core.page())
+        if page is None:
+            raise StopIteration
+        self._page = iter(page)
+        return self.__next__()
+
+    def pages(self) -> Pages:
+        """Lists of entries."""
+        return Pages(self._core)
+
+
+class Watch:
+    """Entries, one `SnapshotEnd`, entries. Leave the loop, or use `with`, to end it."""
+
+    def __init__(self, core: watching.Watching) -> None:
+        self._core = core
+        self._open = False
+        self._items: Iterable[Entry] = iter(())
+
+    def __enter__(self) -> Watch:
+        self._begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._core.close()
+
+    def __del__(self) -> None:
+        self._core.close()
+
+    def _begin(self) -> None:
+        if not self._open:
+            self._open = True
+            run(self._core.open())
+
+    def __iter__(self) -> Watch:
+        return self
+
+    def __next__(self) -> Entry | SnapshotEnd:
+        for entry in self._items:
+            return entry
+        self._begin()
+        taken = run(self._core.take())
+        if isinstance(taken, SnapshotEnd):
+            return taken
+        self._items = iter(taken)
+        return self.__next__()
+
+    @property
+    def offsets(self) -> dict[int, int] | None:
+        """By partition, the next offset after what was received; None while the snapshot is incomplete."""
+        return self._core.offsets
