@@ -1,0 +1,200 @@
+"""What was sent to a broker, what it acknowledged, and whether the log that it shows afterwards agrees.
+
+Every event carries a mark, which says who sent it and as which one: `lane` (a producer registration's events to one
+partition, in the order sent) and the place in that lane. The rules, for a partition whose log was read whole:
+
+- an acknowledged event is at its offset, and nothing else is
+- an event that a reader was given before the crash is there too
+- nothing is there that was not sent, and nothing twice
+- of each lane the log holds a prefix of what was sent, refused events left out
+- nothing that was refused is there
+- offsets ascend, without a gap unless the cleaner runs, and the log's end never goes back
+
+Retention may have taken what lies before the log's start. Where the cleaner runs, an event may be gone when a later
+one of its key is there, and a key altogether when its last event was a tombstone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from struct import Struct
+
+from krappy.types import Headers
+from tests.peer import Stored
+
+MARK = Struct(">IQ")
+MARK_HEADER = "mark"
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """One event sent, and what came of it. `offset` None and `refused` empty: nobody knows yet."""
+
+    lane: int
+    place: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int
+    offset: int | None = None
+    refused: str = ""
+    expected: int | None = None  # conditional: the offset that the key had to be at
+
+    @property
+    def mark(self) -> bytes:
+        return MARK.pack(self.lane, self.place)
+
+
+@dataclass
+class Lane:
+    number: int
+    events: list[Event] = field(default_factory=list)
+
+    def event(self, key: bytes | None, body: bytes | None, timestamp: int) -> Event:
+        """The next event of this lane. Its value begins with the mark; a tombstone bears it as a header."""
+        place = len(self.events)
+        value = None if body is None else MARK.pack(self.number, place) + body
+        made = Event(self.number, place, key, value, timestamp)
+        self.events.append(made)
+        return made
+
+
+def headers_for(event: Event) -> Headers:
+    return ((MARK_HEADER, event.mark),) if event.value is None else ()
+
+
+def mark_of(stored: Stored) -> tuple[int, int]:
+    """(lane, place) of an event of the log."""
+    data = dict(stored.headers).get(MARK_HEADER) if stored.value is None else stored.value
+    assert data is not None, f"an event without a mark: {stored}"
+    assert len(data) >= MARK.size, f"an event without a mark: {stored}"
+    lane, place = MARK.unpack_from(data)
+    return lane, place
+
+
+@dataclass
+class PartitionLedger:
+    """One partition's. `compact`: the cleaner runs; `forgets`: it may take tombstones too; `expires`: retention."""
+
+    name: str
+    compact: bool = False
+    forgets: bool = False
+    expires: bool = False
+    lanes: dict[int, Lane] = field(default_factory=dict)
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset -> mark, as a reader was given it
+    end: int = 0  # the highest end of the log that anybody was told of
+    start: int = 0
+
+    def lane(self, number: int) -> Lane:
+        return self.lanes.setdefault(number, Lane(number))
+
+    def saw(self, events: Sequence[Stored]) -> None:
+        """A reader was given these: they are committed."""
+        for stored in events:
+            mark = mark_of(stored)
+            assert self.seen.setdefault(stored.offset, mark) == mark, f"{self.name}: offset {stored.offset} changed"
+            self.end = max(self.end, stored.offset + 1)
+
+    def check(self, log: Sequence[Stored], start: int, end: int) -> None:
+        """Raises AssertionError for any rule broken. `log`: everything from `start` to `end`, as read by polls."""
+        name = self.name
+        assert end >= self.end, f"{name}: the log ends at {end}; it went to {self.end} before"
+        assert start >= self.start, f"{name}: the log starts at {start}; it started at {self.start} before"
+        assert self.expires or start == 0, f"{name}: the log starts at {start} without any retention"
+        self.start, self.end = start, end
+        offsets = [stored.offset for stored in log]
+        assert all(a < b for a, b in pairwise(offsets)), f"{name}: offsets do not ascend"
+        if not self.compact:
+            assert offsets == list(range(start, end)), f"{name}: offsets are missing between {start} and {end}"
+        found = self._known(log)
+        self._check_acknowledged(found, {stored.offset: mark_of(stored) for stored in log}, log)
+        self._check_prefixes(found)
+
+    def _known(self, log: Sequence[Stored]) -> dict[tuple[int, int], int]:
+        """mark -> offset of all that is in the log, once it is known that each was sent, and is there once."""
+        found: dict[tuple[int, int], int] = {}
+        for stored in log:
+            mark = lane, place = mark_of(stored)
+            assert mark not in found, f"{self.name}: event {mark} is at {found[mark]} and at {stored.offset}"
+            found[mark] = stored.offset
+            assert lane in self.lanes, f"{self.name}: offset {stored.offset} was sent by nobody: {stored}"
+            assert place < len(self.lanes[lane].events), f"{self.name}: {mark} was never sent"
+            sent = self.lanes[lane].events[place]
+            assert not sent.refused, f"{self.name}: {mark} was refused ({sent.refused}) and is at {stored.offset}"
+            assert (sent.key, sent.value, sent.timestamp) == (stored.key, stored.value, stored.timestamp), (
+                f"{self.name}: offset {stored.offset} is {stored}, sent was {sent}"
+            )
+            assert sent.offset in (None, stored.offset), (
+                f"{self.name}: {mark} was acknowledged at {sent.offset} and is at {stored.offset}"
+            )
+        return found
+
+    def _check_acknowledged(
+        self, found: dict[tuple[int, int], int], at: dict[int, tuple[int, int]], log: Sequence[Stored]
+    ) -> None:
+        known = dict(self.seen)
+        for lane in self.lanes.values():
+            for event in lane.events:
+                if event.offset is not None:
+                    mark = (lane.number, event.place)
+                    assert known.setdefault(event.offset, mark) == mark, (
+                        f"{self.name}: {mark} was acknowledged at {event.offset}, where {known[event.offset]} is"
+                    )
+        last = {stored.key: stored for stored in log}
+        deletions = self._deletions() if self.forgets else {}
+        for offset, mark in sorted(known.items()):
+            if offset < self.start:
+                continue
+            assert offset < self.end, f"{self.name}: {mark} was acknowledged at {offset}; the log ends at {self.end}"
+            if offset in at:
+                assert at[offset] == mark, f"{self.name}: offset {offset} was {mark} and is {at[offset]}"
+                continue
+            event = self.lanes[mark[0]].events[mark[1]]
+            after = last.get(event.key)
+            excused = self.compact and (
+                (after is not None and after.offset > offset) or offset <= deletions.get(event.key, -1)
+            )
+            assert excused, f"{self.name}: {mark}, acknowledged at {offset}, is not there; of its key there is {after}"
+
+    def _deletions(self) -> dict[bytes | None, int]:
+        """Up to which offset events of a key may be gone without a trace: a tombstone followed, or it may have."""
+        found: dict[bytes | None, int] = {}
+        for lane in self.lanes.values():
+            for event in lane.events:
+                if event.value is None and not event.refused:
+                    upto = 2**63 if event.offset is None else event.offset
+                    found[event.key] = max(upto, found.get(event.key, -1))
+        return found
+
+    def settle(self, found: Sequence[Stored], open_lanes: set[int]) -> None:
+        """After a restart: what is not in a whole log, and nobody will send again, never comes."""
+        at = {mark_of(stored): stored.offset for stored in found}
+        for lane in self.lanes.values():
+            if lane.number in open_lanes:
+                continue
+            for event in lane.events:
+                if event.offset is None and not event.refused:
+                    event.offset = at.get((lane.number, event.place))
+                    if event.offset is None and not self.compact and not self.expires:
+                        event.refused = "lost with the broker that was killed"
+
+    def _check_prefixes(self, found: dict[tuple[int, int], int]) -> None:
+        for lane in self.lanes.values():
+            stored = [(event.place, found.get((lane.number, event.place), event.offset)) for event in lane.events]
+            places = [(place, offset) for place, offset in stored if offset is not None]
+            assert all(a[1] < b[1] for a, b in pairwise(places)), (
+                f"{self.name}: the events of registration {lane.number} are not in the order sent"
+            )
+            if self.compact or not places:
+                continue
+            first = 0 if not self.expires else next((place for place, at in places if at >= self.start), len(stored))
+            for event in lane.events[first : places[-1][0]]:
+                assert event.refused or (lane.number, event.place) in found, (
+                    f"{self.name}: event {event.place} of registration {lane.number} is missing before others of it"
+                )
+
+
+def fold(log: Sequence[Stored]) -> dict[bytes, Stored]:
+    """The latest event of each key: what a table must be."""
+    return {stored.key: stored for stored in log if stored.key is not None}

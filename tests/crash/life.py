@@ -1,0 +1,191 @@
+"""One data folder's life: a broker that is killed again and again under load, and checked after each restart.
+
+Everything random comes from one seed, which a failure names. The moments of the kills are random too, and differ
+from run to run: what is checked has to hold at any of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+
+from krappy.errors import OffsetOutOfRange
+from krappy.types import ABSENT
+from krappy.wire import messages as m
+from tests.crash.actors import Actor, Batches, Book, Conditional, Singles, Tailer, Topics, TopicSpec
+from tests.crash.ledger import MARK, PartitionLedger, fold
+from tests.peer import Peer, Stored
+from tests.process import BrokerProcess, Launch
+
+FOREVER = 86_400_000
+
+
+def topics(random: Random) -> list[TopicSpec]:
+    """Small segments everywhere, so that kills meet rolls, deletions and swaps."""
+    small = random.choice([600, 3_000, 20_000])
+    cleaned = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.bytes": small}
+    return [
+        TopicSpec("plain", {"segment.bytes": small}, partitions=3, keyless=0.1, tombstones=0.1),
+        TopicSpec("conditional", {"segment.bytes": 50_000}, partitions=2, keys=6),
+        TopicSpec("compacted", {**cleaned, "delete.retention.ms": FOREVER}, keys=15, tombstones=0.2),
+        TopicSpec("forgetful", {**cleaned, "delete.retention.ms": 20}, partitions=2, keys=15, tombstones=0.4),
+        TopicSpec("retained", {"segment.bytes": small, "retention.bytes": 10 * small}, tombstones=0.1),
+        TopicSpec("unviewed", {"segment.bytes": small, "view.enable": "false"}, keyless=0.3),
+    ]
+
+
+class Life:
+    """`folder`: an empty one of its own. `kills` counts them; `acknowledged` the events."""
+
+    def __init__(self, folder: Path, seed: int, launch: Launch) -> None:
+        self.seed = seed
+        self.random = random = Random(seed)
+        self.book = Book()
+        self.kills = 0
+        self._specs = topics(random)
+        self._churn = [Topics(self.book, self._fork(), prefix) for prefix in ("a", "b")]
+        self._actors: list[Actor] = list(self._churn)
+        self.durability = random.choice(["fsync", "fsync", "os"])
+        self.broker = BrokerProcess(
+            folder / "data",
+            launch=launch,
+            durability=self.durability,
+            retention_check_ms=random.choice([5, 50]),
+            view_memtable_bytes=64 << 10,
+            view_cache_bytes=1 << 20,
+        )
+
+    @property
+    def acknowledged(self) -> int:
+        return sum(actor.acknowledged for actor in self._actors)
+
+    def _fork(self) -> Random:
+        return Random(self.random.getrandbits(64))
+
+    def run(self, cycles: int) -> None:
+        """So many kills, and a last restart that is checked. Raises AssertionError, naming the seed."""
+        try:
+            with self.broker:
+                self._create()
+                for _ in range(cycles):
+                    self.cycle()
+                self.check()
+                assert not self.broker.events("internal_error"), "the broker met a bug of its own"
+                assert self.broker.stop() == 0
+        except BaseException as error:
+            error.add_note(f"seed {self.seed}, {self.kills} kills, durability {self.durability}")
+            error.add_note("the broker's last words:\n" + self.broker.last_words())
+            raise
+
+    def _create(self) -> None:
+        with Peer(self.broker.address) as peer:
+            for spec in self._specs:
+                peer.ask(m.CreateTopic(spec.name, spec.partitions, spec.config), m.TopicCreated)
+                self.book.add(spec)
+        for spec in self._specs:
+            for kind in [Conditional] * 3 if spec.name == "conditional" else [Singles, Batches]:
+                self._actors.append(kind(self.book, self._fork(), spec))
+            self._actors.append(Tailer(self.book, self._fork(), spec))
+
+    def cycle(self) -> None:
+        """Load, a kill, perhaps damage to what is derived, a start (perhaps killed too), and a check."""
+        random = self.random
+        for actor in self._actors:
+            actor.start(self.broker.address)
+        time.sleep(random.choice([0.0, random.uniform(0, 0.05), random.uniform(0, 0.4)]))
+        if random.random() < 0.15:  # in the middle of a graceful stop
+            self.broker.terminate()
+            time.sleep(random.uniform(0, 0.1))
+        self.broker.kill()
+        self.kills += 1
+        for actor in self._actors:
+            actor.join()
+        if random.random() < 0.15:
+            shutil.rmtree(self.broker.data / "views")
+        if random.random() < 0.15:
+            for index in self.broker.data.glob("topics/*/*index"):
+                if random.random() < 0.5:
+                    index.unlink()
+        while random.random() < 0.3:  # killed while it recovers
+            self.broker.begin()
+            time.sleep(random.uniform(0, 0.12))
+            self.broker.kill()
+            self.kills += 1
+        self.broker.start()
+        self.check()
+
+    # --- after a restart
+
+    def check(self) -> None:
+        """Everything that this life's clients know must be so."""
+        with Peer(self.broker.address) as peer:
+            for churn in self._churn:
+                churn.check(peer)
+            for (topic, partition), ledger in self.book.partitions.items():
+                self._check_partition(peer, topic, partition, ledger)
+
+    def _check_partition(self, peer: Peer, topic: str, partition: int, ledger: PartitionLedger) -> None:
+        log, start, end = read_still(peer, topic, partition)
+        ledger.check(log, start, end)
+        ledger.settle(log, self.book.open_lanes)
+        if topic == "conditional":
+            check_conditions(ledger, log)
+        if topic != "unviewed":
+            check_table(peer, topic, partition, ledger, log, self.random)
+
+
+def read_still(peer: Peer, topic: str, partition: int) -> tuple[list[Stored], int, int]:
+    """A partition's whole log, read while retention leaves its start alone: (events, start, end)."""
+    while True:
+        try:
+            log, start, end = peer.read_log(topic, partition)
+        except OffsetOutOfRange:
+            continue
+        if peer.describe(topic)["partitions"][partition]["start"] == start:
+            return log, start, end
+
+
+def check_table(
+    peer: Peer, topic: str, partition: int, ledger: PartitionLedger, log: Sequence[Stored], random: Random
+) -> None:
+    """The view is the fold of the log."""
+    name = ledger.name
+    table = peer.scan(topic, partition, tombstones=True, max_entries=random.choice([1, 7, 1000]))
+    start = peer.describe(topic)["partitions"][partition]["start"]
+    latest = {key: stored for key, stored in fold(log).items() if stored.offset >= start}
+    for key, stored in latest.items():
+        entry = table.get(key)
+        if stored.value is None and ledger.forgets and entry is None:
+            continue  # the cleaner has been here since the log was read
+        assert entry is not None, f"{name}: the table has no {key!r}; the log has it at {stored.offset}"
+        headers = [list(header) for header in stored.headers] or None
+        assert entry == [stored.offset, stored.timestamp, stored.value, headers], (
+            f"{name}: the table has {key!r} as {entry}, the log as {stored}"
+        )
+    for key, entry in table.items():
+        forgotten = ledger.forgets and entry[2] is None  # killed between the log's cleaning and the view's
+        assert key in latest or entry[0] < start or forgotten, f"{name}: the log has no {key!r}; the table has {entry}"
+    for key in [*random.sample(sorted(table), min(5, len(table))), b"never written"]:
+        entry = peer.get(topic, key, partition)
+        if not (ledger.forgets and entry is None):
+            assert entry == table.get(key), f"{name}: get and scan differ for {key!r}"
+
+
+def check_conditions(ledger: PartitionLedger, log: Sequence[Stored]) -> None:
+    """Each event was written when its key was where its writer had been told."""
+    last: dict[bytes | None, Stored] = {}
+    for stored in log:
+        data = dict(stored.headers)["mark"] if stored.value is None else stored.value
+        assert data is not None
+        lane, place = MARK.unpack_from(data)
+        expected = ledger.lanes[lane].events[place].expected
+        before = last.get(stored.key)
+        if expected == ABSENT:
+            fits = before is None or before.value is None
+        else:
+            fits = before is not None and before.offset == expected
+        assert fits, f"{ledger.name}: {stored} was to follow offset {expected}, and follows {before}"
+        last[stored.key] = stored

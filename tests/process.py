@@ -1,0 +1,294 @@
+"""Brokers as processes of their own, for tests that kill them: started, measured, stopped, started again.
+
+Each runs `krappy serve` on a free port of 127.0.0.1, and is bounded in three ways: it ends when its stdin does (so
+with the test's process, however that dies), a watchdog kills it after `LIFETIME` seconds, and leaving the `with`
+kills it by its pid. All waiting is for a condition, with a generous limit.
+
+`Launcher` starts them by forking a process that has imported everything already: some 50 ms rather than half a
+second, which buys ten times as many kills in the same time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 60.0  # seconds that anything may take before the test fails: not a statement about speed
+LIFETIME = 900.0  # seconds after which a broker is killed, whatever its test does
+
+
+class Died(AssertionError):
+    """The broker ended when it should not have."""
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    """Returns once the condition holds. Raises AssertionError after `seconds`."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"still not so after {seconds:.0f} s: {what}"
+        time.sleep(0.005)
+
+
+def _environ() -> dict[str, str]:
+    """None of the shell's settings; tracebacks instead of one line."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("KRAPPY_")} | {"KRAPPY_DEBUG": "1"}
+
+
+class Child(Protocol):
+    pid: int
+
+    def wait(self, seconds: float) -> int | None:
+        """The exit status (negative: the signal), once it has ended; None after `seconds`."""
+
+
+class Launch(Protocol):
+    def __call__(self, arguments: list[str], stdin: int, stdout: int, stderr: int) -> Child: ...
+
+
+class _Popen:
+    def __init__(self, arguments: list[str], stdin: int, stdout: int, stderr: int) -> None:
+        command = [sys.executable, "-m", "krappy", *arguments]
+        self._process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, env=_environ())
+        self.pid = self._process.pid
+
+    def wait(self, seconds: float) -> int | None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._process.wait(seconds)
+        return None
+
+
+class Launcher:
+    """Forks brokers from one warm process (tests/zygote.py). A context manager."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._zygote = subprocess.Popen(
+                [sys.executable, str(ROOT / "tests" / "zygote.py"), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                env=_environ(),
+            )
+        self._socket = ours
+        self._lines = ours.makefile("rb")
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Launcher:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __call__(self, arguments: list[str], stdin: int, stdout: int, stderr: int) -> Child:
+        with self._lock:
+            message = json.dumps({"start": arguments}).encode() + b"\n"
+            socket.send_fds(self._socket, [message], [stdin, stdout, stderr])
+            return _Forked(self, int(self._answer()))
+
+    def reap(self, pid: int) -> int:
+        """The exit status of a child that has ended."""
+        with self._lock:
+            self._socket.sendall(json.dumps({"reap": pid}).encode() + b"\n")
+            return int(self._answer())
+
+    def _answer(self) -> bytes:
+        line = self._lines.readline()
+        if not line:
+            raise Died("the process that forks brokers is gone")
+        return line
+
+    def close(self) -> None:
+        self._lines.close()
+        self._socket.close()  # it kills what is left of its children, and ends
+        try:
+            self._zygote.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._zygote.kill()
+            self._zygote.wait()
+
+
+class _Forked:
+    """A child of the launcher's process: a zombie until it is reaped through it, so its pid stays its own."""
+
+    def __init__(self, launcher: Launcher, pid: int) -> None:
+        self.pid = pid
+        self._launcher = launcher
+        self._fd = os.pidfd_open(pid)
+        self._status: int | None = None
+
+    def wait(self, seconds: float) -> int | None:
+        if self._status is None and select.select([self._fd], [], [], seconds)[0]:
+            os.close(self._fd)
+            self._status = self._launcher.reap(self.pid)
+        return self._status
+
+
+class BrokerProcess:
+    """One data folder and, most of the time, a running broker on it.
+
+    `settings`: of the broker, by their names in the configuration. `launch`: how to start it (a `Launcher`, or by
+    default a new interpreter).
+    """
+
+    def __init__(self, data: Path, *, launch: Launch = _Popen, **settings: object) -> None:
+        self.data = data
+        self.log = data.parent / f"{data.name}.log"
+        self.settings = {"listen_native": "127.0.0.1:0", "log_level": "info", "log_format": "json", **settings}
+        self.address = ""
+        self.starts = 0
+        self._launch = launch
+        self._child: Child | None = None
+        self._stdin = self._stdout = -1
+        self._watchdog: threading.Timer | None = None
+
+    def __enter__(self) -> BrokerProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.kill()
+
+    # --- life
+
+    def start(self) -> None:
+        """Returns once it takes requests."""
+        self.begin()
+        self.ready()
+
+    def begin(self) -> None:
+        """Starts the process and waits for nothing."""
+        assert self._child is None, "it runs already"
+        arguments = ["serve", "--json", "--until-eof", "--data", str(self.data)]
+        for name, value in self.settings.items():
+            arguments += ["--" + name.replace("_", "-"), str(value)]
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        stdin, self._stdin = os.pipe()
+        self._stdout, stdout = os.pipe()
+        with self.log.open("ab") as log:
+            self._child = self._launch(arguments, stdin, stdout, log.fileno())
+        os.close(stdin)
+        os.close(stdout)
+        self.starts += 1
+        self._watchdog = threading.Timer(LIFETIME, os.kill, [self._child.pid, signal.SIGKILL])
+        self._watchdog.daemon = True
+        self._watchdog.start()
+
+    def ready(self) -> None:
+        """Waits until it takes requests. Raises Died with what it said last when it ends instead."""
+        line = b""
+        end = time.monotonic() + PATIENCE
+        while not line.endswith(b"\n"):
+            if not select.select([self._stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+                raise Died(f"the broker was not ready after {PATIENCE:.0f} s: {self.last_words()}")
+            part = os.read(self._stdout, 4096)
+            if not part:
+                status = self._wait(PATIENCE)
+                raise Died(f"the broker ended with status {status} before it was ready: {self.last_words()}")
+            line += part
+        self.address = json.loads(line)["native"]
+
+    def kill(self) -> None:
+        """SIGKILL; returns once it is gone. Nothing when it is not running."""
+        if self._child is not None:
+            os.kill(self._child.pid, signal.SIGKILL)
+            assert self._wait(PATIENCE) is not None
+
+    def terminate(self) -> None:
+        """SIGTERM, and no waiting."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def stop(self, seconds: float = PATIENCE) -> int:
+        """SIGTERM; its exit status."""
+        self.terminate()
+        return self.ended(seconds)
+
+    def ended(self, seconds: float = PATIENCE) -> int:
+        """Waits until it has ended by itself; its exit status (negative: the signal)."""
+        status = self._wait(seconds)
+        assert status is not None, f"the broker did not end within {seconds:.0f} s: {self.last_words()}"
+        return status
+
+    def _wait(self, seconds: float) -> int | None:
+        assert self._child is not None
+        status = self._child.wait(seconds)
+        if status is not None:
+            assert self._watchdog is not None
+            self._watchdog.cancel()
+            for fd in (self._stdin, self._stdout):
+                os.close(fd)
+            self._child = None
+        return status
+
+    @property
+    def running(self) -> bool:
+        return self._child is not None and self._wait(0) is None
+
+    @property
+    def pid(self) -> int:
+        assert self._child is not None, "it is not running"
+        return self._child.pid
+
+    # --- what it takes and says
+
+    def rss(self) -> int:
+        """Bytes of memory that it holds now (VmRSS)."""
+        return self._status("VmRSS")
+
+    def peak_rss(self) -> int:
+        """Bytes of memory that it held at the most, since it started (VmHWM)."""
+        return self._status("VmHWM")
+
+    def _status(self, name: str) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith(name + ":"):
+                return int(line.split()[1]) * 1024
+        raise Died(f"no {name}: the broker is gone")
+
+    def fds(self) -> int:
+        """How many files and sockets it has open."""
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def limit_file_size(self, limit: int | None) -> None:
+        """Lets no file of its grow beyond `limit` bytes (RLIMIT_FSIZE): writes fail as on a full disk."""
+        value = resource.RLIM_INFINITY if limit is None else limit
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (value, resource.RLIM_INFINITY))
+
+    def limit_fds(self, limit: int) -> None:
+        """RLIMIT_NOFILE."""
+        resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (limit, limit))
+
+    def events(self, name: str) -> list[dict[str, object]]:
+        """What it has logged under this event's name, over all its starts."""
+        found = []
+        for line in self.log.read_text(errors="replace").splitlines():
+            if line.startswith("{") and name in line:
+                with contextlib.suppress(ValueError):
+                    entry = json.loads(line)
+                    if entry.get("event") == name:
+                        found.append(entry)
+        return found
+
+    def last_words(self) -> str:
+        """The end of its log, for a failing test's message."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-30:]) if self.log.exists() else ""
+
+
+@contextmanager
+def broker_process(data: Path, *, launch: Launch = _Popen, **settings: object) -> Iterator[BrokerProcess]:
+    """A running broker, killed at the end if it still runs."""
+    with BrokerProcess(data, launch=launch, **settings) as broker:
+        yield broker

@@ -1,0 +1,79 @@
+"""The process that `tests.process.Launcher` forks brokers from: everything is imported, nothing is running.
+
+On the socket whose number is its argument it takes one JSON line at a time. {"start": [arguments]} comes with three
+file descriptors, stdin, stdout and stderr of `krappy ARGUMENTS`, and is answered by its pid. {"reap": pid} is
+answered by the exit status of a child that has ended. When the socket ends, it kills the children that it still has.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+import trio  # noqa: F401  # imported for the children
+
+import krappy.app
+import krappy.logs  # noqa: F401
+from krappy.cli.main import run
+
+
+def main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    control.set_inheritable(False)
+    gc.collect()
+    gc.freeze()
+    children: set[int] = set()
+    try:
+        while True:
+            data, fds, _, _ = socket.recv_fds(control, 1 << 20, 3)
+            if not data:
+                return
+            asked = json.loads(data)
+            if "start" in asked:
+                pid = os.fork()
+                if not pid:
+                    control.close()
+                    _run(asked["start"], array.array("i", fds))
+                children.add(pid)
+                for fd in fds:
+                    os.close(fd)
+                answer = pid
+            else:
+                pid = asked["reap"]
+                children.discard(pid)
+                answer = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            control.sendall(b"%d\n" % answer)
+    finally:
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def _run(arguments: list[str], fds: array.array[int]) -> NoReturn:
+    status = 1
+    try:
+        for number, fd in enumerate(fds):
+            os.dup2(fd, number)
+            os.close(fd)
+        status = run(arguments)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    main()
