@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from krappy.batch import STAMPED, BatchHeader, stamp
+from krappy.batch import LENGTH_END, BatchHeader
 from krappy.core import retention
 from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
 from krappy.store import checkpoint as checkpoints
@@ -24,10 +24,11 @@ from krappy.store.checkpoint import Checkpoint
 from krappy.store.cleaner import CleanResult, Survives
 from krappy.store.disk import OS_DISK, Buffer, Disk, File
 from krappy.store.format import CLEANED, LOG, SUFFIXES
-from krappy.store.index import Indexer
+from krappy.store.index import BadIndex, Indexer
 from krappy.store.pool import POOL
 from krappy.store.producers import ProducerStates
 from krappy.store.recovery import Recovered, RecoveryReport, recover
+from krappy.store.run import Run
 from krappy.store.segment import Segment, SegmentInfo
 from krappy.store.segments import Segments
 from krappy.topic_config import TopicConfig
@@ -35,18 +36,6 @@ from krappy.types import Span
 
 T = TypeVar("T")
 CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that a crash leaves to be read again
-
-
-class _Run:
-    """Batches of one append that go to one segment."""
-
-    __slots__ = ("buffers", "marks", "position", "segment")
-
-    def __init__(self, segment: Segment) -> None:
-        self.segment = segment
-        self.position = segment.size
-        self.buffers: list[Buffer] = []
-        self.marks: list[tuple[int, BatchHeader, int]] = []  # base offset, header, position
 
 
 class Log:
@@ -141,28 +130,20 @@ class Log:
             if self._broken:
                 raise StorageError(self._broken)
             first = offset = self.end_offset
-            run = _Run(self._active)
+            run = Run(self._active)
             runs = [run]
             made: list[Segment] = []
-            position = run.position
             try:
                 for header, data in batches:
-                    size = len(data)
-                    if size != header.length + 12:
-                        raise CorruptBatch(f"a batch of {size} bytes whose header says {header.size}")
-                    last = offset + header.last_offset_delta
-                    if self._must_roll(run, position, size, last, now_ms):
-                        run = _Run(self._new_segment(offset, made))
+                    if len(data) != header.length + LENGTH_END:
+                        raise CorruptBatch(f"a batch of {len(data)} bytes whose header says {header.size}")
+                    if self._must_roll(run, header, offset, now_ms):
+                        run = Run(self._new_segment(offset, made))
                         runs.append(run)
-                        position = 0
-                    run.buffers.append(stamp(header, offset, epoch))
-                    run.buffers.append(memoryview(data)[STAMPED:])
-                    run.marks.append((offset, header, position))
-                    position += size
-                    offset = last + 1
+                    run.add(header, data, offset, epoch)
+                    offset += header.last_offset_delta + 1
                 for run in runs:
-                    if run.buffers:
-                        run.segment.file.write(run.buffers, run.position)
+                    run.write()
             except BaseException as error:
                 self._undo(made)
                 if isinstance(error, OSError):
@@ -170,15 +151,13 @@ class Log:
                 raise
             for run in runs:
                 self._publish(run, now_ms)
-                self._unsaved += run.segment.size - run.position
             self.end_offset = offset
             return first
 
-    def _must_roll(self, run: _Run, position: int, size: int, last_offset: int, now_ms: int) -> bool:
+    def _must_roll(self, run: Run, header: BatchHeader, offset: int, now_ms: int) -> bool:
         segment = run.segment
-        created_ms = segment.created_ms if segment.size else now_ms
-        info = SegmentInfo(segment.base_offset, 0, position, 0, created_ms)
-        return retention.must_roll(self.config, info, size, last_offset, now_ms)
+        info = SegmentInfo(segment.base_offset, offset, run.end, -1, segment.created_ms if segment.size else now_ms)
+        return retention.must_roll(self.config, info, header.size, offset + header.last_offset_delta, now_ms)
 
     def _new_segment(self, base_offset: int, made: list[Segment]) -> Segment:
         segment = Segment(
@@ -201,33 +180,17 @@ class Log:
         except OSError as error:
             self._broken = f"{self.folder}: an append failed, and what it wrote can't be taken back: {error}"
 
-    def _publish(self, run: _Run, now_ms: int) -> None:
+    def _publish(self, run: Run, now_ms: int) -> None:
         segment = run.segment
         if segment is not self._active:
-            self._close_active()
+            self._dirty[self._active.file] = None
+            self._dirty.update(dict.fromkeys(self._active.seal()))
             self._folder_dirty = True
             self._active = segment
             self._segments = self._segments.plus(segment)
-        if not run.marks:
-            return
-        if not segment.size:
-            segment.created_ms = now_ms
-        base, indexer = segment.base_offset, segment.indexer
-        assert indexer is not None
-        for offset, header, position in run.marks:
-            last = offset + header.last_offset_delta
-            indexer.note(last - base, position, header.length + 12, header.max_timestamp)
-            if header.producer_id >= 0:
-                self.producers.apply(header, offset, now_ms)
-        segment.max_timestamp = indexer.max_timestamp
-        segment.size = position + header.length + 12
-        segment.next_offset = last + 1
+        run.publish(self.producers, now_ms)
         self._dirty[segment.file] = None
-
-    def _close_active(self) -> None:
-        self._dirty[self._active.file] = None
-        for file in self._active.seal():
-            self._dirty[file] = None
+        self._unsaved += run.end - run.start
 
     def roll(self) -> None:
         """Closes the active segment and starts the next, unless it is empty. Raises StorageError."""
@@ -242,7 +205,7 @@ class Log:
             except OSError as error:
                 self._undo(made)
                 raise StorageError(f"{self.folder}: {error}") from error
-            self._publish(_Run(segment), 0)
+            self._publish(Run(segment), 0)
 
     def sync(self) -> int:
         """Makes all that was appended before this call durable; the offset up to which it is. Blocks.
@@ -381,6 +344,11 @@ class Log:
             known = self._segments  # taken before the start is looked at, which is published first
             try:
                 return read(known)
+            except BadIndex as error:
+                with self._lock:
+                    if self._active.rebuilt > 3:
+                        raise StorageError(f"{self.folder}: the index can't be rebuilt: {error}") from error
+                    self._active.reindex()
             except BlockingIOError:
                 raise
             except OSError as error:

@@ -374,8 +374,7 @@ class _Recovery:
         """When a whole batch follows the bad one, it is damage and no torn write: people may want the bytes."""
         data = segment.file.pread(size - segment.size, segment.size)
         try:
-            following = batch.read_header(data).size
-            batch.check(data, following)
+            batch.check(data, int.from_bytes(data[8 : batch.LENGTH_END], "big") + batch.LENGTH_END)
         except CorruptBatch:
             return
         path = segment.path(f"{LOG}.{segment.size}{SET_ASIDE}")

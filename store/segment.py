@@ -10,7 +10,7 @@ import contextlib
 import struct
 from pathlib import Path
 
-from krappy.batch import HEADER_SIZE, BatchHeader, check, decode, read_header
+from krappy.batch import HEADER_SIZE, LENGTH_END, BatchHeader, check, decode, read_header
 from krappy.core.retention import SegmentInfo
 from krappy.errors import CorruptBatch
 from krappy.store.disk import Buffer, Disk, File
@@ -24,7 +24,6 @@ __all__ = ["Segment", "SegmentInfo"]
 
 _PEEK = struct.Struct(">qi11xi")  # of a batch: base offset, length, last offset delta
 _HEAD = struct.Struct(">qi")
-_LENGTH_END = 12
 _MAX_HINTS = 64
 _NO_LIMIT = 2**63 - 1
 
@@ -151,10 +150,10 @@ class Segment:
             index = self.rebuild(file).offsets
         return Handle(file, index)
 
-    def rebuild(self, file: File) -> Indexer:
-        """Both indexes of a closed segment, made anew from the headers of its batches. Raises CorruptBatch, OSError.
+    def rebuild(self, file: File, *, seal: bool = True) -> Indexer:
+        """Both indexes of a closed segment (of an active one without `seal`), made anew from its batches' headers.
 
-        What stands behind damage is not indexed: it can't be reached.
+        What stands behind damage is not indexed: it can't be reached. Raises CorruptBatch, OSError.
         """
         indexer = Indexer(self.interval)
         try:
@@ -163,13 +162,20 @@ class Segment:
         except Damage as damage:
             if not damage.position:
                 raise self.corrupt(damage.position, damage.text) from None
-        indexer.seal()
+        if seal:
+            indexer.seal()
         self.rebuilt += 1
         if not self.retired:
             with contextlib.suppress(OSError):  # a full disk must not stop a reader
                 self.disk.write_file(self.path(INDEX), indexer.offsets.pack(), sync=False)
                 self.disk.write_file(self.path(TIME_INDEX), indexer.times.pack(), sync=False)
         return indexer
+
+    def reindex(self) -> None:
+        """Makes the active segment's indexes anew. No append may run. Raises CorruptBatch, OSError."""
+        file = self.file
+        indexer = self.indexer = self.rebuild(file, seal=False)
+        self.activate(file, indexer, (len(indexer.offsets), len(indexer.times)))
 
     def times(self) -> TimeIndex:
         """The time index; of a closed segment read anew each time."""
@@ -193,7 +199,8 @@ class Segment:
     def find(self, offset: int, *, nowait: bool = False) -> tuple[int, int]:
         """Where the batch is that contains `offset`, or else the next one: (position, lowest base offset it may have).
 
-        The position is `size` when there is none. Raises CorruptBatch, BlockingIOError, OSError.
+        The position is `size` when there is none. Raises CorruptBatch, BlockingIOError, OSError; BadIndex when the
+        active segment's index is not true.
         """
         hint = self._hints.get(offset)
         if hint is not None:
@@ -204,7 +211,7 @@ class Segment:
             if nowait:
                 raise BlockingIOError(str(error)) from None
             if self.indexer is not None:
-                raise self.corrupt(0, f"it is not as its index has it: {error}") from None
+                raise  # to the log, which keeps the appender away while the index is made anew
         file = self.handle().file
         handle = Handle(file, self.rebuild(file).offsets)
         if self._held is None:
@@ -243,8 +250,8 @@ class Segment:
                     raise BadIndex(f"no batch that ends with offset {promised} starts at position {position}")
                 promised, expected = None, base
             if (
-                length < HEADER_SIZE - _LENGTH_END
-                or position + _LENGTH_END + length > size
+                length < HEADER_SIZE - LENGTH_END
+                or position + LENGTH_END + length > size
                 or delta < 0
                 or (base != expected and (self.dense or base < expected))
             ):
@@ -254,7 +261,7 @@ class Segment:
                 )
             if last >= offset:
                 return position, expected
-            position += _LENGTH_END + length
+            position += LENGTH_END + length
             expected = last + 1
         if expected < end:
             raise self.corrupt(position, f"the segment ends with offset {expected - 1}, not {end - 1}")
@@ -308,28 +315,35 @@ class Segment:
         self, data: Buffer, position: int, expected: int, limit: int, left: int, max_records: int | None
     ) -> tuple[int, int, int, int]:
         """Bytes of `data` that are whole batches to give out; the offset behind them; how many records they hold; the
-        size of a first one cut short."""
+        size of a first one cut short. What is corrupt raises when it comes first, and else ends what is given out.
+        """
         at, end, dense = 0, len(data), self.dense
         records, enough = 0, _NO_LIMIT if max_records is None else max(1, max_records)
-        while end - at >= HEADER_SIZE and records < enough:
+        while end - at >= HEADER_SIZE and records < enough and expected < limit:
             base, length = _HEAD.unpack_from(data, at)
+            stop = at + LENGTH_END + length
             if base != expected and (dense or base < expected):
-                raise self.corrupt(position + at, f"base offset {base} where {expected} comes next")
-            if base >= limit:
+                wrong = f"base offset {base} where {expected} comes next"
+            elif base >= limit:
                 return at, expected, records, 0
-            stop = at + _LENGTH_END + length
-            if stop > end:
-                if stop > left:
-                    raise self.corrupt(position + at, f"a batch of length {length} runs past the segment's end")
+            elif stop <= end:
+                try:
+                    header = check(data, at)
+                except CorruptBatch as error:
+                    wrong = error.text
+                else:
+                    expected = base + header.last_offset_delta + 1
+                    records += header.count
+                    at = stop
+                    continue
+            elif stop <= left:
                 return at, expected, records, stop - at
-            try:
-                header = check(data, at)
-            except CorruptBatch as error:
-                raise self.corrupt(position + at, error.text) from None
-            expected = base + header.last_offset_delta + 1
-            records += header.count
-            at = stop
-        return at, expected, records, 0 if at else HEADER_SIZE
+            else:
+                wrong = f"a batch of length {length} runs past the segment's end"
+            if not at:
+                raise self.corrupt(position, wrong)
+            break
+        return at, expected, records, 0 if at or expected >= limit else HEADER_SIZE
 
     def batch_size(self, position: int) -> int:
         """Bytes of the batch at `position`. Raises CorruptBatch, OSError."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from krappy.batch import HEADER_SIZE, BatchHeader, check, read_header
+from krappy.batch import HEADER_SIZE, LENGTH_END, BatchHeader, check, read_header
 from krappy.errors import CorruptBatch
 from krappy.store.disk import File
 
@@ -80,7 +80,7 @@ def _fetch(file: File, position: int, size: int, end: int) -> memoryview:
 
 
 def _blame(rest: memoryview, position: int, end: int, text: str) -> Damage:
-    if not any(rest[:HEADER_SIZE]):
+    if len(rest) >= LENGTH_END and not any(rest[:HEADER_SIZE]):  # fewer may well begin a true batch
         return Damage(position, "zeros", f"zeros where the file has {end - position} more bytes")
     if len(rest) < HEADER_SIZE:
         return Damage(position, "torn", f"{len(rest)} bytes: less than a batch header")

@@ -50,10 +50,10 @@ def opened(folder: Path, config: TopicConfig = SMALL, disk: Disk = OS_DISK) -> L
 
 
 def filled(folder: Path, batches: int, *, config: TopicConfig = SMALL, disk: Disk = OS_DISK, records: int = 3) -> Log:
-    """A log with so many batches of `records` records each: offset n has the value b"n" and the timestamp 1000 + n."""
+    """A log with so many batches of `records` records each: offset 7 has the value b"0007" and the timestamp 1007."""
     log = opened(folder, config, disk)
     for number in range(log.end_offset, log.end_offset + batches * records, records):
-        values = [b"%d" % offset for offset in range(number, number + records)]
+        values = [b"%04d" % offset for offset in range(number, number + records)]
         log.append([made(*values, at=1000 + number)], 0, 10_000 + number)
     return log
 

@@ -81,7 +81,7 @@ def test_every_offset_is_found(tmp_path: Path) -> None:
         for offset in range(reader.end_offset):
             header = batch.read_header(reader.read(offset, 1))
             assert header.base_offset == offset // 3 * 3
-        assert rows(reader) == [Row(n, 1000 + n, b"k", b"%d" % n) for n in range(180)]
+        assert rows(reader) == [Row(n, 1000 + n, b"k", b"%04d" % n) for n in range(180)]
         assert rows(reader, 100)[0].offset == 100
 
 

@@ -1,0 +1,508 @@
+"""Opening what a crash, a bad disk or a person has left: what is cut, what is reported, what is refused."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from krappy import batch
+from krappy.errors import CorruptBatch, StorageError
+from krappy.store.log import Log
+from krappy.topic_config import TopicConfig
+from tests.store.faulty_disk import Everything, FaultyDisk
+from tests.store.logs import FOLDER, SMALL, filled, log_files, made, offsets, opened, rows
+
+ONE = TopicConfig(index_interval_bytes=100)  # all in one segment
+
+
+def kill(log: Log) -> Path:
+    """What a SIGKILL leaves: the files as they are, no goodbye."""
+    return log.folder
+
+
+def test_a_killed_process_loses_nothing() -> None:
+    disk = FaultyDisk()
+    filled(FOLDER, 40, disk=disk)
+    disk.crash(Everything())
+    log = opened(FOLDER, disk=disk)
+    assert offsets(rows(log)) == list(range(120))
+    assert (log.recovery.cut_bytes, log.recovery.clean) == (0, True)
+    assert log.recovery.checked_bytes == log.size
+
+
+def test_a_lost_power_loses_what_was_not_synced() -> None:
+    disk = FaultyDisk()
+    log = filled(FOLDER, 20, disk=disk)
+    assert log.sync() == log.synced_offset == 60
+    log.append([made(b"lost")], 0, 1)
+    disk.crash()
+    log = opened(FOLDER, disk=disk)
+    assert offsets(rows(log)) == list(range(60))
+    assert log.append([made(b"new")], 0, 1) == 60
+
+
+def test_a_clean_close_leaves_nothing_to_check() -> None:
+    disk = FaultyDisk()
+    filled(FOLDER, 40, disk=disk).close()
+    disk.crash()
+    log = opened(FOLDER, disk=disk)
+    assert offsets(rows(log)) == list(range(120))
+    assert (log.recovery.checked_bytes, log.recovery.clean) == (0, True)
+    before = list(disk.log)
+    log.close()
+    assert disk.log == before  # and nothing to write
+
+
+def test_a_checkpoint_bounds_what_is_checked() -> None:
+    disk = FaultyDisk()
+    log = filled(FOLDER, 40, disk=disk)
+    log.checkpoint()
+    size = log.size
+    filled_on = [made(b"x" * 50)] * 10
+    log.append(filled_on, 0, 1)
+    grown = log.size - size
+    disk.crash(Everything())
+    log = opened(FOLDER, disk=disk)
+    assert log.recovery.checked_bytes == grown
+    assert log.end_offset == 130
+
+
+def test_a_long_run_checkpoints_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("krappy.store.log.CHECKPOINT_BYTES", 2000)
+    disk = FaultyDisk()
+    log = opened(FOLDER, disk=disk)
+    for number in range(100):
+        log.append([made(b"%d" % number)], 0, 1)
+        log.sync()
+    size = log.size
+    disk.crash(Everything())
+    assert opened(FOLDER, disk=disk).recovery.checked_bytes < 2200 < size
+
+
+# ---------------------------------------------------------------- the tail
+
+
+def test_the_tail_truncated_at_every_byte(tmp_path: Path) -> None:
+    source = kill(filled(tmp_path / "source", 4, config=ONE))
+    (file,) = log_files(source)
+    whole = file.read_bytes()
+    size = len(whole) // 4
+    for length in range(len(whole) + 1):
+        folder = tmp_path / f"{length}"
+        shutil.copytree(source, folder)
+        (folder / file.name).write_bytes(whole[:length])
+        log = opened(folder, ONE)
+        assert offsets(rows(log)) == list(range(length // size * 3))
+        assert log.recovery.cut_bytes == length % size
+        assert log.recovery.cut_reason == ("torn" if length % size else "")
+        assert (folder / file.name).stat().st_size == length - length % size
+        assert log.append([made(b"new")], 0, 1) == length // size * 3
+        log.close()
+        assert opened(folder, ONE).recovery.clean
+
+
+def test_a_bit_flipped_in_every_byte_of_the_tail(tmp_path: Path) -> None:
+    """Behind the recovery point a wrong batch is cut, and what is behind it; if whole, that is kept aside."""
+    source = kill(filled(tmp_path / "source", 4, config=ONE))
+    (file,) = log_files(source)
+    whole = file.read_bytes()
+    size = len(whole) // 4
+    for position in range(size, 2 * size):
+        folder = tmp_path / f"{position}"
+        shutil.copytree(source, folder)
+        data = bytearray(whole)
+        data[position] ^= 1 << position % 8
+        (folder / file.name).write_bytes(data)
+        log = opened(folder, ONE)
+        report = log.recovery
+        if 12 <= position - size < 16:  # the leader epoch stands outside of the checksum (KIP-98)
+            assert report.clean
+            continue
+        assert offsets(rows(log)) == [0, 1, 2]
+        assert (report.cut_bytes, report.cut_position) == (3 * size, size)
+        assert report.cut_file.endswith(file.name)
+        assert report.cut_reason in ("checksum", "structure", "offsets", "torn")
+        assert str(report).startswith(f"{folder}: offsets 0 to 3")
+        assert f"{3 * size} bytes cut from" in str(report)
+        for kept in report.set_aside:
+            assert Path(kept).read_bytes() == data[size:]
+        assert bool(report.set_aside) == (not 8 <= position - size < 12)  # a wrong length hides what follows
+        assert log.append([made(b"new")], 0, 1) == 3
+
+
+@pytest.mark.parametrize(("length", "reason"), [(1, "torn"), (12, "zeros"), (61, "zeros"), (5000, "zeros")])
+def test_zeros_behind_the_tail(tmp_path: Path, length: int, reason: str) -> None:
+    folder = kill(filled(tmp_path, 4, config=ONE))
+    (file,) = log_files(folder)
+    whole = file.read_bytes()
+    file.write_bytes(whole + bytes(length))
+    log = opened(folder, ONE)
+    assert (log.recovery.cut_bytes, log.recovery.cut_reason) == (length, reason)
+    assert log.recovery.set_aside == []
+    assert offsets(rows(log)) == list(range(12))
+    assert file.read_bytes() == whole
+
+
+def test_garbage_behind_the_tail(tmp_path: Path) -> None:
+    generator = random.Random(1)
+    source = kill(filled(tmp_path / "source", 4, config=ONE))
+    for number in range(60):
+        folder = tmp_path / f"{number}"
+        shutil.copytree(source, folder)
+        (file,) = log_files(folder)
+        garbage = generator.randbytes(generator.randrange(1, 400))
+        file.write_bytes(file.read_bytes() + garbage)
+        log = opened(folder, ONE)
+        assert log.recovery.cut_bytes == len(garbage)
+        assert offsets(rows(log)) == list(range(12))
+
+
+def test_an_older_batch_copied_behind_the_tail_is_cut(tmp_path: Path) -> None:
+    """Its checksum is right; its offset is not."""
+    folder = kill(filled(tmp_path, 4, config=ONE))
+    (file,) = log_files(folder)
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[: len(whole) // 4])
+    log = opened(folder, ONE)
+    assert log.recovery.cut_reason == "offsets"
+    assert log.end_offset == 12
+
+
+def test_a_cut_in_an_earlier_segment_takes_the_later_ones(tmp_path: Path) -> None:
+    folder = kill(filled(tmp_path, 40))
+    files = log_files(folder)
+    data = bytearray(files[1].read_bytes())
+    data[-1] ^= 1
+    files[1].write_bytes(data)
+    later = sum(path.stat().st_size for path in files[2:])
+    log = opened(folder)
+    assert log.end_offset == log.segments[1].next_offset == offsets(rows(log))[-1] + 1
+    assert len(log.segments) == 2
+    assert log.recovery.cut_bytes == later + (len(data) - log.segments[1].size)
+    assert {Path(name).name for name in log.recovery.set_aside} == {path.name + ".cut" for path in files[2:]}
+    assert log_files(folder) == files[:2]
+    log.close()
+    assert opened(folder).recovery.clean
+
+
+# ---------------------------------------------------------------- before the recovery point
+
+
+def test_a_bit_flipped_in_every_byte_of_what_was_checked(tmp_path: Path) -> None:
+    """Never cut, never served: whoever reads there gets an error that names file and position."""
+    log = filled(tmp_path / "source", 4, config=ONE)
+    log.close()
+    source = log.folder
+    (file,) = log_files(source)
+    whole = file.read_bytes()
+    size = len(whole) // 4
+    for position in range(size, 2 * size):
+        folder = tmp_path / f"{position}"
+        shutil.copytree(source, folder)
+        data = bytearray(whole)
+        data[position] ^= 1 << position % 8
+        (folder / file.name).write_bytes(data)
+        log = opened(folder, ONE)
+        assert log.recovery.clean
+        assert log.end_offset == 12
+        if 12 <= position - size < 16:
+            continue
+        assert offsets(rows(log, limit=3)) == [0, 1, 2]
+        for max_bytes in (1, 10_000):
+            with pytest.raises(CorruptBatch) as caught:
+                log.read(3, max_bytes)
+            assert caught.value.details["file"] == str(folder / file.name)
+            assert caught.value.details["position"] == size
+            assert f"{folder / file.name} at position {size}" in str(caught.value)
+        with pytest.raises(CorruptBatch):
+            rows(log)
+        assert log.append([made(b"new")], 0, 1) == 12
+        assert offsets(rows(log, 12)) == [12]
+
+
+def test_the_checked_part_truncated_at_every_byte(tmp_path: Path) -> None:
+    """The disk lost what it had promised: the log goes on behind it, no offset is given twice, and it is told."""
+    log = filled(tmp_path / "source", 4, config=ONE)
+    log.close()
+    source = log.folder
+    (file,) = log_files(source)
+    whole = file.read_bytes()
+    size = len(whole) // 4
+    for length in range(len(whole)):
+        folder = tmp_path / f"{length}"
+        shutil.copytree(source, folder)
+        (folder / file.name).write_bytes(whole[:length])
+        log = opened(folder, ONE)
+        kept = length // size * 3
+        assert log.recovery.lost_offsets == 12 - kept
+        assert f"{12 - kept} OFFSETS LOST" in str(log.recovery)
+        assert log.recovery.cut_bytes == length % size
+        assert log.end_offset == 12
+        assert offsets(rows(log)) == list(range(kept))
+        assert log.append([made(b"new")], 0, 1) == 12
+        assert offsets(rows(log)) == [*range(kept), 12]
+        log.close()
+        log = opened(folder, ONE)
+        assert log.recovery.clean
+        assert offsets(rows(log)) == [*range(kept), 12]
+
+
+def test_a_closed_segment_that_was_truncated_is_reported(tmp_path: Path) -> None:
+    log = filled(tmp_path, 40)
+    log.close()
+    files = log_files(tmp_path)
+    files[1].write_bytes(files[1].read_bytes()[:-10])
+    log = opened(tmp_path)
+    assert len(log.recovery.damage) == 1
+    assert files[1].name in log.recovery.damage[0]
+    assert "DAMAGE" in str(log.recovery)
+    assert log.end_offset == 120
+    assert len(files) == len(log_files(tmp_path))
+    last = log.segments[1].next_offset - 1
+    assert offsets(rows(log, limit=last - 2)) == list(range(last - 2))
+    with pytest.raises(CorruptBatch) as caught:
+        log.read(last, 1000)
+    assert caught.value.details["file"] == str(files[1])
+    assert offsets(rows(log, last + 1)) == list(range(last + 1, 120))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_missing_segment_is_refused(tmp_path: Path, number: int) -> None:
+    log = filled(tmp_path, 40)
+    log.close()
+    files = log_files(tmp_path)
+    assert len(files) > 3
+    files[number].unlink()
+    with pytest.raises(StorageError, match=r"missing|starts at offset 0") as caught:
+        opened(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+    if number:
+        (tmp_path / "checkpoint").unlink()
+        with pytest.raises(StorageError, match="missing"):
+            opened(tmp_path)
+
+
+def test_the_last_segment_missing_is_refused(tmp_path: Path) -> None:
+    log = filled(tmp_path, 40)
+    log.close()
+    log_files(tmp_path)[-1].unlink()
+    with pytest.raises(StorageError, match="missing"):
+        opened(tmp_path)
+    for path in log_files(tmp_path):
+        path.unlink()
+    with pytest.raises(StorageError, match="no segments"):
+        opened(tmp_path)
+
+
+def test_overlapping_segments_are_refused(tmp_path: Path) -> None:
+    log = filled(tmp_path, 40)
+    log.close()
+    first = log_files(tmp_path)[0]
+    shutil.copy(first, tmp_path / "00000000000000000003.log")
+    with pytest.raises(StorageError, match="overlap"):
+        opened(tmp_path)
+
+
+# ---------------------------------------------------------------- the checkpoint
+
+
+def test_without_a_checkpoint(tmp_path: Path) -> None:
+    log = filled(tmp_path, 40)
+    log.delete_before(60)
+    log.append([made(b"a", producer=7, sequence=0)], 0, 1)
+    log.close()
+    infos, producers = log.segments, log.producers
+    (tmp_path / "checkpoint").unlink()
+    log = opened(tmp_path)
+    assert log.recovery.notes == ["there was no checkpoint"]
+    assert log.start_offset == infos[0].base_offset  # the best that can be known
+    assert offsets(rows(log)) == list(range(infos[0].base_offset, 121))
+    assert [info[:4] for info in log.segments] == [info[:4] for info in infos]
+    assert log.producers.get(7) is not None
+    assert log.producers.get(7)[2] == producers.get(7)[2]  # type: ignore[index]
+    log.close()
+    assert opened(tmp_path).recovery.clean
+
+
+def test_a_damaged_checkpoint_is_none(tmp_path: Path) -> None:
+    log = filled(tmp_path / "source", 10)
+    log.close()
+    whole = (log.folder / "checkpoint").read_bytes()
+    damaged = [whole[:length] for length in range(len(whole))]
+    for position in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[position] ^= 1 << position % 8
+        damaged.append(bytes(flipped))
+    damaged += [b"\0" * len(whole), random.Random(2).randbytes(200), whole + b"x"]
+    for number, data in enumerate(damaged):
+        (log.folder / "checkpoint").write_bytes(data)
+        again = opened(log.folder)
+        assert again.recovery.notes[0].startswith("the checkpoint was damaged"), number
+        assert offsets(rows(again)) == list(range(30))
+        assert not again.recovery.damage
+
+
+def test_damage_in_an_older_segment_without_a_checkpoint_is_reported_not_cut(tmp_path: Path) -> None:
+    log = filled(tmp_path, 40)
+    log.close()
+    infos = log.segments
+    (tmp_path / "checkpoint").unlink()
+    file = log_files(tmp_path)[1]
+    data = bytearray(file.read_bytes())
+    size = len(data) // 2 + 3
+    data[:size] = bytes(size)
+    file.write_bytes(data)
+    log = opened(tmp_path)
+    assert len(log.recovery.damage) == 1
+    assert str(file) in log.recovery.damage[0]
+    assert [info.base_offset for info in log.segments] == [info.base_offset for info in infos]
+    assert file.read_bytes() == data
+    with pytest.raises(CorruptBatch, match=file.name):
+        log.read(infos[1].base_offset, 1000)
+    assert offsets(rows(log, infos[2].base_offset)) == list(range(infos[2].base_offset, 120))
+
+
+# ---------------------------------------------------------------- indexes
+
+Spoil = Callable[[bytes], bytes | None]
+SPOILT: dict[str, Spoil] = {
+    "missing": lambda data: None,
+    "empty": lambda data: b"",
+    "zeros": lambda data: bytes(len(data)),
+    "random": lambda data: random.Random(3).randbytes(len(data)),
+    "cut": lambda data: data[: len(data) // 2 + 1],
+    "shifted": lambda data: data[1:] + b"\0",
+    "backwards": lambda data: b"".join(data[at : at + 4] for at in range(len(data) - 4, -1, -4)),
+    "longer": lambda data: data + b"\xff" * 24,
+    "other positions": lambda data: b"".join(
+        data[at : at + 4] + (int.from_bytes(data[at + 4 : at + 8], "big") + 1).to_bytes(4, "big")
+        for at in range(0, len(data) - 7, 8)
+    ),
+    "other offsets": lambda data: b"".join(
+        (int.from_bytes(data[at : at + 4], "big") + 1).to_bytes(4, "big") + data[at + 4 : at + 8]
+        for at in range(0, len(data) - 7, 8)
+    ),
+}
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("how", SPOILT)
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_bad_index_is_rebuilt(tmp_path: Path, suffix: str, how: str, killed: bool) -> None:
+    log = filled(tmp_path, 60)
+    infos = log.segments
+    if not killed:
+        log.close()
+    for path in log_files(tmp_path, suffix):
+        spoilt = SPOILT[how](path.read_bytes())
+        if spoilt is None:
+            path.unlink()
+        else:
+            path.write_bytes(spoilt)
+    log = opened(tmp_path)
+    assert not log.recovery.damage
+    assert not log.recovery.cut_bytes
+    for offset in (0, 1, 2, 3, 50, 100, 178, 179):
+        assert batch.read_header(log.read(offset, 1)).base_offset == offset // 3 * 3
+    assert offsets(rows(log)) == list(range(180))
+    for offset in (0, 50, 100, 179):
+        assert log.find_timestamp(1000 + offset) == (offset, 1000 + offset)
+    assert [info[:4] for info in log.segments] == [info[:4] for info in infos]
+
+
+# ---------------------------------------------------------------- leftovers
+
+
+def test_what_was_never_finished_is_thrown_away(tmp_path: Path) -> None:
+    log = filled(tmp_path, 10)
+    log.close()
+    base = "00000000000000000000"
+    strangers = ["notes.txt", "00000000000000000000.log.bak", "123.log"]
+    rubbish = [f"{base}.log.cleaned", "checkpoint.tmp", f"{base}.index.swap", "00000000000000000999.index"]
+    for name in (*rubbish, *strangers):
+        (tmp_path / name).write_bytes(b"x")
+    log = opened(tmp_path)
+    assert offsets(rows(log)) == list(range(30))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names.isdisjoint(rubbish)
+    assert names.issuperset(strangers)
+
+
+def test_a_deletion_is_finished() -> None:
+    """The start has moved, the power goes before any file has."""
+    disk = FaultyDisk()
+    log = filled(FOLDER, 40, disk=disk)
+    log.checkpoint()
+    infos = log.segments
+    disk.refuses = lambda name: name.startswith("unlink")
+    with pytest.raises(StorageError):
+        log.delete_before(infos[2].base_offset)
+    assert log.start_offset == infos[2].base_offset
+    disk.refuses = lambda name: False
+    disk.crash()
+    log = opened(FOLDER, disk=disk)
+    assert log.start_offset == infos[2].base_offset
+    assert log.segments == infos[2:]
+    assert offsets(rows(log)) == list(range(infos[2].base_offset, 120))
+
+
+def test_a_segment_that_was_begun_and_not_written_is_taken(tmp_path: Path) -> None:
+    folder = kill(filled(tmp_path, 4, config=ONE))
+    (folder / "00000000000000000012.log").touch()
+    log = opened(folder, ONE)
+    assert len(log.segments) == 2
+    assert log.append([made(b"a")], 0, 1) == 12
+    (folder / "00000000000000000099.log").touch()
+    log = opened(folder, ONE)
+    assert log.end_offset == 13
+    assert not (folder / "00000000000000000099.log").exists()
+
+
+def test_a_full_disk_does_not_keep_a_log_shut() -> None:
+    disk = FaultyDisk()
+    filled(FOLDER, 40, disk=disk).sync()
+    disk.crash(Everything())
+    disk.room = 0
+    log = opened(FOLDER, disk=disk)
+    assert offsets(rows(log)) == list(range(120))
+    with pytest.raises(StorageError):
+        log.append([made(b"a")], 0, 1)
+    disk.room = None
+    assert log.append([made(b"a")], 0, 1) == 120
+
+
+def test_a_disk_that_refuses_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "t-0").write_text("a file where a folder ought to be")
+    with pytest.raises(StorageError):
+        opened(tmp_path / "t-0")
+
+
+def test_the_state_of_producers_survives() -> None:
+    disk = FaultyDisk()
+    log = opened(FOLDER, disk=disk)
+    for sequence in range(0, 40, 2):
+        log.append([made(b"a", b"b", producer=5, sequence=sequence)], 0, sequence)
+        if sequence == 20:
+            log.checkpoint()
+    producers = log.producers
+    assert [sent.base_sequence for sent in producers.get(5).sent] == [30, 32, 34, 36, 38]  # type: ignore[union-attr]
+    for keep in (True, False):
+        if not keep:
+            log.close()
+        disk.crash(Everything() if keep else None)
+        log = opened(FOLDER, disk=disk)
+        assert log.producers.get(5).sent == producers.get(5).sent  # type: ignore[union-attr]
+        header, _ = made(b"a", b"b", producer=5, sequence=36)
+        assert log.producers.check(header) == 36
+
+
+def test_all_segments_of_a_log_stay_openable_by_hand(tmp_path: Path) -> None:
+    """A log whose files were copied away from a running broker opens as a crashed one does."""
+    log = filled(tmp_path / "a", 40)
+    shutil.copytree(log.folder, tmp_path / "b")
+    copied = Log.open(tmp_path / "b", SMALL)
+    assert rows(copied) == rows(log)
