@@ -67,11 +67,55 @@ class ScanPort(Protocol):
     def close(self) -> None: ...
 
 
+class MemberPort(Protocol):
+    """One registration of a shared group."""
+
+    name: str
+
+    def poll_now(self, max_records: int, max_bytes: int) -> Any: ...
+    async def poll(self, max_records: int, max_bytes: int, max_wait_ms: int = 0) -> Any: ...
+    def ack(self, ranges: Sequence[tuple[str, int, int, int]]) -> Any: ...
+    def nack(self, ranges: Sequence[tuple[str, int, int, int]], delay_ms: int = 0) -> None: ...
+    def extend(self, ranges: Sequence[tuple[str, int, int, int]], lease_ms: int) -> None: ...
+
+
+class GroupsPort(Protocol):
+    async def join(
+        self,
+        name: str,
+        client: str,
+        topics: Sequence[str],
+        *,
+        start: str = "earliest",
+        start_at: int | None = None,
+        order: str = "none",
+        lease_ms: int = 30_000,
+        max_deliveries: int = 10,
+        dead_letter: str | None = None,
+    ) -> MemberPort: ...
+    def list_groups(self) -> list[dict[str, Any]]: ...
+    def describe(self, name: str) -> dict[str, Any]: ...
+    def positions(self, name: str) -> list[tuple[str, int, int]]: ...
+    async def commit(self, name: str, offsets: Sequence[tuple[str, int, int]]) -> None: ...
+    async def reset(
+        self,
+        name: str,
+        topic: str | None,
+        partitions: Sequence[int] | None,
+        start: str,
+        start_at: int | None,
+        *,
+        dry_run: bool = False,
+    ) -> list[tuple[str, int, int, int]]: ...
+    async def delete(self, name: str) -> None: ...
+
+
 class BrokerPort(Protocol):
     version: str
-    groups: Any
     stopped: bool
 
+    @property
+    def groups(self) -> GroupsPort: ...
     @property
     def topics(self) -> Mapping[str, TopicPort]: ...
     @property

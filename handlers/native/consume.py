@@ -10,20 +10,14 @@ from typing import Any
 
 from krappy.errors import InvalidRequest, UnknownTopic
 from krappy.handlers.handles import Reader
+from krappy.handlers.native import groups
+from krappy.handlers.native.starts import check_start
 from krappy.ports import PartitionPort, SessionPort, TopicPort
 from krappy.types import Span, TopicPartition
 from krappy.wire import messages
 
 MAX_WAIT_MS = 600_000
 MAX_BYTES = 16 << 20  # of one answer; a single larger batch still comes whole
-
-
-def check_start(start: str, start_at: int | None) -> None:
-    """Raises InvalidRequest unless `start` is one of the four, with a number where it needs one."""
-    if start not in ("earliest", "latest", "offset", "timestamp"):
-        raise InvalidRequest(f"'{start:.40}' is no start: earliest, latest, offset or timestamp", field="start")
-    if start in ("offset", "timestamp") and (start_at is None or start_at < 0):
-        raise InvalidRequest(f"start '{start}' needs a number of at least 0 in start_at", field="start_at")
 
 
 async def register_consumer(
@@ -33,10 +27,7 @@ async def register_consumer(
     if not request.topics:
         raise InvalidRequest("a consumer names at least one topic", field="topics")
     if request.group is not None:
-        if request.partitions is not None or request.positions is not None:
-            raise InvalidRequest("members of a group share all partitions: name none", field="partitions")
-        answer: messages.ConsumerRegistered = await session.broker.groups.register(session, request)
-        return answer
+        return await groups.register_member(session, request)
     partitions: dict[TopicPartition, PartitionPort] = {}
     for name in request.topics:
         topic = session.broker.topic(name)
@@ -65,8 +56,7 @@ def _chosen(topic: TopicPort, indexes: list[int] | None) -> list[PartitionPort]:
 def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coroutine[Any, Any, messages.Polled]:
     reader = session.find(request.handle, object)
     if not isinstance(reader, Reader):
-        polled: Coroutine[Any, Any, messages.Polled] = session.broker.groups.poll(session, request)
-        return polled
+        return groups.poll(session, request)
     if session.ready:
         try:
             parts = _gather(reader, request)

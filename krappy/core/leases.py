@@ -66,6 +66,7 @@ class Leases:
         self._runs = Runs()
         self._counts = [0, 0, 0, 0]  # events by state
         self.due: int | None = None  # nothing falls due before (ms)
+        self.buried = 0  # events that went to the dead-letter topic
 
     # --- how it stands
 
@@ -129,7 +130,7 @@ class Leases:
         others were faster, events did not exist or keys were taken; ask `wanted` again then.
         """
         self.expire(now)
-        self._settle_missing(log)
+        self.settle_missing(log)
         due = now + lease_ms
         got = self._lease(member, due, log, max_records, alone)
         if got:
@@ -196,8 +197,8 @@ class Leases:
         run.state, run.member, run.due = LEASED, member, due
         run.deliveries += 1
 
-    def _settle_missing(self, log: LogSlice) -> None:
-        """Settles what waits, or is delayed or dead, and does not exist any more."""
+    def settle_missing(self, log: LogSlice) -> None:
+        """Settles what is not leased and, as this look at the log shows, does not exist any more."""
         end = min(log.end, self.frontier)
         at = log.start
         if self.unsettled == self._counts[LEASED]:
@@ -334,10 +335,12 @@ class Leases:
         return [Lease(run.first, run.last, run.deliveries) for run in self._runs if run.state == DEAD]
 
     def bury(self, first: int, last: int) -> None:
-        """Settles the dead events among these: they stand in the dead-letter topic, or are gone from the log."""
+        """Settles the dead events among these: they stand in the dead-letter topic."""
         for run in self._runs.between(first, last):
             if run.state == DEAD:
-                self._settle(self._runs.carve(run, first, last))
+                run = self._runs.carve(run, first, last)
+                self.buried += len(run)
+                self._settle(run)
 
     def limit_deliveries(self, max_deliveries: int) -> None:
         """Another limit from now on. Events that wait and are past it are dead."""
@@ -370,16 +373,17 @@ class Leases:
         self._runs = Runs()
         self._counts = [0, 0, 0, 0]
         self.due = None
+        self.buried = 0
 
     # --- state as plain numbers
 
     def dump(self) -> list[int]:
-        """All that outlives a restart, as a flat list of ints: version, frontier, then for each run the distance to
-        the one before, its length, its deliveries, and when it may be leased again (ms; 0: at once).
+        """All that outlives a restart, as a flat list of ints: version, frontier, how many were buried, then for each
+        run the distance to the one before, its length, its deliveries, and when it may be leased (ms; 0: at once).
 
         Who holds what is left out, so this is a few numbers, however many members there are.
         """
-        flat = [_VERSION, self.frontier]
+        flat = [_VERSION, self.frontier, self.buried]
         end = 0  # of the run before
         last_run: tuple[int, int] | None = None  # deliveries and due of the run before
         for run in self._runs:
@@ -395,11 +399,12 @@ class Leases:
     @classmethod
     def load(cls, flat: Sequence[int], *, max_deliveries: int, window: int = WINDOW) -> Self:
         """The state that `dump` gave, after a restart. Raises ValueError for anything else."""
-        if len(flat) < 2 or len(flat) % 4 != 2 or flat[0] != _VERSION or min(flat) < 0:
+        if len(flat) % 4 != 3 or flat[0] != _VERSION or min(flat) < 0:
             raise ValueError("not the state of a group's partition")
         leases = cls(flat[1], max_deliveries=max_deliveries, window=window)
+        leases.buried = flat[2]
         end = 0
-        for at in range(2, len(flat), 4):
+        for at in range(3, len(flat), 4):
             gap, length, deliveries, due = flat[at : at + 4]
             first, end = end + gap, end + gap + length
             state = DEAD if deliveries >= max_deliveries else DELAYED if due else WAITING

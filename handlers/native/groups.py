@@ -1,0 +1,107 @@
+"""Shared groups: a member's messages (its registration and polls come in by `consume`), and their administration."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from krappy.errors import InvalidRequest, UnknownHandle
+from krappy.handlers.native.starts import check_start
+from krappy.ports import LaterPort, MemberPort, SessionPort
+from krappy.wire import messages
+
+MAX_WAIT_MS = 600_000
+
+
+def _member(session: SessionPort, handle: int) -> MemberPort:
+    found = session.find(handle, object)
+    if not hasattr(found, "ack"):
+        raise UnknownHandle(f"handle {handle} is no member of a group", handle=handle)
+    return found  # type: ignore[return-value]
+
+
+async def register_member(session: SessionPort, request: messages.ConsumerRegistration) -> messages.ConsumerRegistered:
+    if request.group is None or request.partitions is not None or request.positions is not None:
+        raise InvalidRequest("members of a group share all partitions: name none", field="partitions")
+    broker = session.broker
+    member = await broker.groups.join(
+        request.group,
+        session.client,
+        request.topics,
+        start=request.start,
+        start_at=request.start_at,
+        order=request.order,
+        lease_ms=request.lease_ms,
+        max_deliveries=request.max_deliveries,
+        dead_letter=request.dead_letter,
+    )
+    handle = session.add(member)
+    positions = [each for each in broker.groups.positions(request.group) if each[0] in request.topics]
+    return messages.ConsumerRegistered(
+        handle=handle,
+        member=member.name,
+        positions=positions,
+        ends=[(topic, at, broker.topic(topic).partition(at).high_watermark) for topic, at, _ in positions],
+    )
+
+
+def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coroutine[Any, Any, messages.Polled]:
+    member = _member(session, request.handle)
+    if session.ready:
+        polled = member.poll_now(request.max_records, request.max_bytes)
+        if polled is not None and (polled.leases or not request.max_wait):
+            return messages.Polled(polled.parts, polled.leases)
+    return _poll_later(session, member, request)
+
+
+async def _poll_later(session: SessionPort, member: MemberPort, request: messages.Poll) -> messages.Polled:
+    await session.writable()
+    polled = await member.poll(request.max_records, request.max_bytes, min(request.max_wait, MAX_WAIT_MS))
+    return messages.Polled(polled.parts, polled.leases)
+
+
+def ack(session: SessionPort, request: messages.Ack) -> LaterPort:
+    later = _member(session, request.handle).ack(request.ranges)
+    return later.map(lambda _: messages.Acked())  # type: ignore[no-any-return]
+
+
+def nack(session: SessionPort, request: messages.Nack) -> messages.Nacked:
+    _member(session, request.handle).nack(request.ranges, request.delay_ms)
+    return messages.Nacked()
+
+
+def extend(session: SessionPort, request: messages.Extend) -> messages.Extended:
+    _member(session, request.handle).extend(request.ranges, request.lease_ms)
+    return messages.Extended()
+
+
+async def commit(session: SessionPort, request: messages.Commit) -> messages.Committed:
+    await session.broker.groups.commit(request.group, request.offsets)
+    return messages.Committed()
+
+
+def positions(session: SessionPort, request: messages.Positions) -> messages.PositionsFound:
+    return messages.PositionsFound(session.broker.groups.positions(request.group))
+
+
+def groups(session: SessionPort, request: messages.Groups) -> messages.GroupsFound:
+    found = session.broker.groups
+    return messages.GroupsFound(found.list_groups() if request.group is None else [found.describe(request.group)])
+
+
+async def delete_group(session: SessionPort, request: messages.DeleteGroup) -> messages.GroupDeleted:
+    await session.broker.groups.delete(request.group)
+    return messages.GroupDeleted()
+
+
+async def reset_group(session: SessionPort, request: messages.ResetGroup) -> messages.GroupReset:
+    check_start(request.start, request.start_at)
+    moved = await session.broker.groups.reset(
+        request.group,
+        request.topic,
+        request.partitions,
+        request.start,
+        request.start_at,
+        dry_run=request.dry_run,
+    )
+    return messages.GroupReset(moved)

@@ -1,0 +1,13 @@
+"""Where to begin reading, as requests name it."""
+
+from __future__ import annotations
+
+from krappy.errors import InvalidRequest
+
+
+def check_start(start: str, start_at: int | None) -> None:
+    """Raises InvalidRequest unless `start` is one of the four, with a number where it needs one."""
+    if start not in ("earliest", "latest", "offset", "timestamp"):
+        raise InvalidRequest(f"'{start:.40}' is no start: earliest, latest, offset or timestamp", field="start")
+    if start in ("offset", "timestamp") and (start_at is None or start_at < 0):
+        raise InvalidRequest(f"start '{start}' needs a number of at least 0 in start_at", field="start_at")

@@ -1,0 +1,128 @@
+"""Events past their last delivery go to a dead-letter topic, as they were, with headers that say where from.
+
+They count as settled once they are durable there, so a crash in between may put one there twice, never lose it. The
+topic is made when it is first needed: one partition, nothing expires (the events keep their own timestamps, which
+may be older than any retention), and events as large as those of their own topic fit in.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy import batch as batches
+from krappy.batch import Columns
+from krappy.broker import group_reads
+from krappy.errors import KrappyError
+from krappy.partitioner import partition_for
+from krappy.types import Record
+
+if TYPE_CHECKING:
+    from krappy.broker.broker import Broker
+    from krappy.broker.partition import Partition
+    from krappy.broker.shared import Shared
+    from krappy.core.leases import Lease
+
+AT_A_TIME = 500  # events under way
+READ = 1 << 20
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between attempts, while the topic can't take them
+HEADERS_ROOM = 4096  # bytes that the headers may add
+
+
+def topic_for(topic: str, group: str, dead_letter: str | None) -> str:
+    """Where dead events of a topic go."""
+    return f"{topic}.{group}.dead" if dead_letter is None else dead_letter
+
+
+class Undertaker:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._closing = trio.Event()
+        self._at_work = 0
+        self._idle = trio.Event()
+        self._idle.set()
+
+    def bury(self, shared: Shared) -> None:
+        """Sees to it that the dead of this partition get to their topic. Once it is started, it needs no reminder."""
+        if not self._closing.is_set():
+            shared.burying = True
+            self._at_work += 1
+            self._idle = trio.Event()
+            self._broker.spawn(self._run, shared)
+
+    async def close(self) -> None:
+        """Starts nothing more, and returns when what was under way is done. The other dead come after a restart."""
+        self._closing.set()
+        await self._idle.wait()
+
+    async def _run(self, shared: Shared) -> None:
+        pause = FIRST_PAUSE_S
+        group = shared.group
+        try:
+            while shared.leases.dead and not self._closing.is_set() and not shared.gone:
+                try:
+                    await self._bury_some(shared)
+                    pause = FIRST_PAUSE_S
+                except KrappyError as error:
+                    if shared.gone or self._broker.stopped:
+                        return
+                    name = topic_for(shared.at[0], group.name, group.settings.dead_letter)
+                    self._broker.report("dead_letter_failed", topic=name, group=group.name, error=str(error))
+                    with trio.move_on_after(pause):
+                        await self._closing.wait()
+                    pause = min(LONGEST_PAUSE_S, pause * 2)
+        finally:
+            shared.burying = False
+            self._at_work -= 1
+            if not self._at_work:
+                self._idle.set()
+
+    async def _bury_some(self, shared: Shared) -> None:
+        """Buries the first of the dead. Raises whatever keeps it from it, having buried those before."""
+        grave = shared.leases.graves()[0]
+        target = await self._topic(shared)
+        partition = shared.partition
+        read = await partition.read(grave.first, READ, max_records=AT_A_TIME)
+        log, found = group_reads.survey(partition.number, grave.first, read, self._broker.groups.decoded, keys=False)
+        under_way = []
+        for one in found:
+            if one.header.last_offset < grave.first or one.header.base_offset > grave.last:
+                continue
+            columns = batches.decode(one.data)
+            for row, offset in enumerate(columns.offsets):
+                if grave.first <= offset <= grave.last:
+                    record = _record(shared, columns, row, grave)
+                    place = partition_for(record.key, len(target)) if record.key is not None else offset % len(target)
+                    under_way.append((offset, target[place].publish_record(record)))
+        try:
+            for offset, later in under_way:
+                await later.wait()
+                shared.leases.bury(offset, offset)
+            shared.leases.settle_missing(log)
+        finally:
+            shared.changed()
+            shared.group.stir(shared)
+
+    async def _topic(self, shared: Shared) -> list[Partition]:
+        name = topic_for(shared.at[0], shared.group.name, shared.group.settings.dead_letter)
+        broker = self._broker
+        if name not in broker.topics:
+            size = shared.partition.config.max_message_bytes + HEADERS_ROOM
+            settings = {"retention.ms": -1, "max.message.bytes": size}
+            await broker.create_topic(name, 1, settings, if_absent=True)
+        return broker.topic(name).partitions
+
+
+def _record(shared: Shared, columns: Columns, row: int, grave: Lease) -> Record:
+    topic, partition = shared.at
+    origin = {
+        "topic": topic,
+        "partition": str(partition),
+        "offset": str(columns.offsets[row]),
+        "group": shared.group.name,
+        "deliveries": str(grave.deliveries),
+    }
+    headers = () if columns.headers is None else columns.headers[row]
+    added = tuple((f"krappy-origin-{name}", value.encode()) for name, value in origin.items())
+    return Record(columns.values[row], columns.keys[row], (*headers, *added), columns.timestamps[row])

@@ -1,0 +1,349 @@
+"""All groups of the broker: who may join, where they start, what is kept of them; and their administration.
+
+A group is either shared (members lease events; `group` and `core.leases`) or a holder of positions that readers commit
+to. Both are a state for each (topic, partition), the same kind of state; the first member to join makes a group
+shared, and it goes on from the positions that it finds.
+
+After a restart nobody holds anything: connections do not outlive the broker, and an event whose member's
+connection is lost goes to the next who asks. What was leased counts as delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from krappy.broker.alarms import Alarms
+from krappy.broker.dead_letters import Undertaker, topic_for
+from krappy.broker.group import Group, Settings
+from krappy.broker.group_reads import Decoded
+from krappy.broker.group_writer import GroupWriter, unpack
+from krappy.broker.member import Member
+from krappy.errors import (
+    GroupNotEmpty,
+    InvalidRequest,
+    InvalidTopic,
+    OffsetOutOfRange,
+    StorageError,
+    UnknownGroup,
+    UnknownTopic,
+)
+from krappy.topic_config import check_topic_name
+
+if TYPE_CHECKING:
+    from krappy.broker.broker import Broker
+    from krappy.broker.partition import Partition
+    from krappy.store.groups import GroupStore
+
+LONGEST_NAME = 249  # of a group, as of a topic
+
+Position = tuple[str, int, int]  # topic, partition, offset
+
+
+class GroupCoordinator:
+    def __init__(self, broker: Broker, store: GroupStore) -> None:
+        self._broker = broker
+        self._store = store
+        self._groups: dict[str, Group] = {}
+        self._admin = trio.Lock()  # one at a time joins, resets or deletes
+        self._opened = False
+        self.max_members = broker.config.group_max_members
+        self.decoded = Decoded()
+        self.writer = GroupWriter(broker, store)
+        self.alarms = Alarms(broker.now_ms)
+        self._undertaker = Undertaker(broker)
+        self.bury = self._undertaker.bury
+
+    @property
+    def stopped(self) -> bool:
+        return self._broker.stopped
+
+    def now_ms(self) -> int:
+        return self._broker.now_ms()
+
+    # --- life
+
+    async def open(self) -> None:
+        """Takes up every group where it was left. Raises StorageError for a state that can't be read."""
+        for name, stored in self._store.load_all().items():
+            group = self._groups[name] = Group(self, name, _settings(name, stored.settings))
+            lost: list[tuple[str, int]] = []
+            for (topic, index), packed in stored.states.items():
+                what = f"the state of group '{name}' in {topic}-{index}"
+                found = self._broker.topics.get(topic)
+                if found is None or index >= len(found.partitions):
+                    lost.append((topic, index))
+                    continue
+                partition = found.partitions[index]
+                try:
+                    leases = group.load_leases(unpack(what, packed))
+                except (ValueError, TypeError) as error:
+                    raise StorageError(f"{what} can't be read: {error}") from error
+                if leases.frontier > partition.high_watermark:
+                    self._broker.report("group_ahead_of_log", group=name, partition=str(partition))
+                    leases.cut(partition.high_watermark)
+                group.add(partition, leases).attend()
+            if lost:
+                self._store.delete_states(name, lost)
+        self._opened = True
+        self._broker.spawn(self.writer.run)
+        self._broker.spawn(self.alarms.run)
+        self._broker.topics_changed.subscribe(self._find_new_partitions)
+        self._broker.stopping.subscribe(self._wake_all)
+
+    async def close(self) -> None:
+        """Answers what waits, and leaves every state on disk. What members hold is free again with the next start."""
+        if not self._opened:
+            return
+        self._wake_all()
+        await self._undertaker.close()
+        try:
+            await self.writer.durable(always=True).wait()
+        except StorageError as error:
+            self._broker.report("groups_not_written", error=str(error))
+
+    def _wake_all(self) -> None:
+        for group in self._groups.values():
+            group.wake_all()
+
+    # --- topics come and go
+
+    async def forget_topic(self, topic: str) -> None:
+        """The topic was deleted: groups have no positions in it any more."""
+        async with self._admin:
+            for group in self._groups.values():
+                removed = group.remove(topic)
+                if removed:
+                    self._store.delete_states(group.name, [shared.at for shared in removed])
+            await self._broker.sync_meta()
+
+    def _find_new_partitions(self) -> None:
+        """Groups with members take up partitions that their topics have gained, from the first event on."""
+        for group in self._groups.values():
+            topics = {topic for member in group.members.values() for topic in member.topics}
+            fresh = self._missing(group, sorted(topic for topic in topics if topic in self._broker.topics))
+            for partition in fresh:
+                group.add(partition, group.new_leases(partition.start_offset)).changed()
+            if fresh:
+                group.stir()
+
+    def _missing(self, group: Group, topics: Sequence[str]) -> list[Partition]:
+        return [
+            partition
+            for topic in topics
+            for partition in self._broker.topic(topic).partitions
+            if (topic, partition.index) not in group.shared
+        ]
+
+    # --- joining
+
+    async def join(
+        self,
+        name: str,
+        client: str,
+        topics: Sequence[str],
+        *,
+        start: str = "earliest",
+        start_at: int | None = None,
+        order: str = "none",
+        lease_ms: int = 30_000,
+        max_deliveries: int = 10,
+        dead_letter: str | None = None,
+    ) -> Member:
+        """A new member, once the group's first positions are durable.
+
+        `start` counts for topics that the group has no position in; partitions that a known topic has gained are read
+        from their first event. `max_deliveries` and `dead_letter` are the group's: the last to join decides.
+        Raises UnknownTopic, InvalidRequest, InvalidTopic, GroupFull, OffsetOutOfRange, StorageError.
+        """
+        check_group_name(name)
+        wanted = tuple(dict.fromkeys(topics))
+        if order not in ("none", "key"):
+            raise InvalidRequest(f"'{order:.40}' is no order: none or key", field="order")
+        for topic in wanted:
+            self._broker.topic(topic)
+            _check_dead_letter(topic, name, wanted, dead_letter)
+        async with self._admin:
+            group, is_new = self._groups.get(name), name not in self._groups
+            known = set() if group is None else {topic for topic, _ in group.shared}
+            settings = Settings("shared", order, max_deliveries, dead_letter)
+            if group is None:
+                group = Group(self, name, settings)
+            floors: list[tuple[Partition, int]] = []
+            for partition in self._missing(group, wanted):
+                offset = partition.start_offset
+                if partition.topic not in known:
+                    offset = await partition.offset_for(start, start_at)
+                floors.append((partition, offset))
+            for partition, _ in floors:
+                if partition.gone is not None:
+                    raise partition.gone
+            group.check_order(order)
+            member = group.join(client, wanted, lease_ms)
+            try:
+                changed = group.adopt(settings)
+                added = [
+                    group.add(partition, group.new_leases(offset))
+                    for partition, offset in floors
+                    if (partition.topic, partition.index) not in group.shared
+                ]
+                self._groups[name] = group
+                for shared in added:
+                    shared.changed()
+                if is_new or changed:
+                    self.writer.mark_group(group)
+                await self.writer.durable(added, always=is_new or changed).wait()
+            except BaseException:
+                member.close()
+                raise
+            return member
+
+    # --- administration
+
+    def list_groups(self) -> list[dict[str, Any]]:
+        """Every group, without its members."""
+        return [group.describe(members=False) for _, group in sorted(self._groups.items())]
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Raises UnknownGroup."""
+        return self._find(name).describe(members=True)
+
+    def positions(self, name: str) -> list[Position]:
+        """The committed floor of each partition. Raises UnknownGroup."""
+        return [(*at, shared.leases.floor) for at, shared in sorted(self._find(name).shared.items())]
+
+    async def commit(self, name: str, offsets: Sequence[Position]) -> None:
+        """Sets floors by hand, all or none, durably; a group that is not there is made.
+
+        Raises UnknownTopic, UnknownPartition, OffsetOutOfRange, GroupNotEmpty, StorageError.
+        """
+        check_group_name(name)
+        found: list[tuple[Partition, int]] = []
+        for topic, index, offset in offsets:
+            partition = self._broker.topic(topic).partition(index)
+            if offset > partition.high_watermark:
+                start, end = partition.start_offset, partition.high_watermark
+                raise OffsetOutOfRange(
+                    f"{partition}: a position at offset {offset}, and the log ends at {end}", start=start, end=end
+                )
+            found.append((partition, offset))
+        group = self._groups.get(name)
+        if group is not None:
+            _check_empty(group)
+        else:
+            group = self._groups[name] = Group(self, name, Settings("positions"))
+            self.writer.mark_group(group)
+        await self._move(group, found)
+
+    async def reset(
+        self,
+        name: str,
+        topic: str | None,
+        partitions: Sequence[int] | None,
+        start: str,
+        start_at: int | None,
+        *,
+        dry_run: bool = False,
+    ) -> list[tuple[str, int, int, int]]:
+        """Moves a group without members: (topic, partition, old floor, new floor) of each.
+
+        `topic` None: all that the group has a position in. An offset outside a log becomes its nearest end. `dry_run`
+        moves nothing, and may have members. Raises UnknownGroup, UnknownTopic, UnknownPartition, GroupNotEmpty,
+        StorageError.
+        """
+        async with self._admin:
+            group = self._find(name)
+            if not dry_run:
+                _check_empty(group)
+            moves: list[tuple[Partition, int]] = []
+            for partition in self._chosen(group, topic, partitions):
+                if start == "offset" and start_at is not None:
+                    target = min(max(start_at, partition.start_offset), partition.high_watermark)
+                else:
+                    target = await partition.offset_for(start, start_at)
+                moves.append((partition, target))
+            answer = []
+            for partition, target in moves:
+                shared = group.shared.get((partition.topic, partition.index))
+                old = partition.start_offset if shared is None else shared.leases.floor
+                answer.append((partition.topic, partition.index, old, target))
+            if not dry_run:
+                await self._move(group, moves)
+            return answer
+
+    def _chosen(self, group: Group, topic: str | None, indexes: Sequence[int] | None) -> list[Partition]:
+        topics = sorted({topic for topic, _ in group.shared}) if topic is None else [topic]
+        chosen: list[Partition] = []
+        for each in topics:
+            found = self._broker.topic(each)
+            if indexes is None:
+                chosen += found.partitions
+            else:
+                chosen += [found.partition(index) for index in sorted(set(indexes))]
+        return chosen
+
+    async def _move(self, group: Group, moves: Sequence[tuple[Partition, int]]) -> None:
+        moved = []
+        for partition, offset in moves:
+            shared = group.shared.get((partition.topic, partition.index))
+            if partition.gone is not None:
+                raise UnknownTopic(f"the topic '{partition.topic}' was deleted")
+            if shared is None:
+                shared = group.add(partition, group.new_leases(offset))
+            else:
+                shared.leases.reset(offset)
+            shared.changed()
+            moved.append(shared)
+        await self.writer.durable(moved, always=True).wait()
+
+    async def delete(self, name: str) -> None:
+        """Raises UnknownGroup, GroupNotEmpty, StorageError."""
+        async with self._admin:
+            group = self._find(name)
+            _check_empty(group)
+            group.gone = True
+            for shared in group.shared.values():
+                shared.gone = True
+            del self._groups[name]
+            self._store.delete(name)
+            await self._broker.sync_meta()
+
+    def _find(self, name: str) -> Group:
+        group = self._groups.get(name)
+        if group is None:
+            raise UnknownGroup(f"there is no group '{name}'", group=name)
+        return group
+
+
+def check_group_name(name: str) -> None:
+    """Raises InvalidRequest."""
+    if not 1 <= len(name) <= LONGEST_NAME:
+        raise InvalidRequest(f"a group's name has 1 to {LONGEST_NAME} characters, not {len(name)}", field="group")
+
+
+def _check_empty(group: Group) -> None:
+    if group.members:
+        raise GroupNotEmpty(
+            f"the group '{group.name}' has {len(group.members)} members; they must leave first",
+            group=group.name,
+            members=len(group.members),
+        )
+
+
+def _check_dead_letter(topic: str, group: str, topics: Sequence[str], dead_letter: str | None) -> None:
+    name = topic_for(topic, group, dead_letter)
+    if name in topics:
+        raise InvalidRequest("the dead-letter topic is one that the group reads", field="dead_letter")
+    try:
+        check_topic_name(name)
+    except InvalidTopic as error:
+        raise InvalidTopic(f"the dead-letter topic '{name}' can't be: {error}; name another in dead_letter") from None
+
+
+def _settings(name: str, packed: bytes) -> Settings:
+    try:
+        return Settings(**unpack(f"the settings of group '{name}'", packed))
+    except TypeError as error:
+        raise StorageError(f"the settings of group '{name}' can't be read: {error}") from error

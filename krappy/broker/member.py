@@ -1,0 +1,127 @@
+"""What a member of a group can do: poll, ack, nack, extend, leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.errors import InvalidRequest, LeaseLost
+from krappy.waiting import Later
+
+if TYPE_CHECKING:
+    from krappy.broker.group import Group, GroupPolled
+    from krappy.broker.shared import Shared
+
+MAX_BYTES = 16 << 20  # of one answer; a single larger batch still comes whole
+
+Range = tuple[str, int, int, int]  # topic, partition, first offset, last offset
+
+
+class Member:
+    """One registration of a group. It is closed with its connection; what it holds goes to others then."""
+
+    def __init__(self, group: Group, name: str, client: str, topics: tuple[str, ...], lease_ms: int) -> None:
+        self.group = group
+        self.name = name
+        self.client = client
+        self.topics = topics
+        self.lease_ms = lease_ms
+        self.closed = False
+
+    def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None:
+        """Leases what is there. None when the disk has to be waited for. Raises UnknownTopic, CorruptBatch, …"""
+        polled, cold = self.group.collect(self, max_records, max(1, min(max_bytes, MAX_BYTES)))
+        return polled if cold is None else None
+
+    async def poll(self, max_records: int, max_bytes: int, max_wait_ms: int = 0) -> GroupPolled:
+        """Leases the next events; waits up to `max_wait_ms` for some. Raises UnknownTopic, StorageError."""
+        group, max_bytes = self.group, max(1, min(max_bytes, MAX_BYTES))
+        deadline = trio.current_time() + max_wait_ms / 1000
+        while True:
+            polled, cold = group.collect(self, max_records, max_bytes)
+            if cold is not None:
+                polled = await group.collect_from_disk(self, cold, max_records, max_bytes)
+            if polled.leases or self.closed or group.coordinator.stopped or max_records <= 0:
+                return polled
+            if cold is None:
+                left = deadline - trio.current_time()
+                if left <= 0:
+                    return polled
+                await group.wait(self, left)
+
+    def ack(self, ranges: Sequence[Range]) -> Later[None]:
+        """Settles events; the answer comes when that is durable.
+
+        What another has by now, or nobody was given, comes back as LeaseLost that names it (`details["lost"]`);
+        the rest is settled all the same. Raises InvalidRequest.
+        """
+        lost: list[Range] = []
+        touched: dict[Shared, None] = {}
+        for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
+            lost += [(topic, partition, *span) for span in shared.leases.ack(self.name, first, last)]
+            touched[shared] = None
+        for shared in touched:
+            shared.changed()
+            self.group.stir(shared)
+        later = self.group.coordinator.writer.durable(touched)
+        if not lost:
+            return later
+        answer: Later[None] = Later()
+        later.then(lambda _, error: answer.reject(error or _lost(self, lost)))
+        return answer
+
+    def nack(self, ranges: Sequence[Range], delay_ms: int = 0) -> None:
+        """Gives events back, to be leased again after `delay_ms`. Raises LeaseLost as `ack` does, InvalidRequest."""
+        now = self.group.coordinator.now_ms()
+        lost: list[Range] = []
+        touched: dict[Shared, None] = {}
+        for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
+            spans = shared.leases.nack(now, self.name, first, last, delay_ms)
+            lost += [(topic, partition, *span) for span in spans]
+            touched[shared] = None
+        for shared in touched:
+            shared.changed()
+            self.group.stir(shared)
+        if lost:
+            raise _lost(self, lost)
+
+    def extend(self, ranges: Sequence[Range], lease_ms: int) -> None:
+        """Lets leases end `lease_ms` from now. Raises LeaseLost as `ack` does, InvalidRequest."""
+        now = self.group.coordinator.now_ms()
+        lost: list[Range] = []
+        for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
+            spans = shared.leases.extend(now, self.name, first, last, lease_ms)
+            lost += [(topic, partition, *span) for span in spans]
+            shared.attend()
+        if lost:
+            raise _lost(self, lost)
+
+    def _ranges(self, ranges: Sequence[Range], lost: list[Range]) -> list[tuple[Shared, Range]]:
+        for topic, partition, first, last in ranges:
+            if last < first:
+                raise InvalidRequest(f"offsets {first} to {last} of {topic}-{partition}: the last before the first")
+        found = []
+        for each in ranges:
+            shared = self.group.shared.get((each[0], each[1]))
+            if shared is None:
+                lost.append(each)
+            else:
+                found.append((shared, each))
+        return found
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.group.leave(self)
+
+
+def _lost(member: Member, lost: list[Range]) -> LeaseLost:
+    topic, partition, first, last = lost[0]
+    what = f"offset {first}" if first == last else f"offsets {first} to {last}"
+    more = f", and {len(lost) - 1} more ranges" if len(lost) > 1 else ""
+    return LeaseLost(
+        f"{what} of {topic}-{partition}{more}: not with {member.name} any more; the rest of the request is done",
+        lost=[list(each) for each in lost],
+    )
