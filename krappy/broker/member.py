@@ -58,14 +58,15 @@ class Member:
         the rest is settled all the same. Raises InvalidRequest.
         """
         lost: list[Range] = []
-        touched: dict[Shared, None] = {}
+        asked: dict[Shared, int] = {}  # how many events were unsettled
         for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
+            asked.setdefault(shared, shared.leases.unsettled)
             lost += [(topic, partition, *span) for span in shared.leases.ack(self.name, first, last)]
-            touched[shared] = None
-        for shared in touched:
-            shared.changed()
-            self.group.stir(shared)
-        later = self.group.coordinator.writer.durable(touched)
+        for shared, before in asked.items():
+            if shared.leases.unsettled != before:
+                shared.changed()
+                self.group.stir(shared)
+        later = self.group.coordinator.writer.durable(asked)
         if not lost:
             return later
         answer: Later[None] = Later()
