@@ -82,9 +82,9 @@ def read(data: bytes) -> int:
                     messages.parse(cls, values).frame(1)
                     understood += 1
     conversation = Conversation(limit=1 << 16)
-    for cls in messages.ANSWERS.values():
+    for answer_class in messages.ANSWERS.values():
         for _ in range(3):
-            conversation.ask(messages.Ping(), cls, lambda answer: None)
+            conversation.ask(messages.Ping(), answer_class, lambda answer: None)
     with suppress(ProtocolError):
         conversation.receive(data)
     return understood
