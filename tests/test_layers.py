@@ -31,6 +31,7 @@ VALUES = [
     "types",
     "batch",
     "record_reader",
+    "record_runs",
     "record_writer",
     "varint",
     "codecs",
@@ -52,7 +53,7 @@ class Layer(NamedTuple):
 
 
 ANYTHING = ["*"]
-CLIENTS = ["client", "blocking"]
+CLIENTS = ["client", "blocking", "clients"]
 LAYERS = [
     Layer("values", VALUES, [], {"crc32c", "lz4", "cramjam", "msgpack"}, IMPURE),
     Layer("wire", ["wire"], VALUES, {"msgpack"}, IMPURE),
@@ -72,12 +73,12 @@ LAYERS = [
     Layer(
         "server",
         ["server"],
-        [*VALUES, "wire", "handlers", "waiting", "ports"],
+        [*VALUES, "wire", "handlers", "waiting", "ports", "config"],
         {"trio", "structlog", "msgpack"},
         FILES - {"os"},
     ),
     Layer("clients", CLIENTS, [*VALUES, "wire"], {"anyio", "msgpack"}, FILES - {"os"}),
-    Layer("app", ["app"], ANYTHING, {"trio", "structlog"}, set()),
+    Layer("app", ["app", "logs"], ANYTHING, {"trio", "structlog"}, set()),
     Layer("package", ["__init__", "__main__"], [*VALUES, *CLIENTS, "app", "cli"], set(), IMPURE),
     Layer("cli", ["cli", "bench", "demos"], ANYTHING, {"click", "rich", "trio", "anyio"}, set()),
     Layer("testing", ["testing"], ANYTHING, {"trio", "pytest"}, set()),

@@ -135,9 +135,7 @@ def test_the_wheel_holds_everything_under_one_name(built: Path) -> None:
         for module in folder.glob("*.py"):
             assert f"{name.replace('.', '/')}/{module.name}" in held
     assert "krappy/py.typed" in held
-    documents = {
-        str(path.relative_to(ROOT)) for top in ("krappy/wire", "store") for path in (ROOT / top).glob("*.md")
-    }
+    documents = {str(path.relative_to(ROOT)) for top in ("krappy/wire", "store") for path in (ROOT / top).glob("*.md")}
     assert {name if name.startswith("krappy/") else f"krappy/{name}" for name in documents} <= held
 
 

@@ -30,7 +30,8 @@ class Failure(click.ClickException):
 def explain(error: BaseException) -> tuple[str, int]:
     """(the line to show, the exit status) for whatever a command raised."""
     while isinstance(error, BaseExceptionGroup):  # trio and anyio wrap what their tasks raise
-        error = error.exceptions[0]
+        known = (one for one in error.exceptions if isinstance(one, errors.KrappyError | BaseExceptionGroup))
+        error = next(known, error.exceptions[0])
     if isinstance(error, click.UsageError):
         asked = f" (`{error.ctx.command_path} --help` explains)" if error.ctx else ""
         return _line(error.format_message()) + asked, error.exit_code

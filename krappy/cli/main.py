@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import click
 
 from krappy.cli.errors import explain
+from krappy.cli.options import Group
 
 # name -> module of krappy.cli; the command is its attribute of the same name. Imported when used: `krappy get`
 # does not pay for what `krappy bench` needs.
@@ -35,7 +36,7 @@ COMMANDS = {
 }
 
 
-class Commands(click.Group):
+class Commands(Group):
     """A group whose commands are imported when they are asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -82,6 +83,9 @@ def run(arguments: list[str]) -> int:
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as stop:
         return stop.exit_code
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else "", err=True)
+        return error.exit_code
     except (KeyboardInterrupt, click.Abort):
         click.echo(err=True)
         return 130

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import sys
@@ -13,12 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from krappy.cli.errors import Failure
+from krappy.clients.values import ADDRESS_VARIABLE, DEFAULT_ADDRESS
+
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from krappy.blocking import Client
 
-ADDRESS = "127.0.0.1:7092"
 F = TypeVar("F", bound=Callable[..., Any])
 _AGO = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -28,8 +31,8 @@ def address_option(command: F) -> F:
     return click.option(
         "--address",
         metavar="HOST:PORT",
-        envvar="KRAPPY_ADDRESS",
-        default=ADDRESS,
+        envvar=ADDRESS_VARIABLE,
+        default=DEFAULT_ADDRESS,
         show_default=True,
         show_envvar=True,
         help="The broker to speak to.",
@@ -74,6 +77,18 @@ def moment(text: str) -> datetime:
             f"'{text}' is no offset and no time such as 2026-01-31T12:00:00Z, @1769860800000, 15m or 2h"
         ) from None
     return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+class Group(click.Group):
+    """A group of commands that knows what was probably meant."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            ctx.fail(f"there is no command '{args[0]}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+        return super().resolve_command(ctx, args)
 
 
 class Place(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
@@ -148,7 +163,7 @@ def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 
 def _complete(ctx: click.Context, incomplete: str, ask: Callable[[Client], list[str]]) -> list[CompletionItem | str]:
-    address = ctx.params.get("address") or os.environ.get("KRAPPY_ADDRESS") or ADDRESS
+    address = ctx.params.get("address") or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
     try:
         with connect(address) as client:
             return [name for name in ask(client) if name.startswith(incomplete)]
@@ -156,12 +171,16 @@ def _complete(ctx: click.Context, incomplete: str, ask: Callable[[Client], list[
         return []
 
 
-def require_terminal(what: str) -> None:
-    """A question needs somebody to answer it."""
-    from krappy.cli.errors import Failure
-
+def confirm(question: str, yes: bool) -> None:
+    """Asks before something is lost, unless `yes`. Ends the command with status 1 when the answer is no; raises
+    Failure when there is nobody to ask."""
+    if yes:
+        return
     if not sys.stdin.isatty():
-        raise Failure(f"{what} asks first, and there is no terminal to ask on: say --yes")
+        raise Failure(f"{question} There is no terminal to ask on: say --yes")
+    if not click.confirm(question, err=True):
+        click.echo("nothing was changed", err=True)
+        raise click.exceptions.Exit(1)
 
 
 class Stopwatch:

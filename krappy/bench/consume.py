@@ -1,0 +1,41 @@
+"""`krappy bench consume`: how fast a stored log is read.
+
+Timed: from opening the consumer until its last event is decoded; the next poll travels while one is decoded, as it
+does for every user of the client. Filling the topic is not timed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from krappy.bench import load
+from krappy.bench.report import Round
+from krappy.bench.settings import Settings
+from krappy.bench.topics import fill, own_topic
+from krappy.cli.errors import Failure
+
+if TYPE_CHECKING:
+    from krappy.blocking import Client
+
+POLL_BYTES = 8 << 20
+
+
+def consume(client: Client, address: str, settings: Settings) -> list[Round]:
+    events = load.make(settings.count, settings.record_bytes, settings.keys)
+    with own_topic(client, settings) as topic:
+        fill(client, topic, events, settings)
+        return [_round(client, topic, events) for _ in range(settings.rounds)]
+
+
+def _round(client: Client, topic: str, events: load.Load) -> Round:
+    """By columns, as a program does that has much to read."""
+    start = time.perf_counter()
+    found = 0
+    with client.consumer(topic, start="earliest", end="now", max_bytes=POLL_BYTES) as consumer:
+        for batch in consumer.batches():
+            found += len(batch.values)
+    seconds = time.perf_counter() - start
+    if found != len(events):
+        raise Failure(f"{found:,} of {len(events):,} events were read")
+    return Round(found, seconds, events.size)

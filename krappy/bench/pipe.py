@@ -1,0 +1,172 @@
+"""Connections that keep requests in flight: the bench's own client, as thin as a client can be.
+
+One thread drives all of them, so that N clients cost no more switching than one. What is timed is a request from
+the moment its bytes are handed to the socket to the moment its answer is unpacked; packing the requests and
+unpacking the answers is part of a run's time, because a real client does both.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from krappy.clients.values import address as parse_address
+from krappy.errors import ConnectionLost, KrappyError
+from krappy.wire import messages
+from krappy.wire.frames import ERROR, FrameReader
+from krappy.wire.messages import Request
+
+Frame = Callable[[int], bytes]  # request number -> its frame; the number is its id
+CHUNK = 256 << 10  # bytes of one receive
+
+
+class Pipe:
+    """One connection."""
+
+    def __init__(self, address: str) -> None:
+        host, port = parse_address(address)
+        try:
+            self.socket = socket.create_connection((host, port), timeout=10)
+        except OSError as error:
+            raise ConnectionLost(f"no broker answers at {address}: {error.strerror or error}") from None
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.reader = FrameReader()
+        self.unsent = bytearray()
+
+    def ask(self, request: Request) -> dict[str, Any]:
+        """One request and its answer's fields, waiting for it. Raises the broker's error."""
+        self.socket.setblocking(True)
+        self.socket.sendall(request.frame(0))
+        while True:
+            self.reader.feed(self._receive())
+            for kind, body in self.reader.frames():
+                values = messages.unpack(body)
+                if kind == ERROR:
+                    raise messages.read_error(values)
+                return values
+
+    def send(self, data: bytes) -> None:
+        """Hands bytes to the socket; keeps what it does not take."""
+        if self.unsent:
+            self.unsent += data
+            return
+        try:
+            count = self.socket.send(data)
+        except BlockingIOError:
+            count = 0
+        if count < len(data):
+            self.unsent += memoryview(data)[count:]
+
+    def flush(self) -> None:
+        try:
+            count = self.socket.send(self.unsent)
+        except BlockingIOError:
+            return
+        del self.unsent[:count]
+
+    def answers(self) -> list[dict[str, Any]]:
+        """The fields of every answer that is here. Raises the broker's error."""
+        self.reader.feed(self._receive())
+        found = []
+        for kind, body in self.reader.frames():
+            values = messages.unpack(body)
+            if kind == ERROR:
+                raise messages.read_error(values)
+            found.append(values)
+        return found
+
+    def _receive(self) -> bytes:
+        try:
+            data = self.socket.recv(CHUNK)
+        except OSError as error:
+            raise ConnectionLost(f"the broker went away: {error.strerror}") from None
+        if not data:
+            raise ConnectionLost("the broker closed the connection")
+        return data
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+class Run:
+    """`seconds` of the whole; `latencies` of each request in seconds, in the order of the answers."""
+
+    def __init__(self, seconds: float, latencies: list[float], answers: int) -> None:
+        self.seconds = seconds
+        self.latencies = latencies
+        self.answers = answers
+
+
+def drive(
+    pipes: Sequence[Pipe],
+    frames: Sequence[Frame],
+    count: int,
+    window: int,
+    check: Callable[[dict[str, Any]], None] = lambda values: None,
+) -> Run:
+    """Sends `count` requests over all pipes together, each keeping up to `window` of them in flight.
+
+    `frames`: for each pipe how its requests look. `check`: sees each answer. Raises the broker's error.
+    """
+    sent_at = [0.0] * count
+    latencies: list[float] = []
+    issued = answered = 0
+    now = time.perf_counter
+
+    def issue(index: int, wanted: int) -> None:
+        nonlocal issued
+        wanted = min(wanted, count - issued)
+        if wanted <= 0:
+            return
+        data = b"".join(map(frames[index], range(issued, issued + wanted)))
+        moment = now()
+        for id in range(issued, issued + wanted):
+            sent_at[id] = moment
+        issued += wanted
+        pipes[index].send(data)
+
+    with selectors.DefaultSelector() as selector:
+        for index, pipe in enumerate(pipes):
+            pipe.socket.setblocking(False)
+            selector.register(pipe.socket, selectors.EVENT_READ, index)
+        start = now()
+        for index in range(len(pipes)):
+            issue(index, window)
+        while answered < count:
+            for key, mask in selector.select():
+                index = key.data
+                pipe = pipes[index]
+                if mask & selectors.EVENT_WRITE:
+                    pipe.flush()
+                if mask & selectors.EVENT_READ:
+                    found = pipe.answers()
+                    moment = now()
+                    for values in found:
+                        check(values)
+                        latencies.append(moment - sent_at[values["id"]])
+                    answered += len(found)
+                    issue(index, len(found))
+                events = selectors.EVENT_READ | (selectors.EVENT_WRITE if pipe.unsent else 0)
+                if events != key.events:
+                    selector.modify(key.fileobj, events, index)
+        return Run(now() - start, latencies, answered)
+
+
+def open_pipes(address: str, count: int) -> list[Pipe]:
+    """`count` connections. Raises ConnectionLost; leaves none open then."""
+    pipes: list[Pipe] = []
+    try:
+        for _ in range(count):
+            pipes.append(Pipe(address))
+    except KrappyError:
+        close_pipes(pipes)
+        raise
+    return pipes
+
+
+def close_pipes(pipes: Sequence[Pipe]) -> None:
+    for pipe in pipes:
+        pipe.close()

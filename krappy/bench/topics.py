@@ -1,0 +1,33 @@
+"""The topics that a bench makes for itself, fills, and deletes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from krappy.bench.load import Load
+from krappy.bench.settings import Settings
+
+if TYPE_CHECKING:
+    from krappy.blocking import Client
+
+
+@contextmanager
+def own_topic(client: Client, settings: Settings) -> Iterator[str]:
+    """A new topic with a name of its own, deleted at the end."""
+    name = f"krappy-bench-{secrets.token_hex(4)}"
+    config = {"view.enable": settings.view, "retention.ms": -1}
+    client.create_topic(name, partitions=settings.partitions, config=config)
+    try:
+        yield name
+    finally:
+        client.delete_topic(name)
+
+
+def fill(client: Client, topic: str, load: Load, settings: Settings) -> None:
+    """Publishes a load as fast as it goes, and waits until it is stored."""
+    with client.producer(topic, compression=settings.compression) as producer:
+        for keys, values in load.batches(settings.batch):
+            producer.post_columns(keys, values)

@@ -1,0 +1,174 @@
+"""`krappy consume`: a topic's events to stdout."""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from krappy.cli import output
+from krappy.cli.options import (
+    Place,
+    Separator,
+    address_option,
+    complete_groups,
+    complete_topics,
+    connect,
+    json_option,
+    partition_option,
+)
+from krappy.clients.values import StartAt
+from krappy.types import Event
+
+if TYPE_CHECKING:
+    from krappy.blocking import Consumer
+
+FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers", "deliveries")
+
+
+@click.command()
+@click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics, metavar="TOPIC...")
+@click.option(
+    "--from",
+    "start",
+    type=Place("earliest", "latest"),
+    default="earliest",
+    show_default=True,
+    help="Where to begin; with --group only when the group is new.",
+)
+@click.option(
+    "--to", "end", metavar="now|OFFSET", help="Stop at the events there are now, or before this offset; else follow."
+)
+@click.option("-g", "--group", shell_complete=complete_groups, help="Share the events with the group's other members.")
+@partition_option
+@click.option("-n", "--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N events.")
+@click.option("--idle", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop when none came for so long.")
+@click.option("-s", "--sep", "separator", type=Separator(), help="Print `key<sep>value`.  [default: the value alone]")
+@click.option("-f", "--format", "template", metavar="TEXT", help="Print each event so; see below.")
+@click.option("--null", default="", metavar="TEXT", help="How a value or key that is none is printed.")
+@address_option
+@json_option
+def consume(
+    topics: tuple[str, ...],
+    start: StartAt,
+    end: str | None,
+    group: str | None,
+    partitions: tuple[int, ...],
+    limit: int | None,
+    idle: float | None,
+    separator: str | None,
+    template: str | None,
+    null: str,
+    address: str,
+    as_json: bool,
+) -> None:
+    """Print the events of topics, from the first on, and then those to come.
+
+    As with kcat and rpk, reading begins at the first event and goes on until Ctrl-C; `--from latest` waits for new
+    ones, `--to now` stops at what is there. With --group the events are shared with the group's other members, and
+    each is acknowledged once it is printed.
+
+    \b
+    Output: the value; with --sep key and value; with --json a JSON object a line; with --format a text with
+      {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} {deliveries}
+    Keys and values are printed as they are when they are UTF-8, else as `base64:…`.
+
+    \b
+    Examples:
+      krappy consume users                                # all events, then follow
+      krappy consume users --to now --sep :               # all there are, with their keys
+      krappy consume users --from latest                  # only new ones
+      krappy consume users --from 15m --to now --json     # of the last quarter of an hour
+      krappy consume users --from 1200 --partition 0 --max 1
+      krappy consume users --group mail                   # as a member of a group
+      krappy consume users --format '{time} {partition}/{offset} {key}: {value}'
+    """
+    _check(group, end, partitions, [separator is not None, template is not None, as_json])
+    show = _shower(as_json, template, separator, null)
+    options: dict[str, Any] = {"group": group, "start": start}
+    if group is None:
+        options |= {"partitions": list(partitions) or None, "end": _end(end)}
+    if limit is not None:
+        options["max_records"] = min(limit, 500)  # a group leases no more than is asked for
+    with connect(address) as client, client.consumer(list(topics), **options) as consumer:
+        for events in _up_to(limit, _arriving(consumer, idle)):
+            output.write_lines(map(show, events))
+            if group is not None:
+                consumer.ack(events)
+
+
+def _check(group: str | None, end: str | None, partitions: tuple[int, ...], forms: list[bool]) -> None:
+    if group is not None and end is not None:
+        raise click.UsageError("members of a group share one position, which has no end: use --idle or --max, not --to")
+    if group is not None and partitions:
+        raise click.UsageError("members of a group share all partitions: --partition is for reading without one")
+    if sum(forms) > 1:
+        raise click.UsageError("give one of --sep, --format and --json")
+
+
+def _end(text: str | None) -> str | int | None:
+    if text is None or text == "now":
+        return text
+    if text.isascii() and text.isdigit():
+        return int(text)
+    raise click.BadParameter(f"'{text}' is neither 'now' nor an offset", param_hint="--to")
+
+
+def _arriving(consumer: Consumer, idle: float | None) -> Iterator[list[Event]]:
+    """Events as they come, so that they are printed as they come."""
+    if idle is None:
+        for batch in consumer.batches():
+            yield batch.events()
+        return
+    while events := consumer.poll(idle):
+        yield events
+
+
+def _up_to(limit: int | None, arriving: Iterable[list[Event]]) -> Iterator[list[Event]]:
+    left = limit
+    for events in arriving:
+        if left is None:
+            yield events
+            continue
+        yield events[:left]
+        left -= len(events)
+        if left <= 0:
+            return
+
+
+def _shower(as_json: bool, template: str | None, separator: str | None, null: str) -> Callable[[Event], str]:
+    if as_json:
+        return lambda event: output.to_json(output.event_json(event))
+    if template is not None:
+        return _formatter(template, null)
+    if separator is not None:
+        return lambda event: output.text(event.key, null) + separator + output.text(event.value, null)
+    return lambda event: output.text(event.value, null)
+
+
+def _formatter(template: str, null: str) -> Callable[[Event], str]:
+    r"""What prints an event as the template says. `\t` and `\n` may be typed as such. Raises UsageError."""
+    text = template.replace("\\t", "\t").replace("\\n", "\n")
+    try:
+        names = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
+        text.format(**dict.fromkeys(names & set(FIELDS), ""))
+    except (KeyError, ValueError, IndexError, AttributeError):
+        raise click.UsageError("--format is a text with " + " ".join(f"{{{name}}}" for name in FIELDS)) from None
+
+    def show(event: Event) -> str:
+        return text.format(
+            topic=event.topic,
+            partition=event.partition,
+            offset=event.offset,
+            timestamp=event.timestamp,
+            time=output.when(event.timestamp),
+            key=output.text(event.key, null),
+            value=output.text(event.value, null),
+            headers=json.dumps({name: output.plain(value) for name, value in event.headers}, ensure_ascii=False),
+            deliveries=event.deliveries,
+        )
+
+    return show

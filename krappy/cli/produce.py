@@ -1,0 +1,181 @@
+"""`krappy produce`: events from stdin or a file into a topic."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from krappy.cli import inputs, output
+from krappy.cli.options import Separator, Stopwatch, address_option, complete_topics, connect, json_option
+
+if TYPE_CHECKING:
+    from krappy.blocking import TopicProducer
+    from krappy.cli.inputs import Item, Source
+    from krappy.clients.sync.producer import Compression
+
+CHUNK = 500  # events handed to the producer at a time when they come from a file
+
+
+@click.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.argument("file", required=False, type=click.Path(dir_okay=False, allow_dash=True))
+@click.option(
+    "-f",
+    "--format",
+    "format",
+    type=click.Choice(inputs.FORMATS),
+    help="What the input is; default: what the file's name ends in, else lines.",
+)
+@click.option(
+    "-k", "--key", "key", metavar="FIELD", help="The field (json) or column (csv) that is the key of its event."
+)
+@click.option("-s", "--sep", "separator", type=Separator(), help="lines: what stands between key and value.")
+@click.option("--null", metavar="TEXT", help="A value equal to TEXT deletes its key (a tombstone).")
+@click.option("--no-key", default="", metavar="TEXT", help="A key equal to TEXT counts as none.  [default: empty]")
+@click.option("--delimiter", default=",", metavar="CHAR", help="csv: what stands between columns.  [default: ,]")
+@click.option("-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Into this partition.")
+@click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header for every event.")
+@click.option(
+    "--compression", type=click.Choice(["gzip", "snappy", "lz4", "zstd"]), help="Compress the batches.  [default: no]"
+)
+@click.option("--max", "limit", type=click.IntRange(min=0), metavar="N", help="Stop after N events.")
+@address_option
+@json_option
+def produce(
+    topic: str,
+    file: str | None,
+    format: str | None,
+    key: str | None,
+    separator: str | None,
+    null: str | None,
+    no_key: str,
+    delimiter: str,
+    partition: int | None,
+    headers: tuple[str, ...],
+    compression: Compression | None,
+    limit: int | None,
+    address: str,
+    as_json: bool,
+) -> None:
+    """Publish events from FILE, or from stdin.
+
+    \b
+    Formats:
+      lines    each line is a value; with --sep, `key<sep>value`
+      json     each line is a JSON object, and the value as it stands; --key names the field that is its key
+      csv      each row becomes a JSON object of its columns; the first row names them; --key names the key's
+      events   what `krappy consume --json` prints, to copy a topic
+
+    A file that ends in .gz, or .zip with one file in it, is unpacked on the way. The command ends when every event is
+    acknowledged; wrong input ends it at that line, and what came before stays published.
+
+    \b
+    Examples:
+      echo hello | krappy produce greetings
+      printf 'u1:Ada\\nu2:Grace\\n' | krappy produce users --sep :
+      krappy produce users --sep '\\t' --null NULL < users.tsv
+      krappy produce people people.csv.gz --key id
+      krappy produce orders orders.jsonl --key order_id --compression zstd
+      krappy consume users --to now --json | krappy produce copy --format events
+    """
+    kind = format or inputs.guess_format(file)
+    _check(kind, key, separator, delimiter)
+    common = [_header(text) for text in headers] or None
+    watch = Stopwatch()
+    with (
+        inputs.open_input(file) as source,
+        connect(address) as client,
+        client.producer(topic, compression=compression) as producer,
+        _progress(source) as advance,
+    ):
+        items = inputs.parse(source, kind, key=key, separator=separator, null=null, no_key=no_key, delimiter=delimiter)
+        count = _send_all(producer, itertools.islice(items, limit), source, partition, common, advance)
+    if as_json:
+        output.emit_json({"topic": topic, "events": count, "seconds": round(watch.seconds, 3)})
+    else:
+        output.note(f"{count:,} event{'' if count == 1 else 's'} to {topic} in {watch.seconds:.2f} s")
+
+
+def _check(kind: str, key: str | None, separator: str | None, delimiter: str) -> None:
+    """Options that would be ignored are mistakes. Raises UsageError."""
+    if key is not None and kind not in ("json", "csv"):
+        raise click.UsageError(f"--key names a field of json or csv, and this is read as {kind}; see --format")
+    if separator is not None and kind != "lines":
+        raise click.UsageError(f"--sep is for lines, and this is read as {kind}; see --format")
+    if len(delimiter) != 1 or delimiter in '\r\n"':
+        raise click.UsageError("--delimiter is one character")
+
+
+def _header(text: str) -> tuple[str, bytes]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.UsageError(f"--header '{text}' is not NAME=VALUE")
+    return name, value.encode(errors="surrogateescape")
+
+
+def _send_all(
+    producer: TopicProducer,
+    items: Iterator[Item],
+    source: Source,
+    partition: int | None,
+    common: list[tuple[str, bytes]] | None,
+    advance: Callable[[int], None],
+) -> int:
+    """Publishes everything; returns how many events. Stops at the first that the broker refuses."""
+    # A pipe may be slow: its events leave as they come. A file's go in chunks, which is several times faster.
+    size = 1 if source.total is None else CHUNK
+    count, deliveries = 0, deque[Any]()
+    while chunk := list(itertools.islice(items, size)):
+        deliveries.append(_send(producer, chunk, partition, common))
+        count += len(chunk)
+        while deliveries and deliveries[0].done():
+            deliveries.popleft().result()
+        advance(count)
+    for delivery in deliveries:
+        delivery.result()
+    return count
+
+
+def _send(
+    producer: TopicProducer, chunk: list[Item], partition: int | None, common: list[tuple[str, bytes]] | None
+) -> Any:
+    headers = [[*item.headers, *(common or ())] for item in chunk] if common or any(i.headers for i in chunk) else None
+    now = time.time_ns() // 1_000_000
+    return producer.post_columns(
+        [item.key for item in chunk],
+        [item.value for item in chunk],
+        headers=headers,
+        timestamps=[now if item.timestamp is None else item.timestamp for item in chunk],
+        partition=partition,
+    )
+
+
+@contextmanager
+def _progress(source: Source) -> Iterator[Callable[[int], None]]:
+    """A bar over the bytes of a file, or a count for a pipe; silent when stderr is no terminal, or when somebody is
+    typing."""
+    if not sys.stderr.isatty() or (source.total is None and sys.stdin.isatty()):
+        yield lambda count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    bar = Progress(
+        TextColumn(source.name),
+        BarColumn(),
+        TextColumn("{task.fields[events]:,} events"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("", total=source.total, events=0)
+        yield lambda count: bar.update(task, completed=source.position, events=count)

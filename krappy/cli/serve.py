@@ -1,0 +1,99 @@
+"""`krappy serve`: a broker in the foreground."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from krappy.cli import output
+from krappy.cli.errors import Failure
+from krappy.config import describe, load
+
+if TYPE_CHECKING:
+    from krappy.app import Broker
+    from krappy.config import ServerConfig
+
+F = TypeVar("F", bound=Callable[..., Any])
+OURS = {"KRAPPY_ADDRESS", "KRAPPY_DEBUG"}  # variables of the command line, not settings of a broker
+
+
+def settings_options(command: F) -> F:
+    """A flag for each setting of the broker."""
+    for row in reversed(describe()):
+        command = click.option(
+            row.flag,
+            row.name,
+            metavar=row.kind if "|" in row.kind else row.kind.upper(),
+            help=f"{row.doc[0].upper()}{row.doc[1:]}.  [default: {row.default}; env: {row.variable}]",
+        )(command)
+    return command
+
+
+@click.command()
+@click.option(
+    "--config",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A TOML file of settings, one table of the names below with _ for -.  [env: KRAPPY_CONFIG]",
+)
+@settings_options
+@click.option("--json", "as_json", is_flag=True, help="Say where it listens as one line of JSON.")
+@click.option("--until-eof", is_flag=True, hidden=True, help="Stop when stdin ends, as when its parent dies.")
+def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None) -> None:
+    """Run a broker until SIGTERM or Ctrl-C.
+
+    A setting comes from its flag, else from its environment variable, else from the --config file, else it has its
+    default. Once it listens, the broker says where on stdout; its log goes to stderr. On SIGTERM it finishes the
+    requests in flight, flushes, and exits with 0.
+
+    \b
+    Examples:
+      krappy serve --data /var/lib/krappy
+      krappy serve --data ./data --listen-native 0.0.0.0:7092
+      krappy serve --data ./data --listen-native 127.0.0.1:0 --json    # a free port
+      KRAPPY_DURABILITY=os krappy serve --config krappy.toml
+    """
+    config = load(flags, _settings(os.environ), file)
+    try:
+        import trio
+
+        from krappy import app, logs
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("krappy"):
+            raise
+        raise Failure(f"a broker needs {error.name}, which is not installed: pip install 'krappy[broker]'") from None
+    if until_eof:
+        threading.Thread(target=_stop_at_eof, daemon=True).start()
+    report = logs.Reporter(logs.configure(config.log_level, config.log_format))
+    trio.run(partial(app.serve, config, report=report, ready=lambda broker: _announce(config, broker, as_json)))
+
+
+def _settings(environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environ.items() if name not in OURS}
+
+
+def _stop_at_eof() -> None:
+    # Not sys.stdin: a thread that waits inside a buffered file aborts the interpreter's exit.
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _announce(config: ServerConfig, broker: Broker, as_json: bool) -> None:
+    native = broker.native_address or None
+    if as_json:
+        facts = {"ready": True, "native": native, "data": str(config.data.absolute()), "pid": os.getpid()}
+        output.emit_json({**facts, "version": version("krappy")})
+        return
+    lines = [f"krappy {version('krappy')}, process {os.getpid()}, data in {config.data.absolute()}"]
+    if native:
+        lines.append(f"listening: native {native}")
+    output.write_lines(lines)

@@ -1,0 +1,87 @@
+"""A broker of one's own for a while: `krappy serve` as a process, on a free port, in a temporary folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from krappy.cli.errors import Failure
+
+START_SECONDS = 30.0
+STOP_SECONDS = 30.0
+
+
+class Spawned(NamedTuple):
+    address: str
+    data: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+
+@contextmanager
+def spawn_broker(data: Path | None = None, settings: Mapping[str, object] | None = None) -> Iterator[Spawned]:
+    """A running broker; stopped at the end, and its folder removed unless `data` names one.
+
+    `settings`: by their names in the configuration. The process also stops by itself when this one dies, however it
+    dies: its stdin is a pipe that only this process holds. Raises Failure when it does not start or stops badly.
+    """
+    with tempfile.TemporaryDirectory(prefix="krappy-") as temporary:
+        folder = data or Path(temporary) / "data"
+        command = [sys.executable, "-m", "krappy", "serve", "--json", "--until-eof", "--data", str(folder)]
+        for name, value in {"listen_native": "127.0.0.1:0", "log_level": "warning", **(settings or {})}.items():
+            command += ["--" + name.replace("_", "-"), str(value)]
+        log = Path(temporary) / "log"
+        # Not the caller's settings: a KRAPPY_DATA or KRAPPY_CONFIG of the shell must not reach this broker.
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("KRAPPY_")}
+        with log.open("wb") as stderr:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=environ
+            )
+        try:
+            yield Spawned(_address(process, log), folder, process)
+        finally:
+            _stop(process, log)
+
+
+def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+    """Where it listens: its first line says so. A broker that fails closes its stdout, which ends the wait too."""
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    try:
+        return str(json.loads(line)["native"])
+    except (ValueError, KeyError):
+        raise Failure(f"the broker did not start: {_last_words(log)}") from None
+
+
+def _stop(process: subprocess.Popen[bytes], log: Path) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    was_killed = process.poll() is not None  # by the caller, who knows
+    process.stdin.close()
+    process.stdout.close()
+    if was_killed:
+        return
+    process.terminate()
+    try:
+        status = process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise Failure(f"the broker did not stop within {STOP_SECONDS:.0f} s: {_last_words(log)}") from None
+    if status:
+        raise Failure(f"the broker ended with status {status}: {_last_words(log)}")
+
+
+def _last_words(log: Path) -> str:
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "it said nothing"

@@ -1,0 +1,207 @@
+"""`krappy topic …`: make, show, change and delete topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from krappy.cli import output
+from krappy.cli.options import (
+    Group,
+    Setting,
+    address_option,
+    complete_topics,
+    confirm,
+    connect,
+    json_option,
+)
+
+CONFIG = click.option(
+    "-c",
+    "--config",
+    "config",
+    type=Setting(),
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A topic setting, by Kafka's names, such as cleanup.policy=compact; may be given several times.",
+)
+
+
+@click.group(cls=Group)
+def topic() -> None:
+    """Make, show, change and delete topics.
+
+    \b
+    Examples:
+      krappy topic create users --partitions 3 --config cleanup.policy=compact
+      krappy topic list
+      krappy topic describe users
+    """
+
+
+@topic.command()
+@click.argument("name")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
+@CONFIG
+@click.option("--if-absent", is_flag=True, help="A topic that exists already is no error.")
+@address_option
+@json_option
+def create(
+    name: str, partitions: int, config: tuple[tuple[str, str], ...], if_absent: bool, address: str, as_json: bool
+) -> None:
+    """Make a topic.
+
+    \b
+    Examples:
+      krappy topic create clicks
+      krappy topic create users --partitions 3 --config cleanup.policy=compact
+      krappy topic create audit --config view.enable=false --config retention.ms=-1
+    """
+    with connect(address) as client:
+        created = client.create_topic(name, partitions=partitions, config=dict(config), if_absent=if_absent)
+    if as_json:
+        output.emit_json({"topic": name, "created": created})
+    else:
+        output.note(f"created {name}" if created else f"{name} was there already")
+
+
+@topic.command("list")
+@address_option
+@json_option
+def list_topics(address: str, as_json: bool) -> None:
+    """Show every topic: its partitions, how many events, how large.
+
+    \b
+    Examples:
+      krappy topic list
+      krappy topic list --json | jq -r '.[].topic'
+    """
+    with connect(address) as client:
+        rows = [_summary(found) for found in sorted(client.topics(), key=lambda found: found.name)]
+    if as_json:
+        output.emit_json(rows)
+        return
+    output.table(
+        ["topic", "partitions", "events", "size", "cleanup", "view"],
+        [
+            [row["topic"], row["partitions"], row["events"], output.size(row["size"]), row["cleanup"], row["view"]]
+            for row in rows
+        ],
+    )
+
+
+def _summary(found: Any) -> dict[str, Any]:
+    return {
+        "topic": found.name,
+        "partitions": len(found.partitions),
+        "events": sum(each.high_watermark - each.start for each in found.partitions),
+        "size": sum(each.size for each in found.partitions),
+        "cleanup": found.settings.get("cleanup.policy"),
+        "view": str(found.settings.get("view.enable", True)).lower() == "true",
+    }
+
+
+@topic.command()
+@click.argument("name", shell_complete=complete_topics)
+@click.option("--all", "whole", is_flag=True, help="Every setting in force, not only those that were set.")
+@address_option
+@json_option
+def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
+    """Show one topic: its partitions' offsets and sizes, and its settings.
+
+    `events` counts offsets from the first to the next one: compaction leaves gaps. `view lag` is how many offsets the
+    table has still to take in.
+
+    \b
+    Examples:
+      krappy topic describe users
+      krappy topic describe users --all
+      krappy topic describe users --json | jq .partitions
+    """
+    with connect(address) as client:
+        found = client.describe(name)
+    if as_json:
+        partitions = [each._asdict() for each in found.partitions]
+        config = {"config": found.config, "settings": found.settings}
+        output.emit_json({"topic": found.name, "id": found.id, **config, "partitions": partitions})
+        return
+    output.table(
+        ["partition", "first offset", "next offset", "events", "view lag", "segments", "size"],
+        [
+            [
+                each.partition,
+                each.start,
+                each.high_watermark,
+                each.high_watermark - each.start,
+                max(0, each.high_watermark - each.applied),
+                each.segments,
+                output.size(each.size),
+            ]
+            for each in found.partitions
+        ],
+        title=found.name,
+    )
+    settings = found.settings if whole else found.config
+    if settings:
+        output.write_lines([""])
+        output.table(["setting", "value"], sorted((setting, str(value)) for setting, value in settings.items()))
+
+
+@topic.command()
+@click.argument("name", shell_complete=complete_topics)
+@CONFIG
+@click.option("--unset", multiple=True, metavar="NAME", help="Back to this setting's default.")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="The new total; it only grows.")
+@address_option
+@json_option
+def alter(
+    name: str,
+    config: tuple[tuple[str, str], ...],
+    unset: tuple[str, ...],
+    partitions: int | None,
+    address: str,
+    as_json: bool,
+) -> None:
+    """Change a topic's settings, or add partitions.
+
+    Added partitions change which partition a key goes to: a key written before stays where it is, and a lookup looks
+    where it would be written now.
+
+    \b
+    Examples:
+      krappy topic alter clicks --config retention.ms=86400000
+      krappy topic alter clicks --unset retention.ms
+      krappy topic alter clicks --partitions 6
+    """
+    changes: dict[str, str | None] = {**dict(config), **dict.fromkeys(unset)}
+    if not changes and partitions is None:
+        raise click.UsageError("nothing to change: give --config, --unset or --partitions")
+    with connect(address) as client:
+        client.alter_topic(name, config=changes or None, partitions=partitions)
+    if as_json:
+        output.emit_json({"topic": name, "altered": True})
+    else:
+        output.note(f"altered {name}")
+
+
+@topic.command()
+@click.argument("name", shell_complete=complete_topics)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@address_option
+@json_option
+def delete(name: str, yes: bool, address: str, as_json: bool) -> None:
+    """Delete a topic: its events, its table and its groups' positions in it. Asks first.
+
+    \b
+    Examples:
+      krappy topic delete clicks
+      krappy topic delete clicks --yes
+    """
+    confirm(f"Delete the topic {name} and everything in it?", yes)
+    with connect(address) as client:
+        client.delete_topic(name)
+    if as_json:
+        output.emit_json({"topic": name, "deleted": True})
+    else:
+        output.note(f"deleted {name}")

@@ -1,0 +1,63 @@
+"""What a demo says while it runs, and how it checks itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from krappy.cli import output
+from krappy.cli.errors import Failure
+
+
+class Show:
+    """Talks to a person on stdout; or keeps quiet and collects facts, for `--json`."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._quiet = as_json
+        self.facts: dict[str, Any] = {}
+        self.checks: list[str] = []
+
+    def heading(self, text: str) -> None:
+        if not self._quiet:
+            output.write_lines(["", text])
+
+    def line(self, text: str) -> None:
+        if not self._quiet:
+            output.write_lines(["  " + text])
+
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        if not self._quiet:
+            output.table(columns, rows)
+
+    def fact(self, name: str, value: Any) -> None:
+        """Something measured or found, for the JSON."""
+        self.facts[name] = value
+
+    def check(self, what: str, holds: bool, otherwise: str = "") -> None:
+        """A claim that the demo makes. Raises Failure when it does not hold."""
+        if not holds:
+            raise Failure(f"not so: {what}" + (f"; {otherwise}" if otherwise else ""))
+        self.checks.append(what)
+        self.line(f"✓ {what}")
+
+    def progress(self) -> Progress:
+        """A progress bar on stderr; nothing when that is no terminal."""
+        console = Console(stderr=True)
+        return Progress(
+            TextColumn("  {task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=self._quiet or not console.is_terminal,
+        )
+
+    def end(self) -> None:
+        if self._quiet:
+            output.emit_json({"checks": self.checks, **self.facts})
+        else:
+            output.write_lines(["", f"All {len(self.checks)} checks hold."])

@@ -1,0 +1,80 @@
+"""A broker in a thread of its own, for tests that are not async themselves."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import trio
+
+    from krappy.blocking import Client
+
+STOP_SECONDS = 30.0
+
+
+class RunningBroker:
+    """A broker that takes requests. `address`: HOST:PORT; `data_dir`: what it stores."""
+
+    def __init__(self, address: str, data_dir: Path) -> None:
+        self.address = address
+        self.data_dir = data_dir
+
+    @contextmanager
+    def connect(self, **options: Any) -> Iterator[Client]:
+        """A blocking client (`krappy.blocking`), closed at the end of the `with`."""
+        from krappy import blocking
+
+        with blocking.connect(self.address, **options) as client:
+            yield client
+
+
+@contextmanager
+def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
+    """Runs a broker on a free port of 127.0.0.1 until the `with` ends. `settings`: any of a broker's configuration.
+
+    Raises what the broker raises: when it does not start, from here; when it fails later, at the end.
+    """
+    said: queue.SimpleQueue[tuple[str, trio.lowlevel.TrioToken, trio.Event] | BaseException] = queue.SimpleQueue()
+    ended: list[BaseException] = []
+
+    def main() -> None:
+        import trio
+
+        from krappy.app import Broker
+
+        async def serve() -> None:
+            stop = trio.Event()
+            async with Broker(data_dir, **settings) as broker:
+                said.put((broker.address, trio.lowlevel.current_trio_token(), stop))
+                await stop.wait()
+
+        try:
+            trio.run(serve)
+        except BaseException as error:
+            ended.append(error)
+            said.put(error)
+
+    thread = threading.Thread(target=main, name="krappy-broker", daemon=True)
+    thread.start()
+    first = said.get()
+    if isinstance(first, BaseException):
+        thread.join()
+        raise first
+    address, token, stop = first
+    try:
+        yield RunningBroker(address, data_dir)
+    finally:
+        if thread.is_alive():
+            with contextlib.suppress(RuntimeError):  # trio.RunFinishedError: it ended just now
+                token.run_sync_soon(stop.set)
+        thread.join(STOP_SECONDS)
+    if thread.is_alive():
+        raise TimeoutError(f"the broker did not stop within {STOP_SECONDS:.0f} s")
+    if ended:
+        raise ended[0]
