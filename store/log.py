@@ -398,6 +398,10 @@ class Log:
                     except CorruptBatch as error:
                         damaged.append(error.text)
                         continue
+                    except FileNotFoundError:
+                        if self._segments.replaced(group, group[0]):
+                            raise
+                        continue  # retention was faster
                     if rewritten and self._replace(group, rewritten, upto):
                         removed += rewritten.removed
             except OSError as error:
@@ -425,12 +429,14 @@ class Log:
                 raise StorageError(self._broken) from error
             segment = rewritten.segment
             segment.activate(rewritten.file, rewritten.indexer)
-            for file in segment.seal():
-                file.fdatasync()
+            indexes = segment.seal()
             with self._lock:
                 row = self._segments.replaced(group, segment)
                 assert row is not None
                 self._segments = row
+            with suppress(OSError):
+                for file in indexes:
+                    file.fdatasync()
             return True
 
     # ---------------------------------------------------------------- the end

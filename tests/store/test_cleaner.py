@@ -1,0 +1,442 @@
+"""Compaction against a dict; its swap against a crash at each of its steps."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from krappy import batch
+from krappy.core import retention
+from krappy.errors import CorruptBatch, StorageError
+from krappy.store.cleaner import Candidate
+from krappy.store.disk import OS_DISK, Disk
+from krappy.store.log import Log
+from krappy.topic_config import TopicConfig
+from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
+from tests.store.logs import FOLDER, Row, log_files, made, offsets, opened, rows
+
+CONFIG = TopicConfig(segment_bytes=1000, index_interval_bytes=100, compact=True, delete=False)
+
+
+class Table:
+    """A log, every row that was ever appended to it, and the latest offset of each key: what a view would know."""
+
+    def __init__(self, folder: Path = FOLDER, disk: Disk = OS_DISK, config: TopicConfig = CONFIG) -> None:
+        self.log = opened(folder, config, disk)
+        self.rows: list[Row] = []
+        self.latest: dict[bytes, int] = {}
+        self.end = 0
+
+    def put(self, *pairs: tuple[bytes, bytes | None], at: int = 1000, codec: int = 0) -> None:
+        data = batch.encode([key for key, _ in pairs], [value for _, value in pairs], timestamps=at, codec=codec)
+        first = self.log.append([(batch.check(data), data)], 0, at)
+        self.end = first + len(pairs)
+        for number, (key, value) in enumerate(pairs):
+            self.rows.append(Row(first + number, at, key, value))
+            self.latest[key] = first + number
+
+    def fill(self, batches: int, keys: int, seed: int = 1) -> None:
+        chance = random.Random(seed)
+        for number in range(batches):
+            self.put(
+                *[
+                    (b"k%d" % chance.randrange(keys), chance.choice([None, b"x" * chance.randrange(30)]))
+                    for _ in range(chance.randrange(1, 5))
+                ],
+                at=1000 + number,
+                codec=chance.randrange(5),
+            )
+
+    def survives(self, now: int, kept_ms: int) -> Callable[[list[Candidate]], list[bool]]:
+        def decide(candidates: list[Candidate]) -> list[bool]:
+            return [
+                retention.survives(self.latest.get(key or b""), offset, timestamp, tombstone, now, kept_ms)
+                for key, offset, timestamp, tombstone in candidates
+            ]
+
+        return decide
+
+    def clean(self, upto: int | None = None, *, now: int = 0, kept_ms: int = 10**9) -> int:
+        """Compacts and checks what came of it; how many records went."""
+        upto = self.log.segments[-1].base_offset if upto is None else upto
+        result = self.log.clean(self.survives(now, kept_ms), upto, now)
+        upto = max([info.next_offset for info in self.log.segments[:-1] if info.next_offset <= upto], default=0)
+        before = len(self.rows)
+        self.rows = [
+            row
+            for row in self.rows
+            if row.offset >= upto
+            or self.survives(now, kept_ms)([(row.key, row.offset, row.timestamp, row.value is None)])[0]
+        ]
+        assert result.records_removed == before - len(self.rows)
+        self.check()
+        return result.records_removed
+
+    def check(self) -> None:
+        assert rows(self.log) == self.rows
+        assert self.log.end_offset == self.end
+
+    def reopen(self) -> None:
+        self.log.close()
+        self.log = Log.open(self.log.folder, self.log.config, disk=self.log._disk)
+        assert self.log.recovery.clean, str(self.log.recovery)
+        self.check()
+
+
+def test_only_the_latest_of_each_key_stays(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.fill(200, 15)
+    size = table.log.size
+    assert table.clean() > 300
+    assert table.log.size < size / 3
+    assert table.log.clean_upto == table.log.segments[-1].base_offset
+    assert table.clean() == 0
+    table.reopen()
+    table.fill(50, 15, seed=2)
+    assert table.clean() > 50
+    table.reopen()
+
+
+def test_offsets_are_found_across_the_holes(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.fill(200, 15)
+    table.clean()
+    kept = [row.offset for row in table.rows]
+    for _ in range(2):
+        for offset in range(table.log.end_offset):
+            expected = next((kept_one for kept_one in kept if kept_one >= offset), None)
+            found = offsets(rows(table.log, offset))
+            assert (found[0] if found else None) == expected
+        table.reopen()
+
+
+def test_find_timestamp_after_a_clean(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.fill(200, 15)
+    table.clean()
+    for _ in range(2):
+        for wanted in range(990, 1210):
+            expected = next(((row.offset, row.timestamp) for row in table.rows if row.timestamp >= wanted), None)
+            assert table.log.find_timestamp(wanted) == expected
+        table.reopen()
+
+
+def test_small_neighbours_become_one_segment(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.fill(300, 3)
+    before = len(table.log.segments)
+    for _ in range(4):
+        table.clean()
+    assert len(table.log.segments) == 2 < before / 5
+    assert len(log_files(tmp_path)) == 2
+    assert {path.suffix for path in tmp_path.iterdir()} == {".log", ".index", ".timeindex", ""}
+
+
+def test_nothing_to_remove_changes_no_file(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    for number in range(40):
+        table.put((b"%d" % number, b"x" * 50))
+    before = {path: path.stat().st_ino for path in log_files(tmp_path)}
+    assert table.clean() == 0
+    assert table.clean() == 0
+    assert {path: path.stat().st_ino for path in log_files(tmp_path)} == before
+
+
+def test_a_change_late_in_a_segment_keeps_what_came_before(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    for number in range(8):
+        table.put((b"%d" % number, b"x" * 50))
+    table.put((b"6", b"y"))
+    table.log.roll()
+    assert len(table.log.segments) == 3
+    assert table.clean() == 1
+    table.reopen()
+
+
+def test_tombstones_stay_for_their_time(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.put((b"a", b"1"), at=1000)
+    table.put((b"b", b"1"), at=1000)
+    table.put((b"a", None), at=2000)
+    table.log.roll()
+    assert table.clean(now=2500, kept_ms=500) == 1
+    assert offsets(table.rows) == [1, 2]
+    assert table.clean(now=2501, kept_ms=500) == 1
+    assert offsets(table.rows) == [1]
+    table.reopen()
+
+
+def test_only_whole_segments_before_the_given_offset(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.fill(100, 2)
+    infos = table.log.segments
+    table.clean(infos[3].next_offset - 1)
+    assert table.log.segments[-len(infos[3:]) :] == infos[3:]
+    assert table.log.clean_upto == infos[2].next_offset
+    assert table.log.clean(table.survives(0, 0), 0, 0).records_removed == 0
+
+
+def test_a_whole_log_of_overtaken_events(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    for _ in range(100):
+        table.put((b"k", b"x" * 30))
+    table.clean()
+    assert table.log.end_offset == 100
+    assert table.log.segments[0].base_offset == 0
+    batches = list(batch.split(table.log.read(0, 10_000)))
+    assert batches[0][0].count == 0  # the header that says that offsets were here
+    table.reopen()
+
+
+def test_the_log_start_may_lie_in_a_hole(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.fill(200, 15)
+    table.clean()
+    table.log.delete_before(table.rows[0].offset + 1)
+    table.rows = table.rows[1:]
+    table.check()
+    table.reopen()
+
+
+def test_a_producers_last_batch_keeps_its_header(tmp_path: Path) -> None:
+    log = opened(tmp_path, CONFIG)
+    for sequence in range(3):
+        log.append([made(b"v", producer=5, sequence=sequence)], 0, 1)
+    log.append([made(b"w")], 0, 1)
+    log.roll()
+    log.clean(lambda some: [offset == 3 for _, offset, _, _ in some], 4, 0)
+    assert [(header.base_offset, header.count) for header, _ in batch.split(log.read(0, 9999))] == [(2, 0), (3, 1)]
+    log.close()
+    (tmp_path / "checkpoint").unlink()
+    log = opened(tmp_path, CONFIG)
+    assert log.producers.check(made(b"v", producer=5, sequence=2)[0]) == 2
+
+
+def test_damage_is_left_alone_and_told(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.fill(100, 2)
+    table.log.close()
+    files = log_files(tmp_path)
+    data = bytearray(files[1].read_bytes())
+    data[-1] ^= 1
+    files[1].write_bytes(data)
+    log = opened(tmp_path, CONFIG)
+    infos = log.segments
+    result = log.clean(table.survives(0, 0), infos[-1].base_offset, 0)
+    assert len(result.damaged) == 1
+    assert str(files[1]) in result.damaged[0]
+    assert files[1].read_bytes() == data
+    assert log.segments[1] == infos[1]
+    assert not list(tmp_path.glob("*.cleaned"))
+    with pytest.raises(CorruptBatch):
+        log.read(infos[1].next_offset - 1, 1000)
+    assert offsets(rows(log, infos[-1].base_offset)) == list(range(infos[-1].base_offset, log.end_offset))
+
+
+def test_a_verdict_too_few_is_an_error(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.fill(100, 2)
+    with pytest.raises(ValueError, match="verdicts"):
+        table.log.clean(lambda some: [True] * (len(some) - 1), 10**9, 0)
+    table.check()
+    assert not list(tmp_path.glob("*.cleaned"))
+    table.clean()
+
+
+def test_readers_and_writers_go_on(tmp_path: Path) -> None:
+    """Readers that stand anywhere in the log while it is compacted over and over see ascending offsets, right rows."""
+    table = Table(tmp_path)
+    table.fill(400, 20)
+    everything = {row.offset: row for row in table.rows}
+    stop, problems = threading.Event(), []
+
+    def follow(seed: int) -> None:
+        chance = random.Random(seed)
+        try:
+            while not stop.is_set():
+                position = chance.randrange(table.log.end_offset)
+                for _ in range(20):
+                    before = position
+                    span = table.log.read_span(position, 300)
+                    for header, one in batch.split(span.data):
+                        columns = batch.decode(one)
+                        for row in map(Row, columns.offsets, columns.timestamps, columns.keys, columns.values):
+                            assert row == everything[row.offset]
+                        assert header.next_offset > before
+                        before = header.next_offset
+                    position = span.next_offset
+                    time.sleep(0.0005)
+                table.log.find_timestamp(chance.randrange(1000, 1400))
+        except BaseException as error:
+            problems.append(error)
+
+    threads = [threading.Thread(target=follow, args=(seed,)) for seed in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for number in range(12):
+            table.put(*[(b"k%d" % key, b"%d" % number) for key in range(20)])
+            everything.update({row.offset: row for row in table.rows})
+            table.log.roll()
+            table.clean()
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+    assert problems == []
+
+
+def test_retention_may_overtake_a_clean(tmp_path: Path) -> None:
+    table = Table(tmp_path)
+    table.fill(200, 5)
+    decide = table.survives(0, 10**9)
+    infos = table.log.segments
+
+    def slow(candidates: list[Candidate]) -> list[bool]:
+        table.log.delete_before(infos[3].base_offset)
+        return decide(candidates)
+
+    table.log.clean(slow, infos[-1].base_offset, 0)
+    assert table.log.start_offset == infos[3].base_offset
+    assert not list(tmp_path.glob("*.cleaned"))
+    found = rows(table.log)
+    assert found[0].offset >= infos[3].base_offset
+    assert {row.key: row.offset for row in found if row.key} == {
+        key: offset for key, offset in table.latest.items() if offset >= infos[3].base_offset
+    }
+
+
+# ---------------------------------------------------------------- crashes
+
+
+def built(disk: FaultyDisk) -> Table:
+    """Segments small enough that neighbours are merged: a second clean after a first."""
+    table = Table(FOLDER, disk)
+    table.fill(60, 4)
+    table.clean()
+    table.fill(20, 4, seed=2)
+    table.log.checkpoint()
+    return table
+
+
+class Some(Keep):
+    """Keeps what a coin says."""
+
+    def __init__(self, seed: int) -> None:
+        self._chance = random.Random(seed)
+
+    def names(self, operations: int) -> int:
+        return self._chance.randint(0, operations)
+
+    def size(self, synced: int, written: int) -> int:
+        return self._chance.randint(min(synced, written), max(synced, written))
+
+    def page(self) -> bool:
+        return self._chance.random() < 0.5
+
+
+@pytest.mark.parametrize("keep", [Keep(), Everything(), Some(1), Some(2), Some(3)])
+def test_power_goes_at_every_step_of_a_clean(keep: Keep) -> None:
+    """Whenever it goes: no event that counts is lost, none comes back to life, and the next clean does the rest."""
+    disk = FaultyDisk()
+    table = built(disk)
+    disk.operations, disk.log = 0, []
+    table.clean()
+    steps = list(disk.log)
+    assert sum(name.startswith("rename") and name.endswith(".log") for name in steps) > 1
+    assert sum(name.startswith("unlink") for name in steps) > 3
+    end = table.log.end_offset
+    for step in range(len(steps)):
+        disk = FaultyDisk()
+        table = built(disk)
+        before = {row.offset: row for row in table.rows}
+        disk.operations, disk.dies_at = 0, step
+        with pytest.raises(PowerLoss):
+            table.clean()
+        disk.crash(keep)
+        table.log = opened(FOLDER, CONFIG, disk)
+        assert not table.log.recovery.damage, str(table.log.recovery)
+        assert (table.log.recovery.cut_bytes, table.log.recovery.lost_offsets) == (0, 0)
+        found = rows(table.log)
+        assert (table.log.start_offset, table.log.end_offset) == (0, end)
+        assert all(before[row.offset] == row for row in found)
+        assert {row.key: row.offset for row in found} == table.latest
+        for offset in range(0, end, 5):
+            batch.split(table.log.read(offset, 100))
+        table.rows = found
+        table.clean()
+        table.reopen()
+
+
+def test_a_disk_that_fails_at_every_step_of_a_clean() -> None:
+    """The log stays readable as it was or as it shall be; the next start finishes what was decided."""
+    disk = FaultyDisk()
+    table = built(disk)
+    disk.log = []
+    table.clean()
+    steps = len(disk.log)
+    for step in range(steps):
+        disk = FaultyDisk()
+        table = built(disk)
+        before = {row.offset: row for row in table.rows}
+        count = iter(range(10**6))
+        disk.refuses = lambda name, count=count, step=step: next(count) == step  # type: ignore[misc]
+        with suppress(StorageError):
+            table.log.clean(table.survives(0, 10**9), table.log.segments[-1].base_offset, 0)
+        disk.refuses = lambda name: False
+        for _ in range(2):
+            found = rows(table.log)
+            assert all(before[row.offset] == row for row in found)
+            assert {row.key: row.offset for row in found} == table.latest
+            with suppress(StorageError):
+                table.log.checkpoint()
+            disk.crash()
+            table.log = opened(FOLDER, CONFIG, disk)
+            assert not table.log.recovery.damage
+        table.rows = rows(table.log)
+        table.clean()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("put"), st.integers(0, 6), st.one_of(st.none(), st.binary(max_size=80))),
+            st.tuples(st.just("clean"), st.integers(0, 100), st.just(None)),
+            st.tuples(st.just("reopen"), st.just(0), st.just(None)),
+            st.tuples(st.just("roll"), st.just(0), st.just(None)),
+        ),
+        max_size=80,
+    ),
+    st.integers(0, 4),
+)
+def test_any_history_is_as_the_dict_has_it(steps: list[tuple[str, int, bytes | None]], codec: int) -> None:
+    disk = FaultyDisk()
+    table = Table(FOLDER, disk, TopicConfig(segment_bytes=300, index_interval_bytes=100, compact=True, delete=False))
+    for now, (what, number, value) in enumerate(steps):
+        if what == "put":
+            table.put((b"%d" % number, value), (b"%d" % (number // 2), b"twice"), at=now, codec=codec)
+        elif what == "clean":
+            table.clean(table.log.end_offset * number // 100, now=now, kept_ms=10)
+        elif what == "roll":
+            table.log.roll()
+        else:
+            table.reopen()
+    table.check()
+    live = {
+        row.key: row.value for row in table.rows if row.value is not None and table.latest[row.key or b""] == row.offset
+    }
+    expected: dict[bytes | None, bytes | None] = {}
+    for what, number, value in steps:
+        if what == "put":
+            expected[b"%d" % number] = value
+            expected[b"%d" % (number // 2)] = b"twice"
+    assert live == {key: value for key, value in expected.items() if value is not None}

@@ -1,0 +1,173 @@
+"""A disk that fills up or fails: nothing half-done, nothing promised that is not so."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from krappy.errors import StorageError
+from krappy.topic_config import TopicConfig
+from tests.store.faulty_disk import Everything, FaultyDisk
+from tests.store.logs import FOLDER, filled, log_files, made, offsets, opened, rows
+
+
+def test_a_disk_that_is_full_at_every_byte_of_an_append() -> None:
+    """All or nothing, and the log goes on as if the append had never been tried."""
+    several = [made(b"%d" % number, b"x" * 40) for number in range(6)]  # over several segments
+    size = sum(len(data) for _, data in several)
+    for room in range(size):
+        disk = FaultyDisk()
+        log = filled(FOLDER, 5, disk=disk)
+        log.sync()
+        infos, names = log.segments, disk.names(FOLDER)
+        disk.room = room
+        with pytest.raises(StorageError):
+            log.append(several, 0, 1)
+        assert log.end_offset == 15
+        assert log.segments == infos
+        assert {name: size for name, (size, _) in disk.names(FOLDER).items()} == {
+            name: size for name, (size, _) in names.items()
+        }
+        assert offsets(rows(log)) == list(range(15))
+        assert log.read(15, 100) == b""
+        disk.room = None
+        if room % 2:
+            disk.crash(Everything())
+            log = opened(FOLDER, disk=disk)
+            assert log.recovery.cut_bytes == 0
+        assert log.append(several, 0, 1) == 15
+        assert log.sync() == 27
+        assert offsets(rows(log)) == list(range(27))
+
+
+def test_no_room_for_the_next_segment() -> None:
+    disk = FaultyDisk()
+    log = filled(FOLDER, 5, disk=disk)
+    disk.room = 0
+    for work in (lambda: log.append([made(b"x" * 900)], 0, 1), log.roll):
+        with pytest.raises(StorageError):
+            work()
+    assert len(log.segments) == 1
+    disk.room = None
+    assert log.append([made(b"x" * 900)], 0, 1) == 15
+    assert len(log.segments) == 2
+
+
+def test_no_room_for_an_index_is_no_failure() -> None:
+    """It is derived: the append that closes a segment succeeds without it."""
+    disk = FaultyDisk()
+    log = filled(FOLDER, 5, disk=disk)
+    disk.refuses = lambda name: "index" in name
+    for number in range(15, 60):
+        assert log.append([made(b"%d" % number)], 0, 1) == number
+    assert len(log.segments) > 2
+    assert offsets(rows(log)) == list(range(60))
+    disk.refuses = lambda name: False
+    disk.crash(Everything())
+    assert offsets(rows(opened(FOLDER, disk=disk))) == list(range(60))
+
+
+def test_a_failed_append_that_cannot_be_taken_back_ends_appends() -> None:
+    disk = FaultyDisk()
+    log = filled(FOLDER, 5, disk=disk)
+    log.sync()
+    disk.room = 50
+    disk.refuses = lambda name: name.startswith("truncate")
+    with pytest.raises(StorageError):
+        log.append([made(b"x")], 0, 1)
+    disk.room, disk.refuses = None, lambda name: False
+    for _ in range(2):
+        with pytest.raises(StorageError, match="can't be taken back"):
+            log.append([made(b"x")], 0, 1)
+    assert offsets(rows(log)) == list(range(15))
+    disk.crash(Everything())
+    log = opened(FOLDER, disk=disk)
+    assert (log.end_offset, log.recovery.cut_bytes) == (15, 50)
+
+
+def test_a_failed_sync_ends_appends_for_good() -> None:
+    """The kernel may have dropped the pages and says so once only (fsyncgate): trying again proves nothing."""
+    disk = FaultyDisk()
+    log = filled(FOLDER, 5, disk=disk)
+    log.sync()
+    log.append([made(b"x")], 0, 1)
+    disk.sync_fails = True
+    with pytest.raises(StorageError, match="sync failed"):
+        log.sync()
+    disk.sync_fails = False
+    for work in (lambda: log.append([made(b"x")], 0, 1), log.sync, log.checkpoint, log.roll):
+        with pytest.raises(StorageError, match="sync failed"):
+            work()
+    assert log.synced_offset == 15
+    assert offsets(rows(log, limit=15)) == list(range(15))
+    log.close()
+    disk.crash()
+    assert opened(FOLDER, disk=disk).end_offset == 15
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one() -> None:
+    disk = FaultyDisk()
+    log = filled(FOLDER, 5, disk=disk)
+    log.checkpoint()
+    log.append([made(b"x")], 0, 1)
+    for refused in ("create checkpoint", "write checkpoint", "fdatasync checkpoint", "rename checkpoint"):
+        disk.refuses = lambda name, refused=refused: name.startswith(refused)  # type: ignore[misc]
+        with pytest.raises(StorageError):
+            log.checkpoint()
+        disk.refuses = lambda name: False
+        assert log.append([made(b"x")], 0, 1) == log.end_offset - 1
+    log.sync()
+    end = log.end_offset
+    disk.crash()
+    log = opened(FOLDER, disk=disk)
+    assert (log.end_offset, log.recovery.clean) == (end, True)
+
+
+def test_the_start_does_not_move_when_it_cannot_be_noted() -> None:
+    disk = FaultyDisk()
+    log = filled(FOLDER, 40, disk=disk)
+    log.checkpoint()
+    disk.refuses = lambda name: "checkpoint" in name
+    with pytest.raises(StorageError):
+        log.delete_before(60)
+    assert log.start_offset == 0
+    assert offsets(rows(log)) == list(range(120))
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """RLIMIT_FSIZE: writes behind `size` fail with EFBIG, on the real disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_real_disk_that_takes_no_more(tmp_path: Path) -> None:
+    log = filled(tmp_path, 5, config=TopicConfig())
+    log.sync()
+    (file,) = log_files(tmp_path)
+    size = file.stat().st_size
+    several = [made(b"x" * 100), made(b"y" * 100)]
+    for room in (0, 1, 15, 16, 17, 61, 100, 170, 250):
+        with file_size_limit(size + room), pytest.raises(StorageError):
+            log.append(several, 0, 1)
+        assert file.stat().st_size == size
+        assert (log.end_offset, log.size) == (15, size)
+        assert offsets(rows(log)) == list(range(15))
+    assert log.append(several, 0, 1) == 15
+    log.sync()
+    assert offsets(rows(log)) == list(range(17))
+    log.close()
+    log = opened(tmp_path)
+    assert log.recovery.clean
+    assert offsets(rows(log)) == list(range(17))

@@ -1,0 +1,179 @@
+"""Random histories of a log on a disk that loses power, against a list.
+
+Whatever happens in whatever order, also in the middle of an operation: what was synced is there, at its offset; the
+log is a prefix of what was appended; an offset that was synced is never given again; only what retention or the
+cleaner were told to take is missing.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import strategies as st
+
+from krappy.errors import StorageError
+from krappy.store.log import Log
+from krappy.topic_config import TopicConfig
+from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
+from tests.store.logs import FOLDER, made, rows
+from tests.store.test_cleaner import Some
+
+CONFIG = TopicConfig(segment_bytes=600, index_interval_bytes=100)
+
+
+class Model:
+    def __init__(self) -> None:
+        self.disk = FaultyDisk()
+        self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
+        self.values: dict[int, bytes] = {}  # every offset that ought to be there, below `end`
+        self.start = 0
+        self.end = 0  # appended
+        self.synced = 0
+        self.count = 0
+        self.maybe_start = 0  # what an operation that was cut short may have done, or not
+        self.maybe_gone: set[int] = set()
+        self.maybe_values: dict[int, bytes] = {}
+
+    # ---------------------------------------------------------------- operations
+
+    def append(self, number: int) -> None:
+        chance = random.Random(number)
+        batches, offset = [], self.end
+        self.maybe_values = {}
+        for _ in range(chance.randrange(1, 6)):
+            values = []
+            for _ in range(chance.randrange(1, 4)):
+                self.count += 1
+                values.append(b"%d " % self.count + b"x" * chance.randrange(60))
+            batches.append(made(*values, codec=chance.choice([0, 0, 3])))
+            self.maybe_values.update(enumerate(values, offset))
+            offset += len(values)
+        assert self.log.append(batches, 0, 1) == self.end
+        self.values.update(self.maybe_values)
+        self.end = offset
+
+    def sync(self, number: int) -> None:
+        assert self.log.sync() == self.end
+        self.synced = self.end
+
+    def roll(self, number: int) -> None:
+        self.log.roll()
+
+    def checkpoint(self, number: int) -> None:
+        self.log.checkpoint()
+        self.synced = self.end
+
+    def delete_before(self, number: int) -> None:
+        offset = self.start + (self.end - self.start) * (number % 100) // 99
+        self.maybe_start = offset
+        self.log.delete_before(offset)
+        self.start = max(self.start, offset)
+        self.values = {key: value for key, value in self.values.items() if key >= self.start}
+
+    def clean(self, number: int) -> None:
+        upto = self.start + (self.end - self.start) * (number % 100) // 99
+        upto = max([info.next_offset for info in self.log.segments[:-1] if info.next_offset <= upto], default=0)
+
+        def goes(offset: int) -> bool:
+            return (offset * 7919 + number) % 3 == 0
+
+        self.maybe_gone = {offset for offset in self.values if offset < upto and goes(offset)}
+        self.log.clean(lambda some: [not goes(offset) for _, offset, _, _ in some], upto, 0)
+        self.values = {key: value for key, value in self.values.items() if key not in self.maybe_gone}
+
+    def close(self, number: int) -> None:
+        self.log.close()
+        self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
+        assert self.log.recovery.clean, str(self.log.recovery)
+        assert self.log.recovery.checked_bytes == 0
+        self.synced = self.end
+
+    def fill_up(self, number: int) -> None:
+        """The disk is full in the middle of an append, and has room again."""
+        self.disk.room = number % 700
+        before, count = self.end, self.count
+        try:
+            self.append(number)
+        except StorageError:
+            self.count = count
+            assert self.end == before
+        finally:
+            self.disk.room = None
+
+    def read(self, number: int) -> None:
+        if self.start < self.end:
+            self.check(self.start + number % (self.end - self.start))
+
+    # ---------------------------------------------------------------- crashes
+
+    def crash(self, keep: Keep) -> None:
+        """Afterwards the model holds what is there, if it is allowed to be."""
+        self.disk.crash(keep)
+        self.log = log = Log.open(FOLDER, CONFIG, disk=self.disk)
+        report = log.recovery
+        note(str(report))
+        assert not report.damage
+        assert not report.lost_offsets
+        assert log.start_offset in (self.start, max(self.start, self.maybe_start))
+        least = self.end if isinstance(keep, Everything) else self.synced
+        known = {**self.values, **{key: value for key, value in self.maybe_values.items() if key >= self.end}}
+        assert least <= log.end_offset <= max([self.end, *[key + 1 for key in self.maybe_values]])
+        found = {row.offset: row.value or b"" for row in rows(log)}
+        assert found.items() <= known.items()
+        missing = {key for key in known if log.start_offset <= key < log.end_offset} - found.keys()
+        assert missing <= self.maybe_gone
+        self.start, self.end, self.synced, self.values = log.start_offset, log.end_offset, log.end_offset, found
+        self.settle()
+
+    def settle(self) -> None:
+        self.maybe_gone, self.maybe_values, self.maybe_start = set(), {}, 0
+
+    def check(self, start: int) -> None:
+        assert (self.log.start_offset, self.log.end_offset) == (self.start, self.end)
+        found = [(row.offset, row.value) for row in rows(self.log, start, max_bytes=400)]
+        assert found == [(offset, self.values[offset]) for offset in sorted(self.values) if offset >= start]
+
+
+STEP = st.tuples(
+    st.sampled_from(
+        [
+            *["append"] * 6,
+            *["sync"] * 3,
+            "roll",
+            "checkpoint",
+            "delete_before",
+            "clean",
+            "clean",
+            "close",
+            "fill_up",
+            "read",
+        ]
+    ),
+    st.integers(0, 10**6),
+    st.one_of(st.just(None), st.just(None), st.just(None), st.integers(0, 30)),  # the power goes at this operation
+)
+KEEPS: list[Any] = [Keep, Everything, *[lambda seed=seed: Some(seed) for seed in range(20)]]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.tuples(STEP, st.sampled_from(KEEPS), st.booleans()), max_size=40))
+def test_any_history(steps: list[tuple[tuple[str, int, int | None], Any, bool]]) -> None:
+    model = Model()
+    for (what, number, dies), keep, crash_after in steps:
+        note(f"{what} {number} dies={dies} crash={crash_after}")
+        if dies is not None:
+            model.disk.dies_at = model.disk.operations + dies
+        try:
+            getattr(model, what)(number)
+            model.settle()
+        except PowerLoss:
+            model.crash(keep())
+        else:
+            model.disk.dies_at = None
+            if crash_after:
+                model.crash(keep())
+    model.check(model.start)
+    model.close(0)
+    model.check(model.start)
