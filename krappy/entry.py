@@ -16,8 +16,9 @@ Entries therefore compare as bytes in the order of their offsets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
+from typing import Any
 
 import msgpack
 
@@ -30,7 +31,25 @@ _HEAD = Struct(">HQBq").pack
 _START = 0x94CF
 _INT64 = 0xD3
 _pack_headers = msgpack.Packer(autoreset=True).pack
+_BIN = 0xC400  # a bin of a 1-byte length, once the length is added
 _BIN8 = [b"\xc4" + bytes([length]) for length in range(256)]
+
+
+def _pack_long(start: int, offset: int, int64: int, timestamp: int, bin: int, value: bytes, nil: int) -> bytes:
+    return b"".join((_HEAD(start, offset, int64, timestamp), bin_header(len(value)), value, b"\xc0"))
+
+
+class _Packers(dict[int, Callable[..., bytes]]):
+    """For each length of a value below 256, what packs its entry in one call."""
+
+    def __missing__(self, length: int) -> Callable[..., bytes]:
+        if length > 255:
+            return _pack_long
+        found = self[length] = Struct(f">HQBqH{length}sB").pack
+        return found
+
+
+_PACK = _Packers()
 
 
 def bin_header(length: int) -> bytes:
@@ -89,16 +108,27 @@ def pack_columns(
 ) -> dict[bytes, bytes]:
     """The latest entry of each key among the records `start <= index < stop` of these columns.
 
-    Records without a key are left out. `headers` None: no record has any.
+    Records without a key are left out. `headers` None: no record has any. This is what the view costs for every
+    event, so the usual case (keys and values present, no headers, no key twice) is one comprehension.
     """
     if stop is None:
         stop = len(keys)
-    latest = dict(zip(keys[start:stop], range(start, stop), strict=True))
-    latest.pop(None, None)
-    found: dict[bytes, bytes] = {}
-    for key, index in latest.items():
-        if key is not None:
-            found[key] = pack_entry(
-                offsets[index], timestamps[index], values[index], headers[index] if headers is not None else None
-            )
-    return found
+    whole = start == 0 and stop == len(keys)
+    some = keys if whole else keys[start:stop]
+    latest = dict(zip(some, range(start, stop), strict=True))
+    if headers is None and len(latest) == stop - start and None not in latest:
+        if not whole:
+            offsets, timestamps, values = offsets[start:stop], timestamps[start:stop], values[start:stop]
+        if None not in values:
+            columns: Any = zip(some, offsets, timestamps, values, strict=True)
+            return {
+                key: _PACK[len(value)](_START, offset, _INT64, timestamp, _BIN | len(value), value, NIL)
+                for key, offset, timestamp, value in columns
+            }
+        indexes: Any = enumerate(some)
+    else:
+        latest.pop(None, None)
+        indexes = ((index, key) for key, index in latest.items())
+    if headers is None:
+        return {key: pack_entry(offsets[index], timestamps[index], values[index]) for index, key in indexes}
+    return {key: pack_entry(offsets[index], timestamps[index], values[index], headers[index]) for index, key in indexes}

@@ -20,7 +20,7 @@ class Meta:
     def __init__(self, folder: Path) -> None:
         """Opens or creates the database. Raises StorageError."""
         self.folder = folder
-        self._db = rocks.open_db(folder, cache_bytes=4 << 20, memtable_bytes=4 << 20, wal=True)
+        self._db = rocks.open_db(folder, cache_bytes=2 << 20, memtable_bytes=8 << 20, open_files=64)
 
     def close(self) -> None:
         """Syncs and closes. Closing again does nothing."""

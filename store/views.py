@@ -15,6 +15,7 @@ import os
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,8 @@ from krappy.store.keys import PREFIX_SIZE, applied_key, key_range, view_end, vie
 
 STALL_LIMIT_S = 60.0
 LOOKS = 10_000  # entries that a page may leave out before it returns, so that it does not hold the GIL for long
+_SHORT = 256
+_HEADERS = [bin_header(max(0, size - PREFIX_SIZE)) for size in range(_SHORT)]  # by the length of the stored key
 
 
 class Page(NamedTuple):
@@ -41,11 +44,13 @@ class Views:
     """All views of a broker, in one folder."""
 
     def __init__(self, folder: Path, cache_bytes: int = 64 << 20, memtable_bytes: int = 32 << 20) -> None:
-        """Opens the views, or makes them when the folder is missing or empty: every view is then at offset 0 and
-        its log is to be applied again. Raises StorageError when the folder holds anything else than views."""
+        """Opens the views, or makes them when the folder is missing or empty: every view is then at offset 0, and
+        its log is to be applied from the start. `cache_bytes` and `memtable_bytes` are for all views together.
+        Raises StorageError when the folder holds anything but whole views."""
         self.folder = folder
-        self._db = rocks.open_db(folder, cache_bytes=cache_bytes, memtable_bytes=memtable_bytes, wal=False)
+        self._db = rocks.open_db(folder, cache_bytes=cache_bytes, memtable_bytes=memtable_bytes)
         self._write = rocks.write_options(wal=False, no_slowdown=True)
+        self._slow_write = rocks.write_options(wal=False)
         self._snapshots: weakref.WeakSet[ViewSnapshot] = weakref.WeakSet()
 
     def close(self) -> None:
@@ -72,39 +77,40 @@ class Views:
             raise rocks.failure("reading a view", error) from error
 
     def busy(self) -> bool:
-        """Whether appliers should pause: flushes are behind, and soon a write would have to wait for one."""
-        return rocks.number_of(self._db, "num-immutable-mem-table") >= rocks.MEMTABLES - 2
+        """Whether appliers should pause: flushes or compactions do not keep up, and an `apply` may soon have to wait
+        for them. Cheap enough to ask before each."""
+        return rocks.behind(self._db)
 
     def apply(self, number: int, entries: Mapping[bytes, bytes], applied: int, deletes: Iterable[bytes] = ()) -> None:
         """Puts entries (record key to packed entry) and moves the applied offset, all or nothing.
 
         `applied`: the next offset to apply after this. `deletes`: keys that leave the view altogether. Holds the GIL
-        for about 1 µs an entry: keep a batch to about 500. Raises StorageError.
+        for about 1 µs an entry: keep a batch to about 500. When RocksDB has no memtable free it sleeps (without the
+        GIL) until there is one, which `busy` warns of. Raises StorageError.
         """
         prefix = view_prefix(number)
-        batch = rocks.batch()
-        put = batch.put
-        for key, entry in entries.items():
-            put(prefix + key, entry)
-        for key in deletes:
-            batch.delete(prefix + key)
-        put(applied_key(number), applied.to_bytes(8, "big"))
-        deadline = 0.0
+        gone = [prefix + key for key in deletes]
+        deadline = time.monotonic() + STALL_LIMIT_S
         while True:
+            batch = rocks.batch()
+            put = batch.put
+            for key, entry in entries.items():
+                put(prefix + key, entry)
+            for key in gone:
+                batch.delete(key)
+            put(applied_key(number), applied.to_bytes(8, "big"))
             try:
                 self._db.write(batch, self._write)
                 return
             except Exception as error:
                 failure = rocks.failure("writing a view", error)
-                now = time.monotonic()
-                deadline = deadline or now + STALL_LIMIT_S
-                if not isinstance(failure, rocks.Stalled) or now > deadline:
+                if not isinstance(failure, rocks.Stalled) or time.monotonic() > deadline:
                     raise failure from error
-                time.sleep(0.005)  # lets the flush, and every other thread, go on
+            time.sleep(0.005)
 
     def get(self, number: int, key: bytes) -> bytes | None:
         """The packed entry of a key, tombstones too; None for a key that the view does not know."""
-        found: bytes | None = self._get(view_prefix(number) + key)
+        found: bytes | None = self._get(number.to_bytes(4, "big") + key)
         return found
 
     def get_many(self, number: int, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -125,9 +131,17 @@ class Views:
         batch.delete_range(view_prefix(number), view_end(number))
         batch.delete(applied_key(number))
         try:
-            self._db.write(batch, rocks.write_options(wal=False))
+            self._db.write(batch, self._slow_write)
         except Exception as error:
             raise rocks.failure("dropping a view", error) from error
+
+    def reclaim(self, number: int) -> None:
+        """Frees the disk space of a dropped view, durably. May take seconds; releases the GIL."""
+        try:
+            self._db.compact_range(view_prefix(number), view_end(number))
+            self._db.flush()
+        except Exception as error:
+            raise rocks.failure("compacting the views", error) from error
 
     def flush(self) -> None:
         """Writes everything applied so far to files. Releases the GIL."""
@@ -145,16 +159,19 @@ class Views:
 
     def stats(self) -> dict[str, int]:
         """Sizes in bytes and counts, for people and for metrics."""
-        names = {
-            "entries_estimated": "estimate-num-keys",
-            "file_bytes": "total-sst-files-size",
-            "memtable_bytes": "cur-size-all-mem-tables",
-            "cache_bytes": "block-cache-usage",
-            "immutable_memtables": "num-immutable-mem-table",
-            "level0_files": "num-files-at-level0",
-            "pending_compaction_bytes": "estimate-pending-compaction-bytes",
-        }
-        return {name: rocks.number_of(self._db, asked) for name, asked in names.items()}
+        try:
+            return {
+                "entries_estimated": rocks.number_of(self._db, "estimate-num-keys"),
+                "file_bytes": rocks.number_of(self._db, "total-sst-files-size"),
+                "memtable_bytes": rocks.number_of(self._db, "cur-size-all-mem-tables"),
+                "pinned_memtable_bytes": rocks.number_of(self._db, "size-all-mem-tables"),
+                "cache_bytes": rocks.number_of(self._db, "block-cache-usage"),
+                "immutable_memtables": rocks.number_of(self._db, "num-immutable-mem-table"),
+                "level0_files": rocks.level0_files(self._db),
+                "pending_compaction_bytes": rocks.number_of(self._db, "estimate-pending-compaction-bytes"),
+            }
+        except Exception as error:
+            raise rocks.failure("asking RocksDB", error) from error
 
 
 class ViewSnapshot:
@@ -167,7 +184,7 @@ class ViewSnapshot:
 
     def __init__(self, db: rocks.Rdict) -> None:
         try:
-            self._iterator: rocks.RdictIter | None = db.iter()
+            self._iterator: rocks.RdictIter | None = rocks.iterate(db)
         except Exception as error:
             raise rocks.failure("taking a snapshot", error) from error
 
@@ -220,29 +237,32 @@ class ViewSnapshot:
         """
         if after is not None:
             start = max(start or b"", after + b"\0")
-        first, last = key_range(number, start, end, prefix)
+        first, end_key = key_range(number, start, end, prefix)
         iterator = self._seek(first)
-        valid, key, value, go_on = iterator.valid, iterator.key, iterator.value, iterator.next
+        key, value, go_on = iterator.key, iterator.value, iterator.next
         items: list[bytes] = []
+        append = items.append
         lowest = floor(log_start)
-        room = max_bytes
-        looks = max_entries + LOOKS
-        stored: bytes | None = None
+        room, wanted = max_bytes, max_entries
+        last: bytes | None = None
         try:
-            while valid():
-                stored = key()
-                if stored >= last:
+            for _ in repeat(None, max_entries + LOOKS):
+                stored: Any = key()
+                if stored is None or stored >= end_key:
+                    iterator.status()  # a damaged block ends an iteration as the end of the data does
                     return Page(items, None)
-                entry: bytes = value()
-                looks -= 1
-                if entry >= lowest and (tombstones or entry[VALUE_AT] != NIL):
-                    packed = bin_header(len(stored) - PREFIX_SIZE) + stored[PREFIX_SIZE:]
-                    items += (packed, entry)
-                    room -= len(packed) + len(entry)
+                entry: Any = value()
                 go_on()
-                if room <= 0 or len(items) >= 2 * max_entries or looks <= 0:
-                    return Page(items, stored[PREFIX_SIZE:])
-            iterator.status()  # a damaged block ends an iteration as the end of the data does
+                last = stored
+                if entry < lowest or (entry[VALUE_AT] == NIL and not tombstones):
+                    continue
+                size = len(stored)
+                append((_HEADERS[size] if size < _SHORT else bin_header(size - PREFIX_SIZE)) + stored[PREFIX_SIZE:])
+                append(entry)
+                room -= size + len(entry)
+                wanted -= 1
+                if room <= 0 or not wanted:
+                    break
         except Exception as error:
             raise rocks.failure("reading a view", error) from error
-        return Page(items, None)
+        return Page(items, last[PREFIX_SIZE:] if last is not None else None)
