@@ -26,7 +26,7 @@ class Round(NamedTuple):
 
 
 def summary(name: str, unit: str, rounds: Sequence[Round], **setting: Any) -> dict[str, Any]:
-    """The result of one bench as a flat map: rates are per second, times are milliseconds.
+    """The result of one bench as a flat map; times are milliseconds.
 
     A rate is the median of the rounds'; latency percentiles are over the requests of all rounds together.
     """
@@ -37,12 +37,12 @@ def summary(name: str, unit: str, rounds: Sequence[Round], **setting: Any) -> di
         "unit": unit,
         "count": rounds[0].done,
         "rounds": len(rounds),
-        "rate": round(statistics.median(rates), 1),
-        "rate_min": round(min(rates), 1),
-        "rate_max": round(max(rates), 1),
+        "per_second": round(statistics.median(rates), 1),
+        "per_second_min": round(min(rates), 1),
+        "per_second_max": round(max(rates), 1),
     }
     if rounds[0].size:
-        found["mb_per_second"] = round(statistics.median(each.size / each.seconds for each in rounds) / 1e6, 2)
+        found["megabytes_per_second"] = round(statistics.median(each.size / each.seconds for each in rounds) / 1e6, 2)
     latencies = sorted(each for one in rounds for each in one.latencies)
     if latencies:
         for rank in PERCENTILES:
@@ -67,7 +67,6 @@ def circumstances(durability: str | None) -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
         "durability": durability or "as the broker at --address is set",
-        "client": "on the same machine" if durability else "beside the bench",
     }
 
 

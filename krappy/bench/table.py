@@ -67,7 +67,7 @@ def scan(client: Client, address: str, settings: Settings) -> list[Round]:
         rounds = []
         for _ in range(settings.rounds):
             start = time.perf_counter()
-            found = sum(1 for _ in client.table(topic).scan())
+            found = sum(map(len, client.table(topic).scan().pages()))
             seconds = time.perf_counter() - start
             if found != len(stored):
                 raise Failure(f"a scan found {found:,} of {len(stored):,} entries")

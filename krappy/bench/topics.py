@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from krappy.bench.load import Load
 from krappy.bench.settings import Settings
+from krappy.errors import KrappyError
 
 if TYPE_CHECKING:
     from krappy.blocking import Client
@@ -22,8 +23,11 @@ def own_topic(client: Client, settings: Settings) -> Iterator[str]:
     client.create_topic(name, partitions=settings.partitions, config=config)
     try:
         yield name
-    finally:
-        client.delete_topic(name)
+    except BaseException:
+        with suppress(KrappyError):  # the first error is the one to tell of
+            client.delete_topic(name)
+        raise
+    client.delete_topic(name)
 
 
 def fill(client: Client, topic: str, load: Load, settings: Settings) -> None:

@@ -253,7 +253,10 @@ def _setting(name: str, settings: Settings) -> dict[str, Any]:
 
 
 def _words(setting: dict[str, Any]) -> str:
-    return " ".join(f"{name.replace('_', ' ')} {value}" for name, value in setting.items())
+    """A setting in few words: what is off or not set is left out."""
+    words = {"record_bytes": "{} B", "view": "view", "single": "single", "compression": "{}", "rate": "{}/s"}
+    shown = ((words.get(name, f"{name} {{}}"), value) for name, value in setting.items())
+    return ", ".join(word.format(value) for word, value in shown if value)
 
 
 def _print(results: list[dict[str, Any]], address: str | None, durability: str, as_json: bool) -> None:
@@ -267,11 +270,11 @@ def _print(results: list[dict[str, Any]], address: str | None, durability: str, 
             [
                 each["bench"],
                 _words({name: each[name] for name in _SETTINGS[each["bench"]] if each.get(name) is not None}),
-                round(each["rate"]),
+                round(each["per_second"]),
                 each["unit"],
-                round(each["rate_min"]),
-                round(each["rate_max"]),
-                *(each.get(name) for name in ("mb_per_second", "p50_ms", "p99_ms", "p99.9_ms")),
+                round(each["per_second_min"]),
+                round(each["per_second_max"]),
+                *(each.get(name) for name in ("megabytes_per_second", "p50_ms", "p99_ms", "p99.9_ms")),
             ]
             for each in results
         ],

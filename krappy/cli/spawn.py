@@ -64,20 +64,15 @@ def _address(process: subprocess.Popen[bytes], log: Path) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes], log: Path) -> None:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    was_killed = process.poll() is not None  # by the caller, who knows
-    process.stdin.close()
-    process.stdout.close()
-    if was_killed:
-        return
-    process.terminate()
-    try:
-        status = process.wait(STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        raise Failure(f"the broker did not stop within {STOP_SECONDS:.0f} s: {_last_words(log)}") from None
+    with process:  # closes its pipes
+        if process.poll() is not None:
+            return  # killed by the caller, who knows
+        process.terminate()
+        try:
+            status = process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise Failure(f"the broker did not stop within {STOP_SECONDS:.0f} s: {_last_words(log)}") from None
     if status:
         raise Failure(f"the broker ended with status {status}: {_last_words(log)}")
 
