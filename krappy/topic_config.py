@@ -49,10 +49,10 @@ def _integer(low: int, high: int) -> Callable[[Given], str]:
 
 def _ratio(given: Given) -> str:
     try:
-        if given is None or isinstance(given, bool):
+        if isinstance(given, bool) or not isinstance(given, str | int | float):
             raise ValueError
         number = float(given)
-    except (TypeError, ValueError):
+    except (OverflowError, ValueError):
         raise ValueError("a number from 0 to 1 is needed") from None
     if not math.isfinite(number) or not 0 <= number <= 1:
         raise ValueError("a number from 0 to 1 is needed")
@@ -196,9 +196,7 @@ class TopicConfig:
             view=of["view.enable"] == "true",
         )
         if config.max_compaction_lag_ms is not None and config.max_compaction_lag_ms < config.min_compaction_lag_ms:
-            raise InvalidConfig(
-                "max.compaction.lag.ms is below min.compaction.lag.ms", setting="max.compaction.lag.ms"
-            )
+            raise InvalidConfig("max.compaction.lag.ms is below min.compaction.lag.ms", setting="max.compaction.lag.ms")
         if config.compact and not config.view:
             raise InvalidConfig(
                 "cleanup.policy=compact needs view.enable=true: the view tells which events are the latest",

@@ -1,0 +1,353 @@
+"""Views: one partition beside another, scans, drops, and what happens to a damaged folder."""
+
+from __future__ import annotations
+
+import gc
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from krappy.entry import entry_offset, pack_columns, pack_entry
+from krappy.errors import StorageError
+from krappy.store import rocks
+from krappy.store.keys import MAX_NUMBER, after_prefix, key_range, view_end, view_prefix
+from krappy.store.views import LOOKS, Views
+from tests.store.view_model import read_all, unpack_key
+
+
+@pytest.fixture
+def views(tmp_path: Path) -> Iterator[Views]:
+    opened = Views(tmp_path / "views", cache_bytes=4 << 20, memtable_bytes=1 << 20)
+    yield opened
+    opened.close()
+
+
+def entries(*keys: bytes, offset: int = 0, value: bytes | None = b"v") -> dict[bytes, bytes]:
+    return {key: pack_entry(offset + index, 5, value) for index, key in enumerate(keys)}
+
+
+def test_a_fresh_view_knows_nothing(views: Views) -> None:
+    assert views.applied(1) == 0
+    assert views.get(1, b"k") is None
+    assert views.get_many(1, [b"k", b"l"]) == [None, None]
+    assert views.get_many(1, []) == []
+    snapshot = views.snapshot()
+    assert snapshot.applied(1) == 0
+    assert snapshot.page(1) == ([], None)
+
+
+def test_what_is_applied_is_found(views: Views) -> None:
+    held = pack_columns(range(3), [5, 5, 5], [b"a", b"", b"a"], [b"1", None, b"3"])
+    views.apply(1, held, 3)
+    assert views.applied(1) == 3
+    assert views.get(1, b"a") == pack_entry(2, 5, b"3")
+    assert views.get(1, b"") == pack_entry(1, 5, None)
+    assert views.get_many(1, [b"", b"b", b"a", b"a"]) == [held[b""], None, held[b"a"], held[b"a"]]
+
+
+def test_an_apply_without_entries_moves_the_offset(views: Views) -> None:
+    views.apply(1, {}, 2**63 - 1)
+    assert views.applied(1) == 2**63 - 1
+
+
+def test_deletes_leave_nothing(views: Views) -> None:
+    views.apply(1, entries(b"a", b"b"), 2)
+    views.apply(1, {}, 2, [b"a", b"unknown"])
+    assert views.get(1, b"a") is None
+    assert views.get(1, b"b") is not None
+
+
+def test_partitions_are_apart(views: Views) -> None:
+    numbers = [1, 2, 255, 256, 0x01000000, MAX_NUMBER]
+    for number in numbers:
+        views.apply(number, entries(b"", b"k", b"\xff" * 9, offset=number), number + 3)
+    views.drop(255)
+    snapshot = views.snapshot()
+    for number in numbers:
+        held = {} if number == 255 else entries(b"", b"k", b"\xff" * 9, offset=number)
+        assert read_all(snapshot, number) == held
+        assert views.applied(number) == (0 if number == 255 else number + 3)
+        assert views.get(number, b"k") == held.get(b"k")
+
+
+@pytest.mark.parametrize("number", [0, -1, MAX_NUMBER + 1])
+def test_numbers_that_no_partition_has(views: Views, number: int) -> None:
+    with pytest.raises(ValueError, match=str(number)):
+        views.apply(number, {}, 1)
+
+
+def test_a_snapshot_stays_as_it_was(views: Views) -> None:
+    views.apply(1, entries(b"a", b"b", b"c"), 3)
+    snapshot = views.snapshot()
+    first = snapshot.page(1, max_entries=1)
+    views.apply(1, entries(b"aa", b"b", b"z", offset=3), 6, [b"c"])
+    views.drop(1)
+    views.flush()
+    views.reclaim(1)
+    views.apply(1, entries(b"n"), 1)
+    assert snapshot.applied(1) == 3
+    assert snapshot.get(1, b"b") == pack_entry(1, 5, b"v")
+    assert snapshot.get(1, b"aa") is None
+    assert read_all(snapshot, 1) == entries(b"a", b"b", b"c")
+    assert [unpack_key(key) for key in snapshot.page(1, after=first.last).items[::2]] == [b"b", b"c"]
+    later = views.snapshot()
+    assert later.applied(1) == 1
+    assert read_all(later, 1) == entries(b"n")
+    later.close()
+    later.close()
+    with pytest.raises(StorageError, match="closed"):
+        later.page(1)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "keys"),
+    [
+        ({}, [b"", b"a", b"a\0", b"ab", b"b", b"b\xff", b"b\xff\xff", b"c"]),
+        ({"prefix": b"a"}, [b"a", b"a\0", b"ab"]),
+        ({"prefix": b"b\xff"}, [b"b\xff", b"b\xff\xff"]),
+        ({"prefix": b""}, [b"", b"a", b"a\0", b"ab", b"b", b"b\xff", b"b\xff\xff", b"c"]),
+        ({"prefix": b"x"}, []),
+        ({"start": b"ab"}, [b"ab", b"b", b"b\xff", b"b\xff\xff", b"c"]),
+        ({"end": b"ab"}, [b"", b"a", b"a\0"]),
+        ({"start": b"a\0", "end": b"b"}, [b"a\0", b"ab"]),
+        ({"start": b"c", "end": b"a"}, []),
+        ({"end": b""}, []),
+        ({"prefix": b"a", "start": b"a\0"}, [b"a\0", b"ab"]),
+        ({"prefix": b"a", "end": b"ab"}, [b"a", b"a\0"]),
+        ({"prefix": b"a", "start": b"b"}, []),
+    ],
+)
+@pytest.mark.parametrize("page", [1, 3, 100])
+def test_ranges(views: Views, chosen: dict[str, bytes], keys: list[bytes], page: int) -> None:
+    views.apply(2, entries(b"", b"a", b"a\0", b"ab", b"b", b"b\xff", b"b\xff\xff", b"c"), 8)
+    views.apply(1, entries(b"b", b"zz"), 2)
+    views.apply(3, entries(b"", b"b"), 2)
+    assert list(read_all(views.snapshot(), 2, page, **chosen)) == keys
+
+
+def test_tombstones_and_expired_entries_are_left_out(views: Views) -> None:
+    views.apply(1, entries(b"a", b"b", b"c", b"d"), 4)
+    views.apply(1, entries(b"b", b"e", offset=4, value=None), 6)
+    snapshot = views.snapshot()
+    assert list(read_all(snapshot, 1)) == [b"a", b"c", b"d"]
+    assert list(read_all(snapshot, 1, tombstones=True)) == [b"a", b"b", b"c", b"d", b"e"]
+    assert list(read_all(snapshot, 1, log_start=3)) == [b"d"]
+    assert list(read_all(snapshot, 1, log_start=5, tombstones=True)) == [b"e"]
+    assert list(read_all(snapshot, 1, page=1, log_start=3)) == [b"d"]
+
+
+def test_keys_of_every_length_are_packed_as_bins(views: Views) -> None:
+    keys = [bytes([97]) * length for length in (0, 1, 200, 250, 251, 252, 253, 255, 256, 257, 300, 65535, 65536, 70000)]
+    views.apply(1, entries(*keys), len(keys))
+    assert list(read_all(views.snapshot(), 1)) == sorted(keys)
+
+
+def test_a_page_ends_at_its_bytes_but_holds_at_least_one(views: Views) -> None:
+    views.apply(1, entries(b"a", b"b", b"c", value=b"x" * 1000), 3)
+    snapshot = views.snapshot()
+    assert len(snapshot.page(1, max_bytes=1).items) == 2
+    assert len(snapshot.page(1, max_bytes=1100).items) == 4
+    page = snapshot.page(1, max_bytes=1, after=b"b")
+    assert unpack_key(page.items[0]) == b"c"
+    assert snapshot.page(1, after=page.last) == ([], None)
+
+
+def test_a_page_that_meets_only_what_it_leaves_out_ends(views: Views) -> None:
+    keys = [b"%06d" % index for index in range(LOOKS + 500)]
+    views.apply(1, entries(*keys, value=None), len(keys))
+    views.apply(1, entries(b"z", offset=len(keys)), len(keys) + 1)
+    snapshot = views.snapshot()
+    first = snapshot.page(1, max_entries=10)
+    assert first.items == []
+    assert first.last is not None
+    assert list(read_all(snapshot, 1)) == [b"z"]
+
+
+def test_values_of_a_dropped_view_do_not_come_back(views: Views, tmp_path: Path) -> None:
+    views.apply(1, entries(b"a", b"b"), 2)
+    views.flush()
+    views.drop(1)
+    assert (views.applied(1), views.get(1, b"a"), views.get_many(1, [b"b"])) == (0, None, [None])
+    views.apply(1, entries(b"b", offset=7), 8)
+    views.reclaim(1)
+    views.close()
+    again = Views(tmp_path / "views")
+    assert again.applied(1) == 8
+    assert read_all(again.snapshot(), 1) == entries(b"b", offset=7)
+    again.close()
+
+
+def test_a_closed_view_is_there_when_reopened(tmp_path: Path) -> None:
+    views = Views(tmp_path / "views")
+    views.apply(1, entries(b"a"), 1)
+    views.close()
+    views.close()
+    for use in (lambda: views.get(1, b"a"), lambda: views.apply(1, {}, 2), views.snapshot, views.flush, views.stats):
+        with pytest.raises(StorageError, match="closed"):
+            use()
+    views = Views(tmp_path / "views")
+    assert (views.applied(1), views.get(1, b"a")) == (1, entries(b"a")[b"a"])
+    views.close()
+
+
+def test_closing_lets_every_file_go_even_with_a_snapshot_held(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        views = Views(tmp_path / "views")
+        views.apply(1, entries(b"a"), 1)
+        snapshot = views.snapshot()
+        views.close()
+        with pytest.raises(StorageError):
+            snapshot.page(1)
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) <= before
+    assert len(list((tmp_path / "views").glob("LOG*"))) <= 3
+
+
+def test_the_options_of_the_last_opening_do_not_stay(tmp_path: Path) -> None:
+    for memtable in (1 << 20, 8 << 20):
+        Views(tmp_path / "views", memtable_bytes=memtable).close()
+        newest = max((tmp_path / "views").glob("OPTIONS-*"), key=lambda path: int(path.name[8:]))
+        assert f"write_buffer_size={memtable // 4}\n" in newest.read_text()
+
+
+def test_a_checkpoint_is_a_copy_of_the_moment(views: Views, tmp_path: Path) -> None:
+    views.apply(1, entries(b"a", b"b"), 2)
+    views.checkpoint(tmp_path / "copy")
+    views.apply(1, entries(b"a", offset=2), 3)
+    with pytest.raises(StorageError):
+        views.checkpoint(tmp_path / "copy")
+    copy = Views(tmp_path / "copy")
+    assert copy.applied(1) == 2
+    assert read_all(copy.snapshot(), 1) == entries(b"a", b"b")
+    copy.close()
+
+
+def test_a_write_that_would_stall_waits_and_is_not_lost(tmp_path: Path) -> None:
+    views = Views(tmp_path / "views", memtable_bytes=256 << 10)
+    busy = 0
+    for offset in range(0, 3000, 3):
+        views.apply(1, entries(b"%d" % (offset % 700), b"x", b"y", offset=offset, value=b"x" * 20_000), offset + 3)
+        busy += views.busy()
+    found = read_all(views.snapshot(), 1)
+    plain: dict[bytes, bytes] = {}
+    for offset in range(0, 3000, 3):
+        plain |= entries(b"%d" % (offset % 700), b"x", b"y", offset=offset, value=b"x" * 20_000)
+    views.close()
+    assert found == plain
+    assert busy  # 60 MB in memtables of 64 KiB: the flushes must have been behind at some time
+
+
+def test_a_stalled_write_says_so_and_writes_nothing(tmp_path: Path) -> None:
+    db = rocks.open_db(tmp_path / "db", cache_bytes=1 << 20, memtable_bytes=256 << 10)
+    options = rocks.write_options(wal=False, no_slowdown=True)
+    written, stalled = 0, None
+    while stalled is None and written < 100_000:
+        batch = rocks.batch()
+        batch.put(written.to_bytes(8, "big"), bytes(60_000))
+        try:
+            db.write(batch, options)
+            written += 1
+        except Exception as error:
+            stalled = rocks.failure("writing", error)
+    assert isinstance(stalled, rocks.Stalled)
+    assert db.get(written.to_bytes(8, "big")) is None
+    assert db.get((written - 1).to_bytes(8, "big")) == bytes(60_000)
+    db.close()
+
+
+# --- damage --------------------------------------------------------------------------------------------------
+
+
+def made(folder: Path) -> Path:
+    """Closed views with one table file."""
+    views = Views(folder)
+    views.apply(1, entries(*(b"%05d" % index for index in range(5000)), value=os.urandom(20)), 5000)
+    views.close()
+    return folder
+
+
+def test_a_missing_folder_is_made_anew(tmp_path: Path) -> None:
+    shutil.rmtree(made(tmp_path / "views"))
+    views = Views(tmp_path / "views")
+    assert views.applied(1) == 0
+    views.close()
+
+
+def test_a_first_opening_cut_short_is_begun_again(tmp_path: Path) -> None:
+    (tmp_path / "views").mkdir()
+    for name in ("LOG", "LOCK", "IDENTITY", "rocksdict-config.json"):
+        (tmp_path / "views" / name).touch()
+    Views(tmp_path / "views").close()
+
+
+@pytest.mark.parametrize("pattern", ["CURRENT", "MANIFEST-*", "*.sst"])
+def test_a_missing_file_is_a_clear_error(tmp_path: Path, pattern: str) -> None:
+    (victim,) = made(tmp_path / "views").glob(pattern)
+    victim.unlink()
+    with pytest.raises(StorageError, match=str(tmp_path)):
+        Views(tmp_path / "views")
+
+
+@pytest.mark.parametrize("pattern", ["CURRENT", "MANIFEST-*"])
+@pytest.mark.parametrize("damage", [b"", b"\0" * 100, b"not what it was\n"])
+def test_a_damaged_file_is_a_clear_error(tmp_path: Path, pattern: str, damage: bytes) -> None:
+    (victim,) = made(tmp_path / "views").glob(pattern)
+    victim.write_bytes(damage)
+    with pytest.raises(StorageError, match=str(tmp_path)):
+        Views(tmp_path / "views")
+
+
+def test_a_folder_that_is_a_file_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "views").touch()
+    with pytest.raises(StorageError, match=str(tmp_path)):
+        Views(tmp_path / "views")
+
+
+def test_a_second_opening_is_refused(tmp_path: Path) -> None:
+    views = Views(tmp_path / "views")
+    with pytest.raises(StorageError, match=str(tmp_path)):
+        Views(tmp_path / "views")
+    views.close()
+
+
+def test_a_flipped_bit_is_an_error_and_never_silence(tmp_path: Path) -> None:
+    (victim,) = made(tmp_path / "views").glob("*.sst")
+    damaged = bytearray(victim.read_bytes())
+    damaged[len(damaged) // 3] ^= 1
+    victim.write_bytes(damaged)
+    views = Views(tmp_path / "views")
+    keys = [b"%05d" % index for index in range(5000)]
+    wrong = 0
+    for key in keys:
+        try:
+            found = views.get(1, key)
+        except StorageError:
+            wrong += 1
+        else:
+            assert found is not None
+            assert entry_offset(found) == int(key)
+    assert wrong
+    with pytest.raises(StorageError):
+        views.get_many(1, keys)
+    with pytest.raises(StorageError):
+        read_all(views.snapshot(), 1, page=1000)
+    views.close()
+
+
+# --- keys ----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_key_after_a_prefix() -> None:
+    assert after_prefix(b"a") == b"b"
+    assert after_prefix(b"a\xff\xff") == b"b"
+    assert after_prefix(view_prefix(MAX_NUMBER)) == view_end(MAX_NUMBER)
+
+
+def test_a_range_stays_in_its_view() -> None:
+    assert key_range(1) == (view_prefix(1), view_prefix(2))
+    assert key_range(1, prefix=b"\xff\xff") == (view_prefix(1) + b"\xff\xff", view_prefix(2))
+    assert key_range(1, start=b"b", end=b"a") == (view_prefix(1) + b"b",) * 2

@@ -1,0 +1,51 @@
+"""A view as a plain dict, and steps of a history that a view and the dict both take."""
+
+from __future__ import annotations
+
+import random
+
+from krappy.entry import is_tombstone, pack_entry
+from krappy.store.views import ViewSnapshot
+
+Model = dict[bytes, bytes]  # record key -> packed entry
+
+
+def read_all(snapshot: ViewSnapshot, number: int, page: int = 7, **chosen: object) -> dict[bytes, bytes]:
+    """Every entry of a scan, a page at a time; checks what holds for every page."""
+    found: dict[bytes, bytes] = {}
+    after: bytes | None = None
+    while True:
+        got = snapshot.page(number, after=after, max_entries=page, **chosen)  # type: ignore[arg-type]
+        assert len(got.items) <= 2 * page
+        for packed, entry in zip(got.items[::2], got.items[1::2], strict=True):
+            key = unpack_key(packed)
+            assert after is None or key > after
+            after = key
+            found[key] = entry
+        after = got.last
+        if after is None:
+            assert list(found) == sorted(found)
+            return found
+
+
+def unpack_key(packed: bytes) -> bytes:
+    """A msgpack bin, taken apart without msgpack."""
+    width = {0xC4: 1, 0xC5: 2, 0xC6: 4}[packed[0]]
+    size = int.from_bytes(packed[1 : 1 + width], "big")
+    assert len(packed) == 1 + width + size
+    return packed[1 + width :]
+
+
+def living(model: Model) -> Model:
+    return {key: entry for key, entry in model.items() if not is_tombstone(entry)}
+
+
+def step(seed: int, offset: int, records: int, keys: int, value: int) -> Model:
+    """The entries of one apply: reproducible from its arguments alone, about one in eight a tombstone."""
+    chance = random.Random(f"{seed} {offset}")
+    found: Model = {}
+    for index in range(records):
+        key = b"key-%d" % chance.randrange(keys)
+        held = None if chance.random() < 0.125 else chance.randbytes(chance.randrange(value))
+        found[key] = pack_entry(offset + index, 1_700_000_000_000 + offset, held)
+    return found

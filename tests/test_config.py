@@ -1,0 +1,158 @@
+"""The server's settings: who wins, what is refused, and what the refusal says."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from krappy.config import ServerConfig, describe, load, parse_address
+from krappy.errors import ConfigError
+
+
+def test_without_anything_the_defaults() -> None:
+    config = load({}, {})
+    assert config == ServerConfig()
+    assert config.listen_native == "127.0.0.1:7092"
+    assert config.durability == "fsync"
+
+
+def test_flags_win_over_the_environment_over_the_file_over_defaults(tmp_path: Path) -> None:
+    file = tmp_path / "krappy.toml"
+    file.write_text('data = "/file"\nlog_level = "debug"\nmax_connections = 1_000\nauto_create_topics = false\n')
+    environ = {"KRAPPY_DATA": "/environment", "KRAPPY_LOG_LEVEL": "error", "PATH": "/bin"}
+    config = load({"data": "/flags", "log_level": None}, environ, file)
+    assert config.data == Path("/flags")
+    assert config.log_level == "error"
+    assert config.max_connections == 1000
+    assert config.auto_create_topics is False
+    assert config.idle_timeout_ms == 600_000
+
+
+def test_the_environment_may_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "krappy.toml"
+    file.write_text("max_connections = 7")
+    assert load({}, {"KRAPPY_CONFIG": str(file)}).max_connections == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "value"),
+    [
+        ("memory_bytes", "10_000_000", 10_000_000),
+        ("memory_bytes", 2000000, 2_000_000),
+        ("idle_timeout_ms", "0", 0),
+        ("auto_create_topics", "FALSE", False),
+        ("auto_create_topics", True, True),
+        ("durability", "os", "os"),
+        ("listen_native", "none", None),
+        ("listen_native", "[::1]:0", "[::1]:0"),
+        ("listen_native", ":7092", ":7092"),
+        ("data", "here", Path("here")),
+    ],
+)
+def test_what_is_given_is_what_is_used(name: str, given: Any, value: object) -> None:
+    assert getattr(load({name: given}, {}), name) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("memory_bytes", "256MiB"),
+        ("memory_bytes", 5),
+        ("memory_bytes", 1.5),
+        ("memory_bytes", True),
+        ("max_frame_bytes", 2**31),
+        ("idle_timeout_ms", -1),
+        ("idle_timeout_ms", "ten"),
+        ("group_max_members", 1001),
+        ("default_partitions", 0),
+        ("auto_create_topics", "maybe"),
+        ("durability", "always"),
+        ("log_format", "xml"),
+        ("listen_native", "localhost"),
+        ("listen_native", "localhost:http"),
+        ("listen_native", "localhost:65536"),
+        ("listen_native", "::1:7092"),
+        ("data", ""),
+        ("data", 3),
+        ("log_level", 3),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name_and_place(name: str, given: Any) -> None:
+    with pytest.raises(ConfigError, match=f"the flags: {name} = ") as caught:
+        load({name: given}, {})
+    assert caught.value.details == {"setting": name}
+
+
+def test_an_unknown_name_gets_the_nearest_and_its_place(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the environment: .*'memory'; the nearest is 'memory_bytes'"):
+        load({}, {"KRAPPY_MEMORY": "1"})
+    with pytest.raises(ConfigError, match=r"the flags: .*'listen'; the nearest is 'listen_native'"):
+        load({"listen": "x"}, {})
+    file = tmp_path / "krappy.toml"
+    file.write_text("[server]\ndata = '/x'\n")
+    with pytest.raises(ConfigError, match=r"krappy\.toml: there is no setting 'server'"):
+        load({}, {}, file)
+
+
+def test_a_file_that_cannot_be_used(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load({}, {}, tmp_path / "absent.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("data = ")
+    with pytest.raises(ConfigError, match="not TOML"):
+        load({}, {}, bad)
+    bad.write_bytes(b"data = '\xff'")
+    with pytest.raises(ConfigError, match="not TOML"):
+        load({}, {}, bad)
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "KRAPPY_SERVICE_HOST",
+        "KRAPPY_SERVICE_PORT",
+        "KRAPPY_SERVICE_PORT_NATIVE",
+        "KRAPPY_PORT",
+        "KRAPPY_PORT_7092_TCP",
+        "KRAPPY_PORT_7092_TCP_ADDR",
+        "KRAPPY_HEADLESS_SERVICE_HOST",
+        "KRAPPY_HEADLESS_PORT_7092_TCP_PROTO",
+    ],
+)
+def test_the_variables_of_a_kubernetes_service_are_not_settings(variable: str) -> None:
+    assert load({}, {variable: "tcp://10.0.0.1:7092"}) == ServerConfig()
+
+
+def test_no_setting_looks_like_such_a_variable() -> None:
+    for row in describe():
+        if row.name == "data":
+            assert load({}, {row.variable: "?"}).data == Path("?")
+        else:
+            with pytest.raises(ConfigError, match=row.name):
+                load({}, {row.variable: "?"})
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:7092", ("127.0.0.1", 7092)),
+        ("[::]:80", ("::", 80)),
+        (":0", ("", 0)),
+        ("host.example:1", ("host.example", 1)),
+    ],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+def test_every_setting_is_described() -> None:
+    rows = {row.name: row for row in describe()}
+    assert rows.keys() == {spec.name for spec in fields(ServerConfig)}
+    assert rows["memory_bytes"].flag == "--memory-bytes"
+    assert rows["memory_bytes"].variable == "KRAPPY_MEMORY_BYTES"
+    assert rows["memory_bytes"].default == str(256 << 20)
+    assert rows["durability"].kind == "fsync|os"
+    assert all(row.doc for row in rows.values())
