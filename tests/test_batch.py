@@ -94,7 +94,7 @@ def accepts(function: Callable[[bytes], Any], raw: bytes) -> bool:
 LENGTHS = st.one_of(
     st.none(), st.integers(0, 20), st.sampled_from([62, 63, 64, 65, 127, 128, 129, 300]), st.sampled_from([8191, 8192])
 )
-NAMES = st.one_of(st.sampled_from(["", "trace", "ü", "名" * 30]), st.text(max_size=5))
+NAMES = st.one_of(st.sampled_from(["", "trace", "ü", "名" * 30]), st.text("aü名\0", max_size=5))
 HEADERS = st.lists(st.tuples(NAMES, st.none() | st.binary(max_size=5) | st.just(b"v" * 70)), max_size=3).map(tuple)
 STEPS = st.one_of(
     st.just(0),
@@ -551,6 +551,47 @@ def test_runs_are_checked_like_the_rest(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(record_runs, "SHORTEST", 1_000_000)
     assert record_runs.find(raw, batch.HEADER_SIZE, 200) is None
     assert outcomes() == by_runs
+
+
+@pytest.mark.parametrize(
+    ("fields", "size"),
+    [
+        ((b"\0", b"\0", b"", b"\2k", b"\2v", b"\2"), None),  # one header, and none there
+        ((b"\0", b"\0", b"", b"\2k", b"\2v", b"\1"), None),
+        ((b"\0", b"\0", b"", b"\2k", b"\2v", b"\0", b"\0"), None),
+        ((b"\0", b"\0", b"", b"\2k", b"\2v", b"\0"), 7),
+        ((b"\0", b"\0", b"", b"\2k", b"\2v", b"\0"), 9),
+        ((b"\0", b"\0", b"", b"\2k", b"\2v", b"\0"), -8),
+        ((b"\0", b"\0", b"", b"\3", b"\2v", b"\0"), None),
+        ((b"\0", b"\0", b"", b"\2k", b"\3", b"\0"), None),
+        ((b"\0", b"\0", b"", b"\2k", b"\4v", b"\0"), None),
+        ((b"\0", b"\xff" * 9 + b"\2", b"", b"\2k", b"\2v", b"\0"), None),
+        ((b"\0", varint.encode(2**63 - 1), b"", b"\2k", b"\2v", b"\0"), None),
+    ],
+)
+def test_runs_of_malformed_records(fields: tuple[bytes, ...], size: int | None) -> None:
+    raw = by_hand(*(record(*fields[:2], varint.encode(delta), *fields[3:], size=size) for delta in range(40)))
+    for function in (decode, validate, lambda it: keep(it, ())):
+        with pytest.raises(CorruptBatch):
+            function(raw)
+
+
+def test_runs_of_unusual_records() -> None:
+    """More than the run search knows, so that it must leave them to the plain loop."""
+    extreme = [record(b"\0", varint.encode(-(2**63)), varint.encode(delta), b"\1", b"\1", b"\0") for delta in range(40)]
+    raw = by_hand(*extreme, base_time=0)
+    assert decode(raw).timestamps == [-(2**63)] * 40
+    validate(raw)
+    raw = by_hand(*extreme, base_time=-1)
+    for function in (decode, validate):
+        with pytest.raises(CorruptBatch):
+            function(raw)
+    steep = by_hand(*(record(b"\0", b"\2", varint.encode(delta), b"\1", b"\1", b"\0") for delta in range(40)))
+    assert decode(with_crc(steep[:27] + struct.pack(">q", 2**63 - 2) + steep[35:])).timestamps == [2**63 - 1] * 40
+    beyond = with_crc(steep[:27] + struct.pack(">q", 2**63 - 1) + steep[35:])
+    for function in (decode, validate):
+        with pytest.raises(CorruptBatch):
+            function(beyond)
 
 
 def test_headers_that_are_absurd() -> None:
