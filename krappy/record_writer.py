@@ -20,6 +20,7 @@ from krappy.varint import TABLE, encode, encoded
 _NULL = encode(-1)
 _COST = [number + len(varint) for number, varint in enumerate(TABLE)]  # a field's length and its bytes
 _FRAME = [varint + b"\0" for varint in TABLE]  # length, attributes
+_SHORTEST = 8  # records that repay a look at all their lengths
 _CHUNK = 1024  # records whose heads are kept together
 
 
@@ -34,11 +35,11 @@ def write(
 
     `times` and `deltas`: timestamp and offset deltas as varints; None for all 0, and for 0, 1, 2…
     """
-    if times is None and headers is None and deltas is None:
+    count = len(values)
+    if count >= _SHORTEST and times is None and headers is None and deltas is None:
         key_length, value_length = _one_length(keys), _one_length(values)
         if key_length is not None and value_length is not None:
             return _write_uniform(keys, values, key_length, value_length)
-    count = len(values)
     if times is None:
         times = [b"\0"] * count
     if deltas is None:
