@@ -10,9 +10,12 @@ The rules it keeps, per partition (a `Lane`):
   the same order, so the broker's check (KIP-98: producer id, epoch, sequence) stores it once.
 - After an answer that makes those behind it fail too, the lane waits until all in flight are answered, then sends
   again what is left, in order.
-- A batch that failed for good while others were behind it, or whose fate is unknown, has made a gap that the broker
-  would refuse for ever. Then `renew` asks for a new producer id, under which sequences begin at 0. It is never the old
-  id with other numbers: a copy still on its way over a lost connection could then fit in and be stored twice.
+- A batch that failed for good while others were behind it has made a gap that the broker would refuse for ever. Then
+  its partition, and it alone, goes on under a new producer id (`renew`), with sequences from 0. It is never the old id
+  with other numbers: a copy still on its way over a lost connection could then fit in, and be stored twice. For the
+  other partitions it stays the old id, under which alone a batch that is sent again is known for what it is.
+- A batch whose fate is unknown (it waited too long) leaves a hole: what comes next has the next number, and only if
+  the broker sees a gap there is it one.
 """
 
 from __future__ import annotations
@@ -50,7 +53,6 @@ class Accumulator:
         self.limits = limits
         self.partitions = 0
         self.buffered = 0  # bytes of everything not settled
-        self.renew = False
         self._producer = (-1, -1)
         self._batch_bytes = limits.batch_bytes
         self._lanes: dict[int, Lane] = {}  # those that ever had something
@@ -58,14 +60,20 @@ class Accumulator:
         self._settled: list[Settled] = []
 
     def registered(self, partitions: int, producer_id: int, producer_epoch: int, max_message_bytes: int) -> None:
-        """A registration is in force. A producer id or epoch other than before starts every sequence at 0."""
+        """A registration is in force. A new producer id is for the partitions that need one, and for fresh ones."""
         self.partitions = partitions
         self._batch_bytes = min(self.limits.batch_bytes, max(1, max_message_bytes))
-        if (producer_id, producer_epoch) != self._producer:
-            self._producer = producer_id, producer_epoch
+        producer = producer_id, producer_epoch
+        if producer != self._producer:
+            self._producer = producer
             for lane in self._lanes.values():
-                lane.restart()
-        self.renew = False
+                if lane.broken:
+                    lane.restart(producer)
+
+    @property
+    def renew(self) -> bool:
+        """Whether some partition waits for a new producer id."""
+        return any(lane.broken for lane in self._lanes.values())
 
     @property
     def producer(self) -> tuple[int, int]:
@@ -176,7 +184,7 @@ class Accumulator:
     def _lane(self, partition: int) -> Lane:
         lane = self._lanes.get(partition)
         if lane is None:
-            lane = self._lanes[partition] = Lane(partition)
+            lane = self._lanes[partition] = Lane(partition, self._producer)
         return lane
 
     # --- batches out --------------------------------------------------------------------------------------------
@@ -184,8 +192,6 @@ class Accumulator:
     def take(self, now: float) -> list[Batch]:
         """Every batch that may leave now. Each counts as sent, has its sequence number, and waits for `encode`."""
         taken: list[Batch] = []
-        if self.renew:
-            return taken
         for lane in self._lanes.values():
             while now >= lane.not_before and lane.may_send(self.limits.max_in_flight):
                 if not lane.ready:
@@ -198,7 +204,7 @@ class Accumulator:
     def encode(self, batch: Batch) -> bytes:
         """The bytes of a batch that was taken: made once, then the same for as long as its sequence number holds."""
         if batch.data is None:
-            id, epoch = self._producer if self.limits.idempotent else (-1, -1)
+            id, epoch = self._lanes[batch.partition].producer if self.limits.idempotent else (-1, -1)
             batch.data = record_batch.encode(
                 batch.keys,
                 batch.values,
@@ -224,7 +230,7 @@ class Accumulator:
             if oldest is None:
                 continue
             wanted = oldest.born + self.limits.timeout
-            if not self.renew and lane.may_send(self.limits.max_in_flight):
+            if lane.may_send(self.limits.max_in_flight):
                 if lane.ready:
                     wanted = min(wanted, lane.not_before)
                 elif lane.filling is not None:
@@ -256,15 +262,21 @@ class Accumulator:
             return
         position = lane.sent.index(batch)
         behind = position + 1 < len(lane.sent) or any(later.sequence >= 0 for later in lane.ready)
-        follows = position > 0 or lane.halted or self.renew  # one before it failed, and made the gap
         idempotent = self.limits.idempotent
-        if error.retriable or (idempotent and follows and isinstance(error, OutOfOrderSequence)):
+        gap = idempotent and isinstance(error, OutOfOrderSequence)
+        if error.retriable:
             batch.back = lane.halted = True
-            if error.retriable:
-                lane.hold(now)
+            lane.hold(now)
+        elif gap and (
+            position > 0 or lane.halted or (lane.renew and not batch.ahead)
+        ):  # one before it came back, and made the gap
+            batch.back = lane.halted = True
+        elif gap and lane.hole:  # what waited too long was not stored
+            batch.back = True
+            lane.break_at(position)
         else:
-            if idempotent and (behind or isinstance(error, OutOfOrderSequence)):
-                self.renew = lane.halted = True
+            if idempotent and (behind or gap or batch.tries > 1):
+                lane.break_at(position)
             else:
                 lane.sequence = batch.sequence
             self._settle(lane, Settled(batch, error=error))
@@ -284,7 +296,7 @@ class Accumulator:
         for lane in self._lanes.values():
             for batch in [batch for batch in lane.batches() if batch.born <= oldest]:
                 sent = batch.sequence >= 0
-                self.renew |= sent and self.limits.idempotent
+                lane.hole |= sent
                 fate = "it may have been stored" if sent else "it was not sent"
                 text = f"no acknowledgement in {self.limits.timeout:g} s; {fate}"
                 self._settle(lane, Settled(batch, error=RequestTimeout(text)))
@@ -294,7 +306,7 @@ class Accumulator:
         """Nothing of what is here can be sent."""
         for lane in self._lanes.values():
             for batch in list(lane.batches()):
-                self.renew |= batch.sequence >= 0 and self.limits.idempotent
+                lane.renew |= batch.sequence >= 0 and self.limits.idempotent
                 self._settle(lane, Settled(batch, error=error))
             lane.halted = False
 

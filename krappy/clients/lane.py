@@ -28,12 +28,14 @@ class Batch:
     """Records of one partition on their way."""
 
     __slots__ = (
+        "ahead",
         "back",
         "born",
         "data",
         "expect",
         "headers",
         "keys",
+        "number",
         "partition",
         "row",
         "sequence",
@@ -41,6 +43,7 @@ class Batch:
         "size",
         "tickets",
         "timestamps",
+        "tries",
         "values",
     )
 
@@ -57,7 +60,10 @@ class Batch:
         self.tickets: list[tuple[Ticket, int, int]] = []  # ticket, first record, count
         self.sequence = -1  # once given: it may have reached the broker
         self.data: bytes | None = None
+        self.number = -1  # with it: how many went before it
+        self.tries = 0
         self.back = False  # came back, to be sent again
+        self.ahead = False  # of a gap: to be settled under the old producer id
         self.settled = False
 
     def __len__(self) -> int:
@@ -93,17 +99,37 @@ class Settled(NamedTuple):
 
 
 class Lane:
-    """One partition: a batch being filled, batches ready to go, batches sent and not settled, each in order."""
+    """One partition: a batch being filled, batches ready to go, batches sent and not settled, each in order.
 
-    __slots__ = ("filling", "halted", "not_before", "partition", "pause", "ready", "sent", "sequence")
+    It has a producer id of its own, which is the producer's until a gap in its sequence numbers makes it `renew`.
+    """
 
-    def __init__(self, partition: int) -> None:
+    __slots__ = (
+        "count",
+        "filling",
+        "halted",
+        "hole",
+        "not_before",
+        "partition",
+        "pause",
+        "producer",
+        "ready",
+        "renew",
+        "sent",
+        "sequence",
+    )
+
+    def __init__(self, partition: int, producer: tuple[int, int]) -> None:
         self.partition = partition
+        self.producer = producer  # id and epoch
         self.filling: Batch | None = None
         self.ready: deque[Batch] = deque()
         self.sent: deque[Batch] = deque()
         self.sequence = 0
+        self.count = 0  # of batches that have a sequence number
         self.halted = False  # nothing leaves until all that was sent is answered
+        self.hole = False  # nobody knows whether what came before the next sequence number was stored
+        self.renew = False  # there is a gap for good: nothing leaves before there is a new producer id
         self.not_before = 0.0
         self.pause = FIRST_PAUSE
 
@@ -114,19 +140,30 @@ class Lane:
             self.filling = None
 
     def may_send(self, max_in_flight: int) -> bool:
-        """Whether the next batch may leave as far as those before it are concerned."""
-        if self.halted or len(self.sent) >= max_in_flight:
+        """Whether the next batch may leave as far as those before it are concerned.
+
+        From the oldest that is not settled on, no more than `max_in_flight` batches are sent, settled or not: those
+        are what the broker knows again.
+        """
+        following = self.ready[0] if self.ready else None
+        if self.halted or (self.renew and not (following and following.ahead)):
             return False
         if not self.sent:
             return True
-        return self.sent[-1].expect is None and not (self.ready and self.ready[0].expect is not None)
+        number = self.count if following is None or following.number < 0 else following.number
+        if number - self.sent[0].number >= max_in_flight:
+            return False
+        return self.sent[-1].expect is None and (following is None or following.expect is None)
 
     def send(self) -> Batch:
         """The next ready batch, which counts as sent and has its sequence number."""
         batch = self.ready.popleft()
         self.sent.append(batch)
+        batch.tries += 1
         if batch.sequence < 0:
             batch.sequence = self.sequence
+            batch.number = self.count
+            self.count += 1
             self.sequence = (self.sequence + len(batch)) & MAX_SEQUENCE
         return batch
 
@@ -138,6 +175,23 @@ class Lane:
         self.sent.clear()
         self.halted = False
 
+    def break_at(self, position: int) -> None:
+        """What was sent at this place is not stored, for good: those behind it need a new producer id."""
+        for at, batch in enumerate(self.sent):
+            batch.ahead = at < position and (batch.ahead or not self.renew)
+        for batch in self.ready:
+            batch.ahead = False
+        self.renew = self.halted = True
+
+    @property
+    def broken(self) -> bool:
+        """Whether a new producer id is wanted now: all that came before the gap is settled, nothing is in flight."""
+        return (
+            self.renew
+            and not any(batch.ahead or not batch.back for batch in self.sent)
+            and not any(batch.ahead for batch in self.ready)
+        )
+
     def hold(self, now: float) -> None:
         """Nothing leaves for a while, longer each time."""
         self.not_before = now + self.pause
@@ -146,12 +200,16 @@ class Lane:
     def moved(self) -> None:
         """Something was stored."""
         self.not_before, self.pause = 0.0, FIRST_PAUSE
+        self.hole = False
 
-    def restart(self) -> None:
-        """Sequence numbers begin anew."""
-        self.sequence = 0
+    def restart(self, producer: tuple[int, int]) -> None:
+        """Sequence numbers begin anew, under another producer id."""
+        self.producer = producer
+        self.sequence = self.count = 0
+        self.hole = self.renew = False
         for batch in self.batches():
-            batch.sequence, batch.data = -1, None
+            batch.sequence, batch.number, batch.data = -1, -1, None
+            batch.tries, batch.ahead = 0, False
 
     def remove(self, batch: Batch) -> None:
         if batch is self.filling:
