@@ -534,22 +534,32 @@ def test_unusual(raw: bytes, rows: list[tuple[int, bytes | None, bytes | None, H
     assert [row[1:] for row in rows_of(decode(raw))] == rows
 
 
-def test_runs_are_checked_like_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+RISING = list(range(NOW, NOW + 120))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        encode([b"%03d" % index for index in range(120)], [b"v" * 9] * 120, timestamps=RISING),
+        encode(None, [b"v" * 70] * 20, timestamps=NOW, offsets=range(8150, 8170)),
+        encode(None, [b"v"] * 60, timestamps=NOW, offsets=range(16_350, 16_410)),
+    ],
+)
+def test_runs_are_checked_like_the_rest(raw: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """One wrong byte, at each place of a run: as if its records were read one by one."""
-    raw = encode([b"%03d" % index for index in range(200)], [b"v" * 9] * 200, timestamps=list(range(NOW, NOW + 200)))
     changed = [
         with_crc(raw[:position] + bytes([byte]) + raw[position + 1 :])
-        for position in range(batch.HEADER_SIZE, len(raw), 5)
-        for byte in (0, 1, 0x7F, 0x80, raw[position] ^ 2)
+        for position in range(batch.HEADER_SIZE, len(raw))
+        for byte in {0, 0x7F, 0x80, raw[position] ^ 2}
     ]
-    assert record_runs.find(raw, batch.HEADER_SIZE, 200) is not None
+    assert record_runs.find(raw, batch.HEADER_SIZE, 60) is not None
 
     def outcomes() -> list[tuple[Columns | None, bool]]:
         return [(decode(each) if accepts(decode, each) else None, accepts(validate, each)) for each in changed]
 
     by_runs = outcomes()
     monkeypatch.setattr(record_runs, "SHORTEST", 1_000_000)
-    assert record_runs.find(raw, batch.HEADER_SIZE, 200) is None
+    assert record_runs.find(raw, batch.HEADER_SIZE, 60) is None
     assert outcomes() == by_runs
 
 
@@ -574,6 +584,37 @@ def test_runs_of_malformed_records(fields: tuple[bytes, ...], size: int | None) 
     for function in (decode, validate, lambda it: keep(it, ())):
         with pytest.raises(CorruptBatch):
             function(raw)
+
+
+def plain_at(deltas: Sequence[int]) -> list[bytes]:
+    return [record(b"\0", b"\0", varint.encode(delta), b"\2k", b"\2v", b"\0") for delta in deltas]
+
+
+@pytest.mark.parametrize(
+    ("deltas", "last"),
+    [
+        ([*range(1, 41)], 39),  # dense by its header, but shifted
+        ([*range(-1, 39)], 39),
+        ([*range(20), *range(30, 50), *range(40, 60)], 100),  # each run behind where the last ended
+        ([50, *range(20)], 100),
+        ([*range(20), *range(19, 40)], 100),
+        ([*range(20), *range(30, 60)], 58),
+        ([*range(20), 19, *range(20, 40)], 100),
+        ([*range(20), *range(21, 40)], 38),
+    ],
+)
+def test_runs_whose_offsets_do_not_ascend(deltas: list[int], last: int) -> None:
+    raw = by_hand(*plain_at(deltas), last_delta=last)
+    for function in (decode, validate, lambda it: keep(it, ())):
+        with pytest.raises(CorruptBatch):
+            function(raw)
+
+
+def test_runs_with_gaps_between() -> None:
+    deltas = [*range(20), *range(30, 60), 61, 70, *range(80, 100)]
+    raw = by_hand(*plain_at(deltas), last_delta=120)
+    assert decode(raw).offsets == deltas
+    validate(raw)
 
 
 def test_runs_of_unusual_records() -> None:
