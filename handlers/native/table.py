@@ -43,23 +43,25 @@ def multi_get(
 async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: messages.MultiGet) -> messages.MultiGot:
     keys, count = request.keys, len(topic.partitions)
     if request.partition is None:
-        indexes = [partition_for(key, count) for key in keys]
+        await session.broker.wait_for_views(topic.partitions)
     else:
-        indexes = [request.partition] * len(keys)
-    places: dict[int, list[int]] = {}
-    for place, index in enumerate(indexes):
-        places.setdefault(index, []).append(place)
-    partitions = {index: topic.partition(index) for index in places}
-    await session.broker.wait_for_views(list(partitions.values()))
-    entries = [NIL] * len(keys)
-    for index, wanted in places.items():
-        for start in range(0, len(wanted), SLICE):
-            some = wanted[start : start + SLICE]
-            found = partitions[index].look_up_many([keys[place] for place in some])
-            for place, entry in zip(some, found, strict=True):
+        await session.broker.wait_for_views([topic.partition(request.partition)])
+    await session.writable()
+    indexes: list[int] = []
+    entries: list[bytes] = []
+    for start in range(0, len(keys), SLICE):
+        some = keys[start : start + SLICE]
+        where = [partition_for(key, count) if request.partition is None else request.partition for key in some]
+        found = [NIL] * len(some)
+        for index in set(where):
+            places = [place for place, its in enumerate(where) if its == index]
+            looked_up = topic.partition(index).look_up_many([some[place] for place in places])
+            for place, entry in zip(places, looked_up, strict=True):
                 if entry is not None:
-                    entries[place] = entry
-            await session.writable()
+                    found[place] = entry
+        indexes += where
+        entries += found
+        await session.pause()
     return messages.MultiGot(indexes, entries)
 
 
@@ -87,9 +89,7 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
 
 async def watch(session: SessionPort, request: messages.Watch, stream: StreamPort) -> messages.Watched:
     partitions = _chosen(session.broker.topic(request.topic), request.partitions)
-    watch = session.broker.watch(
-        partitions, request.prefix, request.start, request.end, tombstones=request.tombstones
-    )
+    watch = session.broker.watch(partitions, request.prefix, request.start, request.end, tombstones=request.tombstones)
     offsets: dict[int, int] | None = None
     if request.offsets is not None:
         offsets = dict(request.offsets)

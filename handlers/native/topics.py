@@ -23,10 +23,15 @@ async def delete_topic(session: SessionPort, request: messages.DeleteTopic) -> m
     return messages.TopicDeleted()
 
 
-def describe_topics(session: SessionPort, request: messages.DescribeTopics) -> messages.TopicsDescribed:
+async def describe_topics(session: SessionPort, request: messages.DescribeTopics) -> messages.TopicsDescribed:
     broker = session.broker
     names = sorted(broker.topics) if request.topics is None else request.topics
-    return messages.TopicsDescribed([broker.topic(name).describe() for name in names])
+    described = []
+    for name in names:
+        if request.topics is not None or name in broker.topics:  # one may go while others are described
+            described.append(broker.topic(name).describe())
+        await session.pause()
+    return messages.TopicsDescribed(described)
 
 
 def ping(session: SessionPort, request: messages.Ping) -> messages.Pong:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from krappy.broker.broker import Broker
     from krappy.store.views import ViewSnapshot
 
-READ = 1 << 20
+READ = 256 << 10  # bytes of a watch's one answer, and of log read at a stretch
 HISTORY_READ = 4 << 20  # log bytes looked at for one page of a history
 SCAN_IDLE_MS = 120_000  # a scan whose next page nobody asks for is closed: it pins old data
 VIEW_PATIENCE = 30.0  # seconds that a lookup waits for the view before it gives up

@@ -28,10 +28,12 @@ from krappy.wire.messages import REQUESTS, Answer, error_frame, parse, take_id, 
 if TYPE_CHECKING:
     from krappy.server.server import Server
 
-LARGE = 128 << 10  # a frame of this size gets its own buffer, once the budget has room for it
+LARGE = 128 << 10  # a frame beyond this gets a buffer of its own, as far as the budget has room for it
+FIRST_STEP = 1 << 20  # bytes that such a buffer begins with
 OUTBOX = 1 << 20  # answers waiting to be sent, beyond which nothing more is read or polled
 IN_FLIGHT = 48 << 20  # request bytes of one connection
 MAX_TASKS = 2000  # waiting requests of one connection
+TASK = 4 << 10  # bytes that a waiting request counts for beside its own
 JOIN = 128 << 10  # small answers are joined up to this size for one send
 
 
@@ -39,10 +41,11 @@ class Connection:
     def __init__(self, server: Server, sock: socket.socket, client: str) -> None:
         self._server = server
         self._sock = sock
-        self.session = Session(server.broker, client, self, server.max_frame)
+        self.session = Session(server.broker, client, self, server.max_frame, server.allowance)
         self._rest = bytearray()  # the beginning of a frame that is not whole yet
-        self._large: memoryview | None = None  # or a buffer of the frame's own size, and how much of it is there
-        self._filled = 0
+        self._large: bytearray | None = None  # or a large frame's own buffer, which grows as its bytes come,
+        self._filled = 0  # how much of it is there,
+        self._wanted = 0  # and the size of the whole frame
         self._outbox: deque[bytes | memoryview] = deque()
         self.outbox_bytes = 0
         self.in_flight = 0
@@ -83,6 +86,7 @@ class Connection:
                 self._life.cancel()
         finally:
             self.session.close()
+            self._drop_large()
             self._server.budget.credit(self.outbox_bytes)
             self._outbox.clear()
             self.outbox_bytes = 0
@@ -99,16 +103,12 @@ class Connection:
 
     async def _read(self) -> None:
         sock, scratch = self._sock, self._server.scratch
-        idle = self._server.idle_seconds
         while not self._finishing:
             large = self._large
             try:
-                count = sock.recv_into(scratch if large is None else large[self._filled :])
+                count = sock.recv_into(scratch if large is None else memoryview(large)[self._filled :])
             except BlockingIOError:
-                with trio.move_on_after(idle) as scope:
-                    await trio.lowlevel.wait_readable(sock)
-                if scope.cancelled_caught:
-                    raise RequestTimeout(f"the connection was idle for {idle:g} s") from None
+                await self._bytes_come()
                 continue
             if count == 0:
                 if self._finishing:
@@ -120,51 +120,77 @@ class Connection:
             self._reading = True
             try:
                 if large is None:
-                    size = self._take(scratch[:count])
+                    self._take(scratch[:count])
                 else:
-                    size = 0
-                    self._filled += count
-                    if self._filled == len(large):
-                        self._large = None
-                        self._dispatch(int.from_bytes(large[4:8], "big"), large[8:], len(large))
+                    self._fill(large, count)
             finally:
                 self._reading = False
             self._flush()
-            if size:
-                await self._make_room_for(size)
+            if self._wanted:
+                await self._grow()
             await self._room()
 
-    def _take(self, chunk: memoryview) -> int:
-        """Dispatches the whole frames of a chunk and keeps its rest. Returns the size of a large frame begun."""
+    async def _bytes_come(self) -> None:
+        """Waits for the peer. Raises RequestTimeout when it is idle too long, or silent in the middle of a frame."""
+        halfway = bool(self._rest) or self._large is not None
+        seconds = min(self._server.idle_seconds, self._server.stall_seconds) if halfway else self._server.idle_seconds
+        with trio.move_on_after(seconds) as scope:
+            await trio.lowlevel.wait_readable(self._sock)
+        if scope.cancelled_caught:
+            what = "silent in the middle of a frame" if halfway else "idle"
+            raise RequestTimeout(f"the connection was {what} for {seconds:g} s")
+
+    def _fill(self, large: bytearray, count: int) -> None:
+        self._filled += count
+        if self._filled < self._wanted:
+            return
+        view, size = memoryview(large), self._wanted
+        self._drop_large()
+        self._dispatch(int.from_bytes(view[4:8], "big"), view[8:size], size)
+
+    async def _grow(self) -> None:
+        """Room for more of a large frame: no more is set aside than twice what the peer has really sent."""
+        large = self._large
+        held = 0 if large is None else len(large)
+        if large is not None and self._filled < held:
+            return
+        size = min(self._wanted, max(FIRST_STEP, 2 * held))
+        await self._server.budget.reserve(size - held)
+        grown = bytearray(size)
+        if large is None:
+            self._filled = len(self._rest)
+            grown[: self._filled] = self._rest
+            self._rest = bytearray()
+        else:
+            grown[:held] = large
+        self._large = grown
+
+    def _drop_large(self) -> None:
+        if self._large is not None:
+            self._server.budget.credit(len(self._large))
+        self._large, self._filled, self._wanted = None, 0, 0
+
+    def _take(self, chunk: memoryview) -> None:
+        """Dispatches the whole frames of a chunk and keeps its rest; notes when that begins a large frame."""
         if self._rest:
             self._rest += chunk
             data = memoryview(self._rest)
         else:
             data = chunk
         limit, position, held = self._server.max_frame, 0, len(data)
-        large = 0
         while held - position >= 8:
             size, kind = HEADER.unpack_from(data, position)
             end = position + check_size(size, limit) + 4
             if end > held:
-                large = end - position if end - position > LARGE else 0
+                self._wanted = end - position if end - position > LARGE else 0
                 break
             self._dispatch(kind, data[position + 8 : end], end - position)
             position = end
         else:
             if held - position >= 4:
                 check_size(int.from_bytes(data[position : position + 4], "big"), limit)
-        self._rest = bytearray(data[position:]) if position < held else bytearray()
-        return large
-
-    async def _make_room_for(self, size: int) -> None:
-        await self._server.budget.reserve(size)
-        self._server.budget.credit(size)  # _dispatch charges it; the buffer is there at once
-        buffer = bytearray(size)
-        self._filled = len(self._rest)
-        buffer[: self._filled] = self._rest
-        self._rest = bytearray()
-        self._large = memoryview(buffer)
+        if position or data is chunk:
+            self._rest = bytearray(data[position:])
 
     async def _room(self) -> None:
         """Back-pressure: returns when this connection may send more."""
@@ -179,7 +205,7 @@ class Connection:
             self.outbox_bytes <= OUTBOX
             and self.in_flight <= IN_FLIGHT
             and self._tasks <= MAX_TASKS
-            and (not self._server.budget.spent or self.in_flight + self.outbox_bytes < FAIR)
+            and self._has_share()
         )
 
     # --- requests
@@ -208,6 +234,8 @@ class Connection:
         if isinstance(answer, Answer):
             self._send(answer.frame(id))
             return
+        if not isinstance(answer, Later):
+            size += TASK  # what a waiting task takes, whatever its request's size
         self.in_flight += size
         self._server.budget.charge(size)
         if isinstance(answer, Later):
@@ -304,12 +332,16 @@ class Connection:
 
     @property
     def ready(self) -> bool:
-        return self.outbox_bytes <= OUTBOX
+        """Whether another answer may be made: the peer takes its answers, and the server has room for more."""
+        return self.outbox_bytes <= OUTBOX and self._has_share()
+
+    def _has_share(self) -> bool:
+        return not self._server.budget.spent or self.in_flight + self.outbox_bytes < FAIR
 
     async def writable(self) -> None:
-        """Waits until the peer has taken enough of what it was sent."""
-        if self.outbox_bytes > OUTBOX:
-            await wait_any([self.changed], lambda: self.outbox_bytes <= OUTBOX)
+        """Waits until it is ready."""
+        if not self.ready:
+            await wait_any([self.changed, self._server.budget.freed], lambda: self.ready)
 
 
 class Stream:

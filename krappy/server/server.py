@@ -15,11 +15,13 @@ from krappy.errors import ConfigError, KrappyError, Overloaded
 from krappy.handlers.registry import Registry
 from krappy.server.budget import Budget
 from krappy.server.connection import Connection
+from krappy.server.session import Allowance
 from krappy.waiting import Signal, wait_any
 from krappy.wire.messages import error_frame
 
 SCRATCH = 256 << 10
 BACKLOG = 1024
+REGISTRATION = 2 << 10  # bytes of memory reckoned for one registration
 
 
 class InternalError(KrappyError):
@@ -44,6 +46,7 @@ class Server:
         self.registry = registry
         self.report = report
         self.budget = Budget(memory_bytes)
+        self.allowance = Allowance(memory_bytes // REGISTRATION)
         self.max_frame = max_frame
         self.max_connections = max_connections
         self.idle_seconds = idle_seconds

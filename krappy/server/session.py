@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol, TypeVar
 
+import trio
+
 from krappy.errors import Overloaded, UnknownHandle
 
 MAX_HANDLES = 10_000
@@ -22,13 +24,22 @@ class Peer(Protocol):
     async def writable(self) -> None: ...
 
 
+class Allowance:
+    """How many registrations all connections together may hold, so that these too are bounded in memory."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0
+
+
 class Session:
     """`client` names the peer for people; `principal` is who it is for authorisation (nobody yet)."""
 
-    def __init__(self, broker: Any, client: str, peer: Peer, max_frame: int) -> None:
+    def __init__(self, broker: Any, client: str, peer: Peer, max_frame: int, allowance: Allowance) -> None:
         self.broker = broker
         self.max_frame = max_frame
         self._peer = peer
+        self._allowance = allowance
         self.client = client
         self.principal: str | None = None
         self.handles: dict[int, Closing] = {}
@@ -43,6 +54,10 @@ class Session:
         if len(self.handles) >= MAX_HANDLES:
             registration.close()
             raise Overloaded(f"a connection holds at most {MAX_HANDLES} registrations; unregister some")
+        if self._allowance.used >= self._allowance.limit:
+            registration.close()
+            raise Overloaded(f"all connections together hold {self._allowance.limit} registrations: as many as may be")
+        self._allowance.used += 1
         handle = self._next
         self._next += 1
         self.handles[handle] = registration
@@ -57,7 +72,8 @@ class Session:
 
     def remove(self, handle: int) -> None:
         self.find(handle, object).close()  # type: ignore[attr-defined]
-        self.handles.pop(handle, None)
+        if self.handles.pop(handle, None) is not None:
+            self._allowance.used -= 1
 
     def find_scan(self, handle: int) -> Any:
         """A scan by its cursor."""
@@ -75,8 +91,13 @@ class Session:
         """Waits until it does."""
         await self._peer.writable()
 
+    async def pause(self) -> None:
+        """Lets others have their turn, in the middle of long work."""
+        await trio.lowlevel.checkpoint()
+
     def close(self) -> None:
         self.closed = True
         handles, self.handles = list(self.handles.values()), {}
+        self._allowance.used -= len(handles)
         for registration in handles:
             registration.close()
