@@ -148,7 +148,7 @@ class Catalog:
             raise InvalidPartitions(f"{partitions} partitions: 1 to {MAX_PARTITIONS} are possible")
         more = partitions - len(topic.numbers)
         following = self._next_number + more
-        if following > MAX_NUMBER:
+        if following > MAX_NUMBER + 1:
             raise InvalidPartitions("every partition number there is has been used")
         saved = Topic(topic.name, topic.id, topic.config, [*topic.numbers, *range(self._next_number, following)])
         self._meta.write({TOPIC + topic.name.encode(): _pack(saved), NEXT_NUMBER: following.to_bytes(8, "big")})

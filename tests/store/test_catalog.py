@@ -1,0 +1,236 @@
+"""The catalog: numbers and ids that never come again, and changes that a crash can't leave half done."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from krappy.errors import InvalidConfig, InvalidPartitions, InvalidTopic, StorageError, TopicExists, UnknownTopic
+from krappy.store.catalog import NEXT_NUMBER, PRODUCER_BLOCK, TOPIC, Catalog, Topic, new_id, text_id
+from krappy.store.keys import MAX_NUMBER
+from krappy.store.meta import Meta
+
+
+@pytest.fixture
+def meta(tmp_path: Path) -> Iterator[Meta]:
+    opened = Meta(tmp_path / "meta")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def catalog(meta: Meta) -> Catalog:
+    return Catalog(meta)
+
+
+def test_the_cluster_id_is_kafkas_kind_and_stays(meta: Meta) -> None:
+    first = Catalog(meta).cluster_id
+    assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", first)
+    assert Catalog(meta).cluster_id == first
+
+
+def test_ids_differ_and_never_look_like_an_option() -> None:
+    ids = {text_id(new_id()) for _ in range(2000)}
+    assert len(ids) == 2000
+    assert not any(id.startswith("-") for id in ids)
+
+
+def test_a_topic_is_kept_as_it_was_made(catalog: Catalog, meta: Meta) -> None:
+    made = catalog.create("a", 3, {"retention.ms": 5, "segment.ms": None})
+    assert made == Topic("a", made.id, {"retention.ms": "5"}, [1, 2, 3])
+    assert len(made.id) == 16
+    assert catalog.get("a") == made
+    assert "a" in catalog
+    assert [topic.numbers for topic in (catalog.create("b", 1), catalog.create("A", 2))] == [[4], [5, 6]]
+    for held in (catalog, Catalog(meta)):
+        assert [topic.name for topic in held.list()] == ["A", "a", "b"]
+        assert held.get("a") == made
+    assert catalog.get("c") is None
+
+
+def test_what_cannot_be_created(catalog: Catalog) -> None:
+    catalog.create("a", 1)
+    with pytest.raises(TopicExists):
+        catalog.create("a", 1)
+    with pytest.raises(InvalidTopic):
+        catalog.create("a/b", 1)
+    with pytest.raises(InvalidConfig):
+        catalog.create("b", 1, {"retention": 1})
+    with pytest.raises(InvalidConfig):
+        catalog.create("b", 1, {"cleanup.policy": "compact", "view.enable": False})
+    for partitions in (0, -1, 100_001):
+        with pytest.raises(InvalidPartitions):
+            catalog.create("b", partitions)
+    assert [topic.name for topic in catalog.list()] == ["a"]
+    assert catalog.create("b", 1).numbers == [2]
+
+
+def test_partitions_only_grow(catalog: Catalog) -> None:
+    first = catalog.create("a", 2)
+    catalog.create("b", 1)
+    grown = catalog.add_partitions("a", 4)
+    assert grown == Topic("a", first.id, {}, [1, 2, 4, 5])
+    for total in (4, 1, 0, -1, 100_001):
+        with pytest.raises(InvalidPartitions):
+            catalog.add_partitions("a", total)
+    assert catalog.get("a") == grown
+
+
+def test_settings_change_and_go_back(catalog: Catalog) -> None:
+    catalog.create("a", 1, {"retention.ms": 5, "segment.ms": 6})
+    assert catalog.alter("a", {"retention.ms": None, "view.enable": False}).config == {
+        "segment.ms": "6",
+        "view.enable": "false",
+    }
+    with pytest.raises(InvalidConfig):
+        catalog.alter("a", {"cleanup.policy": "compact"})
+    assert catalog.get("a") == catalog.alter("a", {})
+
+
+@pytest.mark.parametrize("use", ["alter", "add_partitions", "delete"])
+def test_an_unknown_topic(catalog: Catalog, use: str) -> None:
+    arguments: tuple[object, ...] = {"alter": ({},), "add_partitions": (2,), "delete": ()}[use]
+    with pytest.raises(UnknownTopic, match="'nope'"):
+        getattr(catalog, use)("nope", *arguments)
+
+
+def test_a_deleted_topic_is_remembered_until_it_is_gone_from_disk(catalog: Catalog, meta: Meta) -> None:
+    first = catalog.create("a", 2)
+    assert catalog.delete("a") == first
+    again = catalog.create("a", 1)
+    assert again.id != first.id
+    assert again.numbers == [3]
+    reopened = Catalog(meta)
+    assert list(reopened.deleting()) == [first]
+    assert list(reopened.list()) == [again]
+    reopened.delete("a")
+    reopened.forget(first)
+    assert list(reopened.deleting()) == [again]
+    assert list(Catalog(meta).deleting()) == [again]
+
+
+def test_producer_ids_never_come_again(catalog: Catalog, meta: Meta) -> None:
+    given = [catalog.next_producer_id() for _ in range(PRODUCER_BLOCK + 5)]
+    given += [Catalog(meta).next_producer_id() for _ in range(3)]
+    assert len(set(given)) == len(given)
+    assert given[0] == 0
+    assert given[: PRODUCER_BLOCK + 5] == list(range(PRODUCER_BLOCK + 5))
+
+
+def test_numbers_run_out_with_an_error(meta: Meta) -> None:
+    meta.put(NEXT_NUMBER, (MAX_NUMBER - 1).to_bytes(8, "big"))
+    catalog = Catalog(meta)
+    with pytest.raises(InvalidPartitions):
+        catalog.create("a", 3)
+    assert catalog.create("a", 2).numbers == [MAX_NUMBER - 1, MAX_NUMBER]
+    with pytest.raises(InvalidPartitions):
+        catalog.create("b", 1)
+
+
+@pytest.mark.parametrize("bad", [b"", b"\xc0", b"\x91\x01", b"\xff"])
+def test_a_damaged_record_is_a_clear_error(meta: Meta, bad: bytes) -> None:
+    meta.put(TOPIC + b"a", bad)
+    with pytest.raises(StorageError, match="t/a"):
+        Catalog(meta)
+
+
+names = st.sampled_from(["a", "b", "c"])
+
+
+class CatalogHistory(RuleBasedStateMachine):
+    """The catalog against a dict. A crash loses nothing that is in the meta database (test_meta.py), so it is a new
+    catalog on the same database; every change must be whole there as soon as it has returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="krappy-catalog-"))
+        self.topics: dict[str, Topic] = {}
+        self.deleting: dict[bytes, Topic] = {}
+        self.numbers: set[int] = set()
+        self.ids: set[bytes] = set()
+        self.producers: set[int] = set()
+
+    @initialize()
+    def opened(self) -> None:
+        self.meta = Meta(self.folder / "meta")
+        self.catalog = Catalog(self.meta)
+
+    @rule(name=names, partitions=st.integers(1, 3))
+    def create(self, name: str, partitions: int) -> None:
+        if name in self.topics:
+            with pytest.raises(TopicExists):
+                self.catalog.create(name, partitions)
+            return
+        made = self.catalog.create(name, partitions, {"segment.ms": partitions})
+        assert len(made.numbers) == partitions
+        assert not self.numbers.intersection(made.numbers)
+        assert made.id not in self.ids
+        self.topics[name] = made
+        self.ids.add(made.id)
+        self.numbers.update(made.numbers)
+
+    @rule(name=names, more=st.integers(1, 3))
+    def grow(self, name: str, more: int) -> None:
+        if name in self.topics:
+            before = self.topics[name]
+            after = self.catalog.add_partitions(name, len(before.numbers) + more)
+            assert after.numbers[:-more] == before.numbers
+            assert not self.numbers.intersection(after.numbers[-more:])
+            self.numbers.update(after.numbers)
+            self.topics[name] = after
+
+    @rule(name=names, value=st.none() | st.integers(0, 9))
+    def alter(self, name: str, value: int | None) -> None:
+        if name in self.topics:
+            self.topics[name] = self.catalog.alter(name, {"retention.ms": value})
+            assert self.topics[name].config.get("retention.ms") == (None if value is None else str(value))
+
+    @rule(name=names)
+    def delete(self, name: str) -> None:
+        if name in self.topics:
+            gone = self.topics.pop(name)
+            assert self.catalog.delete(name) == gone
+            self.deleting[gone.id] = gone
+
+    @rule()
+    def forget(self) -> None:
+        if self.deleting:
+            self.catalog.forget(self.deleting.popitem()[1])
+
+    @rule()
+    def producer(self) -> None:
+        given = self.catalog.next_producer_id()
+        assert given not in self.producers
+        self.producers.add(given)
+
+    @rule()
+    def crash(self) -> None:
+        self.catalog = Catalog(self.meta)
+
+    @rule()
+    def reopen(self) -> None:
+        self.meta.close()
+        self.opened()
+
+    @invariant()
+    def agrees(self) -> None:
+        if hasattr(self, "catalog"):
+            assert {topic.name: topic for topic in self.catalog.list()} == self.topics
+            assert {topic.id: topic for topic in self.catalog.deleting()} == self.deleting
+
+    def teardown(self) -> None:
+        if hasattr(self, "meta"):
+            self.meta.close()
+        shutil.rmtree(self.folder)
+
+
+CatalogHistory.TestCase.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+TestCatalogHistory = CatalogHistory.TestCase
