@@ -9,7 +9,7 @@ tried again (fsyncgate: the kernel drops the pages that it could not write): the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -29,6 +29,7 @@ from krappy.store.pool import POOL
 from krappy.store.producers import ProducerStates
 from krappy.store.recovery import Recovered, RecoveryReport, recover
 from krappy.store.run import Run
+from krappy.store.scrub import scrub
 from krappy.store.segment import Segment, SegmentInfo
 from krappy.store.segments import Segments
 from krappy.topic_config import TopicConfig
@@ -60,7 +61,7 @@ class Log:
         self._cleaning = Lock()  # held while segments are rewritten
         self._shaping = Lock()  # held while segments are taken away or replaced, and the checkpoint with them
         self._dirty: dict[File, None] = dict.fromkeys(found.touched)
-        self._folder_dirty = False
+        self._folder_dirty = not found.report.clean
         self._unsaved = 0  # bytes appended since the checkpoint
         self._broken = ""  # why nothing may be appended any more
         self._closed = False
@@ -438,6 +439,27 @@ class Log:
                 for file in indexes:
                     file.fdatasync()
             return True
+
+    # ---------------------------------------------------------------- doctor
+
+    def scrub(self) -> Iterator[tuple[SegmentInfo, list[str]]]:
+        """Reads everything; for each segment what is wrong with it, in words. Blocks. Raises StorageError."""
+        try:
+            for segment in self._segments:
+                yield segment.info(), scrub(segment)
+        except OSError as error:
+            raise StorageError(f"{self.folder}: {error}") from error
+
+    def rebuild_indexes(self) -> None:
+        """Makes all indexes anew from the batches. Blocks; no append may run. Raises CorruptBatch, StorageError."""
+        with self._shaping, self._lock:
+            try:
+                for segment in self._segments.closed:
+                    handle = segment.handle()
+                    POOL.put(segment, handle._replace(index=segment.rebuild(handle.file).offsets))
+                self._active.reindex()
+            except OSError as error:
+                raise StorageError(f"{self.folder}: {error}") from error
 
     # ---------------------------------------------------------------- the end
 

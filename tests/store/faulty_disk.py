@@ -2,8 +2,7 @@
 
 What a program wrote is there for it to read at once. After `crash()` a file has what it had at its last
 `fdatasync`, plus whatever `keep` decides of the writes since, and a folder has the names that it had at its last
-`fsync_dir`, plus whatever `keep` decides of the renames, creations and removals since, in the order they were made
-(ext4's journal keeps them in order; so a prefix survives).
+`fsync_dir`, plus whatever `keep` decides of the renames, creations and removals since (POSIX promises no order).
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ class Inode:
 class Keep:
     """What a crash leaves of what was not synced. This one: nothing."""
 
-    def names(self, operations: int) -> int:
-        """How many of the folder operations since the last sync of the folder survive."""
-        return 0
+    def name(self) -> bool:
+        """Whether a folder operation since the last sync of the folder survives."""
+        return False
 
     def size(self, synced: int, written: int) -> int:
         """The length of a file of which more, or less, had been written than synced."""
@@ -47,8 +46,8 @@ class Keep:
 class Everything(Keep):
     """A killed process, not a lost power: the kernel still has it all."""
 
-    def names(self, operations: int) -> int:
-        return operations
+    def name(self) -> bool:
+        return True
 
     def size(self, synced: int, written: int) -> int:
         return written
@@ -119,7 +118,7 @@ class FaultyDisk(Disk):
     def __init__(self) -> None:
         self.names_now: dict[Path, Inode] = {}
         self.names_synced: dict[Path, Inode] = {}
-        self.journal: list[tuple[Path, Callable[[dict[Path, Inode]], object]]] = []
+        self.journal: list[Callable[[dict[Path, Inode]], object]] = []
         self.room: int | None = None  # bytes until the disk is full
         self.sync_fails = False
         self.refuses: Callable[[str], bool] = lambda name: False  # an operation that raises EIO
@@ -150,19 +149,33 @@ class FaultyDisk(Disk):
         """Power off, power on."""
         keep = keep or Keep()
         names = dict(self.names_synced)
-        for _, change in self.journal[: keep.names(len(self.journal))]:
-            change(names)
+        for change in self.journal:
+            if keep.name():
+                change(names)
         inodes = {id(inode): inode for inode in names.values()}
         for inode in inodes.values():
             _lose(inode, keep)
         self.names_now, self.names_synced, self.journal = dict(names), dict(names), []
         self.off, self.dies_at, self.operations, self.log = False, None, 0, []
 
+    def copy(self) -> FaultyDisk:
+        """Another disk with the same files, all of it synced."""
+        other = FaultyDisk()
+        for path, inode in self.names_now.items():
+            other.put(path, inode.data)
+        return other
+
+    def put(self, path: Path, data: Buffer) -> None:
+        """A file as somebody else left it, synced."""
+        inode = Inode()
+        inode.data, inode.synced = bytearray(data), bytes(data)
+        self.names_now[path] = self.names_synced[path] = inode
+
     # ---------------------------------------------------------------- Disk
 
-    def _change(self, path: Path, change: Callable[[dict[Path, Inode]], object]) -> None:
+    def _change(self, change: Callable[[dict[Path, Inode]], object]) -> None:
         change(self.names_now)
-        self.journal.append((path.parent, change))
+        self.journal.append(change)
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> FaultyFile:
         self.alive()
@@ -173,7 +186,7 @@ class FaultyDisk(Disk):
                 if self.room == 0:
                     raise OSError(errno.ENOSPC, "No space left on device", str(path))
                 made = inode = Inode()
-                self._change(path, lambda names: names.__setitem__(path, made))
+                self._change(lambda names: names.__setitem__(path, made))
             elif self.room is not None:
                 self.room += len(inode.data)
             inode.data.clear()
@@ -197,12 +210,12 @@ class FaultyDisk(Disk):
             if old in names:
                 names[new] = names.pop(old)
 
-        self._change(old, change)
+        self._change(change)
 
     def unlink(self, path: Path) -> None:
         if path in self.names_now:
             self.operation(f"unlink {path.name}")
-            self._change(path, lambda names: names.pop(path, None))
+            self._change(lambda names: names.pop(path, None))
 
     def fsync_dir(self, folder: Path) -> None:
         self.operation("fsync_dir")

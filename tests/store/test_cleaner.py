@@ -19,6 +19,7 @@ from krappy.errors import CorruptBatch, StorageError
 from krappy.store.cleaner import Candidate
 from krappy.store.disk import OS_DISK, Disk
 from krappy.store.log import Log
+from krappy.store.pool import Pool
 from krappy.topic_config import TopicConfig
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, Row, log_files, made, offsets, opened, rows
@@ -251,8 +252,10 @@ def test_a_verdict_too_few_is_an_error(tmp_path: Path) -> None:
     table.clean()
 
 
-def test_readers_and_writers_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("open_files", [1, 500])
+def test_readers_and_writers_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_files: int) -> None:
     """Readers that stand anywhere in the log while it is compacted over and over see ascending offsets, right rows."""
+    monkeypatch.setattr("krappy.store.segment.POOL", Pool(max_files=open_files))
     table = Table(tmp_path)
     table.fill(400, 20)
     everything = {row.offset: row for row in table.rows}
@@ -333,8 +336,8 @@ class Some(Keep):
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
 
-    def names(self, operations: int) -> int:
-        return self._chance.randint(0, operations)
+    def name(self) -> bool:
+        return self._chance.random() < 0.5
 
     def size(self, synced: int, written: int) -> int:
         return self._chance.randint(min(synced, written), max(synced, written))

@@ -86,52 +86,80 @@ def test_a_long_run_checkpoints_by_itself(monkeypatch: pytest.MonkeyPatch) -> No
 # ---------------------------------------------------------------- the tail
 
 
-def test_the_tail_truncated_at_every_byte(tmp_path: Path) -> None:
+FIRST = FOLDER / "00000000000000000000.log"
+
+
+def four_batches(*, closed: bool) -> tuple[FaultyDisk, bytes, int]:
+    """A disk with a log of four equal batches of three records; the bytes of its only segment; of one batch."""
+    disk = FaultyDisk()
+    log = filled(FOLDER, 4, config=ONE, disk=disk)
+    if closed:
+        log.close()
+    whole = disk.read_file(FIRST)
+    return disk.copy(), whole, len(whole) // 4
+
+
+def test_the_tail_truncated_at_every_byte() -> None:
+    source, whole, size = four_batches(closed=False)
+    for length in range(len(whole) + 1):
+        disk = source.copy()
+        disk.put(FIRST, whole[:length])
+        log = opened(FOLDER, ONE, disk)
+        assert offsets(rows(log)) == list(range(length // size * 3))
+        assert log.recovery.cut_bytes == length % size
+        assert log.recovery.cut_reason == ("torn" if length % size else "")
+        assert len(disk.read_file(FIRST)) == length - length % size
+        assert log.append([made(b"new")], 0, 1) == length // size * 3
+        log.close()
+        assert opened(FOLDER, ONE, disk).recovery.clean
+
+
+def test_the_tail_truncated_on_a_real_disk(tmp_path: Path) -> None:
     source = kill(filled(tmp_path / "source", 4, config=ONE))
     (file,) = log_files(source)
     whole = file.read_bytes()
     size = len(whole) // 4
-    for length in range(len(whole) + 1):
+    for length in (0, 1, 61, size - 1, size, size + 60, 3 * size + 1, 4 * size):
         folder = tmp_path / f"{length}"
         shutil.copytree(source, folder)
         (folder / file.name).write_bytes(whole[:length])
         log = opened(folder, ONE)
         assert offsets(rows(log)) == list(range(length // size * 3))
         assert log.recovery.cut_bytes == length % size
-        assert log.recovery.cut_reason == ("torn" if length % size else "")
         assert (folder / file.name).stat().st_size == length - length % size
         assert log.append([made(b"new")], 0, 1) == length // size * 3
         log.close()
         assert opened(folder, ONE).recovery.clean
 
 
-def test_a_bit_flipped_in_every_byte_of_the_tail(tmp_path: Path) -> None:
+def test_a_bit_flipped_in_every_byte_of_the_tail() -> None:
     """Behind the recovery point a wrong batch is cut, and what is behind it; if whole, that is kept aside."""
-    source = kill(filled(tmp_path / "source", 4, config=ONE))
-    (file,) = log_files(source)
-    whole = file.read_bytes()
-    size = len(whole) // 4
+    source, whole, size = four_batches(closed=False)
     for position in range(size, 2 * size):
-        folder = tmp_path / f"{position}"
-        shutil.copytree(source, folder)
-        data = bytearray(whole)
-        data[position] ^= 1 << position % 8
-        (folder / file.name).write_bytes(data)
-        log = opened(folder, ONE)
+        disk = source.copy()
+        data = flipped(whole, position)
+        disk.put(FIRST, data)
+        log = opened(FOLDER, ONE, disk)
         report = log.recovery
         if 12 <= position - size < 16:  # the leader epoch stands outside of the checksum (KIP-98)
             assert report.clean
             continue
         assert offsets(rows(log)) == [0, 1, 2]
         assert (report.cut_bytes, report.cut_position) == (3 * size, size)
-        assert report.cut_file.endswith(file.name)
+        assert report.cut_file == str(FIRST)
         assert report.cut_reason in ("checksum", "structure", "offsets", "torn")
-        assert str(report).startswith(f"{folder}: offsets 0 to 3")
-        assert f"{3 * size} bytes cut from" in str(report)
+        assert str(report).startswith(f"{FOLDER}: offsets 0 to 3")
+        assert f"{3 * size} bytes cut from {FIRST}" in str(report)
         for kept in report.set_aside:
-            assert Path(kept).read_bytes() == data[size:]
+            assert disk.read_file(Path(kept)) == data[size:]
         assert bool(report.set_aside) == (not 8 <= position - size < 12)  # a wrong length hides what follows
         assert log.append([made(b"new")], 0, 1) == 3
+
+
+def flipped(data: bytes, position: int) -> bytes:
+    changed = bytearray(data)
+    changed[position] ^= 1 << position % 8
+    return bytes(changed)
 
 
 @pytest.mark.parametrize(("length", "reason"), [(1, "torn"), (12, "zeros"), (61, "zeros"), (5000, "zeros")])
@@ -192,51 +220,37 @@ def test_a_cut_in_an_earlier_segment_takes_the_later_ones(tmp_path: Path) -> Non
 # ---------------------------------------------------------------- before the recovery point
 
 
-def test_a_bit_flipped_in_every_byte_of_what_was_checked(tmp_path: Path) -> None:
+def test_a_bit_flipped_in_every_byte_of_what_was_checked() -> None:
     """Never cut, never served: whoever reads there gets an error that names file and position."""
-    log = filled(tmp_path / "source", 4, config=ONE)
-    log.close()
-    source = log.folder
-    (file,) = log_files(source)
-    whole = file.read_bytes()
-    size = len(whole) // 4
+    source, whole, size = four_batches(closed=True)
     for position in range(size, 2 * size):
-        folder = tmp_path / f"{position}"
-        shutil.copytree(source, folder)
-        data = bytearray(whole)
-        data[position] ^= 1 << position % 8
-        (folder / file.name).write_bytes(data)
-        log = opened(folder, ONE)
+        disk = source.copy()
+        disk.put(FIRST, flipped(whole, position))
+        log = opened(FOLDER, ONE, disk)
         assert log.recovery.clean
         assert log.end_offset == 12
         if 12 <= position - size < 16:
             continue
         assert offsets(rows(log, limit=3)) == [0, 1, 2]
         for max_bytes in (1, 10_000):
+            assert batch.read_header(log.read(0, max_bytes)).base_offset == 0
             with pytest.raises(CorruptBatch) as caught:
                 log.read(3, max_bytes)
-            assert caught.value.details["file"] == str(folder / file.name)
-            assert caught.value.details["position"] == size
-            assert f"{folder / file.name} at position {size}" in str(caught.value)
+            assert caught.value.details == {"file": str(FIRST), "position": size}
+            assert f"{FIRST} at position {size}" in str(caught.value)
         with pytest.raises(CorruptBatch):
             rows(log)
         assert log.append([made(b"new")], 0, 1) == 12
         assert offsets(rows(log, 12)) == [12]
 
 
-def test_the_checked_part_truncated_at_every_byte(tmp_path: Path) -> None:
+def test_the_checked_part_truncated_at_every_byte() -> None:
     """The disk lost what it had promised: the log goes on behind it, no offset is given twice, and it is told."""
-    log = filled(tmp_path / "source", 4, config=ONE)
-    log.close()
-    source = log.folder
-    (file,) = log_files(source)
-    whole = file.read_bytes()
-    size = len(whole) // 4
+    source, whole, size = four_batches(closed=True)
     for length in range(len(whole)):
-        folder = tmp_path / f"{length}"
-        shutil.copytree(source, folder)
-        (folder / file.name).write_bytes(whole[:length])
-        log = opened(folder, ONE)
+        disk = source.copy()
+        disk.put(FIRST, whole[:length])
+        log = opened(FOLDER, ONE, disk)
         kept = length // size * 3
         assert log.recovery.lost_offsets == 12 - kept
         assert f"{12 - kept} OFFSETS LOST" in str(log.recovery)
@@ -246,7 +260,7 @@ def test_the_checked_part_truncated_at_every_byte(tmp_path: Path) -> None:
         assert log.append([made(b"new")], 0, 1) == 12
         assert offsets(rows(log)) == [*range(kept), 12]
         log.close()
-        log = opened(folder, ONE)
+        log = opened(FOLDER, ONE, disk)
         assert log.recovery.clean
         assert offsets(rows(log)) == [*range(kept), 12]
 
@@ -328,22 +342,19 @@ def test_without_a_checkpoint(tmp_path: Path) -> None:
     assert opened(tmp_path).recovery.clean
 
 
-def test_a_damaged_checkpoint_is_none(tmp_path: Path) -> None:
-    log = filled(tmp_path / "source", 10)
-    log.close()
-    whole = (log.folder / "checkpoint").read_bytes()
+def test_a_damaged_checkpoint_is_none() -> None:
+    source, *_ = four_batches(closed=True)
+    whole = source.read_file(FOLDER / "checkpoint")
     damaged = [whole[:length] for length in range(len(whole))]
-    for position in range(len(whole)):
-        flipped = bytearray(whole)
-        flipped[position] ^= 1 << position % 8
-        damaged.append(bytes(flipped))
-    damaged += [b"\0" * len(whole), random.Random(2).randbytes(200), whole + b"x"]
-    for number, data in enumerate(damaged):
-        (log.folder / "checkpoint").write_bytes(data)
-        again = opened(log.folder)
-        assert again.recovery.notes[0].startswith("the checkpoint was damaged"), number
-        assert offsets(rows(again)) == list(range(30))
-        assert not again.recovery.damage
+    damaged += [flipped(whole, position) for position in range(len(whole))]
+    damaged += [bytes(len(whole)), random.Random(2).randbytes(200), whole + b"x"]
+    for data in damaged:
+        disk = source.copy()
+        disk.put(FOLDER / "checkpoint", data)
+        log = opened(FOLDER, ONE, disk)
+        assert log.recovery.notes[0].startswith("the checkpoint was damaged")
+        assert offsets(rows(log)) == list(range(12))
+        assert not log.recovery.damage
 
 
 def test_damage_in_an_older_segment_without_a_checkpoint_is_reported_not_cut(tmp_path: Path) -> None:
