@@ -16,7 +16,6 @@ from krappy.errors import CorruptBatch
 from krappy.types import Headers
 from krappy.varint import decode, decode_raw, delta_of
 
-_LEAST = 7  # bytes of the smallest record
 _I64 = 2**63
 _CALM = 2**62  # a base timestamp below this and a delta of few bytes cannot pass 64 bits
 _FIRST_CHUNK = 16  # records to read one by one before the next search for a run; doubled each time
@@ -76,12 +75,10 @@ class _Reader:
 
     def read(self) -> None:
         buf = self.buf
-        _check_room(buf, self.position, self.count)
-        calm = -_CALM < self.base < _CALM
         chunk = _FIRST_CHUNK
         try:
             while (left := self.count - len(self.keys)) > 0:
-                run = record_runs.find(buf, self.position, left) if calm else None
+                run = record_runs.find(buf, self.position, left)
                 if run is not None:
                     self._take(run)
                     chunk = _FIRST_CHUNK
@@ -93,12 +90,12 @@ class _Reader:
         _check_end(buf, self.position)
         if self.next_delta > self.last_delta + 1:
             raise CorruptBatch(f"offset delta {self.next_delta - 1}, the last is {self.last_delta}")
-        if not calm and self.times and not -_I64 <= min(self.times) <= max(self.times) < _I64:
+        if not -_CALM < self.base < _CALM and self.times and not -_I64 <= min(self.times) <= max(self.times) < _I64:
             raise CorruptBatch("a timestamp out of range")
 
     def _take(self, run: record_runs.Run) -> None:
         """A whole run."""
-        if run.delta < self.next_delta or (self.dense and run.delta != self.next_delta):
+        if run.delta < self.next_delta:
             raise CorruptBatch(f"offset delta {run.delta} where {self.next_delta} was next")
         raws, keys, values = record_runs.cut(self.buf, self.position, run)
         self.keys += keys
@@ -159,7 +156,7 @@ class _Reader:
                 else:
                     raw, position = decode_raw(buf, position - 1)
             if raw != expected:
-                if dense or raw & 1 or raw < expected:
+                if raw & 1 or raw < expected:
                     raise CorruptBatch(f"offset delta {raw >> 1 ^ -(raw & 1)} where {expected >> 1} was next")
                 expected = raw
             expected += 2
@@ -211,12 +208,6 @@ class _Reader:
         self.next_delta = expected >> 1
 
 
-def _check_room(buf: bytes, position: int, count: int) -> None:
-    """Before anything is kept for them."""
-    if count * _LEAST > len(buf) - position:
-        raise CorruptBatch(f"{count} records in {len(buf) - position} bytes")
-
-
 def _check_end(buf: bytes, position: int) -> None:
     if position != len(buf):
         raise CorruptBatch(f"the records end at byte {position} of {len(buf)}")
@@ -266,7 +257,6 @@ def validate(buf: bytes, position: int, count: int, base: int) -> None:
     if not -_CALM < base < _CALM:
         read(buf, position, count, 0, count - 1, base, False)
         return
-    _check_room(buf, position, count)
     done = 0
     chunk = _FIRST_CHUNK
     try:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from krappy.varint import decode
 
 SHORTEST = 8  # records that repay the search
+_LONGEST = 1024  # records that one search looks at, lest many short runs cost the square of their number
 _BLOCK = 16  # records that one unpacking takes
 _LOW, _HIGH = bytes(range(128)), bytes(range(128, 256))
 
@@ -51,7 +52,7 @@ def find(buf: bytes, position: int, count: int) -> Run | None:
         return None
     length, at = decode(buf, position)
     size = at - position + length
-    count = min(count, (len(buf) - position) // size if length > 0 else 0)
+    count = min(count, _LONGEST, (len(buf) - position) // size if length > 0 else 0)
     if count < SHORTEST or buf[position] != buf[position + size] or buf[position] != buf[position + 2 * size]:
         return None
     time_at = at + 1

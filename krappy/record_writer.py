@@ -67,14 +67,25 @@ def _one_length(column: Sequence[bytes | None] | None) -> int | None:
 
 
 @lru_cache(maxsize=64)
-def _heads(key_length: int, value_length: int, first: int) -> list[bytes]:
-    """What stands between the values of _CHUNK records: a header count, then all up to the key of index `first`, …"""
-    key, value = encoded(key_length), encoded(value_length)
-    rest = 3 + len(key) + max(key_length, 0) + len(value) + max(value_length, 0)
-    heads = []
-    for index in range(first, first + _CHUNK):
-        delta = encoded(index)
-        heads.append(b"\0" + encoded(rest + len(delta)) + b"\0\0" + delta + key)
+def _kept_heads(key_length: int, value_length: int, first: int) -> list[bytes]:
+    return []
+
+
+def _heads(key_length: int, value_length: int, first: int, count: int) -> list[bytes]:
+    """At least `count` heads, at most _CHUNK, of the records from index `first` on.
+
+    A head is what stands between two values: a header count, then all up to the key. They are made as they are
+    asked for, and kept. Two threads may do so at once: what they put at an index is the same.
+    """
+    heads = _kept_heads(key_length, value_length, first)
+    made = len(heads)
+    if made < count:
+        key, value = encoded(key_length), encoded(value_length)
+        rest = 3 + len(key) + max(key_length, 0) + len(value) + max(value_length, 0)
+        more = []
+        for delta in map(encoded, range(first + made, first + count)):
+            more.append(b"\0" + encoded(rest + len(delta)) + b"\0\0" + delta + key)
+        heads[made:count] = more
     return heads
 
 
@@ -84,7 +95,7 @@ def _write_uniform(
     count = len(values)
     heads: list[bytes] = []
     for first in range(0, count, _CHUNK):
-        heads += _heads(key_length, value_length, first)
+        heads += _heads(key_length, value_length, first, min(_CHUNK, count - first))
     columns: list[Sequence[bytes | None]] = [heads[:count] if len(heads) > count else heads]
     if key_length > 0 and keys is not None:
         columns.append(keys)

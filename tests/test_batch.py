@@ -738,6 +738,21 @@ def test_varints(number: int) -> None:
             varint.decode(raw[:size], 0, 10)
 
 
+@pytest.mark.parametrize(
+    ("raw", "widest"),
+    [
+        (b"\x80\x80\x80\x80\x10", 5),  # 33 bits
+        (b"\xff\xff\xff\xff\x7f", 5),
+        (b"\x80\x80\x80\x80\x80\x00", 5),
+        (b"\x80" * 9 + b"\2", 10),  # 65 bits
+        (b"\x80" * 10 + b"\0", 10),
+    ],
+)
+def test_varints_that_do_not_fit(raw: bytes, widest: int) -> None:
+    with pytest.raises(CorruptBatch):
+        varint.decode(raw, 0, widest)
+
+
 def test_columns_have_the_length_of_their_records() -> None:
     assert len(Columns(range(3), [1, 2, 3], [None] * 3, [None] * 3, None)) == 3
     assert record_reader.Columns is Columns
