@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from krappy.broker.groups import GroupCoordinator
 from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
 from krappy.config import ServerConfig
-from krappy.errors import KrappyError, ShuttingDown, UnknownPartition, UnknownTopic
+from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownPartition, UnknownTopic
 from krappy.store.catalog import Catalog, text_id
 from krappy.store.catalog import Topic as StoredTopic
 from krappy.store.groups import GroupStore
@@ -98,6 +99,9 @@ class Broker:
         self._admin = trio.Lock()  # one change of the catalog at a time
         self._sync_waiters: list[Later[None]] = []
         self._syncing = False
+        self._housekeeping = trio.CancelScope()
+        self._house_kept = trio.Event()
+        self._house_kept.set()
 
     # --- services to its parts
 
@@ -187,7 +191,10 @@ class Broker:
         self.catalog = Catalog(self.meta)
         self.views = Views(data / "views", self.config.view_cache_bytes, self.config.view_memtable_bytes)
         for dead in self.catalog.deleting():
-            await self._finish_delete(dead)
+            try:
+                await self._finish_delete(dead)
+            except KrappyError as error:  # it stays on the list; the others are served all the same
+                self.report("deletion_unfinished", topic=dead.name, error=str(error))
         for stored in self.catalog.list():
             topic = Topic(stored, [])
             self.topics[stored.name] = topic
@@ -198,7 +205,15 @@ class Broker:
         for topic in self.topics.values():
             for partition in topic.partitions:
                 partition.applier.start()
-        self.spawn(Housekeeper(self).run)
+        self._house_kept = trio.Event()
+        self.spawn(self._keep_house)
+
+    async def _keep_house(self) -> None:
+        try:
+            with self._housekeeping:
+                await Housekeeper(self).run()
+        finally:
+            self._house_kept.set()
 
     async def _open_partition(self, topic: Topic, index: int, number: int) -> Partition:
         folder = self._folder(topic.name, index)
@@ -218,6 +233,12 @@ class Broker:
 
     async def _close(self) -> None:
         self.begin_stop()
+        self._housekeeping.cancel()
+        await self._house_kept.wait()  # it may be flushing or cleaning what is about to be closed
+        async with self._admin:  # and so may a deletion
+            await self._close_all()
+
+    async def _close_all(self) -> None:
         if hasattr(self, "groups"):
             await self.groups.close()
         for topic in self.topics.values():
@@ -225,13 +246,17 @@ class Broker:
                 partition.appender.close()
         for topic in self.topics.values():
             for partition in topic.partitions:
-                try:
-                    await partition.close()
-                except KrappyError as error:
-                    self.report("close_failed", partition=str(partition), error=str(error))
+                await self._attempt(str(partition), partition.close())
         for part in ("views", "meta"):
             if hasattr(self, part):
-                await trio.to_thread.run_sync(getattr(self, part).close)
+                await self._attempt(part, self._in_thread(getattr(self, part).close))
+
+    async def _attempt(self, part: str, closing: Awaitable[Any]) -> None:
+        """What can't be left clean is made good on the next open; the rest is closed all the same."""
+        try:
+            await closing
+        except KrappyError as error:
+            self.report("close_failed", part=part, error=str(error))
 
     # --- topics
 
@@ -259,6 +284,8 @@ class Broker:
             self._taking()
             if if_absent and name in self.topics:
                 return self.topics[name], False
+            for dead in [dead for dead in self.catalog.deleting() if dead.name == name]:
+                await self._finish_delete(dead)  # it failed half-way, and left folders where the new ones go
             stored = await self._in_thread(lambda: self.catalog.create(name, partitions, config))
             topic = Topic(stored, [])
             try:
@@ -314,8 +341,7 @@ class Broker:
         for number in stored.numbers:
             self.views.drop(number)
         for index in range(len(stored.numbers)):
-            folder = self._folder(stored.name, index)
-            await self._in_thread(lambda folder=folder: shutil.rmtree(folder, ignore_errors=True))  # type: ignore[misc]
+            await self._in_thread(partial(_remove, self._folder(stored.name, index)))
         await self._in_thread(self.views.flush)
         await self._in_thread(lambda: self.catalog.forget(stored))
 
@@ -375,3 +401,12 @@ class Broker:
     def _taking(self) -> None:
         if self.stopped:
             raise ShuttingDown("the broker is shutting down")
+
+
+def _remove(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageError(f"{folder} can't be removed: {error}") from error

@@ -54,6 +54,8 @@ class Housekeeper:
                         await self.tend(partition)
                 except KrappyError as error:
                     self._broker.report("housekeeping_failed", partition=str(partition), error=str(error))
+                except Exception:  # a mistake of ours, which must not end housekeeping for all the others
+                    self._broker.report("internal_error", task=f"housekeeping of {partition}", exc_info=True)
                 await trio.lowlevel.checkpoint()
 
     async def tend(self, partition: Partition) -> None:

@@ -241,14 +241,19 @@ class Partition:
         self.applier.start()
 
     async def close(self, error: KrappyError | None = None) -> None:
-        """Ends it: what waits to be written is written, the view catches up, files are left clean."""
+        """Ends it: what waits to be written is written, the view catches up, files are left clean.
+
+        With an `error`, which everybody gets from now on, the files are left to `destroy`: a full disk, where nothing
+        can be left clean, must not keep a topic from being deleted.
+        """
         self.appender.close(error)
         await self.appender.idle.wait()
         await self.applier.idle.wait()
         if error is not None:
             self.gone = error
             self.moved.fire()
-        elif self.config.view and self.applier.failed is None:
+            return
+        if self.config.view and self.applier.failed is None:
             self.applier.persist()
         await trio.to_thread.run_sync(self.log.close, limiter=self.disk_limiter)
 
