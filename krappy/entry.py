@@ -109,26 +109,28 @@ def pack_columns(
     """The latest entry of each key among the records `start <= index < stop` of these columns.
 
     Records without a key are left out. `headers` None: no record has any. This is what the view costs for every
-    event, so the usual case (keys and values present, no headers, no key twice) is one comprehension.
+    event, so the usual case (keys and values present, no headers) is one comprehension.
     """
     if stop is None:
         stop = len(keys)
-    whole = start == 0 and stop == len(keys)
-    some = keys if whole else keys[start:stop]
-    latest = dict(zip(some, range(start, stop), strict=True))
-    if headers is None and len(latest) == stop - start and None not in latest:
-        if not whole:
-            offsets, timestamps, values = offsets[start:stop], timestamps[start:stop], values[start:stop]
-        if None not in values:
-            columns: Any = zip(some, offsets, timestamps, values, strict=True)
-            return {
-                key: _PACK[len(value)](_START, offset, _INT64, timestamp, _BIN | len(value), value, NIL)
-                for key, offset, timestamp, value in columns
-            }
-        indexes: Any = enumerate(some)
-    else:
+    if (start, stop) != (0, len(keys)):
+        offsets, timestamps, keys, values = (
+            offsets[start:stop],
+            timestamps[start:stop],
+            keys[start:stop],
+            values[start:stop],
+        )
+        headers = headers[start:stop] if headers is not None else None
+    latest: dict[Any, int] = dict(zip(keys, range(stop - start), strict=True))
+    rows: Any = zip(keys, offsets, timestamps, values, strict=True)
+    if len(latest) < len(keys) or None in latest:
         latest.pop(None, None)
-        indexes = ((index, key) for key, index in latest.items())
-    if headers is None:
-        return {key: pack_entry(offsets[index], timestamps[index], values[index]) for index, key in indexes}
-    return {key: pack_entry(offsets[index], timestamps[index], values[index], headers[index]) for index, key in indexes}
+        rows = [(key, offsets[at], timestamps[at], values[at]) for key, at in latest.items()]
+    if headers is not None:
+        return {key: pack_entry(offsets[at], timestamps[at], values[at], headers[at]) for key, at in latest.items()}
+    if None in values:
+        return {key: pack_entry(offset, timestamp, value) for key, offset, timestamp, value in rows}
+    return {
+        key: _PACK[len(value)](_START, offset, _INT64, timestamp, _BIN | len(value), value, NIL)
+        for key, offset, timestamp, value in rows
+    }
