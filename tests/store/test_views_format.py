@@ -1,0 +1,43 @@
+"""VIEWS.md against the database: its example, byte by byte, and its table of the catalog's keys."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from krappy.entry import pack_entry
+from krappy.store import catalog, groups, rocks
+from krappy.store.meta import Meta
+from krappy.store.views import Views
+
+DOCUMENT = (Path(__file__).parent.parent.parent / "store" / "VIEWS.md").read_text()
+
+
+def test_the_example_is_what_is_stored(tmp_path: Path) -> None:
+    lines = re.findall(r"^    (key|value) +([0-9a-f ]+)$", DOCUMENT, re.MULTILINE)
+    found = [bytes.fromhex(text) for _, text in lines]
+    documented = dict(zip(found[::2], found[1::2], strict=True))
+    assert len(documented) == 2
+    views = Views(tmp_path / "views")
+    views.apply(7, {b"u1": pack_entry(258, 1_700_000_000_000, b"Ada")}, 259)
+    views.close()
+    db = rocks.open_db(tmp_path / "views", cache_bytes=1 << 20, memtable_bytes=1 << 20)
+    assert dict(db.items()) == documented
+    db.close()
+
+
+def test_the_keys_of_the_catalog_are_in_the_table(tmp_path: Path) -> None:
+    meta = Meta(tmp_path / "meta")
+    made = catalog.Catalog(meta)
+    made.create("a", 1)
+    made.create("b", 1)
+    made.delete("b")
+    made.next_producer_id()
+    groups.GroupStore(meta).put("g", b"", {("t", 0): b""})
+    keys = [key for key, _ in meta.items(b"")]
+    meta.close()
+    documented = [text.encode() for text in re.findall(r"^\| `([a-z]/[a-z-]*)`", DOCUMENT, re.MULTILINE)]
+    assert len(documented) == 7
+    for prefix in documented:
+        assert sum(key.startswith(prefix) for key in keys) == 1, prefix
+    assert len(keys) == 7
