@@ -54,7 +54,7 @@ LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
 MAX_I64 = 2**63 - 1
-RECORD_COST = 64  # bytes that a record without key and value takes once it is read, about
+RECORD_COST = 64  # bytes that a record or a header takes once it is read, about, beside what it holds
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _STAMP = struct.Struct(">qii")
@@ -271,30 +271,32 @@ def _records(batch: Buffer, limit: int) -> tuple[BatchHeader, bytes, int]:
 def decode(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> Columns:
     """The records of one whole batch, offsets absolute.
 
-    `limit`: bytes that the records of a compressed batch may grow to, and that any batch's records may take in memory
-    at RECORD_COST each. Raises CorruptBatch for any malformed structure, UnsupportedCompression for an unknown codec.
-    The checksum is `check`'s part.
+    `limit`: bytes that a compressed batch may grow to, and that the records, and the headers, of any batch may take in
+    memory at RECORD_COST each. Raises CorruptBatch for any malformed structure, UnsupportedCompression for an unknown
+    codec. The checksum is `check`'s part.
     """
-    return _read(*_records(batch, limit))
+    return _read(*_records(batch, limit), limit)
 
 
-def _read(header: BatchHeader, buf: bytes, position: int) -> Columns:
+def _read(header: BatchHeader, buf: bytes, position: int, limit: int) -> Columns:
     one_time = header.attributes & LOG_APPEND_TIME != 0
     time = header.max_timestamp if one_time else header.base_timestamp
-    return record_reader.read(buf, position, header.count, header.base_offset, header.last_offset_delta, time, one_time)
+    return record_reader.read(
+        buf, position, header.count, header.base_offset, header.last_offset_delta, time, one_time, limit // RECORD_COST
+    )
 
 
 def validate(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> None:
     """Raises exactly what `decode` would, without building its columns."""
-    _validate(*_records(batch, limit))
+    _validate(*_records(batch, limit), limit)
 
 
-def _validate(header: BatchHeader, buf: bytes, position: int) -> None:
+def _validate(header: BatchHeader, buf: bytes, position: int, limit: int) -> None:
     if header.count == header.last_offset_delta + 1:
         base_time = 0 if header.attributes & LOG_APPEND_TIME else header.base_timestamp
-        record_reader.validate(buf, position, header.count, base_time)
+        record_reader.validate(buf, position, header.count, base_time, limit // RECORD_COST)
     else:  # not as producers send them
-        _read(header, buf, position)
+        _read(header, buf, position, limit)
 
 
 def offsets(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> Sequence[int]:
@@ -317,10 +319,10 @@ def keep(batch: Buffer, offsets: Container[int], *, limit: int = DEFAULT_LIMIT) 
     """
     header, buf, position = _records(batch, limit)
     if header.dense:
-        _validate(header, buf, position)
+        _validate(header, buf, position, limit)
         here: Sequence[int] = range(header.base_offset, header.base_offset + header.count)
     else:
-        here = _read(header, buf, position).offsets
+        here = _read(header, buf, position, limit).offsets
     kept = [offset in offsets for offset in here]
     count = sum(kept)
     if count == header.count:

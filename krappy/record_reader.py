@@ -42,9 +42,13 @@ def read(
     last_delta: int,
     time: int,
     one_time: bool,
+    most_headers: int,
 ) -> Columns:
-    """All records from `position` to the end of `buf`. `time`: the base, or with `one_time` that of all records."""
-    reader = _Reader(buf, position, count, base_offset, last_delta, 0 if one_time else time)
+    """All records from `position` to the end of `buf`.
+
+    `time`: the base, or with `one_time` that of all records. `most_headers`: that all of them may have together.
+    """
+    reader = _Reader(buf, position, count, base_offset, last_delta, 0 if one_time else time, most_headers)
     reader.read()
     return Columns(
         reader.offsets or range(base_offset, base_offset + count),
@@ -58,7 +62,9 @@ def read(
 class _Reader:
     """The columns of one batch as they fill up."""
 
-    def __init__(self, buf: bytes, position: int, count: int, base_offset: int, last_delta: int, base: int) -> None:
+    def __init__(
+        self, buf: bytes, position: int, count: int, base_offset: int, last_delta: int, base: int, most_headers: int
+    ) -> None:
         self.buf = buf
         self.position = position
         self.count = count
@@ -72,6 +78,7 @@ class _Reader:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.headers: dict[int, Headers] = {}  # by index
+        self.header_room = most_headers
 
     def read(self) -> None:
         buf = self.buf
@@ -197,9 +204,10 @@ class _Reader:
                 values.append(buf[position:end])
                 position = end
             if buf[position]:
-                found, position = _read_headers(buf, position)
+                found, position = _read_headers(buf, position, self.header_room)
                 if found:
                     self.headers[len(values) - 1] = found
+                    self.header_room -= len(found)
             else:
                 position += 1
             if (position - start) << 1 != size:
@@ -213,8 +221,8 @@ def _check_end(buf: bytes, position: int) -> None:
         raise CorruptBatch(f"the records end at byte {position} of {len(buf)}")
 
 
-def _read_headers(buf: bytes, position: int) -> tuple[Headers, int]:
-    """The headers whose count stands at `position`, and the position after them.
+def _read_headers(buf: bytes, position: int, most: int) -> tuple[Headers, int]:
+    """The headers whose count stands at `position`, `most` at the most, and the position after them.
 
     Names are decoded as Java does it: bytes that are not UTF-8 become U+FFFD.
     """
@@ -224,6 +232,8 @@ def _read_headers(buf: bytes, position: int) -> tuple[Headers, int]:
         count, position = decode_raw(buf, position - 1)
     if count & 1:
         raise CorruptBatch("a negative number of headers")
+    if count >> 1 > most:  # one takes 2 bytes here, and far more once it is read
+        raise CorruptBatch(f"{count >> 1} headers where the limit allows {most}")
     found: list[tuple[str, bytes | None]] = []
     for _ in range(count >> 1):
         raw = buf[position]
@@ -252,10 +262,10 @@ def _read_headers(buf: bytes, position: int) -> tuple[Headers, int]:
     return tuple(found), position
 
 
-def validate(buf: bytes, position: int, count: int, base: int) -> None:
+def validate(buf: bytes, position: int, count: int, base: int, most_headers: int) -> None:
     """Raises CorruptBatch for whatever `read` refuses in a dense batch. `base`: the base timestamp."""
     if not -_CALM < base < _CALM:
-        read(buf, position, count, 0, count - 1, base, False)
+        read(buf, position, count, 0, count - 1, base, False, most_headers)
         return
     done = 0
     chunk = _FIRST_CHUNK
@@ -270,7 +280,7 @@ def validate(buf: bytes, position: int, count: int, base: int) -> None:
                 chunk = _FIRST_CHUNK
             else:
                 some = min(chunk, count - done)
-                position = _validate_steps(buf, position, done, some, base)
+                position, most_headers = _validate_steps(buf, position, done, some, base, most_headers)
                 done += some
                 chunk *= 2
     except IndexError:
@@ -278,8 +288,11 @@ def validate(buf: bytes, position: int, count: int, base: int) -> None:
     _check_end(buf, position)
 
 
-def _validate_steps(buf: bytes, position: int, first: int, count: int, base: int) -> int:
-    """As `_Reader._step`, for records `first` and on of a dense batch, keeping nothing."""
+def _validate_steps(buf: bytes, position: int, first: int, count: int, base: int, most_headers: int) -> tuple[int, int]:
+    """As `_Reader._step`, for records `first` and on of a dense batch, keeping nothing.
+
+    The position after them, and how many headers the rest may have.
+    """
     for expected in range(2 * first, 2 * (first + count), 2):
         size = buf[position]
         position += 1
@@ -343,12 +356,13 @@ def _validate_steps(buf: bytes, position: int, first: int, count: int, base: int
         else:
             position += raw >> 1
         if buf[position]:
-            _, position = _read_headers(buf, position)
+            found, position = _read_headers(buf, position, most_headers)
+            most_headers -= len(found)
         else:
             position += 1
         if (position - start) << 1 != size:
             raise CorruptBatch("a record whose length does not match its fields")
-    return position
+    return position, most_headers
 
 
 def bounds(buf: bytes, position: int, count: int) -> list[int]:

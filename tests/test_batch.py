@@ -690,6 +690,18 @@ def test_limits(codec: int) -> None:
             function(many, limit=100_000)
 
 
+@pytest.mark.parametrize("codec", range(5))
+def test_limits_of_headers(codec: int) -> None:
+    header = ("", None)
+    in_one = encode(None, [b"v"], timestamps=NOW, headers=[(header,) * 2000], codec=codec)
+    in_many = encode(None, [b"v"] * 100, timestamps=NOW, headers=[(header,) * 20] * 100, codec=codec)
+    for raw in (in_one, in_many):
+        for function in (decode, validate):
+            function(raw, limit=2000 * batch.RECORD_COST)
+            with pytest.raises(CorruptBatch):
+                function(raw, limit=1999 * batch.RECORD_COST)
+
+
 def test_columns_that_do_not_fit_together() -> None:
     cases: list[dict[str, Any]] = [
         {"keys": [b"k"], "values": [b"v", b"w"], "timestamps": NOW},
