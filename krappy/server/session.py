@@ -65,7 +65,7 @@ class Session:
 
     def find(self, handle: int, kind: type[T]) -> T:
         found = self.handles.get(handle)
-        if isinstance(found, kind):
+        if found is not None and isinstance(found, kind):  # None is an `object`, which is what some ask for
             return found
         what = "is not registered on this connection" if found is None else f"is no {kind.__name__}"
         raise UnknownHandle(f"handle {handle} {what}", handle=handle)
