@@ -36,6 +36,7 @@ from krappy.topic_config import TopicConfig
 from krappy.types import Span
 
 T = TypeVar("T")
+MAX_HELD = 32  # files that wait for a sync and are kept open for it
 CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that a crash leaves to be read again
 
 
@@ -60,7 +61,8 @@ class Log:
         self._syncing = Lock()  # held during fdatasync: the second of two syncs waits for the first
         self._cleaning = Lock()  # held while segments are rewritten
         self._shaping = Lock()  # held while segments are taken away or replaced, and the checkpoint with them
-        self._dirty: dict[File, None] = dict.fromkeys(found.touched)
+        self._dirty: dict[Path, File | None] = {}  # what was written since the last sync; None: no longer held open
+        self._mark(found.touched)
         self._folder_dirty = not found.report.clean
         self._unsaved = 0  # bytes appended since the checkpoint
         self._broken = ""  # why nothing may be appended any more
@@ -184,14 +186,25 @@ class Log:
     def _publish(self, run: Run, now_ms: int) -> None:
         segment = run.segment
         if segment is not self._active:
-            self._dirty[self._active.file] = None
-            self._dirty.update(dict.fromkeys(self._active.seal()))
+            self._mark([self._active.file])
+            self._mark(self._active.seal())
             self._folder_dirty = True
             self._active = segment
             self._segments = self._segments.plus(segment)
         run.publish(self.producers, now_ms)
-        self._dirty[segment.file] = None
+        self._dirty[segment.file.path] = segment.file
         self._unsaved += run.end - run.start
+
+    def _mark(self, files: Sequence[File]) -> None:
+        """These need a sync. A log that is never synced must not hold all its files open for that."""
+        if len(self._dirty) > MAX_HELD:
+            self._dirty = dict.fromkeys(self._dirty)
+        for file in files:
+            self._dirty[file.path] = file
+
+    def _sync_file(self, path: Path, file: File | None) -> None:
+        with suppress(FileNotFoundError):  # retention or the cleaner had no more use for it
+            (file or self._disk.open(path, write=True)).fdatasync()
 
     def roll(self) -> None:
         """Closes the active segment and starts the next, unless it is empty. Raises StorageError."""
@@ -221,8 +234,8 @@ class Log:
                 end, dirty, folder = self.end_offset, self._dirty, self._folder_dirty
                 self._dirty, self._folder_dirty = {}, False
             try:
-                for file in dirty:
-                    file.fdatasync()
+                for path, file in dirty.items():
+                    self._sync_file(path, file)
                 if folder:
                     self._disk.fsync_dir(self.folder)
             except OSError as error:
@@ -252,8 +265,7 @@ class Log:
                 indexer = active.indexer
                 assert indexer is not None
                 closed = self._segments.closed
-                for file in active.flush_indexes():
-                    self._dirty[file] = None
+                self._mark(active.flush_indexes())
                 state = Checkpoint(
                     recovery=end,
                     segment=active.base_offset,

@@ -1,0 +1,73 @@
+"""The checkpoint file: whole or none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from krappy.core.retention import SegmentInfo
+from krappy.store import checkpoint as checkpoints
+from krappy.store.checkpoint import BadCheckpoint, Checkpoint
+from krappy.store.disk import OS_DISK
+from tests.store.logs import filled
+
+OFFSET = st.integers(0, 2**63 - 1)
+CHECKPOINTS = st.builds(
+    Checkpoint,
+    *[OFFSET] * (len(Checkpoint._fields) - 2),
+    closed=st.lists(st.builds(SegmentInfo, OFFSET, OFFSET, OFFSET, st.integers(-1, 2**62), OFFSET)).map(tuple),
+    producers=st.binary(),
+)
+
+
+@given(CHECKPOINTS)
+def test_what_is_packed_is_unpacked(checkpoint: Checkpoint) -> None:
+    assert Checkpoint.unpack(checkpoint.pack()) == checkpoint
+
+
+@given(CHECKPOINTS, st.data())
+def test_any_damage_is_seen(checkpoint: Checkpoint, data: st.DataObject) -> None:
+    packed = checkpoint.pack()
+    position = data.draw(st.integers(0, len(packed) - 1))
+    wrong = data.draw(st.integers(1, 255))
+    changed = bytearray(packed)
+    changed[position] ^= wrong
+    for damaged in (bytes(changed), packed[:position], packed + bytes([wrong])):
+        with pytest.raises(BadCheckpoint):
+            Checkpoint.unpack(damaged)
+
+
+@given(st.binary(max_size=100))
+def test_garbage_is_a_bad_checkpoint(data: bytes) -> None:
+    with pytest.raises(BadCheckpoint):
+        Checkpoint.unpack(data)
+
+
+def test_one_of_another_version_is_a_bad_checkpoint() -> None:
+    import zlib
+
+    contents: list[object] = [{}, [], 5, {"closed": [[1]], "producers": b""}, {"closed": 7, "producers": b""}]
+    for content in contents:
+        body = msgpack.packb(content)
+        head = b"KRAPPYC1" + zlib.crc32(body).to_bytes(4, "big") + len(body).to_bytes(4, "big")
+        with pytest.raises(BadCheckpoint):
+            Checkpoint.unpack(head + body)
+
+
+def test_on_disk(tmp_path: Path) -> None:
+    log = filled(tmp_path, 40)
+    log.close()
+    found = checkpoints.load(OS_DISK, tmp_path)
+    active = log.segments[-1]
+    assert found.recovery == 120
+    assert (found.segment, found.position, found.created_ms) == (active.base_offset, active.size, active.created_ms)
+    assert (found.max_timestamp, found.max_timestamp_offset) == (1119, 119 - active.base_offset)
+    assert found.closed == log.segments[:-1]
+    assert (found.start, found.clean, found.sparse) == (0, 0, 0)
+    assert found.entries * 8 == (tmp_path / f"{active.base_offset:020d}.index").stat().st_size
+    assert found.time_entries * 12 == (tmp_path / f"{active.base_offset:020d}.timeindex").stat().st_size
+    assert not (tmp_path / "checkpoint.tmp").exists()

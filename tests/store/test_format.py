@@ -1,0 +1,81 @@
+"""FORMAT.md against what is written, and our files against other people's readers."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+from aiokafka.record.memory_records import MemoryRecords
+
+import krappy.store
+from krappy.store import format as constants
+from krappy.store.checkpoint import Checkpoint
+from krappy.store.index import OffsetIndex, TimeIndex
+from tests.store.logs import filled, log_files, made, opened, rows
+from tests.store.test_cleaner import Table
+
+DOCUMENT = Path(krappy.store.__file__ or "").with_name("FORMAT.md").read_text("utf-8")
+
+
+def test_the_names_in_the_document() -> None:
+    assert constants.file_name(4711, constants.LOG) in DOCUMENT
+    assert constants.base_offset("00000000000000004711.log", ".log") == 4711
+    for name in ("4711.log", "00000000000000004711.index", "0000000000000000471x.log", "x00000000000000004711.log"):
+        assert constants.base_offset(name, ".log") is None
+    for suffix in (*constants.SUFFIXES, constants.CLEANED, constants.SWAP, constants.SET_ASIDE, constants.TEMPORARY):
+        assert suffix in DOCUMENT
+
+
+def test_the_examples_in_the_document() -> None:
+    examples = [bytes.fromhex(found) for found in re.findall(r"`((?:[0-9a-f]{2} +){7,}[0-9a-f]{2})`", DOCUMENT)]
+    offsets, times = OffsetIndex(), TimeIndex()
+    offsets.append(130 - 100, 5000)
+    times.append(1_700_000_000_000, 130 - 100)
+    assert examples == [offsets.pack(), times.pack()]
+    assert constants.CHECKPOINT_MAGIC.hex(" ") in DOCUMENT
+    assert constants.CHECKPOINT_MAGIC == b"KRAPPYC1"
+
+
+def test_every_field_of_the_checkpoint_is_in_the_document() -> None:
+    table = DOCUMENT[DOCUMENT.index("| key | type") :]
+    named = {
+        name
+        for row in table.splitlines()
+        if row.startswith("| `")
+        for name in re.findall(r"`(\w+)`", row.split("|")[1])
+    }
+    assert named == set(Checkpoint._fields)
+
+
+def test_aiokafka_reads_our_segments(tmp_path: Path) -> None:
+    log = filled(tmp_path / "plain-0", 40)
+    log.append([made(b"a", b"b", codec=codec, producer=5, sequence=2 * codec) for codec in range(5)], 3, 1)
+    table = Table(tmp_path / "cleaned-0")
+    table.fill(100, 5)
+    table.clean()
+    for one in (log, table.log):
+        found = []
+        for path in log_files(one.folder):
+            records = MemoryRecords(path.read_bytes())
+            while records.has_next():
+                batch = records.next_batch()
+                assert batch.validate_crc()
+                found += [(record.offset, record.timestamp, record.key, record.value) for record in batch]
+        assert found == rows(one)
+
+
+def test_indexes_point_at_batches(tmp_path: Path) -> None:
+    log = filled(tmp_path, 60)
+    log.close()
+    for path in log_files(tmp_path):
+        data = path.read_bytes()
+        base = int(path.stem)
+        entries = list(struct.iter_unpack(">ii", path.with_suffix(".index").read_bytes()))
+        for offset, position in entries:
+            first, delta = struct.unpack_from(">q15xi", data, position)
+            assert first + delta == base + offset
+        assert len(entries) >= len(data) // 100 // 3
+        times = list(struct.iter_unpack(">qi", path.with_suffix(".timeindex").read_bytes()))
+        assert all(timestamp == 1000 + base + offset for timestamp, offset in times)
+    assert opened(tmp_path).recovery.clean
