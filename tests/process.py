@@ -258,9 +258,20 @@ class BrokerProcess:
                 return int(line.split()[1]) * 1024
         raise Died(f"no {name}: the broker is gone")
 
-    def fds(self) -> int:
-        """How many files and sockets it has open."""
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
+    def fds(self) -> dict[str, int]:
+        """How many `files`, `sockets` and other things (`others`: epoll, pipes) it has open."""
+        found = {"files": 0, "sockets": 0, "others": 0}
+        for name in os.listdir(f"/proc/{self.pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                target = os.readlink(f"/proc/{self.pid}/fd/{name}")
+                kind = "sockets" if target.startswith("socket:") else "files" if target.startswith("/") else "others"
+                found[kind] += 1
+        return found
+
+    @property
+    def sockets(self) -> int:
+        """How many sockets it has open."""
+        return self.fds()["sockets"]
 
     def limit_file_size(self, limit: int | None) -> None:
         """Lets no file of its grow beyond `limit` bytes (RLIMIT_FSIZE): writes fail as on a full disk."""
