@@ -32,11 +32,11 @@ from krappy.store.run import Run
 from krappy.store.scrub import scrub
 from krappy.store.segment import Segment, SegmentInfo
 from krappy.store.segments import Segments
+from krappy.store.unsynced import Unsynced
 from krappy.topic_config import TopicConfig
 from krappy.types import Span
 
 T = TypeVar("T")
-MAX_HELD = 32  # files that wait for a sync and are kept open for it
 CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that a crash leaves to be read again
 
 
@@ -61,9 +61,9 @@ class Log:
         self._syncing = Lock()  # held during fdatasync: the second of two syncs waits for the first
         self._cleaning = Lock()  # held while segments are rewritten
         self._shaping = Lock()  # held while segments are taken away or replaced, and the checkpoint with them
-        self._dirty: dict[Path, File | None] = {}  # what was written since the last sync; None: no longer held open
-        self._mark(found.touched)
-        self._folder_dirty = not found.report.clean
+        self._unsynced = Unsynced()
+        self._unsynced.mark(found.touched)
+        self._unsynced.names = not found.report.clean
         self._unsaved = 0  # bytes appended since the checkpoint
         self._broken = ""  # why nothing may be appended any more
         self._closed = False
@@ -186,25 +186,13 @@ class Log:
     def _publish(self, run: Run, now_ms: int) -> None:
         segment = run.segment
         if segment is not self._active:
-            self._mark([self._active.file])
-            self._mark(self._active.seal())
-            self._folder_dirty = True
+            self._unsynced.mark([self._active.file, *self._active.seal()])
+            self._unsynced.names = True
             self._active = segment
             self._segments = self._segments.plus(segment)
         run.publish(self.producers, now_ms)
-        self._dirty[segment.file.path] = segment.file
+        self._unsynced.mark([segment.file])
         self._unsaved += run.end - run.start
-
-    def _mark(self, files: Sequence[File]) -> None:
-        """These need a sync. A log that is never synced must not hold all its files open for that."""
-        if len(self._dirty) > MAX_HELD:
-            self._dirty = dict.fromkeys(self._dirty)
-        for file in files:
-            self._dirty[file.path] = file
-
-    def _sync_file(self, path: Path, file: File | None) -> None:
-        with suppress(FileNotFoundError):  # retention or the cleaner had no more use for it
-            (file or self._disk.open(path, write=True)).fdatasync()
 
     def roll(self) -> None:
         """Closes the active segment and starts the next, unless it is empty. Raises StorageError."""
@@ -231,13 +219,9 @@ class Log:
             with self._lock:
                 if self._broken:
                     raise StorageError(self._broken)
-                end, dirty, folder = self.end_offset, self._dirty, self._folder_dirty
-                self._dirty, self._folder_dirty = {}, False
+                end, unsynced, self._unsynced = self.end_offset, self._unsynced, Unsynced()
             try:
-                for path, file in dirty.items():
-                    self._sync_file(path, file)
-                if folder:
-                    self._disk.fsync_dir(self.folder)
+                unsynced.sync(self._disk, self.folder)
             except OSError as error:
                 self._broken = f"{self.folder}: a sync failed, so what was appended since the last may be lost: {error}"
                 raise StorageError(self._broken) from error
@@ -265,7 +249,7 @@ class Log:
                 indexer = active.indexer
                 assert indexer is not None
                 closed = self._segments.closed
-                self._mark(active.flush_indexes())
+                self._unsynced.mark(active.flush_indexes())
                 state = Checkpoint(
                     recovery=end,
                     segment=active.base_offset,
@@ -311,11 +295,11 @@ class Log:
     ) -> Span:
         """Whole batches, checksums verified, about `max_bytes` of them; the first contains `offset` or is the next.
 
-        With `max_records` it ends behind the batch that reaches as many.
-        None has a base offset of `limit` or more. When there is any, at least one is given, whatever `max_bytes`
-        (unless `min_one` is False). Empty when there is none. From one segment at a time, so it may be less than
-        there is. Raises OffsetOutOfRange below the log's start or above its end, CorruptBatch that names file and
-        position, StorageError when the disk refuses, BlockingIOError with `nowait` when it would wait for the disk.
+        None has a base offset of `limit` or more. It ends behind the batch that reaches `max_records`. When there is
+        any, at least one is given, whatever `max_bytes` (unless `min_one` is False). Empty when there is none. From
+        one segment at a time, so it may be less than there is. Raises OffsetOutOfRange below the log's start or above
+        its end, CorruptBatch that names file and position, StorageError when the disk refuses, BlockingIOError with
+        `nowait` when it would wait for the disk.
         """
 
         def read(known: Segments) -> Span:
@@ -337,8 +321,7 @@ class Log:
         """
 
         def find(known: Segments) -> tuple[int, int] | None:
-            start = self._start
-            return known.find_timestamp(timestamp, start, self._range(start, limit))
+            return known.find_timestamp(timestamp, self._start, self._stop(limit))
 
         return self._reading(find)
 
@@ -347,8 +330,12 @@ class Log:
         end = self.end_offset
         if not self._start <= offset <= end:
             raise OffsetOutOfRange(f"offset {offset}: the log has {self._start} to {end}", start=self._start, end=end)
+        return self._stop(limit)
+
+    def _stop(self, limit: int | None) -> int:
         if self._closed:
             raise StorageError(self._broken)
+        end = self.end_offset
         return end if limit is None or limit > end else limit
 
     def _reading(self, read: Callable[[Segments], T]) -> T:
@@ -434,7 +421,12 @@ class Log:
             # From before the swap until after it the checkpoint knows nothing of these segments, and that offsets
             # may be missing in them: so it is true wherever a crash comes.
             self._sparse = max(self._sparse, upto)
-            self._save(self._start, forget=group)
+            try:
+                self._save(self._start, forget=group)
+            except StorageError:
+                with suppress(OSError):
+                    self._disk.unlink(rewritten.segment.path(LOG + CLEANED))
+                raise
             try:
                 cleaner.swap(self._disk, self.folder, group, rewritten)
             except OSError as error:
@@ -484,7 +476,7 @@ class Log:
             with self._lock:
                 self._broken = self._broken or f"{self.folder}: the log is closed"
                 self._closed = True
-                self._dirty = {}
+                self._unsynced = Unsynced()
             for segment in self._segments:
                 segment.release()
 
@@ -493,7 +485,7 @@ class Log:
         with self._shaping, self._lock:
             self._broken = f"{self.folder}: the log is deleted"
             self._closed = True
-            self._dirty = {}
+            self._unsynced = Unsynced()
             for segment in self._segments:
                 segment.retired = True
                 segment.release()

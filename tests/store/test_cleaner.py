@@ -277,6 +277,7 @@ def test_readers_and_writers_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                         before = header.next_offset
                     position = span.next_offset
                     time.sleep(0.0005)
+                table.log.locate(position, 300)
                 table.log.find_timestamp(chance.randrange(1000, 1400))
         except BaseException as error:
             problems.append(error)
