@@ -45,6 +45,7 @@ def json_option(command: F) -> F:
 
 def partition_option(command: F) -> F:
     return click.option(
+        "-p",
         "--partition",
         "partitions",
         type=click.IntRange(min=0),

@@ -1,0 +1,308 @@
+"""What `krappy doctor` does: every checksum and index of the logs, and that each view is the fold of its log.
+
+A view is right when the latest record of each key that the log holds is its entry, and when it has no entry, from the
+log's first offset up to the applied one, that the log has not. Exceptions that are no faults: a view may be behind
+(the next start applies the rest); it may keep a tombstone, or under compaction an entry, that the log has given up.
+
+The view itself serves as the map of what is latest, so the memory needed does not grow with the data.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+
+from krappy import batch as batches
+from krappy.cli.errors import Failure
+from krappy.entry import entry_offset, is_tombstone, pack_columns
+from krappy.errors import KrappyError, StorageError
+from krappy.store.catalog import Catalog
+from krappy.store.groups import GroupStore
+from krappy.store.lock import FolderLock
+from krappy.store.log import Log
+from krappy.store.meta import Meta
+from krappy.store.views import Views
+from krappy.topic_config import TopicConfig
+
+READ = 4 << 20  # bytes of the log at a time
+SLICE = 500  # entries of one write to a view
+NAMED = 5  # keys named in one complaint
+HEADER = 5  # bytes that msgpack puts before a key at most
+
+Tell = Callable[[str, int], None]  # (what is being looked at, bytes looked at since the last call)
+
+
+@dataclass
+class Partition:
+    """What was found of one partition. `problems`: what is wrong; `notes`: what is worth knowing."""
+
+    topic: str
+    index: int
+    start: int = 0
+    end: int = 0
+    size: int = 0
+    entries: int | None = None  # of the view; None: the topic has none
+    behind: int = 0  # offsets that the view has still to apply
+    problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+
+@dataclass
+class Findings:
+    """`problems`: of the folder as a whole."""
+
+    partitions: list[Partition] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    repaired: list[str] = field(default_factory=list)
+
+    @property
+    def sound(self) -> bool:
+        return not self.problems and not any(each.problems for each in self.partitions)
+
+
+def data_size(data: Path) -> int:
+    """Bytes of all segments, for a progress bar: each is read once for its log and once for its view."""
+    return sum(file.stat().st_size for file in (data / "topics").glob("*/*.log"))
+
+
+def check(data: Path, repair: bool, tell: Tell) -> Findings:
+    """Looks at a stopped broker's folder; with `repair`, rebuilds indexes and views that are wrong and looks again.
+
+    Opening a log recovers it as a start of the broker would. Raises Failure when there is no such folder, or a broker
+    runs on it; StorageError when the catalog can't be read, for nothing can be told without it.
+    """
+    if not (data / "meta").is_dir():
+        raise Failure(f"{data} is not the data folder of a broker")
+    with ExitStack() as stack:
+        lock = FolderLock(data)
+        stack.callback(lock.release)
+        meta = Meta(data / "meta")
+        stack.callback(meta.close)
+        catalog = Catalog(meta)
+        found = Findings()
+        try:
+            GroupStore(meta).load_all()
+        except StorageError as error:
+            found.problems.append(f"groups: {error}")
+        found.problems += _strangers(data, catalog)
+        views = _open_views(data, repair, found)
+        if views is not None:
+            stack.callback(views.close)
+        for topic in catalog.list():
+            config = TopicConfig.parse(topic.config)
+            for index, number in enumerate(topic.numbers):
+                partition = Partition(topic.name, index)
+                found.partitions.append(partition)
+                _check_partition(data, partition, number, config, views, repair, tell)
+        return found
+
+
+def _strangers(data: Path, catalog: Catalog) -> list[str]:
+    known = {f"{topic.name}-{index}" for topic in catalog.list() for index in range(len(topic.numbers))}
+    known |= {f"{topic.name}-{index}" for topic in catalog.deleting() for index in range(len(topic.numbers))}
+    folders = (data / "topics").iterdir() if (data / "topics").is_dir() else iter(())
+    return [f"{path}: belongs to no topic" for path in sorted(folders) if path.name not in known]
+
+
+def _open_views(data: Path, repair: bool, found: Findings) -> Views | None:
+    folder = data / "views"
+    if not folder.is_dir() and not repair:
+        found.problems.append(f"{folder}: is missing; a start of the broker, or --repair, folds the logs anew")
+        return None
+    try:
+        return Views(folder)
+    except StorageError as error:
+        if not repair:
+            found.problems.append(f"{folder}: {error}")
+            return None
+        aside = folder.with_name(f"views.damaged-{time.time_ns()}")
+        folder.rename(aside)
+        found.repaired.append(f"{folder}: could not be opened ({error}); it is {aside.name} now, and the views are new")
+        return Views(folder)
+
+
+def _check_partition(
+    data: Path, found: Partition, number: int, config: TopicConfig, views: Views | None, repair: bool, tell: Tell
+) -> None:
+    folder = data / "topics" / found.name
+    if not folder.is_dir():
+        found.problems.append(f"{folder}: the partition's folder is missing, and its events with it")
+        return
+    try:
+        log = Log.open(folder, config)
+    except KrappyError as error:
+        found.problems.append(str(error))
+        return
+    try:
+        found.start, found.end, found.size = log.start_offset, log.end_offset, log.size
+        if not log.recovery.clean:
+            found.notes.append(str(log.recovery))
+        found.problems += _scrub(log, found.name, tell)
+        if found.problems and repair:
+            _repair_log(log, found, tell)
+        if config.view and views is not None:
+            wrong = _check_view(log, views, number, found, tell)
+            if wrong and repair:
+                wrong = _repair_view(log, views, number, found, wrong, tell)
+            found.problems += wrong
+    finally:
+        log.close()
+
+
+def _scrub(log: Log, name: str, tell: Tell) -> list[str]:
+    problems: list[str] = []
+    try:
+        for segment, wrong in log.scrub():
+            problems += wrong
+            tell(name, segment.size)
+    except StorageError as error:
+        problems.append(str(error))
+    return problems
+
+
+def _repair_log(log: Log, found: Partition, tell: Tell) -> None:
+    """Indexes can be made anew; a damaged batch cannot."""
+    before = found.problems
+    try:
+        log.rebuild_indexes()
+    except StorageError as error:
+        found.notes.append(f"indexes could not be rebuilt: {error}")
+    found.problems = _scrub(log, found.name, tell)
+    if len(found.problems) < len(before):
+        found.repaired.append("indexes rebuilt")
+
+
+def _folded(log: Log, start: int, end: int, tell: Callable[[int], None]) -> Iterator[tuple[dict[bytes, bytes], int]]:
+    """The log from `start` to before `end`, a batch at a time: its latest entry of each key, the offset after it."""
+    offset = start
+    while offset < end:
+        span = log.read_span(offset, READ, limit=end)
+        if not span.data:
+            return
+        tell(len(span.data))
+        for header, view in batches.split(span.data):
+            if header.is_control:
+                continue
+            columns = batches.decode(view)
+            first = next((i for i, each in enumerate(columns.offsets) if each >= start), len(columns.offsets))
+            stop = next((i for i, each in enumerate(columns.offsets) if each >= end), len(columns.offsets))
+            yield (
+                pack_columns(
+                    columns.offsets, columns.timestamps, columns.keys, columns.values, columns.headers, first, stop
+                ),
+                header.next_offset,
+            )
+        offset = max(offset + 1, span.next_offset)
+
+
+def _check_view(log: Log, views: Views, number: int, found: Partition, tell: Tell) -> list[str]:
+    """What is wrong with a partition's view, in words."""
+    try:
+        return _compare(log, views, number, found, tell)
+    except KrappyError as error:
+        return [f"the view can't be compared with the log: {error}"]
+
+
+def _compare(log: Log, views: Views, number: int, found: Partition, tell: Tell) -> list[str]:
+    applied = views.applied(number)
+    if applied > log.end_offset:
+        return [f"the view has applied offset {applied - 1:,}, and the log ends at {log.end_offset:,}"]
+    found.behind = log.end_offset - max(applied, log.start_offset)
+    missing, other, confirmed = _Keys("is not in the view"), _Keys("is not in the view as it is in the log"), 0
+    for latest, _ in _folded(log, log.start_offset, applied, lambda count: tell(found.name, count)):
+        keys = list(latest)
+        for key, held in zip(keys, views.get_many(number, keys), strict=True):
+            entry = latest[key]
+            if held == entry:
+                confirmed += not is_tombstone(entry)
+            elif held is None:
+                missing.add(key, entry)
+            elif entry_offset(held) <= entry_offset(entry):
+                other.add(key, entry)
+    found.entries = total = 0
+    beyond, unreadable = _Keys("has an entry that the view can't have applied yet"), _Keys("is unreadable in the view")
+    for key, entry in _entries(views, number):
+        found.entries += not is_tombstone(entry)
+        if len(entry) < 20 or entry[:2] != b"\x94\xcf":
+            unreadable.add(key, None)
+        elif entry_offset(entry) >= applied:
+            beyond.add(key, entry)
+        elif entry_offset(entry) >= log.start_offset:
+            total += not is_tombstone(entry)
+    problems = [str(keys) for keys in (missing, other, beyond, unreadable) if keys.count]
+    if total > confirmed and not other.count:
+        problems.append(f"{total - confirmed:,} entries of the view are not in the log")
+    return problems
+
+
+class _Keys:
+    """Keys with one complaint: how many, and the first few by name."""
+
+    def __init__(self, complaint: str) -> None:
+        self.count = 0
+        self._complaint = complaint
+        self._named: list[str] = []
+
+    def add(self, key: bytes, entry: bytes | None) -> None:
+        self.count += 1
+        if len(self._named) < NAMED:
+            at = "" if entry is None else f" (offset {entry_offset(entry):,})"
+            self._named.append(f"{key[:60]!r}{at}")
+
+    def __str__(self) -> str:
+        more = ", …" if self.count > len(self._named) else ""
+        return f"{self.count:,} of its keys, each {self._complaint}: {', '.join(self._named)}{more}"
+
+
+def _entries(views: Views, number: int) -> Iterator[tuple[bytes, bytes]]:
+    """Every entry of a view with its key, tombstones too."""
+    snapshot = views.snapshot()
+    try:
+        after: bytes | None = None
+        while True:
+            page = snapshot.page(number, after=after, max_entries=2_000, tombstones=True)
+            for packed, entry in zip(page.items[::2], page.items[1::2], strict=True):
+                yield _unpacked_key(packed), entry
+            after = page.last
+            if after is None:
+                return
+    finally:
+        snapshot.close()
+
+
+def _unpacked_key(packed: bytes) -> bytes:
+    """The key inside a msgpack bin."""
+    return packed[{0xC4: 2, 0xC5: 3, 0xC6: HEADER}[packed[0]] :]
+
+
+def _repair_view(log: Log, views: Views, number: int, found: Partition, wrong: list[str], tell: Tell) -> list[str]:
+    """Folds the log anew. Entries older than the log's first offset stay: nothing but the view knows them.
+
+    A crash on the way leaves the applied offset at what has been folded, so a start of the broker goes on from there.
+    """
+    try:
+        doomed = (key for key, entry in _entries(views, number) if entry_offset(entry) >= log.start_offset)
+        views.apply(number, {}, log.start_offset)
+        while some := list(islice(doomed, SLICE)):
+            views.apply(number, {}, log.start_offset, some)
+        for latest, following in _folded(log, log.start_offset, log.end_offset, lambda count: tell(found.name, count)):
+            rows = iter(latest.items())
+            while part := dict(islice(rows, SLICE)):
+                views.apply(number, part, log.start_offset)
+            views.apply(number, {}, following)
+        views.flush()
+    except KrappyError as error:
+        return [*wrong, f"the view could not be rebuilt: {error}"]
+    left = _check_view(log, views, number, found, tell)
+    if not left:
+        found.repaired.append("view folded anew: " + "; ".join(wrong))
+    return left

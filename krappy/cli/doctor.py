@@ -1,0 +1,129 @@
+"""`krappy doctor`: is a stopped broker's data as it should be?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from krappy.cli import output
+from krappy.cli.errors import Failure
+from krappy.cli.options import json_option
+
+if TYPE_CHECKING:
+    from krappy.cli.checkup import Findings, Partition
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(path_type=Path, file_okay=False),
+    envvar="KRAPPY_DATA",
+    default=Path("krappy-data"),
+    show_default=True,
+    show_envvar=True,
+    help="The folder that the broker was given.",
+)
+@click.option("--repair", is_flag=True, help="Rebuild indexes and views that are wrong, from the logs.")
+@json_option
+def doctor(data: Path, repair: bool, as_json: bool) -> None:
+    """Check everything that a stopped broker has stored.
+
+    Every checksum and the structure of every record batch, every index entry, that offsets run on, that groups and
+    catalog can be read, and that each view equals the fold of its log. A log is opened as the broker would: a tail
+    that a crash tore is cut, and told. --repair makes indexes and views anew; a damaged batch in a log can't be
+    repaired, and is named with its file and position.
+
+    \b
+    Exit status: 0 when all is well (or was repaired), 1 when something is wrong.
+
+    \b
+    Examples:
+      krappy doctor --data /var/lib/krappy
+      krappy doctor --data ./data --repair
+      krappy doctor --data ./data --json | jq .sound
+    """
+    try:
+        from krappy.cli import checkup
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("krappy"):
+            raise
+        raise Failure(f"doctor needs {error.name}, which is not installed: pip install 'krappy[broker]'") from None
+    with _progress(2 * checkup.data_size(data)) as tell:
+        found = checkup.check(data, repair, tell)
+    if as_json:
+        _print_json(found)
+    else:
+        _print(found)
+    raise click.exceptions.Exit(0 if found.sound else 1)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[str, int], None]]:
+    """A bar on stderr over the bytes to be read; silent when that is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda name, count: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda name, count: bar.update(task, description=name, advance=count)
+
+
+def _print_json(found: Findings) -> None:
+    output.emit_json(
+        {
+            "sound": found.sound,
+            "problems": found.problems,
+            "repaired": found.repaired,
+            "partitions": [_facts(each) for each in found.partitions],
+        }
+    )
+
+
+def _facts(partition: Partition) -> dict[str, Any]:
+    return {
+        "topic": partition.topic,
+        "partition": partition.index,
+        "start": partition.start,
+        "end": partition.end,
+        "size": partition.size,
+        "entries": partition.entries,
+        "view_behind": partition.behind,
+        "problems": partition.problems,
+        "repaired": partition.repaired,
+        "notes": partition.notes,
+    }
+
+
+def _print(found: Findings) -> None:
+    output.table(
+        ["topic", "partition", "first offset", "next offset", "size", "keys", "view behind", "state"],
+        [
+            [
+                each.topic,
+                each.index,
+                each.start,
+                each.end,
+                output.size(each.size),
+                each.entries,
+                each.behind,
+                f"{len(each.problems)} wrong" if each.problems else "repaired" if each.repaired else "sound",
+            ]
+            for each in found.partitions
+        ],
+    )
+    lines = [f"wrong: {text}" for text in found.problems] + [f"repaired: {text}" for text in found.repaired]
+    for each in found.partitions:
+        lines += [f"{each.name}: wrong: {text}" for text in each.problems]
+        lines += [f"{each.name}: repaired: {text}" for text in each.repaired]
+        lines += [f"{each.name}: {text}" for text in each.notes]
+    lines.append("all is well" if found.sound else "something is wrong")
+    output.write_lines(["", *lines])

@@ -1,0 +1,77 @@
+"""A broker for the whole folder, and `krappy` called in this process."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from krappy.cli import main
+from krappy.testing.running import RunningBroker, run_broker
+
+
+class Result(NamedTuple):
+    """What a command line came to."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        """Of a command that went well."""
+        assert self.status == 0, self.err
+        return self.out.splitlines()
+
+    @property
+    def objects(self) -> list[Any]:
+        """One for each line of JSON."""
+        return [json.loads(line) for line in self.out.splitlines()]
+
+
+Krappy = Callable[..., Result]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with run_broker(tmp_path_factory.mktemp("broker"), durability="os") as running:
+        yield running
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Krappy:
+    """Runs `krappy` with these arguments and this stdin; no broker is named."""
+
+    def call(*arguments: str, stdin: bytes = b"") -> Result:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        capfd.readouterr()
+        status = main.run(list(arguments))
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err
+        return Result(status, out, err)
+
+    return call
+
+
+@pytest.fixture
+def krappy(run: Krappy, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> Krappy:
+    """The same against the broker of this folder."""
+    monkeypatch.setenv("KRAPPY_ADDRESS", broker.address)
+    return run
+
+
+@pytest.fixture
+def topic(krappy: Krappy, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A topic of this test's own, with three partitions."""
+    name = request.node.name.replace("[", "-").replace("]", "")[:80]
+    assert krappy("topic", "create", name, "--partitions", "3").status == 0
+    yield name
+    krappy("topic", "delete", name, "--yes")

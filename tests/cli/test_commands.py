@@ -1,0 +1,305 @@
+"""Each command against a real broker: what it prints, what it returns."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Krappy
+
+
+def test_a_topic_is_made_shown_changed_and_deleted(krappy: Krappy) -> None:
+    made = krappy("topic", "create", "life", "-p", "2", "-c", "cleanup.policy=compact", "--json")
+    assert (made.status, made.json) == (0, {"topic": "life", "created": True})
+
+    again = krappy("topic", "create", "life")
+    assert again.status == 1
+    assert again.err.startswith("krappy: ")
+    assert krappy("topic", "create", "life", "--if-absent", "--json").json == {"topic": "life", "created": False}
+
+    [row] = [row for row in krappy("topic", "list", "--json").json if row["topic"] == "life"]
+    assert row == {"topic": "life", "partitions": 2, "events": 0, "size": 0, "cleanup": "compact", "view": True}
+    assert "life" in krappy("topic", "list").out
+
+    altered = krappy(
+        "topic", "alter", "life", "-p", "3", "-c", "retention.ms=1000", "--unset", "cleanup.policy", "--json"
+    )
+    assert altered.json == {"topic": "life", "altered": True}
+    described = krappy("topic", "describe", "life", "--json").json
+    assert described["config"] == {"retention.ms": "1000"}
+    assert described["settings"]["cleanup.policy"] == "delete"
+    assert [partition["partition"] for partition in described["partitions"]] == [0, 1, 2]
+    shown = krappy("topic", "describe", "life").out
+    assert "retention.ms" in shown
+    assert "cleanup.policy" not in shown
+    assert "cleanup.policy" in krappy("topic", "describe", "life", "--all").out
+
+    assert krappy("topic", "delete", "life", "--yes", "--json").json == {"topic": "life", "deleted": True}
+    assert "life" not in krappy("topic", "list").out
+
+
+def test_a_wrong_setting_names_the_nearest(krappy: Krappy) -> None:
+    result = krappy("topic", "create", "wrong", "-c", "cleanup.polcy=compact")
+    assert result.status == 1
+    assert "cleanup.policy" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_deleting_asks_and_without_a_terminal_refuses(krappy: Krappy, topic: str) -> None:
+    result = krappy("topic", "delete", topic)
+    assert result.status == 1
+    assert "--yes" in result.err
+    assert topic in krappy("topic", "list").out
+
+
+def test_altering_nothing_is_a_mistake(krappy: Krappy, topic: str) -> None:
+    assert krappy("topic", "alter", topic).status == 2
+
+
+def test_lines_come_back_as_they_went_in(krappy: Krappy, topic: str) -> None:
+    sent = krappy("produce", topic, "--sep", ":", "--json", stdin=b"u1:Ada\nu2:Grace\nu1:Ada L.\n")
+    assert sent.status == 0
+    assert sent.json["events"] == 3
+    assert sorted(krappy("consume", topic, "--to", "now", "--sep", ":").lines) == ["u1:Ada", "u1:Ada L.", "u2:Grace"]
+    assert sorted(krappy("consume", topic, "--to", "now").lines) == ["Ada", "Ada L.", "Grace"]
+
+
+def test_bytes_that_are_no_text_are_shown_as_base64(krappy: Krappy, topic: str) -> None:
+    krappy("produce", topic, "--sep", ":", stdin=b"\xff:\x00\xfe\n")
+    assert krappy("consume", topic, "--to", "now", "--sep", " ").lines == ["base64:/w== base64:AP4="]
+    [event] = krappy("consume", topic, "--to", "now", "--json").objects
+    assert event["key"] == {"base64": "/w=="}
+    assert event["value"] == {"base64": "AP4="}
+    assert krappy("get", topic, "base64:/w==").lines == ["base64:AP4="]
+
+
+def test_a_topic_is_copied_exactly(krappy: Krappy, topic: str) -> None:
+    krappy("produce", topic, "--sep", ":", "--null", "-", "--header", "from=here", stdin=b"a:1\nb:\xff\nc:-\n:4\n")
+    events = krappy("consume", topic, "--to", "now", "--json").out
+    assert krappy("produce", topic + "-copy", "--format", "events", stdin=events.encode()).status == 0
+    copied = krappy("consume", topic + "-copy", "--to", "now", "--json").objects
+
+    def facts(event: dict[str, object]) -> str:
+        return json.dumps([event[name] for name in ("timestamp", "key", "value", "headers")])
+
+    assert sorted(map(facts, copied)) == sorted(facts(json.loads(line)) for line in events.splitlines())
+    assert len(copied) == 4
+    assert copied[0]["headers"] == [["from", "here"]]
+    krappy("topic", "delete", topic + "-copy", "--yes")
+
+
+def test_a_packed_csv_file_is_keyed_by_a_column(krappy: Krappy, topic: str, tmp_path: Path) -> None:
+    path = tmp_path / "people.csv.gz"
+    path.write_bytes(gzip.compress(b"id,name\nu1,Ada\n,Nobody\nu2,Grace\n"))
+    assert krappy("produce", topic, str(path), "--key", "id", "--compression", "zstd", "--json").json["events"] == 3
+    assert json.loads(krappy("get", topic, "u2").out) == {"id": "u2", "name": "Grace"}
+    keys = [event["key"] for event in krappy("consume", topic, "--to", "now", "--json").objects]
+    assert sorted(keys, key=str) == [None, "u1", "u2"]
+
+
+def test_many_lines_of_a_file(krappy: Krappy, topic: str, tmp_path: Path) -> None:
+    path = tmp_path / "many.txt"
+    path.write_text("".join(f"k{number % 100}:{number}\n" for number in range(5000)))
+    assert krappy("produce", topic, str(path), "--sep", ":", "--json").json["events"] == 5000
+    values = [int(line) for line in krappy("consume", topic, "--to", "now").lines]
+    assert sorted(values) == list(range(5000))
+    assert krappy("scan", topic, "--sep", "=", "--prefix", "k7").lines.count("k7=4907") == 1
+    assert krappy("produce", topic, str(path), "--sep", ":", "--max", "10", "--json").json["events"] == 10
+
+
+def test_wrong_input_ends_at_its_line_and_keeps_what_came_before(krappy: Krappy, topic: str) -> None:
+    result = krappy("produce", topic, "--sep", ":", stdin=b"a:1\nb\nc:3\n")
+    assert result.status == 1
+    assert result.err == "krappy: stdin line 2: has no ':' between key and value\n"
+    assert krappy("consume", topic, "--to", "now").lines == ["1"]
+
+
+def test_an_event_that_is_too_large_is_refused(krappy: Krappy) -> None:
+    krappy("topic", "create", "small", "-c", "max.message.bytes=1000")
+    result = krappy("produce", "small", stdin=b"x" * 2000 + b"\n")
+    assert result.status == 1
+    assert "max.message.bytes" in result.err
+    assert krappy("consume", "small", "--to", "now").out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--key", "id"],
+        ["--format", "json", "--sep", ":"],
+        ["--format", "csv", "--delimiter", "ab"],
+        ["--header", "x"],
+        ["--sep", ""],
+        ["--format", "xml"],
+    ],
+)
+def test_options_of_produce_that_go_nowhere_are_mistakes(krappy: Krappy, arguments: list[str]) -> None:
+    result = krappy("produce", "nowhere", *arguments, stdin=b"a\n")
+    assert result.status == 2
+    assert len(result.err.splitlines()) == 1
+
+
+def test_consume_from_an_offset_of_a_partition(krappy: Krappy, topic: str) -> None:
+    krappy("produce", topic, "--partition", "1", stdin=b"a\nb\nc\nd\n")
+    ranged = ["--partition", "1", "--from", "1", "--to", "3"]
+    assert krappy("consume", topic, *ranged).lines == ["b", "c"]
+    assert krappy("consume", topic, "--partition", "0", "--to", "now").lines == []
+    assert krappy("consume", topic, "--partition", "1", "--max", "2").lines == ["a", "b"]
+    assert krappy("consume", topic, "--partition", "1", "--from", "2", "--idle", "0.2").lines == ["c", "d"]
+
+
+def test_consume_from_a_time(krappy: Krappy, topic: str) -> None:
+    old, new = '{"value":"old","timestamp":1000}\n', '{"value":"new","timestamp":1893456000000}\n'
+    krappy("produce", topic, "-p", "0", "--format", "events", stdin=(old + new).encode())
+    for start in ("2029-01-01", "@1893456000000", "2030-01-01T00:00:00Z"):
+        assert krappy("consume", topic, "-p", "0", "--from", start, "--to", "now").lines == ["new"], start
+    assert krappy("consume", topic, "-p", "0", "--from", "1h", "--to", "now").lines == ["new"]
+    assert krappy("consume", topic, "--from", "latest", "--to", "now").lines == []
+
+
+def test_consume_formats(krappy: Krappy, topic: str) -> None:
+    event = '{"key":"k","value":null,"timestamp":0,"headers":[["h","1"],["b",{"base64":"/w=="}]]}'
+    krappy("produce", topic, "-p", "2", "--format", "events", stdin=event.encode())
+    shown = krappy(
+        "consume",
+        topic,
+        "--to",
+        "now",
+        "--null",
+        "NULL",
+        "--format",
+        r"{topic}\t{partition}/{offset} {time} {timestamp} {key}={value} {headers} {deliveries}",
+    )
+    headers = '{"h": "1", "b": {"base64": "/w=="}}'
+    assert shown.lines == [f"{topic}\t2/0 1970-01-01T00:00:00.000Z 0 k=NULL {headers} 1"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--to", "later"],
+        ["--from", "yesterday"],
+        ["--group", "g", "--to", "now"],
+        ["--group", "g", "--partition", "0"],
+        ["--json", "--sep", ":"],
+        ["--format", "{nothing}"],
+        ["--format", "{key"],
+        ["--format", "{key.x}"],
+        ["--max", "0"],
+    ],
+)
+def test_wrong_options_of_consume(krappy: Krappy, topic: str, arguments: list[str]) -> None:
+    result = krappy("consume", topic, *arguments)
+    assert result.status == 2
+    assert len(result.err.splitlines()) == 1
+
+
+def test_a_group_goes_on_where_it_was(krappy: Krappy, topic: str) -> None:
+    krappy("produce", topic, "--partition", "0", stdin=b"a\nb\nc\nd\n")
+    group = topic + "-group"
+    assert krappy("consume", topic, "--group", group, "--max", "1").lines == ["a"]
+    assert krappy("consume", topic, "--group", group, "--max", "2").lines == ["b", "c"]
+    assert krappy("consume", topic, "--group", group, "--idle", "0.3").lines == ["d"]
+
+    [row] = [row for row in krappy("group", "list", "--json").json if row["group"] == group]
+    assert row["lag"] == 0
+    assert row["topics"] == [topic]
+    assert group in krappy("group", "list").out
+    described = krappy("group", "describe", group, "--json").json
+    assert next(partition["floor"] for partition in described["partitions"]) == 4
+    assert "lag: 0" in krappy("group", "describe", group).out
+
+    dry = krappy("group", "reset", group, "--to", "1", "--topic", topic, "--partition", "0", "--dry-run", "--json")
+    expected = {"topic": topic, "partition": 0, "old": 4, "new": 1}
+    assert (dry.json["dry_run"], dry.json["positions"]) == (True, [expected])
+    assert krappy("group", "describe", group, "--json").json["lag"] == 0
+    krappy("group", "reset", group, "--to", "1", "--topic", topic, "--partition", "0")
+    assert krappy("group", "describe", group, "--json").json["lag"] == 3
+    assert krappy("group", "reset", group, "--to", "earliest").status == 0
+    assert krappy("consume", topic, "--group", group, "--max", "4").lines == ["a", "b", "c", "d"]
+
+    assert krappy("group", "delete", group).status == 1  # nobody to ask
+    assert krappy("group", "delete", group, "--yes", "--json").json == {"group": group, "deleted": True}
+    gone = krappy("group", "describe", group)
+    assert (gone.status, len(gone.err.splitlines())) == (1, 1)
+
+
+def test_get_tells_absent_deleted_and_value_apart(krappy: Krappy, topic: str) -> None:
+    krappy("produce", topic, "--sep", ":", "--null", "", stdin=b"here:1\ngone:1\ngone:\n")
+    value = krappy("get", topic, "here")
+    assert (value.status, value.out) == (0, "1\n")
+    assert "offset" in value.err
+    deleted = krappy("get", topic, "gone")
+    assert (deleted.status, deleted.out) == (4, "")
+    assert "deleted at" in deleted.err
+    absent = krappy("get", topic, "never")
+    assert (absent.status, absent.out) == (3, "")
+    assert "absent" in absent.err
+
+    several = krappy("get", topic, "here", "gone", "never", "--json")
+    assert several.status == 3
+    assert [each["state"] for each in several.objects] == ["value", "deleted", "absent"]
+    assert several.objects[0]["value"] == "1"
+    assert several.objects[1]["offset"] >= 1
+
+
+def test_get_sees_what_was_just_written(krappy: Krappy, topic: str) -> None:
+    for number in range(20):
+        krappy("produce", topic, "--sep", ":", stdin=f"key:{number}\n".encode())
+        assert krappy("get", topic, "key").out == f"{number}\n"
+
+
+def test_the_history_of_a_key(krappy: Krappy, topic: str) -> None:
+    krappy("produce", topic, "--sep", ":", "--null", "", stdin=b"k:1\nother:x\nk:2\nk:\nk:3\n")
+    history = krappy("get", topic, "k", "--history", "--json")
+    assert history.status == 0
+    assert [each["value"] for each in history.objects] == ["1", "2", None, "3"]
+    offsets = [each["offset"] for each in history.objects]
+    assert offsets == sorted(offsets)
+    assert krappy("get", topic, "k", "--history").lines == ["1", "2", "3"]
+    assert krappy("get", topic, "never", "--history").status == 3
+
+
+def test_scan_by_prefix_and_range(krappy: Krappy, topic: str) -> None:
+    lines = "".join(f"{letter}{number}:{number}\n" for letter in "abc" for number in range(5))
+    krappy("produce", topic, "--sep", ":", "--null", "4", stdin=lines.encode())
+    assert sorted(krappy("scan", topic, "--prefix", "b", "--sep", "=").lines) == ["b0=0", "b1=1", "b2=2", "b3=3"]
+    assert sorted(krappy("scan", topic, "--start", "a3", "--end", "b2", "--keys").lines) == ["a3", "b0", "b1"]
+    assert len(krappy("scan", topic).lines) == 12
+    assert len(krappy("scan", topic, "--max", "7").lines) == 7
+    tombstones = [each for each in krappy("scan", topic, "--tombstones", "--json").objects if each["deleted"]]
+    assert sorted(each["key"] for each in tombstones) == ["a4", "b4", "c4"]
+    assert krappy("scan", topic, "--prefix", "a", "--start", "a").status == 2
+    by_partition = [krappy("scan", topic, "--partition", str(index), "--keys").lines for index in range(3)]
+    assert sum(map(len, by_partition)) == 12
+    assert all(keys == sorted(keys) for keys in by_partition)
+
+
+def test_watch_shows_the_table_and_then_changes(krappy: Krappy, topic: str) -> None:
+    krappy("produce", topic, "--sep", ":", stdin=b"a:1\nb:2\nc:3\n")
+    watched = krappy("watch", topic, "--max", "3", "--json")
+    assert sorted((each["event"], each["key"], each["value"]) for each in watched.objects) == [
+        ("snapshot", "a", "1"),
+        ("snapshot", "b", "2"),
+        ("snapshot", "c", "3"),
+    ]
+    assert krappy("watch", topic, "--prefix", "b", "--max", "1").lines == ["= b\t2"]
+
+
+def test_a_topic_without_a_view_says_so(krappy: Krappy) -> None:
+    krappy("topic", "create", "plain", "-c", "view.enable=false")
+    result = krappy("get", "plain", "k")
+    assert result.status == 1
+    assert "view.enable" in result.err
+
+
+@pytest.mark.parametrize("arguments", [["get", "nowhere", "k"], ["scan", "nowhere"], ["topic", "describe", "nowhere"]])
+def test_an_unknown_topic_is_one_clear_line(krappy: Krappy, arguments: list[str]) -> None:
+    result = krappy(*arguments)
+    assert result.status == 1
+    assert len(result.err.splitlines()) == 1
+    assert "nowhere" in result.err
+    assert "krappy topic" in result.err

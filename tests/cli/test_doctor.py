@@ -1,0 +1,230 @@
+"""`krappy doctor` finds each kind of damage, says where, and repairs what can be made anew."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from krappy.entry import pack_entry
+from krappy.store.catalog import Catalog
+from krappy.store.meta import Meta
+from krappy.store.views import Views
+from krappy.testing.running import run_broker
+from tests.cli.conftest import Krappy, Result
+
+EVENTS = 3000
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a broker leaves that has seen two topics with many small segments, tombstones and keyless events."""
+    folder = tmp_path_factory.mktemp("doctor") / "data"
+    config = {"segment.bytes": 20_000}
+    with run_broker(folder, durability="os") as broker, broker.connect() as client:
+        client.create_topic("kept", partitions=2, config={**config, "cleanup.policy": "compact"})
+        client.create_topic("raw", config={**config, "view.enable": "false"})
+        client.create_topic("mixed", config=config)
+        for first in range(0, EVENTS, 100):
+            rows = range(first, first + 100)
+            with client.producer("kept") as producer:
+                producer.send_columns([f"k{n % 200}" for n in rows], [None if n % 7 == 0 else f"v{n}" for n in rows])
+            with client.producer("mixed") as producer:
+                producer.send_columns([None if n % 3 else f"k{n}" for n in rows], [f"v{n}" for n in rows])
+            with client.producer("raw", compression="zstd") as producer:
+                producer.send_columns(None, [f"v{n}" for n in rows])
+        with client.consumer("mixed", group="g") as consumer:
+            consumer.ack(next(iter(consumer)))
+    return folder
+
+
+@pytest.fixture
+def data(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "data"))
+
+
+@pytest.fixture
+def doctor(run: Krappy, data: Path) -> Callable[..., Result]:
+    return lambda *options: run("doctor", "--data", str(data), *options)
+
+
+def closed_segment(data: Path, partition: str) -> Path:
+    """A log file in the middle."""
+    segments = sorted((data / "topics" / partition).glob("*.log"))
+    assert len(segments) > 2
+    return segments[1]
+
+
+def problems(found: Result) -> str:
+    """All of them, as one text."""
+    listed = found.json["problems"] + [text for each in found.json["partitions"] for text in each["problems"]]
+    return "\n".join(listed)
+
+
+def number_of(data: Path, topic: str) -> int:
+    meta = Meta(data / "meta")
+    try:
+        found = Catalog(meta).get(topic)
+        assert found is not None
+        return found.numbers[0]
+    finally:
+        meta.close()
+
+
+def change_view(data: Path, topic: str, change: Callable[[Views, int], None]) -> None:
+    number = number_of(data, topic)
+    views = Views(data / "views")
+    change(views, number)
+    views.close()
+
+
+def test_sound_data_is_sound(doctor: Callable[..., Result]) -> None:
+    found = doctor("--json")
+    assert found.status == 0
+    assert found.json["sound"]
+    rows = {(row["topic"], row["partition"]): row for row in found.json["partitions"]}
+    assert rows["raw", 0]["end"] == EVENTS
+    assert rows["raw", 0]["entries"] is None
+    assert rows["mixed", 0]["entries"] == EVENTS // 3
+    assert sum(row["entries"] for (topic, _), row in rows.items() if topic == "kept") == 200 - 200 // 7 - 1
+    assert all(row["view_behind"] == 0 for row in rows.values())
+    assert "all is well" in doctor().out
+
+
+def test_a_flipped_bit_is_named_and_cannot_be_repaired(doctor: Callable[..., Result], data: Path) -> None:
+    path = closed_segment(data, "mixed-0")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    found = doctor("--json")
+    assert found.status == 1
+    assert path.name in problems(found)
+    assert "position" in problems(found)
+    repaired = doctor("--repair", "--json")
+    assert repaired.status == 1
+    assert path.name in problems(repaired)
+    assert "something is wrong" in doctor().out
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_a_wrong_index_is_found_and_rebuilt(doctor: Callable[..., Result], data: Path, suffix: str) -> None:
+    path = closed_segment(data, "mixed-0").with_suffix(suffix)
+    content = bytearray(path.read_bytes())
+    assert content
+    content[-1] ^= 1
+    path.write_bytes(content)
+    found = doctor("--json")
+    assert found.status == 1
+    assert path.name in problems(found)
+    repaired = doctor("--repair", "--json")
+    assert (repaired.status, repaired.json["sound"]) == (0, True)
+    assert doctor("--json").status == 0
+
+
+def test_a_missing_segment_is_found(doctor: Callable[..., Result], data: Path) -> None:
+    closed_segment(data, "mixed-0").unlink()
+    found = doctor("--json")
+    assert found.status == 1
+    assert "mixed-0" in problems(found)
+
+
+def test_a_missing_partition_is_found(doctor: Callable[..., Result], data: Path) -> None:
+    shutil.rmtree(data / "topics" / "kept-1")
+    found = doctor("--json")
+    assert found.status == 1
+    assert "kept-1" in problems(found)
+    assert not (data / "topics" / "kept-1").exists()
+
+
+def test_a_folder_of_no_topic_is_found(doctor: Callable[..., Result], data: Path) -> None:
+    (data / "topics" / "stranger-0").mkdir()
+    found = doctor("--json")
+    assert found.status == 1
+    assert "stranger-0" in problems(found)
+
+
+CHANGES: list[tuple[str, str, Callable[[Views, int], None]]] = [
+    ("a key lost", "k300", lambda views, n: views.apply(n, {}, EVENTS, [b"k300"])),
+    ("a value changed", "k300", lambda views, n: views.apply(n, {b"k300": pack_entry(300, 0, b"other")}, EVENTS)),
+    ("a value of the past", "k300", lambda views, n: views.apply(n, {b"k300": pack_entry(3, 0, b"v3")}, EVENTS)),
+    ("a key too many", "1 entries", lambda views, n: views.apply(n, {b"new": pack_entry(301, 0, b"v")}, EVENTS)),
+    ("an entry of the future", "new", lambda views, n: views.apply(n, {b"new": pack_entry(EVENTS, 0, b"v")}, EVENTS)),
+    (
+        "an entry of nonsense",
+        "new",
+        lambda views, n: views.apply(n, {b"new": b"\xff no entry, but it is long"}, EVENTS),
+    ),
+    ("ahead of the log", "3,000", lambda views, n: views.apply(n, {}, EVENTS + 10)),
+]
+
+
+@pytest.mark.parametrize(("named", "change"), [c[1:] for c in CHANGES], ids=[c[0] for c in CHANGES])
+def test_a_view_that_is_not_the_fold_is_found_and_folded_anew(
+    doctor: Callable[..., Result], data: Path, named: str, change: Callable[[Views, int], None]
+) -> None:
+    change_view(data, "mixed", change)
+    found = doctor("--json")
+    assert found.status == 1
+    assert named in problems(found)
+    repaired = doctor("--repair", "--json")
+    assert (repaired.status, repaired.json["sound"]) == (0, True), problems(repaired)
+    [row] = [row for row in repaired.json["partitions"] if row["repaired"]]
+    assert (row["topic"], row["entries"]) == ("mixed", EVENTS // 3)
+    after = doctor("--json")
+    assert (after.status, after.json["partitions"][-1]["entries"]) == (0, None)
+
+
+def test_a_view_that_is_behind_is_no_fault(doctor: Callable[..., Result], data: Path) -> None:
+    def back(views: Views, number: int) -> None:
+        views.drop(number)
+
+    change_view(data, "mixed", back)
+    found = doctor("--json")
+    assert found.status == 0
+    [row] = [row for row in found.json["partitions"] if row["topic"] == "mixed"]
+    assert row["view_behind"] == EVENTS
+
+
+def test_lost_views_are_folded_anew(doctor: Callable[..., Result], data: Path) -> None:
+    shutil.rmtree(data / "views")
+    found = doctor("--json")
+    assert found.status == 1
+    assert "views" in problems(found)
+    assert doctor("--repair", "--json").json["sound"]
+    assert doctor("--json").json["sound"]
+
+
+def test_views_that_cannot_be_opened_are_set_aside(doctor: Callable[..., Result], data: Path) -> None:
+    for file in (data / "views").glob("MANIFEST-*"):
+        file.write_bytes(b"nonsense")
+    assert doctor("--json").status == 1
+    repaired = doctor("--repair", "--json")
+    assert (repaired.status, repaired.json["sound"]) == (0, True)
+    assert list(data.glob("views.damaged-*"))
+
+
+def test_repaired_data_serves(doctor: Callable[..., Result], data: Path) -> None:
+    shutil.rmtree(data / "views")
+    doctor("--repair")
+    with run_broker(data, durability="os") as broker, broker.connect() as client:
+        entry = client.table("mixed").get("k300")
+        assert entry is not None
+        assert (entry.value, entry.offset) == (b"v300", 300)
+        assert client.table("kept").get("k7") is not None
+
+
+def test_a_folder_in_use_is_refused(run: Krappy, tmp_path: Path) -> None:
+    with run_broker(tmp_path / "data"):
+        found = run("doctor", "--data", str(tmp_path / "data"), "--repair")
+    assert found.status == 1
+    assert "in use" in found.err
+    assert len(found.err.splitlines()) == 1
+
+
+def test_a_folder_that_is_no_broker_s_is_refused_and_left_alone(run: Krappy, tmp_path: Path) -> None:
+    found = run("doctor", "--data", str(tmp_path))
+    assert found.status == 1
+    assert "not the data folder" in found.err
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,255 @@
+"""`krappy` as a process: signals, pipes, exit statuses, the broker in the foreground."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from krappy import blocking
+from krappy.cli.errors import Failure
+from krappy.cli.spawn import spawn_broker
+from krappy.testing.running import RunningBroker
+
+KRAPPY = [sys.executable, "-m", "krappy"]
+SECONDS = 60.0
+
+
+def call(*arguments: str, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*KRAPPY, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+        env={**os.environ, **environ},
+    )
+
+
+def one_line(said: str) -> bool:
+    return len(said.splitlines()) == 1 and said.startswith("krappy: ")
+
+
+@contextmanager
+def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A `krappy` that runs beside the test and is gone at its end."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*KRAPPY, *arguments], text=True, **{**pipes, **options}) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
+    """`krappy serve --json …` and what it said once it listened."""
+    arguments = ("serve", "--json", "--listen-native", "127.0.0.1:0", *arguments)
+    with started(*arguments, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        yield process, json.loads(process.stdout.readline())
+
+
+def end(process: subprocess.Popen[str], number: int) -> int:
+    process.send_signal(number)
+    process.communicate(timeout=SECONDS)
+    return process.returncode
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_serve_stops_gracefully_and_keeps_what_it_had(tmp_path: Path, number: int) -> None:
+    with serving("--data", str(tmp_path)) as (process, ready):
+        assert ready["pid"] == process.pid
+        with blocking.connect(str(ready["native"])) as client, client.producer("t") as producer:
+            producer.send("v", key="k").result()
+        assert end(process, number) == 0
+    with serving("--data", str(tmp_path)) as (process, ready):
+        with blocking.connect(str(ready["native"])) as client:
+            entry = client.table("t").get("k")
+        assert entry is not None
+        assert entry.value == b"v"
+        assert end(process, signal.SIGTERM) == 0
+
+
+def test_serve_says_where_it_listens_to_people_too(tmp_path: Path) -> None:
+    arguments = ["serve", "--data", str(tmp_path), "--listen-native", "127.0.0.1:0"]
+    with started(*arguments, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        first, second = process.stdout.readline(), process.stdout.readline()
+        assert end(process, signal.SIGTERM) == 0
+    assert str(process.pid) in first
+    assert second.startswith("listening: native 127.0.0.1:")
+
+
+def test_serve_refuses_a_folder_in_use(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path)) as (process, _):
+        second = call("serve", "--data", str(tmp_path), "--listen-native", "127.0.0.1:0")
+        assert second.returncode == 1
+        assert one_line(second.stderr)
+        assert "in use" in second.stderr
+        assert str(process.pid) in second.stderr
+
+
+def test_serve_refuses_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = call("serve", "--data", str(tmp_path), "--listen-native", address)
+    assert result.returncode == 1
+    assert one_line(result.stderr)
+    assert address in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "named"),
+    [
+        (["--durability", "never"], {}, "durability"),
+        ([], {"KRAPPY_MEMROY_BYTES": "1"}, "memory_bytes"),
+        (["--config", "/nowhere/krappy.toml"], {}, "/nowhere/krappy.toml"),
+        (["--listen-native", "nonsense"], {}, "listen_native"),
+        (["--data", "/proc/none"], {}, "/proc/none"),
+    ],
+)
+def test_serve_refuses_wrong_settings(
+    tmp_path: Path, arguments: list[str], environ: dict[str, str], named: str
+) -> None:
+    result = call("serve", "--data", str(tmp_path), "--listen-native", "127.0.0.1:0", *arguments, **environ)
+    assert result.returncode == 1
+    assert one_line(result.stderr), result.stderr
+    assert named in result.stderr
+
+
+def test_settings_come_from_flags_then_environment_then_file(tmp_path: Path) -> None:
+    (tmp_path / "krappy.toml").write_text('listen_native = "127.0.0.1:1"\ndata = "from-file"\n')
+    arguments = ["serve", "--json", "--config", "krappy.toml", "--listen-native", "127.0.0.1:0"]
+    environ = {**os.environ, "KRAPPY_DATA": "from-environment", "KRAPPY_ADDRESS": "is.not.a.setting:1"}
+    with started(*arguments, stderr=subprocess.DEVNULL, cwd=tmp_path, env=environ) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert end(process, signal.SIGTERM) == 0
+    assert ready["data"] == str(tmp_path / "from-environment")
+
+
+@pytest.mark.parametrize(
+    "command", [["topic", "list"], ["get", "t", "k"], ["consume", "t"], ["produce", "t"], ["group", "list"]]
+)
+def test_a_broker_that_is_not_there_is_one_line(command: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        free = f"127.0.0.1:{probe.getsockname()[1]}"
+    result = call(*command, "--address", free)
+    assert result.returncode == 1
+    assert one_line(result.stderr)
+    assert free in result.stderr
+
+
+@pytest.mark.parametrize("address", ["", "host:port", "1.2.3.4:99999"])
+def test_a_wrong_address_is_one_line(address: str) -> None:
+    result = call("topic", "list", "--address", address)
+    assert result.returncode != 0
+    assert one_line(result.stderr)
+
+
+def test_a_peer_that_is_no_broker_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        with started("topic", "list", "--address", address) as process:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 1
+    assert one_line(said), said
+
+
+def test_ctrl_c_ends_a_consumer_with_130(broker: RunningBroker) -> None:
+    call("produce", "followed", "--address", broker.address, stdin="first\n")
+    with started("consume", "followed", "--address", broker.address) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "first\n"
+        call("produce", "followed", "--address", broker.address, stdin="second\n")
+        assert process.stdout.readline() == "second\n"  # it follows, and shows events as they come
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130
+    assert said.strip() == ""
+
+
+def test_a_reader_that_goes_away_ends_a_consumer_quietly(broker: RunningBroker) -> None:
+    with blocking.connect(broker.address) as client, client.producer("piped") as producer:
+        producer.send_columns(None, ["x" * 1000] * 5000)
+    with started("consume", "piped", "--to", "now", "--address", broker.address) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(SECONDS) == 141
+        assert process.stderr.read() == ""
+
+
+def test_events_that_are_typed_leave_at_once(broker: RunningBroker) -> None:
+    with blocking.connect(broker.address) as client:
+        client.create_topic("typed")
+        with client.consumer("typed") as consumer, started("produce", "typed", "--address", broker.address) as process:
+            assert process.stdin is not None
+            process.stdin.write("one\n")
+            process.stdin.flush()
+            assert [event.value for event in consumer.poll(SECONDS)] == [b"one"]
+            process.communicate("two", timeout=SECONDS)
+            assert process.returncode == 0
+            assert [event.value for event in consumer.poll(SECONDS)] == [b"two"]
+
+
+def test_a_spawned_broker_stops_with_its_parent(tmp_path: Path) -> None:
+    """Even when the parent is killed and can do nothing about it."""
+    code = (
+        "import sys, time\n"
+        "from krappy.cli.spawn import spawn_broker\n"
+        "with spawn_broker() as broker:\n"
+        "    print(broker.pid, broker.address, flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert parent.stdout is not None
+    pid, address = parent.stdout.readline().split()
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    host, port = address.split(":")
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+        except OSError:
+            break
+        time.sleep(0.05)
+    else:
+        os.kill(int(pid), signal.SIGKILL)
+        pytest.fail("the broker outlived its parent")
+
+
+def test_a_broker_that_does_not_start_says_why(tmp_path: Path) -> None:
+    with spawn_broker(tmp_path), pytest.raises(Failure, match="in use"), spawn_broker(tmp_path):
+        pass
+
+
+def test_completion_offers_commands_and_topics(broker: RunningBroker) -> None:
+    with blocking.connect(broker.address) as client:
+        client.create_topic("completed", if_absent=True)
+    environ = {"_KRAPPY_COMPLETE": "bash_complete", "KRAPPY_ADDRESS": broker.address}
+    commands = call(COMP_WORDS="krappy con", COMP_CWORD="1", **environ)
+    assert "consume" in commands.stdout
+    topics = call(COMP_WORDS="krappy get compl", COMP_CWORD="2", **environ)
+    assert "completed" in topics.stdout

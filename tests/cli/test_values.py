@@ -1,0 +1,158 @@
+"""How values are typed and shown."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime, timedelta
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from krappy import errors
+from krappy.bench import load, report
+from krappy.cli import output
+from krappy.cli.errors import HINTS, explain
+from krappy.cli.options import Place, Separator, Setting, key_bytes, moment
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2026-01-31", datetime(2026, 1, 31, tzinfo=UTC)),
+        ("2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31 12:00", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31T12:00:00+02:00", datetime(2026, 1, 31, 10, tzinfo=UTC)),
+        ("@0", datetime(1970, 1, 1, tzinfo=UTC)),
+        ("@1500", datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)),
+    ],
+)
+def test_a_moment(text: str, expected: datetime) -> None:
+    assert moment(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "age"),
+    [("0s", timedelta()), ("15m", timedelta(minutes=15)), ("1.5h", timedelta(hours=1.5)), ("7d", timedelta(days=7))],
+)
+def test_an_age_is_a_moment_in_the_past(text: str, age: timedelta) -> None:
+    before = datetime.now(UTC)
+    found = moment(text)
+    assert before - age <= found <= datetime.now(UTC) - age
+
+
+@given(st.text(max_size=20))
+def test_any_other_text_is_a_bad_parameter(text: str) -> None:
+    try:
+        found = moment(text)
+    except click.BadParameter:
+        return
+    assert found.tzinfo is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("earliest", "earliest"), ("0", 0), ("17", 17), ("@0", datetime(1970, 1, 1, tzinfo=UTC))]
+)
+def test_a_place(text: str, expected: object) -> None:
+    assert Place("earliest", "latest").convert(text, None, None) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-1", "now", "1.5", "@", "@99999999999999999999", "9" * 30 + "d", "²"])
+def test_no_place(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Place("earliest", "latest").convert(text, None, None)
+
+
+def test_separators_and_settings() -> None:
+    assert Separator().convert(r"\t", None, None) == "\t"
+    assert Setting().convert("a.b=c=d", None, None) == ("a.b", "c=d")
+    for wrong in ("a", "=b"):
+        with pytest.raises(click.BadParameter):
+            Setting().convert(wrong, None, None)
+
+
+@given(st.one_of(st.none(), st.binary(max_size=30)))
+def test_bytes_are_told_from_text_in_json(value: bytes | None) -> None:
+    shown = output.plain(value)
+    if value is None:
+        assert shown is None
+    elif isinstance(shown, str):
+        assert shown.encode() == value
+    else:
+        assert key_bytes("base64:" + shown["base64"]) == value
+
+
+@given(st.binary(max_size=30))
+def test_a_key_that_was_shown_can_be_typed(value: bytes) -> None:
+    if not value.startswith(b"base64:"):
+        assert key_bytes(output.text(value)) == value
+
+
+def test_wrong_base64_is_a_bad_parameter() -> None:
+    with pytest.raises(click.BadParameter):
+        key_bytes("base64:*")
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_every_timestamp_can_be_shown(timestamp: int) -> None:
+    assert output.when(timestamp)
+
+
+SIZES = {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 1 << 40: "1.0 TiB", 1 << 52: "4096.0 TiB"}
+
+
+@pytest.mark.parametrize(("number", "shown"), SIZES.items())
+def test_sizes(number: int, shown: str) -> None:
+    assert output.size(number) == shown
+
+
+def test_an_error_is_one_line_with_a_hint() -> None:
+    line, status = explain(errors.UnknownTopic("there is no\ntopic 'x'"))
+    assert line == f"there is no topic 'x'; {HINTS[errors.UnknownTopic]}"
+    assert status == 1
+
+
+def test_what_tasks_raise_together_is_told_by_its_cause() -> None:
+    group = BaseExceptionGroup("g", [ValueError("v"), BaseExceptionGroup("h", [errors.StorageError("full")])])
+    assert explain(group)[0] == "full"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "x.csv"), "x.csv: No such file or directory"),
+        (PermissionError(13, "Permission denied"), "Permission denied"),
+        (ValueError("a\nb"), "a mistake in krappy itself: ValueError: a b (KRAPPY_DEBUG=1 shows where)"),
+    ],
+)
+def test_errors_of_the_system(error: Exception, line: str) -> None:
+    assert explain(error) == (line, 1)
+
+
+@pytest.mark.parametrize(("rank", "expected"), [(50, 50), (99, 99), (99.9, 100), (100, 100), (0, 1)])
+def test_percentiles_by_nearest_rank(rank: float, expected: float) -> None:
+    assert report.percentile([float(number) for number in range(1, 101)], rank) == expected
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=50), st.floats(1, 100))
+def test_a_percentile_is_not_exceeded_by_that_share(values: list[float], rank: float) -> None:
+    ordered = sorted(values)
+    found = report.percentile(ordered, rank)
+    assert sum(value <= found for value in ordered) >= math.floor(len(ordered) * rank / 100)
+
+
+def test_a_summary_is_of_the_median_round() -> None:
+    rounds = [report.Round(100, seconds, 1000, [seconds]) for seconds in (1.0, 4.0, 2.0)]
+    found = report.summary("produce", "events/s", rounds, view=True)
+    assert (found["per_second"], found["per_second_min"], found["per_second_max"]) == (50.0, 25.0, 100.0)
+    assert (found["p50_ms"], found["max_ms"], found["view"]) == (2000.0, 4000.0, True)
+
+
+def test_a_load_is_the_same_each_time_and_of_its_size() -> None:
+    events = load.make(2000, 100, 50)
+    assert events == load.make(2000, 100, 50)
+    assert events.size == 2000 * 100
+    assert len(set(events.keys)) == 50
+    assert sum(len(values) for _, values in events.batches(300)) == 2000
+    assert sorted(load.every_key(500, 20).keys) == load.every_key(500, 20).keys
