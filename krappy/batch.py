@@ -168,7 +168,7 @@ def split(buf: Buffer) -> Iterator[tuple[BatchHeader, memoryview]]:
     position, end = 0, len(view)
     while end - position >= LENGTH_END:
         length = int.from_bytes(view[position + 8 : position + 12], "big", signed=True)
-        if length >= HEADER_SIZE - LENGTH_END and length + LENGTH_END > end - position:
+        if length + LENGTH_END > end - position:
             return
         header = check(view, position)
         yield header, view[position : position + header.size]

@@ -660,6 +660,11 @@ def test_headers_that_are_absurd() -> None:
     assert read_header(b"xy" + raw, 2) == check(b"xy" + raw, 2) == check(raw)
     with pytest.raises(CorruptBatch):
         restamp_time(raw + b"x", 1)
+    for length in (len(raw) - 13, len(raw) - 11):  # all is well but for the length
+        wrong = raw[:8] + struct.pack(">i", length) + raw[12:]
+        for function in (decode, validate):
+            with pytest.raises(CorruptBatch):
+                function(wrong)
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])
