@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy import batch as batches
 from krappy.batch import Columns
-from krappy.broker import group_reads
+from krappy.broker.group_reads import Read
 from krappy.errors import KrappyError
 from krappy.partitioner import partition_for
 from krappy.types import Record
@@ -83,23 +82,20 @@ class Undertaker:
         grave = shared.leases.graves()[0]
         target = await self._topic(shared)
         partition = shared.partition
-        read = await partition.read(grave.first, READ, max_records=AT_A_TIME)
-        log, found = group_reads.survey(partition.number, grave.first, read, self._broker.groups.decoded, keys=False)
+        span = await partition.read(grave.first, READ, max_records=AT_A_TIME)
+        read = Read(grave.first, span, keys=False)
         under_way = []
-        for one in found:
-            if one.header.last_offset < grave.first or one.header.base_offset > grave.last:
-                continue
-            columns = batches.decode(one.data)
-            for row, offset in enumerate(columns.offsets):
+        for piece in read.pieces:
+            for row, offset in enumerate(piece.columns.offsets):
                 if grave.first <= offset <= grave.last:
-                    record = _record(shared, columns, row, grave)
+                    record = _record(shared, piece.columns, row, grave)
                     place = partition_for(record.key, len(target)) if record.key is not None else offset % len(target)
                     under_way.append((offset, target[place].publish_record(record)))
         try:
             for offset, later in under_way:
                 await later.wait()
                 shared.leases.bury(offset, offset)
-            shared.leases.settle_missing(log)
+            shared.leases.settle_missing(read.part(grave.first, AT_A_TIME, READ)[0])
         finally:
             shared.changed()
             shared.group.stir(shared)

@@ -1,8 +1,7 @@
-"""One shared group at work: its members, its partitions, who polls, who waits, what is given to whom.
+"""One shared group: its members, its partitions, and who waits for events.
 
 Rules, kept here:
 
-- What can be read without waiting for the disk is leased and answered in one step, with nothing in between.
 - One who finds nothing waits in line. When something turns up, the first in line is woken, and only that one; having
   taken what it wants, it wakes the next if there is more. So an event costs one wake-up, however many wait.
 - Every change of a partition's leases ends in `Shared.changed`: it is written, its next due time is set, its dead
@@ -17,21 +16,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
-from krappy.broker import group_reads
-from krappy.broker.group_reads import Found
 from krappy.broker.member import Member
 from krappy.broker.shared import Shared
 from krappy.core.keyed_leases import KeyedLeases
-from krappy.core.leases import Lease, Leases
+from krappy.core.leases import Leases
 from krappy.core.members import Members
-from krappy.errors import InvalidRequest, KrappyError, OffsetOutOfRange, UnknownTopic
-from krappy.types import Span
+from krappy.errors import InvalidRequest, UnknownTopic
 
 if TYPE_CHECKING:
     from krappy.broker.groups import GroupCoordinator
     from krappy.broker.partition import Partition
-
-AGAIN_READ = 64 << 10  # bytes read at a time for what waits: often it is one event
 
 
 class Settings(NamedTuple):
@@ -43,28 +37,12 @@ class Settings(NamedTuple):
     dead_letter: str | None = None  # None: "<topic>.<group>.dead"
 
 
-class GroupPolled(NamedTuple):
-    """As the protocol's Polled. `parts`: (topic, partition, first offset, high watermark, batches), each partition
-    once; `leases`: (topic, partition, first, last, deliveries)."""
-
-    parts: list[tuple[str, int, int, int, bytes]]
-    leases: list[tuple[str, int, int, int, int]]
-
-
 class _Waiter:
     __slots__ = ("event", "member")
 
     def __init__(self, member: Member) -> None:
         self.member = member
         self.event = trio.Event()
-
-
-class _Taken:
-    """What one poll has so far of one partition: its batches are sent once, however often they were read."""
-
-    def __init__(self) -> None:
-        self.batches: dict[int, Found] = {}
-        self.leases: list[Lease] = []
 
 
 class Group:
@@ -152,6 +130,7 @@ class Group:
         for shared in self.shared.values():
             if settings.order != before.order:
                 shared.leases = self.load_leases(shared.leases.dump())
+                self.coordinator.reads.drop(shared)
                 shared.changed()
             elif settings.max_deliveries != before.max_deliveries:
                 shared.leases.limit_deliveries(settings.max_deliveries)
@@ -199,97 +178,13 @@ class Group:
         finally:
             self._waiters.pop(waiter, None)
 
-    # --- polling
-
-    def collect(
-        self, member: Member, max_records: int, max_bytes: int
-    ) -> tuple[GroupPolled, tuple[Shared, int] | None]:
-        """Leases to the member what can be read at once, partitions taking turns in being first.
-
-        When that is nothing because the disk would have to be waited for, also says for what partition.
-        """
-        taken: dict[Shared, _Taken] = {}
-        order = self._order(member.topics)
+    def in_turn(self, topics: tuple[str, ...]) -> list[Shared]:
+        """The partitions of these topics, another one first each time. Raises UnknownTopic when all are gone."""
+        order = self._order(topics)
         if not order:
-            raise UnknownTopic(f"there is no topic {', '.join(map(repr, member.topics))} any more")
-        now = self.coordinator.now_ms()
-        left, room = max_records, max_bytes
-        trouble: KrappyError | None = None
+            raise UnknownTopic(f"there is no topic {', '.join(map(repr, topics))} any more")
         self._turn = turn = (self._turn + 1) % len(order)
-        for shared in order[turn:] + order[:turn]:
-            try:
-                while left > 0 and room > 0:
-                    offset = shared.wanted(now, alone=not taken)
-                    if offset is None:
-                        break
-                    read = shared.partition.read_now(offset, self._bytes(shared, offset, room), max_records=left)
-                    leases = self._take(member, shared, offset, read, left, taken)
-                    left -= sum(lease.size for lease in leases)
-                    room -= len(read.data) if leases else 0
-                    if leases and shared.leases.comes_alone(leases[-1]):
-                        left = 0
-            except BlockingIOError:
-                if not taken:
-                    return self._polled(taken), (shared, left)
-                break
-            except KrappyError as error:
-                trouble = error  # one partition's; the others are served
-        if trouble is not None and not taken:
-            raise trouble
-        if taken:
-            self.stir()
-        return self._polled(taken), None
-
-    async def collect_from_disk(
-        self, member: Member, cold: tuple[Shared, int], max_records: int, max_bytes: int
-    ) -> GroupPolled:
-        """As `collect`, from one partition, waiting for the disk."""
-        shared = cold[0]
-        taken: dict[Shared, _Taken] = {}
-        async with shared.reading:
-            offset = shared.wanted(self.coordinator.now_ms())
-            if offset is not None and not member.closed:
-                room = self._bytes(shared, offset, max_bytes)
-                try:
-                    read = await shared.partition.read(offset, room, max_records=max_records)
-                except OffsetOutOfRange:
-                    return self._polled(taken)  # retention was faster
-                if not member.closed and not shared.gone:
-                    self._take(member, shared, offset, read, max_records, taken)
-        if taken:
-            self.stir()
-        return self._polled(taken)
-
-    def _bytes(self, shared: Shared, offset: int, room: int) -> int:
-        return min(room, AGAIN_READ) if offset < shared.leases.frontier else room
-
-    def _take(
-        self, member: Member, shared: Shared, offset: int, read: Span, left: int, taken: dict[Shared, _Taken]
-    ) -> list[Lease]:
-        coordinator = self.coordinator
-        by_key = self.settings.order == "key"
-        log, found = group_reads.survey(shared.partition.number, offset, read, coordinator.decoded, keys=by_key)
-        now = coordinator.now_ms()
-        leases = shared.leases.lease(now, member.name, member.lease_ms, log, left, alone=not taken)
-        shared.changed()
-        if leases:
-            mine = taken.setdefault(shared, _Taken())
-            mine.leases += leases
-            for one in found:
-                mine.batches.setdefault(one.header.base_offset, one)
-        return leases
-
-    def _polled(self, taken: dict[Shared, _Taken]) -> GroupPolled:
-        polled = GroupPolled([], [])
-        for shared, mine in taken.items():
-            topic, index = shared.at
-            mine.leases.sort()
-            found = [mine.batches[base] for base in sorted(mine.batches)]
-            data = group_reads.deliver(shared.partition.number, found, mine.leases, self.coordinator.decoded)
-            first = mine.leases[0].first
-            polled.parts.append((topic, index, first, shared.partition.high_watermark, data))
-            polled.leases.extend((topic, index, *lease) for lease in mine.leases)
-        return polled
+        return order[turn:] + order[:turn]
 
     def _order(self, topics: tuple[str, ...]) -> list[Shared]:
         """The partitions of these topics."""

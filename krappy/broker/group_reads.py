@@ -1,83 +1,122 @@
-"""What a read of the log is to a group: which events there are, and the bytes that a member is to get of them.
+"""What reads of the log are to a group: which events there are, and the bytes that a member is to get of them.
 
 Members often get a small part of a batch: small polls of large batches, redeliveries, keys that went to others. Then
-a batch of just these events is made for them, so that a poll for ten events is not answered with ten
-thousand. Decoded batches are kept for a while, since the next poll is likely to want the rest.
+a batch of just these events is made for them, so that a poll for ten events is not answered with ten thousand; and
+what was read beyond them is kept for a while, since the next poll is likely to want it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 from krappy import batch as batches
 from krappy.batch import BatchHeader, Columns
 from krappy.core.leases import Lease, LogSlice
 from krappy.types import Span
 
-CACHED = 4 << 20  # bytes of batches kept decoded
+if TYPE_CHECKING:
+    from krappy.broker.shared import Shared
+
+KEPT = 8 << 20  # bytes of reads that are kept, over all groups
 CUT_FROM = 8 << 10  # bytes of a batch from which on it is worth cutting
 
 
-class Found(NamedTuple):
-    """One batch of a read."""
+class Piece:
+    """One batch that holds events. `spans` and `tokens` as in LogSlice."""
 
-    header: BatchHeader
-    data: memoryview
+    __slots__ = ("_columns", "data", "header", "spans", "tokens")
 
-
-class Decoded:
-    """The batches decoded last. They are told apart by partition, offset and checksum: cleaning changes the latter."""
-
-    def __init__(self, limit: int = CACHED) -> None:
-        self._limit = limit
-        self._held: OrderedDict[tuple[int, int, int], tuple[Columns, int]] = OrderedDict()
-        self._size = 0
-
-    def columns(self, number: int, found: Found) -> Columns:
-        """The records of a batch of the partition with this (dense) number."""
-        header = found.header
-        key = (number, header.base_offset, header.crc)
-        held = self._held.get(key)
-        if held is not None:
-            self._held.move_to_end(key)
-            return held[0]
-        columns = batches.decode(found.data)
-        self._held[key] = columns, header.size
-        self._size += header.size
-        while self._size > self._limit:
-            self._size -= self._held.popitem(last=False)[1][1]
-        return columns
-
-
-def survey(number: int, offset: int, read: Span, decoded: Decoded, *, keys: bool) -> tuple[LogSlice, list[Found]]:
-    """What the log holds where it was read from `offset` on, with a token for each event's key if `keys`."""
-    data = memoryview(read.data)
-    found: list[Found] = []
-    spans: list[tuple[int, int]] = []
-    tokens: list[int | None] = []
-    position = 0
-    while position < len(data):
-        header = batches.read_header(data, position)
-        one = Found(header, data[position : position + header.size])
-        position += header.size
-        if header.is_control or not header.count:
-            continue
-        found.append(one)
-        if header.dense and not keys:
-            _add(spans, header.base_offset, header.last_offset)
-            continue
-        columns = decoded.columns(number, one)
+    def __init__(self, header: BatchHeader, data: memoryview, keys: bool) -> None:
+        self.header = header
+        self.data = data
+        self._columns: Columns | None = None
+        self.tokens: list[int | None] = []
         if header.dense:
-            _add(spans, header.base_offset, header.last_offset)
+            self.spans = [(header.base_offset, header.last_offset)]
         else:
-            for at in columns.offsets:
-                _add(spans, at, at)
+            self.spans = []
+            for offset in self.columns.offsets:
+                _add(self.spans, offset, offset)
         if keys:
-            tokens += [None if key is None else hash(key) for key in columns.keys]
-    start = min(offset, spans[0][0]) if spans else offset
-    return LogSlice(start, max(read.next_offset, offset), spans, tokens if keys else None), found
+            self.tokens = [None if key is None else hash(key) for key in self.columns.keys]
+
+    @property
+    def columns(self) -> Columns:
+        """The batch decoded. Raises CorruptBatch."""
+        if self._columns is None:
+            self._columns = batches.decode(self.data)
+        return self._columns
+
+    def deliver(self, leases: Sequence[Lease]) -> bytes | memoryview:
+        """A batch with the events of the leases that touch this one: the whole, or one of just these events."""
+        header = self.header
+        base, last = header.base_offset, header.last_offset
+        mine = [(max(lease.first, base), min(lease.last, last)) for lease in leases]
+        wanted = sum(high - low + 1 for low, high in mine)
+        if header.size < CUT_FROM or wanted * 4 > header.count:
+            return self.data
+        columns = self.columns
+        if header.dense:
+            rows = [row for low, high in mine for row in range(low - base, high + 1 - base)]
+        else:
+            rows = [row for row, at in enumerate(columns.offsets) if any(low <= at <= high for low, high in mine)]
+        offsets = [columns.offsets[row] for row in rows]
+        return batches.encode(
+            [columns.keys[row] for row in rows],
+            [columns.values[row] for row in rows],
+            timestamps=[columns.timestamps[row] for row in rows],
+            headers=None if columns.headers is None else [columns.headers[row] for row in rows],
+            base_offset=offsets[0],
+            offsets=offsets,
+            leader_epoch=header.leader_epoch,
+            log_append_time=header.log_append_time,
+        )
+
+
+class Read:
+    """One read of a log, from `start` to before `end`."""
+
+    def __init__(self, offset: int, read: Span, *, keys: bool, cleaned: int = 0) -> None:
+        """`keys`: whether their order matters. Raises CorruptBatch."""
+        data = memoryview(read.data)
+        self.pieces: list[Piece] = []
+        position = 0
+        while position < len(data):
+            header = batches.read_header(data, position)
+            if header.count and not header.is_control:
+                self.pieces.append(Piece(header, data[position : position + header.size], keys))
+            position += header.size
+        self._bases = [piece.header.base_offset for piece in self.pieces]
+        self.start = min([offset, *self._bases[:1]])
+        self.end = max(offset, read.next_offset)
+        self.size = len(data)
+        self.cleaned = cleaned  # the log's clean point when it was read: what is beyond may not be there any more
+        self._keys = keys
+
+    def part(self, offset: int, max_records: int, max_bytes: int) -> tuple[LogSlice, list[Piece]]:
+        """What of it begins with the batch of `offset`: as many batches as reach one of the limits, at least one."""
+        first = max(0, bisect_right(self._bases, offset) - 1)
+        if self.pieces and self.pieces[first].header.last_offset < offset:
+            first += 1
+        spans: list[tuple[int, int]] = []
+        tokens: list[int | None] = []
+        stop, end = first, self.end
+        for piece in self.pieces[first:]:
+            if max_records <= 0 or max_bytes <= 0:
+                end = piece.header.base_offset
+                break
+            for span in piece.spans:
+                _add(spans, *span)
+            tokens += piece.tokens
+            max_records -= piece.header.count
+            max_bytes -= piece.header.size
+            stop += 1
+        pieces = self.pieces[first:stop]
+        start = min(offset, pieces[0].header.base_offset) if pieces else offset
+        return LogSlice(start, end, spans, tokens if self._keys else None), pieces
 
 
 def _add(spans: list[tuple[int, int]], first: int, last: int) -> None:
@@ -87,42 +126,45 @@ def _add(spans: list[tuple[int, int]], first: int, last: int) -> None:
         spans.append((first, last))
 
 
-def deliver(number: int, found: Sequence[Found], leases: Sequence[Lease], decoded: Decoded) -> bytes:
-    """Batches with the leased events, and maybe others around them. `found` and `leases` ascend."""
+class KeptReads:
+    """The reads that were not used up, one for each partition of each group, the oldest of all going first."""
+
+    def __init__(self, limit: int = KEPT) -> None:
+        self._limit = limit
+        self._held: OrderedDict[Shared, Read] = OrderedDict()
+        self._size = 0
+
+    def find(self, shared: Shared, offset: int) -> Read | None:
+        """A read that tells what is at `offset`."""
+        held = self._held.get(shared)
+        if held is None or not held.start <= offset < held.end or held.cleaned != shared.partition.log.clean_upto:
+            return None
+        return held
+
+    def keep(self, shared: Shared, read: Read) -> None:
+        if self._held.get(shared) is not read:
+            self.drop(shared)
+            self._held[shared] = read
+            self._size += read.size
+            while self._size > self._limit:
+                self._size -= self._held.popitem(last=False)[1].size
+
+    def drop(self, shared: Shared) -> None:
+        held = self._held.pop(shared, None)
+        if held is not None:
+            self._size -= held.size
+
+
+def join(pieces: Sequence[Piece], leases: Sequence[Lease]) -> bytes:
+    """What a member gets of one partition. Both ascend."""
     parts: list[bytes | memoryview] = []
     at = 0
-    for one in found:
-        base, last = one.header.base_offset, one.header.last_offset
-        while at < len(leases) and leases[at].last < base:
+    for piece in pieces:
+        while at < len(leases) and leases[at].last < piece.header.base_offset:
             at += 1
-        mine = []
         after = at
-        while after < len(leases) and leases[after].first <= last:
-            mine.append((max(leases[after].first, base), min(leases[after].last, last)))
+        while after < len(leases) and leases[after].first <= piece.header.last_offset:
             after += 1
-        wanted = sum(high - low + 1 for low, high in mine)
-        if wanted * 4 <= one.header.count and one.header.size >= CUT_FROM:
-            if wanted:
-                parts.append(_cut(one.header, decoded.columns(number, one), mine))
-        elif wanted:
-            parts.append(one.data)
+        if after > at:
+            parts.append(piece.deliver(leases[at:after]))
     return b"".join(parts)
-
-
-def _cut(header: BatchHeader, columns: Columns, mine: list[tuple[int, int]]) -> bytes:
-    """A batch of some of the records of another, at their own offsets, not compressed."""
-    if header.dense:
-        rows = [row for low, high in mine for row in range(low - header.base_offset, high + 1 - header.base_offset)]
-    else:
-        rows = [row for row, at in enumerate(columns.offsets) if any(low <= at <= high for low, high in mine)]
-    offsets = [columns.offsets[row] for row in rows]
-    return batches.encode(
-        [columns.keys[row] for row in rows],
-        [columns.values[row] for row in rows],
-        timestamps=[columns.timestamps[row] for row in rows],
-        headers=None if columns.headers is None else [columns.headers[row] for row in rows],
-        base_offset=offsets[0],
-        offsets=offsets,
-        leader_epoch=header.leader_epoch,
-        log_append_time=header.log_append_time,
-    )

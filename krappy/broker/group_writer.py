@@ -70,7 +70,8 @@ class GroupWriter:
             try:
                 self._write(groups, states)
                 if waiting:
-                    await self._broker.sync_meta()
+                    if self._broker.fsync:
+                        await trio.to_thread.run_sync(self._broker.meta.sync, limiter=self._broker.disk_limiter)
                     for shared, version in written:
                         shared.durable = version
             except Exception as error:

@@ -18,7 +18,7 @@ import trio
 from krappy.broker.alarms import Alarms
 from krappy.broker.dead_letters import Undertaker, topic_for
 from krappy.broker.group import Group, Settings
-from krappy.broker.group_reads import Decoded
+from krappy.broker.group_reads import KeptReads
 from krappy.broker.group_writer import GroupWriter, unpack
 from krappy.broker.member import Member
 from krappy.errors import (
@@ -50,7 +50,7 @@ class GroupCoordinator:
         self._admin = trio.Lock()  # one at a time joins, resets or deletes
         self._opened = False
         self.max_members = broker.config.group_max_members
-        self.decoded = Decoded()
+        self.reads = KeptReads()
         self.writer = GroupWriter(broker, store)
         self.alarms = Alarms(broker.now_ms)
         self._undertaker = Undertaker(broker)

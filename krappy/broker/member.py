@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from krappy.broker.group_poll import GroupPolled, Poll
 from krappy.errors import InvalidRequest, LeaseLost
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
-    from krappy.broker.group import Group, GroupPolled
+    from krappy.broker.group import Group
     from krappy.broker.shared import Shared
 
 MAX_BYTES = 16 << 20  # of one answer; a single larger batch still comes whole
@@ -32,24 +33,33 @@ class Member:
 
     def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None:
         """Leases what is there. None when the disk has to be waited for. Raises UnknownTopic, CorruptBatch, …"""
-        polled, cold = self.group.collect(self, max_records, max(1, min(max_bytes, MAX_BYTES)))
-        return polled if cold is None else None
+        poll = Poll(self, max_records, max(1, min(max_bytes, MAX_BYTES)))
+        if poll.gather() is not None:
+            return None
+        return self._answer(poll)
 
     async def poll(self, max_records: int, max_bytes: int, max_wait_ms: int = 0) -> GroupPolled:
         """Leases the next events; waits up to `max_wait_ms` for some. Raises UnknownTopic, StorageError."""
-        group, max_bytes = self.group, max(1, min(max_bytes, MAX_BYTES))
+        group = self.group
         deadline = trio.current_time() + max_wait_ms / 1000
-        while True:
-            polled, cold = group.collect(self, max_records, max_bytes)
+        while not self.closed:
+            poll = Poll(self, max_records, max(1, min(max_bytes, MAX_BYTES)))
+            cold = poll.gather()
             if cold is not None:
-                polled = await group.collect_from_disk(self, cold, max_records, max_bytes)
-            if polled.leases or self.closed or group.coordinator.stopped or max_records <= 0:
+                await poll.gather_from(cold)
+            polled = self._answer(poll)
+            left = deadline - trio.current_time()
+            if polled.leases or group.coordinator.stopped or left <= 0:
                 return polled
             if cold is None:
-                left = deadline - trio.current_time()
-                if left <= 0:
-                    return polled
                 await group.wait(self, left)
+        return GroupPolled([], [])
+
+    def _answer(self, poll: Poll) -> GroupPolled:
+        polled = poll.answer()
+        if polled.leases:
+            self.group.stir()  # there may be more, for the next in line
+        return polled
 
     def ack(self, ranges: Sequence[Range]) -> Later[None]:
         """Settles events; the answer comes when that is durable.

@@ -1,10 +1,11 @@
 """`order = "key"`: which events must wait for an earlier one of their key.
 
 Of each key, the events that are leased are the first unsettled ones, all with one member; the rest wait behind
-them in the order of the log. The next one is open, that is, may be leased, once none of its key is leased.
-So events of a key never are with two members at a time, and nobody gets an event before those ahead of it
-are settled or in the same hands. When an event goes back, the later ones of its key that are leased go
-back with it, or the order would be lost over the redelivery. Events without a key are always open.
+them in the order of the log. The next one is open, that is, may be leased, once none of its key is leased; the ones
+behind it may come along in the same lease. So events of a key never are with two members at a time, and nobody
+gets an event before those ahead of it are settled or in the same hands. When an event goes back, the later ones of
+its key that are leased go back with it, or the order would be lost over the redelivery. Events without a key
+are always open.
 
 Keys are tokens here: any hashable value. The broker uses a hash of the key; two keys with one hash merely wait for
 each other.
@@ -12,18 +13,17 @@ each other.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable, Iterable
 
 
 class _Chain:
-    """The unsettled events of one key."""
+    """The unsettled events of one key, ascending; each of `waiting` is above all of `leased`."""
 
     __slots__ = ("leased", "waiting")
 
-    def __init__(self) -> None:
-        self.leased: set[int] = set()
-        self.waiting: deque[int] = deque()  # ascending; each is above all of `leased`
+    def __init__(self, leased: list[int], waiting: list[int]) -> None:
+        self.leased = leased
+        self.waiting = waiting
 
 
 class KeyOrder:
@@ -36,6 +36,24 @@ class KeyOrder:
         self._chains: dict[Hashable, _Chain] = {}
         self._held_back: set[int] = set()  # waiting, but delayed or dead: not to be leased, whatever its key
 
+    def arrive(self, offset: int, key: Hashable | None, mine: set[Hashable]) -> bool:
+        """One more event, above all known ones: leased at once if it may be, to the member that was just leased the
+        keys `mine`; else it waits."""
+        self.known = offset + 1
+        if key is None:
+            return True
+        self._keys[offset] = key
+        chain = self._chains.get(key)
+        if chain is None:
+            self._chains[key] = _Chain([offset], [])
+            mine.add(key)
+            return True
+        if key in mine and not chain.waiting:
+            chain.leased.append(offset)
+            return True
+        chain.waiting.append(offset)
+        return False
+
     def add(self, offset: int, key: Hashable | None, *, held_back: bool = False) -> None:
         """One more waiting event, above all known ones."""
         if held_back:
@@ -47,10 +65,10 @@ class KeyOrder:
         self._keys[offset] = key
         chain = self._chains.get(key)
         if chain is None:
-            chain = self._chains[key] = _Chain()
-        chain.waiting.append(offset)
-        if len(chain.waiting) == 1 and not chain.leased:
+            self._chains[key] = _Chain([], [offset])
             self._open_unless_held(offset)
+        else:
+            chain.waiting.append(offset)
 
     def lease(self, offset: int) -> None:
         """Takes an event out that is open, or next of its key."""
@@ -58,8 +76,7 @@ class KeyOrder:
         key = self._keys.get(offset)
         if key is not None:
             chain = self._chains[key]
-            chain.waiting.popleft()
-            chain.leased.add(offset)
+            chain.leased.append(chain.waiting.pop(0))
 
     def is_next(self, offset: int, key: Hashable) -> bool:
         """Whether it is the first waiting event of its key, and nothing but leased ones of the key hold it up."""
@@ -81,11 +98,11 @@ class KeyOrder:
         others: list[int] = []
         for key, low in lowest.items():
             chain = self._chains[key]
-            back = sorted((offset for offset in chain.leased if offset >= low), reverse=True)
-            chain.leased.difference_update(back)
+            back = [offset for offset in chain.leased if offset >= low]
+            chain.leased = [offset for offset in chain.leased if offset < low]
             if chain.waiting:
                 self.open.discard(chain.waiting[0])
-            chain.waiting.extendleft(back)
+            chain.waiting[:0] = back
             self._open_head(chain)
             others += [offset for offset in back if offset not in given]
         return sorted(others)
@@ -106,24 +123,27 @@ class KeyOrder:
             else:
                 self._open_head(self._chains[key])
 
-    def settle(self, offset: int) -> None:
-        """The event is done with, from whatever state."""
-        self.open.discard(offset)
-        self._held_back.discard(offset)
-        key = self._keys.pop(offset, None)
-        if key is None:
-            return
-        chain = self._chains[key]
-        if offset in chain.leased:
-            chain.leased.discard(offset)
-        elif chain.waiting[0] == offset:
-            chain.waiting.popleft()
-        else:
-            chain.waiting.remove(offset)
-        if chain.waiting:
-            self._open_head(chain)
-        elif not chain.leased:
-            del self._chains[key]
+    def settle(self, first: int, last: int) -> None:
+        """These events are done with, from whatever state."""
+        keys, chains = self._keys, self._chains
+        for offset in range(first, last + 1):
+            key = keys.pop(offset, None)
+            if key is None:
+                continue
+            chain = chains[key]
+            if chain.waiting and offset >= chain.waiting[0]:
+                chain.waiting.remove(offset)
+            else:
+                chain.leased.remove(offset)
+            if not chain.leased:
+                if chain.waiting:
+                    self._open_unless_held(chain.waiting[0])
+                else:
+                    del chains[key]
+        if self.open:
+            self.open.difference_update(range(first, last + 1))
+        if self._held_back:
+            self._held_back.difference_update(range(first, last + 1))
 
     def _open_head(self, chain: _Chain) -> None:
         if chain.waiting and not chain.leased:

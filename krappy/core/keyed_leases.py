@@ -6,7 +6,8 @@ keys of what is unsettled are not known: `wanted` asks for them first, and nothi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from itertools import chain
 from typing import Self
 
 from krappy.core.key_order import KeyOrder
@@ -44,43 +45,35 @@ class KeyedLeases(Leases):
         assert log.keys is not None, "key order needs keys"
         keys, runs, frontier = self._keys, self._runs, self.frontier
         learns = log.start <= keys.known < log.end  # else it tells nothing of events beyond the known ones
-        room = self._room()
         mine: set[Hashable] = set()  # keys leased by this very call: the next of them may come along
         taken: list[tuple[int, int]] = []  # (offset, deliveries)
         offsets = (offset for first, last in log.spans for offset in range(first, last + 1))
-        for offset, key in zip(offsets, log.keys, strict=True):
-            fresh = offset >= frontier
-            if fresh:
-                if not learns:
-                    break
-                if not left or not room:
-                    self.frontier = offset
-                    break
-                keys.add(offset, key)
-                room -= 1
-            elif offset >= keys.known and learns:
+        pairs: Iterator[tuple[int, Hashable | None]] = zip(offsets, log.keys, strict=True)
+        for offset, key in pairs:
+            if offset >= frontier:
+                if learns:
+                    pairs = chain([(offset, key)], pairs)
+                    taken += [(one, 1) for one in self._lease_fresh_keys(pairs, member, due, log.end, left, mine)]
+                break
+            if offset >= keys.known and learns:
                 run = runs.at(offset)
                 if run is not None:
                     keys.add(offset, key, held_back=run.state != WAITING)
-            allowed = left and (offset in keys.open or (key in mine and keys.is_next(offset, key)))
-            if fresh:
-                run = Run(offset, offset, LEASED, 1, due, member) if allowed else Run(offset, offset)
-                self._counts[run.state] += 1
-                runs.append(run)
-            elif allowed:
-                run = runs.at(offset)
-                assert run is not None
-                if run.deliveries >= self._suspect:
-                    allowed, left = not taken and alone, 1 if not taken and alone else 0
-                if allowed:
-                    run = runs.carve(run, offset, offset)
-                    self._give(run, member, due)
-            if allowed:
-                assert run is not None
-                taken.append((offset, run.deliveries))
-                keys.lease(offset)
-                mine.add(key)
-                left -= 1
+            if not left or not (offset in keys.open or (key in mine and keys.is_next(offset, key))):
+                continue
+            run = runs.at(offset)
+            assert run is not None
+            if run.deliveries >= self._suspect:
+                if taken or not alone:
+                    left = 0
+                    continue
+                left = 1
+            run = runs.carve(run, offset, offset)
+            self._give(run, member, due)
+            taken.append((offset, run.deliveries))
+            keys.lease(offset)
+            mine.add(key)
+            left -= 1
         else:
             if learns:
                 self.frontier = max(frontier, log.end)
@@ -90,10 +83,41 @@ class KeyedLeases(Leases):
             runs.join(taken[0][0], taken[-1][0])
         return _spans(taken)
 
+    def _lease_fresh_keys(
+        self,
+        pairs: Iterator[tuple[int, Hashable | None]],
+        member: str,
+        due: int,
+        end: int,
+        left: int,
+        mine: set[Hashable],
+    ) -> list[int]:
+        """Goes on from the frontier. What may not be leased, and is looked at all the same, waits."""
+        arrive, room = self._keys.arrive, self._room()
+        taken: list[int] = []
+        run: Run | None = None  # the one that the event before went into
+        for offset, key in pairs:
+            if not left or room <= 0:
+                self.frontier = offset
+                break
+            room -= 1
+            leased = arrive(offset, key, mine)
+            if leased:
+                taken.append(offset)
+                left -= 1
+            if run is None or run.last + 1 != offset or (run.state == LEASED) != leased:
+                fresh = Run(offset, offset, LEASED, 1, due, member) if leased else Run(offset, offset)
+                run = self._runs.append(fresh)
+            else:
+                run.last = offset
+            self._counts[run.state] += 1
+        else:
+            self.frontier = end
+        return taken
+
     def _settle(self, run: Run) -> None:
         super()._settle(run)
-        for offset in range(run.first, run.last + 1):
-            self._keys.settle(offset)
+        self._keys.settle(run.first, run.last)
 
     def _take_back(self, runs: list[Run], due: int) -> None:
         offsets = [offset for run in runs for offset in range(run.first, run.last + 1)]

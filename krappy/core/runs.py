@@ -74,15 +74,17 @@ class Runs:
         start, stop = self._slice(first, last)
         return self._runs[start:stop]
 
-    def append(self, run: Run) -> None:
-        """Adds a run above all others; one that is like the last and touches it becomes a part of that."""
+    def append(self, run: Run) -> Run:
+        """Adds a run above all others. One that is like the last and touches it becomes a part of that, which is
+        returned; else `run` is."""
         if self._runs:
             before = self._runs[-1]
             if before.last + 1 == run.first and before.like(run):
                 before.last = run.last
-                return
+                return before
         self._runs.append(run)
         self._firsts.append(run.first)
+        return run
 
     def carve(self, run: Run, first: int, last: int) -> Run:
         """Cuts `run` so that `first` to `last`, as far as it has them, are a run of their own: returns that one."""

@@ -370,10 +370,11 @@ def _flat(spans: list[tuple[int, int]]) -> list[int]:
     return [offset for first, last in spans for offset in range(first, last + 1)]
 
 
+SETTINGS = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestSharedPartition = SharedPartition.TestCase
+TestSharedPartition.settings = SETTINGS
 TestKeyedPartition = KeyedPartition.TestCase
-for case in (TestSharedPartition, TestKeyedPartition):
-    case.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestKeyedPartition.settings = SETTINGS
 
 
 @pytest.mark.parametrize(
