@@ -633,6 +633,13 @@ def test_runs_of_unusual_records() -> None:
     for function in (decode, validate):
         with pytest.raises(CorruptBatch):
             function(beyond)
+    appended = with_crc(beyond[:22] + b"\x08" + beyond[23:])  # LogAppendTime: what the deltas say does not count
+    validate(appended)
+    assert decode(appended).timestamps == [NOW] * 40
+    single = by_hand(record(b"\0", b"\2", b"\0", b"\1", b"\1", b"\0"), base_time=2**63 - 1)
+    appended = with_crc(single[:22] + b"\x08" + single[23:])
+    validate(appended)
+    assert decode(appended).timestamps == [2**63 - 1]
 
 
 def test_headers_that_are_absurd() -> None:
