@@ -113,7 +113,7 @@ class Consuming:
             if self._closed:
                 raise ConnectionLost("this consumer is closed")
             with self._runtime.lock:
-                if self._generation and self._generation == self._link.generation:
+                if self._link.lives(self._generation):
                     return self._generation
                 others = self._registering
                 if others is None:

@@ -36,8 +36,16 @@ class Slot:
     def __call__(self, result: Any) -> None:
         self.result = result
         self._signal.set()
-        if self.instead is not None and isinstance(result, Answer):
-            self.instead(result)
+        if self.instead is not None:
+            self.abandon(self.instead)
+
+    def abandon(self, instead: Callable[[Any], None] | None) -> None:
+        """Nobody waits any more: `instead` gets the answer, which may be there already."""
+        self.instead = instead
+        if instead is not None and self._signal.is_set():
+            self.instead = None
+            if isinstance(self.result, Answer):
+                instead(self.result)
 
     def is_set(self) -> bool:
         return self._signal.is_set()
@@ -205,6 +213,10 @@ class Link:
             stream.end()  # its reader then ends the conversation, and with it this request
         return id
 
+    def lives(self, generation: int) -> bool:
+        """Whether the connection of that generation is there."""
+        return generation == self.generation and self._conversation is not None
+
     def forget(self, id: int) -> None:
         with self.runtime.lock:
             if self._conversation is not None:
@@ -253,7 +265,7 @@ class Link:
                 answered = await slot.wait(max(0.0, deadline - self.runtime.now()))
             finally:
                 if not answered:
-                    slot.instead = abandoned
+                    slot.abandon(abandoned)
                     if abandoned is None:
                         self.forget(id)
             if not answered:

@@ -255,7 +255,7 @@ class Producing:
     async def _registered(self, now: float) -> bool:
         """Registers if that has to be. Whether batches may be sent."""
         with self._lock:
-            if self._generation and self._generation == self._link.generation and not self._accumulator.renew:
+            if self._link.lives(self._generation) and not self._accumulator.renew:
                 return True
             expiry = self._accumulator.next_expiry()
         try:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from krappy.errors import ConfigError, InvalidRecord, InvalidRequest
 from krappy.types import ABSENT, Headers
 
-Text = str | bytes  # str is sent as UTF-8
+Text = str | bytes | bytearray | memoryview  # str is sent as UTF-8
 Time = int | datetime  # ms since the epoch, or an aware datetime
 StartAt = Literal["earliest", "latest"] | int | datetime  # an int is an offset
 Expected = int | Literal["absent"]

@@ -1,0 +1,34 @@
+"""A broker for all tests of the clients, a topic for each, a proxy that loses connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from krappy.testing.running import run_broker
+from tests.clients.proxy import Proxy, proxy
+
+
+@pytest.fixture(params=["trio", "asyncio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="package")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with run_broker(tmp_path_factory.mktemp("broker") / "data", durability="os") as broker:
+        yield broker.address
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name of the test's own."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    return name[:200]
+
+
+@pytest.fixture
+def lossy(address: str) -> Iterator[Proxy]:
+    with proxy(address) as found:
+        yield found

@@ -1,0 +1,108 @@
+"""A TCP proxy between a client and a broker that loses connections when it is told to, in the ways that networks do."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+BUFFER = 64 << 10
+
+
+class Proxy:
+    """`address` is where clients connect. `to` may be changed: the broker moved."""
+
+    def __init__(self, to: str) -> None:
+        self.to = to
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._lock = threading.Lock()
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._deaf = False
+        self._refusing = False
+        self.accepted = 0
+        self.dropped = 0  # bytes of answers that were swallowed
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Resets every connection: what is under way is lost."""
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+            self._deaf = False
+        for pair in pairs:
+            for sock in pair:
+                with contextlib.suppress(OSError):  # its thread closes it, with a reset
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    sock.shutdown(socket.SHUT_RDWR)
+
+    def deafen(self) -> None:
+        """From now on requests go through, and their answers do not, until the next cut."""
+        self._deaf = True
+
+    def refuse(self, refusing: bool = True) -> None:
+        """New connections are closed at once; old ones are cut."""
+        self._refusing = refusing
+        if refusing:
+            self.cut()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._refusing:
+                near.close()
+                continue
+            host, _, port = self.to.rpartition(":")
+            try:
+                far = socket.create_connection((host, int(port)), timeout=10)
+            except OSError:
+                near.close()
+                continue
+            for sock in (near, far):
+                sock.settimeout(None)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self.accepted += 1
+                self._pairs.append((near, far))
+            threading.Thread(target=self._relay, args=(near, far), daemon=True).start()
+
+    def _relay(self, near: socket.socket, far: socket.socket) -> None:
+        with near, far:
+            other = threading.Thread(target=self._pump, args=(far, near, True), daemon=True)
+            other.start()
+            self._pump(near, far, False)
+            other.join()
+        with self._lock:
+            if (near, far) in self._pairs:
+                self._pairs.remove((near, far))
+
+    def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(BUFFER):
+                if answers and self._deaf:
+                    self.dropped += len(data)
+                else:
+                    sink.sendall(data)
+        for sock in (source, sink):
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
+def proxy(to: str) -> Iterator[Proxy]:
+    found = Proxy(to)
+    try:
+        yield found
+    finally:
+        found.close()

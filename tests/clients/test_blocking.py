@@ -1,0 +1,310 @@
+"""The blocking client against a real broker. What it shares with the async one is tested there; here is what differs:
+futures, threads, and that each way of waiting works."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from krappy import blocking
+from krappy.clients.watching import SnapshotEnd
+from krappy.errors import (
+    ConnectionLost,
+    InvalidRecord,
+    KrappyError,
+    LeaseLost,
+    OffsetMismatch,
+    RequestTimeout,
+    TopicExists,
+    UnknownTopic,
+)
+from krappy.types import Record, TopicPartition
+from tests.clients.proxy import Proxy
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Any:
+    """Every client ends what it started."""
+    before = set(threading.enumerate())
+    yield
+    left = [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("krappy")]
+    assert not left
+
+
+def test_the_lines_that_users_read_first(address: str, topic: str) -> None:
+    with blocking.connect(address) as client:
+        client.create_topic(topic, partitions=3, config={"cleanup.policy": "compact"})
+        with client.producer(topic) as producer:
+            future = producer.send("Ada", key="u1")
+            receipt = future.result(timeout=30)
+        entry = client.table(topic).get("u1")
+        assert entry is not None
+        assert (entry.value, entry.offset, entry.partition) == (b"Ada", receipt.offset, receipt.partition)
+        with client.consumer(topic, group=topic) as consumer:
+            for event in consumer:
+                assert event.value == b"Ada"
+                consumer.ack(event)
+                break
+        assert client.group(topic).lag == 0
+
+
+def test_the_short_form(address: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRAPPY_ADDRESS", address)
+    with blocking.Producer() as producer:
+        producer.send(topic, "Hello World")
+    with blocking.Consumer(topic, end="now") as consumer:
+        assert [event.value for event in consumer] == [b"Hello World"]
+
+
+def test_futures_are_done_when_the_producer_is_left(address: str, topic: str) -> None:
+    with blocking.connect(address) as client:
+        with client.producer(topic, batch_bytes=3000) as producer:
+            futures = [producer.send(b"%d" % number) for number in range(5000)]
+        assert all(future.done() for future in futures)
+        assert [future.result().offset for future in futures] == list(range(5000))
+        with client.consumer(topic, end="now") as consumer:
+            assert [event.value for event in consumer] == [b"%d" % number for number in range(5000)]
+
+
+def test_futures_are_those_of_the_standard_library(address: str, topic: str) -> None:
+    with blocking.connect(address) as client, client.producer(topic) as producer:
+        told: list[int] = []
+        futures = [producer.send(b"x") for _ in range(10)]
+        for future in futures:
+            future.add_done_callback(lambda done: told.append(done.result().offset))
+        assert wait(futures, timeout=30).not_done == set()
+        assert not futures[0].cancel()
+        producer.flush()
+        assert sorted(told) == list(range(10))
+
+
+def test_a_failure_that_nobody_has_looked_at_is_raised(address: str, topic: str) -> None:
+    with blocking.connect(address) as client:
+        client.create_topic(topic, config={"cleanup.policy": "compact"})
+        with pytest.raises(InvalidRecord), client.producer(topic) as producer:
+            producer.send("no key")
+        with client.producer(topic) as producer:
+            future = producer.send("no key")
+            assert isinstance(future.exception(timeout=30), InvalidRecord)
+            producer.send("fine", key="k")
+
+
+def test_expectations(address: str, topic: str) -> None:
+    with blocking.connect(address) as client, client.producer(topic) as producer:
+        first = producer.send("1", key="k", expect="absent").result()
+        with pytest.raises(OffsetMismatch) as caught:
+            producer.send("1", key="k", expect="absent").result()
+        assert caught.value.current == first.offset
+        assert producer.post("2", key="k", expect=first.offset).result().offset == 1
+
+
+def test_columns_and_records(address: str, topic: str) -> None:
+    with blocking.connect(address) as client:
+        client.create_topic(topic, partitions=2)
+        with client.producer(topic, compression="zstd") as producer:
+            keys: list[Any] = [b"%d" % number for number in range(1000)]
+            stored = producer.send_columns(keys, keys, timestamps=datetime(2024, 1, 1, tzinfo=UTC))
+            assert sorted(row for run in stored for row in run.rows) == list(range(1000))
+            receipts = producer.send_many([("a", "1"), Record(b"2", b"b")])
+            assert len(receipts) == 2
+            assert producer.post_columns(None, []).result() == []
+        with client.consumer(topic, end="now") as consumer:
+            assert sum(len(batch) for batch in consumer.batches()) == 1002
+
+
+def test_a_full_buffer_makes_the_sender_wait(address: str, topic: str) -> None:
+    with blocking.connect(address) as client:
+        with client.producer(topic, buffer_bytes=20_000, batch_bytes=4000) as producer:
+            for _ in range(2000):
+                producer.send(b"x" * 200)
+        assert client.offsets(topic) == {0: 2000}
+
+
+def test_the_table(address: str, topic: str) -> None:
+    with blocking.connect(address) as client, client.producer(topic) as producer:
+        producer.send_many([(f"k{number:03}", str(number)) for number in range(300)])
+        producer.send(None, key="k007").result()
+        table = client.table(topic)
+        gone = table.get("k007")
+        assert gone is not None
+        assert gone.deleted
+        assert [entry and entry.value for entry in table.get_many(["k001", "x"])] == [b"1", None]
+        assert len(list(table.scan(prefix="k"))) == 299
+        scan = table.scan(page_entries=50)
+        assert [len(page) for page in scan.pages()] == [50] * 5 + [49]
+        assert scan.offsets == {0: 301}
+        assert [entry.value for entry in table.history("k007")] == [b"7", None]
+        for _ in table.scan(page_entries=10):
+            break
+
+
+def test_a_watch(address: str, topic: str) -> None:
+    with blocking.connect(address) as client, client.producer(topic) as producer:
+        producer.send("1", key="a").result()
+        seen: list[Any] = []
+        for item in client.table(topic).watch():
+            if isinstance(item, SnapshotEnd):
+                producer.send("2", key="b")
+                continue
+            seen.append((item.key, item.value))
+            if len(seen) == 2:
+                break
+        assert seen == [(b"a", b"1"), (b"b", b"2")]
+        del item
+        gc.collect()
+        with client.table(topic).watch(prefix="b") as watch:
+            assert next(watch).key == b"b"  # type: ignore[union-attr]
+            assert watch.offsets is None
+            assert next(watch) == SnapshotEnd({0: 2})
+            assert watch.offsets == {0: 2}
+
+
+def test_readers(address: str, topic: str) -> None:
+    with blocking.connect(address) as client, client.producer(topic) as producer:
+        producer.send_columns(None, [b"%d" % number for number in range(100)])
+        with client.consumer(topic, start=90, end="now") as consumer:
+            assert [event.offset for event in consumer] == list(range(90, 100))
+        with client.consumer(topic) as consumer:
+            assert next(consumer).offset == 0
+            consumer.seek(0, 50)
+            assert consumer.positions == {TopicPartition(topic, 0): 50}
+            assert [event.offset for event in consumer.poll(10)] == list(range(50, 100))
+            assert consumer.poll(0.01) == []
+
+
+def test_members(address: str, topic: str) -> None:
+    with blocking.connect(address) as client, client.producer(topic) as producer:
+        producer.send_columns(None, [b"%d" % number for number in range(20)])
+        with client.consumer(topic, group=topic, lease_ms=500) as one:
+            batch = next(one.batches())
+            one.extend(batch, lease_ms=60_000)
+            one.nack([event for event in batch.events() if event.offset < 5])
+            with client.consumer(topic, group=topic) as two:
+                again = [next(two) for _ in range(5)]
+                with pytest.raises(LeaseLost):
+                    one.ack(again)
+                two.ack(again)
+            one.ack(batch)
+        assert client.group(topic).lag == 0
+        [moved] = client.reset_group(topic, "earliest")
+        assert (moved.old, moved.new) == (20, 0)
+        client.commit(topic, {TopicPartition(topic, 0): 3})
+        assert client.positions(topic) == {TopicPartition(topic, 0): 3}
+        assert topic in [group.group for group in client.groups()]
+        client.delete_group(topic)
+
+
+def test_topics(address: str, topic: str) -> None:
+    with blocking.connect(address) as client:
+        assert client.create_topic(topic)
+        with pytest.raises(TopicExists):
+            client.create_topic(topic)
+        client.alter_topic(topic, {"retention.ms": 5}, partitions=2)
+        assert len(client.describe(topic).partitions) == 2
+        assert topic in [each.name for each in client.topics()]
+        client.delete_topic(topic)
+        with pytest.raises(UnknownTopic):
+            client.describe(topic)
+        assert client.ping().version
+
+
+def test_many_threads_use_one_client(address: str, topic: str) -> None:
+    with blocking.connect(address) as client, client.producer(topic) as producer:
+        table = client.table(topic)
+
+        def work(number: int) -> None:
+            for turn in range(30):
+                key = f"{number}"
+                receipt = producer.send(f"{turn}", key=key).result(timeout=30)
+                entry = table.get(key, min_offset=receipt.offset)
+                assert entry is not None
+                assert (entry.offset, entry.value) == (receipt.offset, str(turn).encode())
+
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(work, range(16)))
+        assert client.offsets(topic) == {0: 16 * 30}
+
+
+def test_closing_ends_whoever_waits(address: str, topic: str) -> None:
+    ended: list[BaseException] = []
+
+    def wait_for_ever(use: Callable[[], object]) -> None:
+        try:
+            use()
+        except KrappyError as error:
+            ended.append(error)
+
+    with blocking.connect(address) as client:
+        client.create_topic(topic)
+        consumer = client.consumer(topic).__enter__()
+        watch = client.table(topic).watch().__enter__()
+        assert isinstance(next(watch), SnapshotEnd)
+        threads = [
+            threading.Thread(target=wait_for_ever, args=(lambda: next(consumer),)),
+            threading.Thread(target=wait_for_ever, args=(lambda: next(watch),)),
+        ]
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert [type(error) for error in ended] == [ConnectionLost, ConnectionLost]
+
+
+def test_a_client_that_is_not_open(address: str) -> None:
+    client = blocking.connect(address)
+    with pytest.raises(KrappyError, match="not open"):
+        client.ping()
+    with client:
+        client.ping()
+    with client:
+        client.ping()
+    with pytest.raises(ConnectionLost, match="krappy serve"), blocking.connect("127.0.0.1:1"):
+        pass
+
+
+def test_a_timeout_bounds_an_operation(lossy: Proxy) -> None:
+    with blocking.connect(lossy.address, timeout=0.3) as client:
+        lossy.deafen()
+        with pytest.raises(RequestTimeout):
+            client.ping()
+
+
+def test_nothing_is_stored_twice_or_lost_when_connections_are_lost(lossy: Proxy, address: str, topic: str) -> None:
+    count = 3000
+    with blocking.connect(lossy.address) as client, client.producer(topic, batch_bytes=1500) as producer:
+        futures = []
+        for number in range(count):
+            futures.append(producer.send(b"%d" % number))
+            if number % 300 == 150:
+                lossy.deafen()
+            if number % 300 == 299:
+                threading.Event().wait(0.02)
+                lossy.cut()
+        assert [future.result(timeout=60).offset for future in futures] == list(range(count))
+        table_reads = [client.offsets(topic)]
+        lossy.cut()
+        table_reads.append(client.offsets(topic))
+        assert table_reads == [{0: count}] * 2
+    assert lossy.accepted > 2
+    with blocking.connect(address) as client, client.consumer(topic, end="now") as consumer:
+        assert [event.value for event in consumer] == [b"%d" % number for number in range(count)]
+
+
+def test_a_reader_goes_on_exactly_where_it_was(lossy: Proxy, address: str, topic: str) -> None:
+    with blocking.connect(address) as client, client.producer(topic, batch_bytes=2000) as producer:
+        producer.send_columns(None, [b"x" * 20] * 3000)
+    seen = []
+    with blocking.connect(lossy.address) as client, client.consumer(topic, max_bytes=3000, end="now") as consumer:
+        for event in consumer:
+            seen.append(event.offset)
+            if event.offset % 500 == 250:
+                lossy.cut()
+    assert seen == list(range(3000))
+    assert lossy.accepted > 2

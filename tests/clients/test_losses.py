@@ -1,0 +1,263 @@
+"""What lost connections do, and do not do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import krappy
+from krappy.errors import (
+    ConnectionLost,
+    LeaseLost,
+    RequestTimeout,
+)
+from krappy.testing.running import run_broker
+from krappy.types import Record
+from tests.clients.helpers import fill, truth
+from tests.clients.proxy import Proxy, proxy
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_timeout_bounds_an_operation(lossy: Proxy, topic: str) -> None:
+    async with krappy.connect(lossy.address, timeout=0.3) as client:
+        await client.ping()
+        lossy.deafen()
+        with pytest.raises(RequestTimeout, match=r"no answer to Ping in 0\.3 s"):
+            await client.ping()
+        lossy.refuse()
+        with pytest.raises(ConnectionLost):
+            await client.ping()
+
+
+async def test_reads_outlive_lost_connections(lossy: Proxy, address: str, topic: str) -> None:
+    async with krappy.connect(address) as other, other.producer(topic) as producer:
+        await producer.send(b"v", key=b"k")
+    async with krappy.connect(lossy.address) as client:
+        table = client.table(topic)
+        for number in range(12):
+            if number % 3 == 1:
+                lossy.deafen()
+
+            async def cut_soon() -> None:
+                await anyio.sleep(0.02)
+                lossy.cut()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(cut_soon)
+                entry = await table.get(b"k")
+                assert entry is not None
+        assert lossy.accepted > 2
+
+
+async def test_what_may_have_been_done_is_not_done_again(lossy: Proxy, address: str, topic: str) -> None:
+    async with krappy.connect(lossy.address) as client, krappy.connect(address) as other:
+        await client.ping()
+        lossy.deafen()
+        async with anyio.create_task_group() as tasks:
+
+            async def cut() -> None:
+                while topic not in [each.name for each in await other.topics()]:
+                    await anyio.sleep(0.01)
+                lossy.cut()
+
+            tasks.start_soon(cut)
+            with pytest.raises(ConnectionLost):
+                await client.create_topic(topic)
+        lossy.deafen()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(cut)
+            assert not await client.create_topic(topic, if_absent=True)  # harmless twice: asked again
+
+
+async def test_nothing_is_stored_twice_or_lost_when_connections_are_lost(
+    lossy: Proxy, address: str, topic: str
+) -> None:
+    """Acknowledgements swallowed, connections reset in the middle of batches: every event once, in order."""
+    count = 3000
+    async with krappy.connect(address) as other:
+        await other.create_topic(topic, partitions=2)
+    producing: dict[str, Any] = {"batch_bytes": 1500, "linger_ms": 1}
+    async with krappy.connect(lossy.address) as client, client.producer(topic, **producing) as producer:
+        deliveries = []
+        for number in range(count):
+            deliveries.append(await producer.post(b"%d" % number, partition=number % 2))
+            if number % 100 == 50:
+                lossy.deafen()
+            if number % 100 == 99:
+                await anyio.sleep(0.01)
+                lossy.cut()
+            if number % 7 == 0:
+                await anyio.sleep(0)
+        await producer.flush()
+        receipts = [await delivery for delivery in deliveries]
+    assert lossy.accepted > 2
+    assert lossy.dropped
+    async with krappy.connect(address) as other, other.consumer(topic, end="now") as consumer:
+        found = {(event.partition, event.offset): event.value async for event in consumer}
+    assert len(found) == count
+    for partition in range(2):
+        mine = [found[partition, offset] for offset in range(count // 2)]
+        assert mine == [b"%d" % number for number in range(partition, count, 2)]
+    assert [found[receipt.partition, receipt.offset] for receipt in receipts] == [b"%d" % n for n in range(count)]
+
+
+async def test_a_producer_without_idempotence_says_what_it_does_not_know(lossy: Proxy, topic: str) -> None:
+    async with krappy.connect(lossy.address) as client, client.producer(topic, idempotent=False) as producer:
+        await producer.send(b"1")
+        lossy.deafen()
+        delivery = await producer.post(b"2")
+        await anyio.sleep(0.05)
+        lossy.cut()
+        with pytest.raises(ConnectionLost):
+            await delivery
+        await producer.send(b"3")
+
+
+async def test_a_reader_goes_on_exactly_where_it_was(lossy: Proxy, address: str, topic: str) -> None:
+    count = 3000
+    async with krappy.connect(address) as other:
+        await fill(other, topic, count, partitions=2)
+        async with krappy.connect(lossy.address) as client:
+            seen: dict[int, list[int]] = {0: [], 1: []}
+            async with client.consumer(topic, max_records=100, max_bytes=3000, end="now") as consumer:
+                async for event in consumer:
+                    seen[event.partition].append(event.offset)
+                    if event.offset % 500 == 250:
+                        lossy.cut()
+            assert seen == {0: list(range(count)), 1: list(range(count))}
+    assert lossy.accepted > 2
+
+
+async def test_a_member_goes_on_under_another_name_and_misses_nothing(lossy: Proxy, address: str, topic: str) -> None:
+    count = 300
+    async with krappy.connect(address) as other:
+        await fill(other, topic, count)
+        names = set()
+        async with krappy.connect(lossy.address) as client:
+            seen = []
+            async with client.consumer(topic, group=topic, max_records=40, max_deliveries=100) as consumer:
+                async for event in consumer:
+                    names.add(consumer.member)
+                    seen.append(event.offset)
+                    if len(seen) % 50 == 25:
+                        lossy.cut()
+                    await consumer.ack(event)
+                    if set(seen) == set(range(count)) and (await other.group(topic)).lag == 0:
+                        break
+        assert set(seen) == set(range(count))
+        assert len(seen) < 2 * count
+
+
+async def test_an_ack_of_what_another_has_by_now_is_lost_to_its_caller_alone(
+    lossy: Proxy, address: str, topic: str
+) -> None:
+    async with krappy.connect(address) as other:
+        await fill(other, topic, 1)
+        async with krappy.connect(lossy.address) as client, client.consumer(topic, group=topic) as mine:
+            event = await anext(mine)
+            lossy.refuse()
+            async with other.consumer(topic, group=topic) as theirs:
+                again = await anext(theirs)
+                assert (again.offset, again.deliveries) == (0, 2)
+                lossy.refuse(False)
+                with pytest.raises(LeaseLost):
+                    await mine.ack(event)
+                await theirs.ack(again)
+            async with other.producer(topic) as producer:
+                await producer.send(b"next")
+            event = await anext(mine)
+            assert event.value == b"next"
+            await mine.ack(event)
+
+
+async def test_a_watch_goes_on_without_gap_or_duplicate(lossy: Proxy, address: str, topic: str) -> None:
+    """Connections are lost in the middle of the snapshot, more than once, and between the changes; all the while the
+    table changes: keys that had their turn and keys that had not, values and deletions."""
+    keys: list[Any] = [b"%03d" % number for number in range(300)]
+    table: dict[bytes, bytes | None] = {}
+    seen = set()
+    ends = set()
+    live = False
+    async with krappy.connect(address) as other:
+        await other.create_topic(topic, partitions=2)
+        async with other.producer(topic) as producer, krappy.connect(lossy.address) as client:
+            await producer.send_columns(keys, [b"x" * 60_000] * 300)
+            async with client.table(topic).watch() as watch:
+                async for item in watch:
+                    if isinstance(item, krappy.SnapshotEnd):
+                        live = True
+                        await producer.send_columns(keys[:250], [b"y" * 20_000] * 250)
+                        await producer.send(b"", key=b"the end", partition=0)
+                        await producer.send(b"", key=b"the end", partition=1)
+                        continue
+                    assert (item.partition, item.offset) not in seen, "a duplicate"
+                    seen.add((item.partition, item.offset))
+                    table[item.key] = item.value
+                    if item.key == b"the end":
+                        ends.add(item.partition)
+                        if ends == {0, 1}:
+                            break
+                    if len(seen) % 70 == 35:
+                        lossy.cut()
+                        if not live:
+                            await producer.send_many([(key, b"%d" % len(seen)) for key in keys[len(seen) % 7 :: 23]])
+                            await producer.send_many([Record(None, key) for key in keys[len(seen) % 11 :: 50]])
+        expected = await truth(other, topic, keys)
+    assert {key: table.get(key) for key in keys} == expected
+    assert lossy.accepted > 2
+
+
+async def test_a_scan_does_not_mix_two_snapshots(lossy: Proxy, address: str, topic: str) -> None:
+    async with krappy.connect(address) as other, other.producer(topic) as producer:
+        keys: list[Any] = [b"%04d" % number for number in range(1000)]
+        await producer.send_columns(keys, keys)
+    async with krappy.connect(lossy.address) as client:
+
+        async def scan() -> None:
+            async for page in client.table(topic).scan(page_entries=100).pages():
+                assert page
+                lossy.cut()
+                await anyio.sleep(0.02)
+
+        with pytest.raises(ConnectionLost, match="snapshot"):
+            await scan()
+
+
+async def test_the_broker_may_be_restarted_under_a_client(tmp_path: Path) -> None:
+    """Everything goes on: the producer's batches are known again, the reader is where it was."""
+
+    def started() -> Any:
+        running = run_broker(tmp_path / "data", durability="os")
+        return running, running.__enter__()
+
+    running, broker = await anyio.to_thread.run_sync(started)
+    deliveries: list[Any] = []
+    seen: list[Any] = []
+    with proxy(broker.address) as relay:
+        async with (
+            krappy.connect(relay.address) as client,
+            client.producer("t", linger_ms=1) as producer,
+            client.consumer("t") as consumer,
+        ):
+            for number in range(400):
+                deliveries.append(await producer.post(b"%d" % number))
+                if number % 20 == 0:
+                    seen += [event.value for event in await consumer.poll(0.01)]
+                if number in (100, 300):
+                    relay.deafen()
+                if number in (120, 320):
+                    await anyio.sleep(0.05)
+                    relay.refuse()
+                    await anyio.to_thread.run_sync(running.__exit__, None, None, None)
+                    running, broker = await anyio.to_thread.run_sync(started)
+                    relay.to = broker.address
+                    relay.refuse(False)
+            assert [(await delivery).offset for delivery in deliveries] == list(range(400))
+            while len(seen) < 400:
+                seen += [event.value for event in await consumer.poll(10)]
+            assert seen == [b"%d" % number for number in range(400)]
+    await anyio.to_thread.run_sync(running.__exit__, None, None, None)

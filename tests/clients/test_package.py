@@ -1,0 +1,53 @@
+"""What the package offers, and how little that costs."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import krappy
+
+
+def test_a_client_needs_nothing_of_the_broker() -> None:
+    code = (
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.split('.')[0] in ('rocksdict', 'trio', 'structlog'):\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "import krappy\n"
+        "assert not any(name.startswith(('anyio', 'msgpack', 'krappy.')) for name in sys.modules), 'heavy'\n"
+        "krappy.connect, krappy.Producer, krappy.Consumer, krappy.KrappyError, krappy.blocking.connect\n"
+        "assert not any(name.startswith(('krappy.store', 'krappy.broker')) for name in sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_every_name_that_the_package_offers_is_there() -> None:
+    for name in krappy.__all__:
+        assert getattr(krappy, name) is not None
+    assert set(dir(krappy)) == set(krappy.__all__)
+    with pytest.raises(AttributeError):
+        krappy.nothing  # noqa: B018
+
+
+def test_the_two_clients_have_the_same_names() -> None:
+    from krappy import blocking, client
+
+    for name in client.__all__:
+        if name == "Delivery":
+            continue
+        ours, theirs = getattr(client, name), getattr(blocking, name)
+        if not inspect.isclass(ours):
+            assert inspect.signature(ours).parameters.keys() == inspect.signature(theirs).parameters.keys()
+            continue
+        public = {each for each in dir(ours) if not each.startswith("_")}
+        assert public == {each for each in dir(theirs) if not each.startswith("_")}, name
+        for each in public:
+            if callable(getattr(ours, each)):
+                one, other = inspect.signature(getattr(ours, each)), inspect.signature(getattr(theirs, each))
+                assert one.parameters.keys() == other.parameters.keys(), f"{name}.{each}"

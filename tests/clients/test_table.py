@@ -1,0 +1,142 @@
+"""A topic as a table, by the async client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import krappy
+from krappy.errors import (
+    InvalidRecord,
+    InvalidRequest,
+    UnknownPartition,
+    UnknownTopic,
+    ViewDisabled,
+)
+from krappy.types import Record
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_absent_deleted_and_a_value_are_three_answers(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic, partitions=3)
+        table = client.table(topic)
+        async with client.producer(topic) as producer:
+            await producer.send(b"v", key=b"k", headers={"h": "1"}, timestamp=9)
+            dead = await producer.send(None, key=b"dead")
+        found = await table.get("k")
+        assert found is not None
+        assert (found.key, found.value, found.timestamp, found.headers) == (b"k", b"v", 9, (("h", b"1"),))
+        gone = await table.get("dead")
+        assert gone is not None
+        assert (gone.deleted, gone.value, gone.offset) == (True, None, dead.offset)
+        assert await table.get("nobody") is None
+        assert await table.get_many(["nobody", b"k", "dead"]) == [None, found, gone]
+        assert await table.get_many([]) == []
+        assert await table.get(b"k", partition=(found.partition + 1) % 3) is None
+        with pytest.raises(UnknownTopic):
+            await client.table(topic + "x").get(b"k")
+        with pytest.raises(UnknownPartition):
+            await table.get(b"k", partition=9)
+        with pytest.raises(InvalidRecord):
+            await table.get(None)  # type: ignore[arg-type]
+
+
+async def test_a_topic_without_a_view_says_so(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic, config={"view.enable": False})
+        with pytest.raises(ViewDisabled):
+            await client.table(topic).get(b"k")
+        with pytest.raises(ViewDisabled):
+            async for _ in client.table(topic).watch():
+                pass
+
+
+async def test_scans(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic, partitions=3)
+        keys: list[Any] = [b"%s%04d" % (letter, number) for letter in (b"a", b"b") for number in range(1000)]
+        async with client.producer(topic) as producer:
+            await producer.send_columns(keys, keys)
+            await producer.send(None, key=b"a0005")
+        table = client.table(topic)
+        alive = [key for key in keys if key != b"a0005"]
+
+        async def scanned(**choice: Any) -> list[bytes]:
+            return sorted([entry.key async for entry in table.scan(page_entries=77, **choice)])
+
+        assert await scanned() == alive
+        assert await scanned(prefix="a") == [key for key in alive if key < b"b"]
+        assert await scanned(start=b"a0990", end=b"b0010") == [key for key in keys if b"a0990" <= key < b"b0010"]
+        assert await scanned(prefix=b"a000", tombstones=True) == keys[:10]
+        assert await scanned(prefix=b"c") == []
+        scan = table.scan(page_entries=100)
+        pages = [page async for page in scan.pages()]
+        assert all(len({entry.partition for entry in page}) == 1 and len(page) <= 100 for page in pages)
+        assert all(page == sorted(page) for page in pages)
+        assert scan.offsets == await client.offsets(topic)
+        entries = [entry for page in pages for entry in page]
+        assert all(entry.value == entry.key for entry in entries)
+        assert await table.get_many([entry.key for entry in entries]) == entries
+        with pytest.raises(InvalidRequest):
+            table.scan(prefix=b"a", start=b"b")
+        async for _ in table.scan(page_entries=10):
+            break  # the snapshot is given back
+
+
+async def test_a_scan_sees_the_moment_it_began(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client, client.producer(topic) as producer:
+        keys: list[Any] = [b"%04d" % number for number in range(1000)]
+        await producer.send_columns(keys, keys)
+        found = {}
+        async for page in client.table(topic).scan(page_entries=100).pages():
+            found.update({entry.key: entry.value for entry in page})
+            await producer.send_columns(keys, [b"changed"] * 1000)
+        assert found == {key: key for key in keys}
+
+
+async def test_the_history_of_a_key(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client, client.producer(topic) as producer:
+        for number in range(30):
+            await producer.post(b"%d" % number, key=b"k%d" % (number % 3))
+        await producer.send(None, key=b"k1")
+        history = client.table(topic).history("k1")
+        entries = [entry async for entry in history]
+        assert [entry.value for entry in entries] == [*[b"%d" % number for number in range(1, 30, 3)], None]
+        assert [entry.value async for entry in client.table(topic).history("k1", start=entries[8].offset)] == [
+            entry.value for entry in entries[8:]
+        ]
+        assert [page async for page in client.table(topic).history("nobody").pages()] == []
+
+
+async def test_a_watch_has_the_table_then_its_end_then_every_change(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client, client.producer(topic) as producer:
+        await producer.send_many([("a1", "1"), ("a2", "2"), ("b1", "x"), ("a1", "3")])
+        async with client.table(topic).watch(prefix="a") as watch:
+            snapshot = []
+            async for item in watch:
+                if isinstance(item, krappy.SnapshotEnd):
+                    assert item.offsets == {0: 4}
+                    break
+                snapshot.append((item.key, item.value))
+            assert sorted(snapshot) == [(b"a1", b"3"), (b"a2", b"2")]
+            await producer.send_many([("a3", "new"), ("b2", "other"), Record(None, b"a1")])
+            changes = [await anext(watch), await anext(watch)]
+            assert [(each.key, each.value, each.offset) for each in changes if isinstance(each, krappy.Entry)] == [
+                (b"a3", b"new", 4),
+                (b"a1", None, 6),
+            ]
+
+
+async def test_a_watcher_that_does_not_read_holds_up_nobody(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client, client.producer(topic) as producer:
+        table = client.table(topic)
+        async with table.watch() as watch:
+            assert isinstance(await anext(watch), krappy.SnapshotEnd)
+            for _ in range(40):
+                await producer.send_columns([b"k"] * 50, [b"x" * 10_000] * 50)
+            assert await table.get(b"k") is not None
+            offsets = [(await anext(watch)).offset for _ in range(2000)]  # type: ignore[union-attr]
+            assert offsets == list(range(2000))
