@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from krappy.errors import InvalidRequest, UnknownHandle
+from krappy.errors import InvalidRequest, KrappyError, UnknownHandle
 from krappy.handlers.native.starts import check_start
 from krappy.ports import LaterPort, MemberPort, SessionPort
 from krappy.wire import messages
@@ -35,14 +35,13 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
         max_deliveries=request.max_deliveries,
         dead_letter=request.dead_letter,
     )
-    handle = session.add(member)
-    positions = [each for each in broker.groups.positions(request.group) if each[0] in request.topics]
-    return messages.ConsumerRegistered(
-        handle=handle,
-        member=member.name,
-        positions=positions,
-        ends=[(topic, at, broker.topic(topic).partition(at).high_watermark) for topic, at, _ in positions],
-    )
+    try:
+        positions = [each for each in broker.groups.positions(request.group) if each[0] in request.topics]
+        ends = [(topic, at, broker.topic(topic).partition(at).high_watermark) for topic, at, _ in positions]
+    except KrappyError:
+        member.close()  # a topic or the group went away just now
+        raise
+    return messages.ConsumerRegistered(handle=session.add(member), member=member.name, positions=positions, ends=ends)
 
 
 def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coroutine[Any, Any, messages.Polled]:

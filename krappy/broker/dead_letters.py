@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.batch import Columns
+from krappy.broker import group_reads
 from krappy.broker.group_reads import Read
 from krappy.errors import KrappyError
 from krappy.partitioner import partition_for
@@ -78,24 +79,30 @@ class Undertaker:
                 self._idle.set()
 
     async def _bury_some(self, shared: Shared) -> None:
-        """Buries the first of the dead. Raises whatever keeps it from it, having buried those before."""
-        grave = shared.leases.graves()[0]
+        """Buries the dead that one read finds. Raises whatever keeps it from that, having buried those before."""
+        shared.trim()
+        graves = shared.leases.graves()
+        if not graves:
+            return
         target = await self._topic(shared)
-        partition = shared.partition
-        span = await partition.read(grave.first, READ, max_records=AT_A_TIME)
-        read = Read(grave.first, span, keys=False)
+        span = await shared.partition.read(graves[0].first, READ, max_records=AT_A_TIME)
+        read = Read(graves[0].first, span, keys=False)
         under_way = []
-        for piece in read.pieces:
-            for row, offset in enumerate(piece.columns.offsets):
-                if grave.first <= offset <= grave.last:
-                    record = _record(shared, piece.columns, row, grave)
-                    place = partition_for(record.key, len(target)) if record.key is not None else offset % len(target)
-                    under_way.append((offset, target[place].publish_record(record)))
+        for piece, some in group_reads.touching(read.pieces, graves):
+            rows = {offset: row for row, offset in enumerate(piece.columns.offsets)}
+            for grave in some:
+                for offset in range(max(grave.first, piece.header.base_offset), grave.last + 1):
+                    if offset > piece.header.last_offset:
+                        break
+                    if offset in rows:
+                        record = _record(shared, piece.columns, rows[offset], grave)
+                        place = (offset if record.key is None else partition_for(record.key, len(target))) % len(target)
+                        under_way.append((offset, target[place].publish_record(record)))
         try:
             for offset, later in under_way:
                 await later.wait()
                 shared.leases.bury(offset, offset)
-            shared.leases.settle_missing(read.part(grave.first, AT_A_TIME, READ)[0])
+            shared.leases.settle_missing(read.part(read.start, AT_A_TIME, READ)[0])
         finally:
             shared.changed()
             shared.group.stir(shared)

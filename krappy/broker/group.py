@@ -79,6 +79,7 @@ class Group:
         if not self.members:
             for shared in self.shared.values():
                 shared.partition.moved.unsubscribe(shared.moved)
+                self.coordinator.reads.drop(shared)
         for waiter in [waiter for waiter in self._waiters if waiter.member is member]:
             self._wake(waiter)
         self.stir()
@@ -110,6 +111,7 @@ class Group:
         for shared in removed:
             shared.gone = True
             shared.partition.moved.unsubscribe(shared.moved)
+            self.coordinator.reads.drop(shared)
             del self.shared[shared.at]
         self._orders.clear()
         for waiter in [waiter for waiter in self._waiters if topic in waiter.member.topics]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from krappy import batch as batches
@@ -20,7 +20,7 @@ from krappy.types import Span
 if TYPE_CHECKING:
     from krappy.broker.shared import Shared
 
-KEPT = 8 << 20  # bytes of reads that are kept, over all groups
+KEPT = 4 << 20  # bytes of reads that are kept, over all groups
 CUT_FROM = 8 << 10  # bytes of a batch from which on it is worth cutting
 
 
@@ -155,9 +155,8 @@ class KeptReads:
             self._size -= held.size
 
 
-def join(pieces: Sequence[Piece], leases: Sequence[Lease]) -> bytes:
-    """What a member gets of one partition. Both ascend."""
-    parts: list[bytes | memoryview] = []
+def touching(pieces: Sequence[Piece], leases: Sequence[Lease]) -> Iterator[tuple[Piece, Sequence[Lease]]]:
+    """Each batch that leases touch, with these. Both ascend."""
     at = 0
     for piece in pieces:
         while at < len(leases) and leases[at].last < piece.header.base_offset:
@@ -166,5 +165,9 @@ def join(pieces: Sequence[Piece], leases: Sequence[Lease]) -> bytes:
         while after < len(leases) and leases[after].first <= piece.header.last_offset:
             after += 1
         if after > at:
-            parts.append(piece.deliver(leases[at:after]))
-    return b"".join(parts)
+            yield piece, leases[at:after]
+
+
+def join(pieces: Sequence[Piece], leases: Sequence[Lease]) -> bytes:
+    """What a member gets of one partition. Both ascend."""
+    return b"".join([piece.deliver(some) for piece, some in touching(pieces, leases)])
