@@ -113,20 +113,31 @@ def read(topic: str, partition: int, records: bytes, first: int, end: int | None
 
 
 def leased(batch: EventBatch, leases: Sequence[tuple[int, int, int]]) -> Iterator[EventBatch]:
-    """The events of a batch that are leased: (first offset, last offset, deliveries) each, ascending."""
-    runs: dict[int, list[Span]] = {}
+    """The events of a batch that are leased: (first offset, last offset, deliveries) each, ascending.
+
+    In the order of offsets, whatever the deliveries: a group may have promised that order.
+    """
+    some: list[Span] = []
+    count = 0
     for first, last, deliveries in leases:
         begin, end = bisect_left(batch.offsets, first), bisect_right(batch.offsets, last)
         if begin == end:
             continue
-        some = runs.setdefault(deliveries, [])
+        if some and deliveries != count:
+            yield _rows(batch, some, count)
+            some = []
+        count = deliveries
         if some and some[-1][1] == begin:
             some[-1] = (some[-1][0], end)
         else:
             some.append((begin, end))
-    for deliveries, some in runs.items():
-        rows = batch.cut(*some[0]) if len(some) == 1 else _join([batch.cut(*span) for span in some])
-        yield rows if deliveries == 1 else replace(rows, deliveries=deliveries)
+    if some:
+        yield _rows(batch, some, count)
+
+
+def _rows(batch: EventBatch, some: list[Span], deliveries: int) -> EventBatch:
+    rows = batch.cut(*some[0]) if len(some) == 1 else _join([batch.cut(*span) for span in some])
+    return rows if deliveries == 1 else replace(rows, deliveries=deliveries)
 
 
 def _join(batches: list[EventBatch]) -> EventBatch:
