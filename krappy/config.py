@@ -31,25 +31,28 @@ FILE_VARIABLE = "KRAPPY_CONFIG"  # names the TOML file
 _SERVICE_LINK = re.compile(
     r"KRAPPY_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
-_DATA = Path("krappy-data")
 _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*")
 
 
-def _setting(
-    default: Any, doc: str, *, low: int | None = None, high: int = 2**62, choices: tuple[str, ...] | None = None
-) -> Any:
-    return field(default=default, metadata={"doc": doc, "low": low, "high": high, "choices": choices})
+def _facts(
+    doc: str, low: int | None = None, high: int = 2**62, choices: tuple[str, ...] | None = None
+) -> dict[str, Any]:
+    return {"doc": doc, "low": low, "high": high, "choices": choices}
+
+
+def _setting(default: Any, doc: str, choices: tuple[str, ...] | None = None) -> Any:
+    return field(default=default, metadata=_facts(doc, choices=choices))
 
 
 def _number(default: int, doc: str, low: int = 0, high: int = 2**62) -> Any:
-    return _setting(default, doc, low=low, high=high)
+    return field(default=default, metadata=_facts(doc, low, high))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """Every setting of a broker, checked."""
 
-    data: Path = _setting(_DATA, "folder that holds everything the broker stores")
+    data: Path = field(default=Path("krappy-data"), metadata=_facts("folder that holds everything the broker stores"))
     listen_native: str | None = _setting("127.0.0.1:7092", "HOST:PORT of the native protocol, or none")
     durability: str = _setting(
         "fsync",
@@ -63,7 +66,7 @@ class ServerConfig:
     auto_create_topics: bool = _setting(True, "whether using a topic that does not exist creates it")
     default_partitions: int = _number(1, "partitions of a topic created without saying how many", 1, 100_000)
     view_cache_bytes: int = _number(64 << 20, "bytes of the view's block cache")
-    view_memtable_bytes: int = _number(32 << 20, "bytes of view entries in memory before they are flushed", 64 << 10)
+    view_memtable_bytes: int = _number(64 << 20, "bytes of view entries in memory before they are flushed", 64 << 10)
     retention_check_ms: int = _number(300_000, "ms between two looks for segments to delete or to compact", low=1)
     group_max_members: int = _number(1000, "members of one group", 1, 1000)
     log_level: str = _setting("info", "least level logged", choices=("debug", "info", "warning", "error"))

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,14 +43,13 @@ class Page(NamedTuple):
 class Views:
     """All views of a broker, in one folder."""
 
-    def __init__(self, folder: Path, cache_bytes: int = 64 << 20, memtable_bytes: int = 32 << 20) -> None:
+    def __init__(self, folder: Path, cache_bytes: int = 64 << 20, memtable_bytes: int = 64 << 20) -> None:
         """Opens the views, or makes them when the folder is missing or empty: every view is then at offset 0, and
         its log is to be applied from the start. `cache_bytes` and `memtable_bytes` are for all views together.
         Raises StorageError when the folder holds anything but whole views."""
         self.folder = folder
         self._db = rocks.open_db(folder, cache_bytes=cache_bytes, memtable_bytes=memtable_bytes)
         self._write = rocks.write_options(wal=False, no_slowdown=True)
-        self._slow_write = rocks.write_options(wal=False)
         self._snapshots: weakref.WeakSet[ViewSnapshot] = weakref.WeakSet()
 
     def close(self) -> None:
@@ -90,15 +89,23 @@ class Views:
         """
         prefix = view_prefix(number)
         gone = [prefix + key for key in deletes]
-        deadline = time.monotonic() + STALL_LIMIT_S
-        while True:
-            batch = rocks.batch()
+
+        def fill(batch: rocks.WriteBatch) -> None:
             put = batch.put
             for key, entry in entries.items():
                 put(prefix + key, entry)
             for key in gone:
                 batch.delete(key)
             put(applied_key(number), applied.to_bytes(8, "big"))
+
+        self._commit(fill)
+
+    def _commit(self, fill: Callable[[rocks.WriteBatch], None]) -> None:
+        """Writes what `fill` puts into a batch: again and again while RocksDB would have to delay it."""
+        deadline = time.monotonic() + STALL_LIMIT_S
+        while True:
+            batch = rocks.batch()  # a new one each time: `write` empties it even when it fails
+            fill(batch)
             try:
                 self._db.write(batch, self._write)
                 return
@@ -127,13 +134,13 @@ class Views:
 
     def drop(self, number: int) -> None:
         """Forgets a partition's view, its applied offset too. Durable after the next `flush`."""
-        batch = rocks.batch()
-        batch.delete_range(view_prefix(number), view_end(number))
-        batch.delete(applied_key(number))
-        try:
-            self._db.write(batch, self._slow_write)
-        except Exception as error:
-            raise rocks.failure("dropping a view", error) from error
+        first, end = view_prefix(number), view_end(number)
+
+        def fill(batch: rocks.WriteBatch) -> None:
+            batch.delete_range(first, end)
+            batch.delete(applied_key(number))
+
+        self._commit(fill)
 
     def reclaim(self, number: int) -> None:
         """Frees the disk space of a dropped view, durably. May take seconds; releases the GIL."""
