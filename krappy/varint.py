@@ -10,6 +10,12 @@ from krappy.errors import CorruptBatch
 def encode(number: int) -> bytes:
     """`number` (a signed 64-bit int) as zigzag varint: 1 to 10 bytes."""
     raw = number << 1 if number >= 0 else ~number << 1 | 1
+    if raw < 0x80:
+        return bytes((raw,))
+    if raw < 0x4000:
+        return bytes((raw & 0x7F | 0x80, raw >> 7))
+    if raw < 0x200000:
+        return bytes((raw & 0x7F | 0x80, raw >> 7 & 0x7F | 0x80, raw >> 14))
     out = bytearray()
     while raw > 0x7F:
         out.append(raw & 0x7F | 0x80)
