@@ -31,6 +31,8 @@ class Checkpoint(NamedTuple):
     max_timestamp_offset: int  # last offset of the batch that has it
     entries: int  # of that segment's offset index, all of batches before the recovery point
     time_entries: int  # of its time index
+    entries_crc: int  # CRC-32 (zlib's) of those entries as they stand in the file
+    time_entries_crc: int
     start: int  # the log's first offset
     clean: int  # the cleaner has seen everything before this offset
     sparse: int  # and may have left offsets out before this one, which is never lower

@@ -1,6 +1,7 @@
 """The two sparse indexes of a segment, in memory as columns, on disk as Kafka's `.index` and `.timeindex`.
 
-Both are derived from the log: one that is missing or wrong is rebuilt, never repaired. An offset entry says "the
+Both are derived from the log: one that is missing or wrong is rebuilt, never repaired. An entry is compared with the
+log before it is believed, so a wrong one costs time, not truth. An offset entry says "the
 batch that ends with this offset starts here"; a time entry says "up to this offset no event is later than this".
 Readers may look things up while the one appender adds entries: the column that is searched grows last.
 """
@@ -16,6 +17,9 @@ from krappy.store.format import INDEX_ENTRY, TIME_ENTRY
 
 _SWAP = sys.byteorder == "little"
 _HIGH = 1 if _SWAP else 0  # which half of an i64 in memory is the high one
+
+
+_LOOKS = 64
 
 
 class BadIndex(Exception):
@@ -41,11 +45,6 @@ class OffsetIndex:
         """The number of the last entry whose batch ends at or before the relative `offset`; -1 when there is none."""
         return bisect_right(self.offsets, offset) - 1
 
-    def cut(self, position: int) -> None:
-        """Forgets entries of batches that start at or behind `position`."""
-        count = bisect_left(self.positions, position)
-        del self.offsets[count:], self.positions[count:]
-
     def pack(self, start: int = 0) -> bytes:
         """The file's bytes from entry `start` on."""
         stop = len(self.offsets)
@@ -56,25 +55,22 @@ class OffsetIndex:
         return both.tobytes()
 
     @classmethod
-    def unpack(cls, data: bytes, size: int, *, whole: bool = True) -> OffsetIndex:
-        """From a file's bytes, of a segment of `size` bytes. Raises BadIndex for what no index can be.
+    def unpack(cls, data: bytes, size: int) -> OffsetIndex:
+        """From a file's bytes, of a segment of `size` bytes. Raises BadIndex for what plainly is no index of it.
 
-        With `whole` False the good entries before the first bad one are taken: what a crash leaves of an index
-        that is still growing.
+        Some entries are looked at, not all: who uses one compares it with the log.
         """
-        if len(data) % INDEX_ENTRY.size and whole:
+        if len(data) % INDEX_ENTRY.size:
             raise BadIndex(f"{len(data)} bytes are no whole number of entries")
-        both = array("I", data[: len(data) - len(data) % INDEX_ENTRY.size])
+        both = array("I", data)
         if _SWAP:
             both.byteswap()
         index = cls()
         index.offsets, index.positions = both[::2], both[1::2]
-        good = min(_ascending(index.offsets), _ascending(index.positions))
-        good = min(good, bisect_left(index.positions, size, 0, good))
-        if good < len(index.offsets):
-            if whole:
-                raise BadIndex(f"entry {good} is out of order or behind the segment's end")
-            del index.offsets[good:], index.positions[good:]
+        if index.positions and index.positions[-1] >= size:
+            raise BadIndex(f"its last entry points behind the segment's {size} bytes")
+        _look_at(index.offsets)
+        _look_at(index.positions)
         return index
 
 
@@ -94,15 +90,10 @@ class TimeIndex:
             self.offsets.append(offset)
             self.timestamps.append(timestamp)
 
-    def before(self, timestamp: int) -> int:
-        """The relative offset up to which every event is earlier than `timestamp`; -1 when nothing is known."""
+    def before(self, timestamp: int) -> tuple[int, int] | None:
+        """The last entry that is earlier than `timestamp`: (its timestamp, the relative offset up to which all is)."""
         number = bisect_left(self.timestamps, timestamp) - 1
-        return self.offsets[number] if number >= 0 else -1
-
-    def cut(self, offset: int) -> None:
-        """Forgets entries of relative offsets from `offset` on."""
-        count = bisect_left(self.offsets, offset)
-        del self.offsets[count:], self.timestamps[count:]
+        return (self.timestamps[number], self.offsets[number]) if number >= 0 else None
 
     def pack(self, start: int = 0) -> bytes:
         """The file's bytes from entry `start` on."""
@@ -115,22 +106,19 @@ class TimeIndex:
         return words.tobytes()
 
     @classmethod
-    def unpack(cls, data: bytes, *, whole: bool = True) -> TimeIndex:
+    def unpack(cls, data: bytes) -> TimeIndex:
         """As `OffsetIndex.unpack`."""
-        if len(data) % TIME_ENTRY.size and whole:
+        if len(data) % TIME_ENTRY.size:
             raise BadIndex(f"{len(data)} bytes are no whole number of entries")
-        index = cls()
-        words = array("I", data[: len(data) - len(data) % TIME_ENTRY.size])
+        words = array("I", data)
         if _SWAP:
             words.byteswap()
         halves = array("I", bytes(8 * (len(words) // 3)))
         halves[_HIGH::2], halves[1 - _HIGH :: 2] = words[::3], words[1::3]
+        index = cls()
         index.timestamps, index.offsets = array("q", halves.tobytes()), words[2::3]
-        good = min(_ascending(index.timestamps), _ascending(index.offsets))
-        if good < len(index.offsets):
-            if whole:
-                raise BadIndex(f"entry {good} is out of order")
-            del index.timestamps[good:], index.offsets[good:]
+        _look_at(index.timestamps)
+        _look_at(index.offsets)
         return index
 
 
@@ -163,9 +151,9 @@ class Indexer:
         self.times.append(self.max_timestamp, self.max_timestamp_offset)
 
 
-def _ascending(column: array[int]) -> int:
-    """How many leading entries are in strictly ascending order."""
-    entries = column.tolist()
-    if entries == sorted(entries) and len(set(entries)) == len(entries):
-        return len(entries)
-    return next((number for number, (a, b) in enumerate(pairwise(entries), 1) if a >= b), len(entries))
+def _look_at(column: array[int]) -> None:
+    """Raises BadIndex when it is seen not to ascend: zeros and rubbish are, whatever their length."""
+    last = len(column) - 1
+    some = [column[last * part // _LOOKS] for part in range(_LOOKS + 1)] if last > _LOOKS else column.tolist()
+    if any(a >= b for a, b in pairwise(some)):
+        raise BadIndex("its entries are out of order")

@@ -8,6 +8,7 @@ whoever reads there; it is never cut away. Nothing here depends on how the last 
 from __future__ import annotations
 
 import contextlib
+import zlib
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -21,19 +22,21 @@ from krappy.store.disk import Disk, File
 from krappy.store.format import (
     CLEANED,
     INDEX,
+    INDEX_ENTRY,
     LOG,
     MAX_RELATIVE,
     SET_ASIDE,
     SUFFIXES,
     SWAP,
     TEMPORARY,
+    TIME_ENTRY,
     TIME_INDEX,
     base_offset,
     file_name,
 )
-from krappy.store.index import Indexer, OffsetIndex, TimeIndex
+from krappy.store.index import BadIndex, Indexer, OffsetIndex, TimeIndex
 from krappy.store.producers import ProducerStates
-from krappy.store.segment import Segment
+from krappy.store.segment import NONE, Flushed, Segment
 from krappy.store.walk import Damage, batches, headers
 
 
@@ -306,7 +309,7 @@ class _Recovery:
         segment = self.segment(base, base, 0, -1, changed_ms)
         segment.dense = base >= (self.saved.sparse if self.saved else base)
         file = self.disk.open(segment.path(), write=True)
-        indexer, flushed, position, expected = Indexer(self.interval), (0, 0), 0, base
+        indexer, flushed, position, expected = Indexer(self.interval), (NONE, NONE), 0, base
         if saved and size >= saved.position:
             position, expected, segment.created_ms = saved.position, saved.recovery, saved.created_ms
             indexer, flushed = self.known_indexes(segment, file, saved)
@@ -332,32 +335,32 @@ class _Recovery:
         segment.max_timestamp = indexer.max_timestamp
         return segment, damage is not None
 
-    def known_indexes(self, segment: Segment, file: File, saved: Checkpoint) -> tuple[Indexer, tuple[int, int]]:
+    def known_indexes(self, segment: Segment, file: File, saved: Checkpoint) -> tuple[Indexer, tuple[Flushed, Flushed]]:
         """The indexes up to the recovery point, from their files if those are whole, else from the log."""
         indexer = Indexer(self.interval)
         if not saved.position:
-            return indexer, (0, 0)
+            return indexer, (NONE, NONE)
         base = segment.base_offset
-        with contextlib.suppress(FileNotFoundError):
-            offsets = OffsetIndex.unpack(
-                self.disk.read_file(segment.path(INDEX))[: 8 * saved.entries], saved.position, whole=False
-            )
-            times = TimeIndex.unpack(
-                self.disk.read_file(segment.path(TIME_INDEX))[: 12 * saved.time_entries], whole=False
-            )
-            if len(offsets) == saved.entries and len(times) == saved.time_entries:
-                indexer.offsets, indexer.times = offsets, times
-                indexer.since = saved.position - (offsets.positions[-1] if offsets.positions else 0)
+        with contextlib.suppress(FileNotFoundError, BadIndex):
+            entries = self.disk.read_file(segment.path(INDEX))[: INDEX_ENTRY.size * saved.entries]
+            times = self.disk.read_file(segment.path(TIME_INDEX))[: TIME_ENTRY.size * saved.time_entries]
+            if zlib.crc32(entries) == saved.entries_crc and zlib.crc32(times) == saved.time_entries_crc:
+                indexer.offsets = OffsetIndex.unpack(entries, saved.position)
+                indexer.times = TimeIndex.unpack(times)
+                indexer.since = saved.position - (indexer.offsets.positions[-1] if entries else 0)
                 indexer.max_timestamp = saved.max_timestamp
                 indexer.max_timestamp_offset = saved.max_timestamp_offset
-                return indexer, (len(offsets), len(times))
+                return indexer, (
+                    Flushed(saved.entries, saved.entries_crc),
+                    Flushed(saved.time_entries, saved.time_entries_crc),
+                )
         try:
             for at, header in headers(file, 0, saved.position, base, dense=segment.dense):
                 indexer.note(header.last_offset - base, at, header.size, header.max_timestamp)
         except Damage as damage:
             self.report.damage.append(f"{segment.path()} at position {damage.position}: {damage.text}")
         self.report.notes.append(f"the indexes of {segment.path().name} were rebuilt")
-        return indexer, (0, 0)
+        return indexer, (NONE, NONE)
 
     def cut_here(self, segment: Segment, reason: str, text: str) -> None:
         """Cuts the file behind the segment's last good batch."""

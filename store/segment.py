@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import struct
+import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 from krappy.batch import HEADER_SIZE, LENGTH_END, BatchHeader, check, decode, read_header
 from krappy.core.retention import SegmentInfo
@@ -25,7 +27,18 @@ __all__ = ["Segment", "SegmentInfo"]
 _PEEK = struct.Struct(">qi11xi")  # of a batch: base offset, length, last offset delta
 _HEAD = struct.Struct(">qi")
 _MAX_HINTS = 64
+THIN = 64 << 10  # bytes without an index entry, though batches begin there: so far apart they ought not to be
 _NO_LIMIT = 2**63 - 1
+
+
+class Flushed(NamedTuple):
+    """How many entries of an index are in its file, and their CRC-32."""
+
+    entries: int
+    crc: int
+
+
+NONE = Flushed(0, 0)
 
 
 class Segment:
@@ -56,7 +69,7 @@ class Segment:
         self.indexer: Indexer | None = None  # while active
         self.retired = False  # no segment of the log any more; a reader may still be at it
         self.rebuilt = 0  # how often an index was found bad
-        self._flushed = (0, 0)  # index entries that are in the files
+        self.flushed = (NONE, NONE)  # what of the two indexes is in their files
         self._held: Handle | None = None  # instead of the pool's
         self._hints: dict[int, int] = {}  # offset -> position of its batch, where readers will go on
 
@@ -68,10 +81,10 @@ class Segment:
 
     # ---------------------------------------------------------------- appending
 
-    def activate(self, file: File, indexer: Indexer, flushed: tuple[int, int] = (0, 0)) -> None:
+    def activate(self, file: File, indexer: Indexer, flushed: tuple[Flushed, Flushed] = (NONE, NONE)) -> None:
         """Makes this the segment that grows. `flushed`: entries of the indexer that stand in the files already."""
         self.indexer = indexer
-        self._flushed = flushed
+        self.flushed = flushed
         self._held = Handle(file, indexer.offsets)
 
     @property
@@ -83,19 +96,21 @@ class Segment:
     def flush_indexes(self) -> list[File]:
         """Writes the new index entries to the files; returns those, to be synced. Raises OSError."""
         assert self.indexer is not None
-        offsets, times = self.indexer.offsets, self.indexer.times
-        counts = (len(offsets), len(times))
-        files = []
-        for suffix, done, data, entry in (
-            (INDEX, self._flushed[0], offsets.pack(self._flushed[0]), INDEX_ENTRY.size),
-            (TIME_INDEX, self._flushed[1], times.pack(self._flushed[1]), TIME_ENTRY.size),
-        ):
-            if data or not done:
-                file = self.disk.open(self.path(suffix), write=True, create=not done)
-                file.write([data], done * entry)
-                file.truncate(done * entry + len(data))
+        files: list[File] = []
+        columns: tuple[tuple[str, OffsetIndex | TimeIndex, int], ...] = (
+            (INDEX, self.indexer.offsets, INDEX_ENTRY.size),
+            (TIME_INDEX, self.indexer.times, TIME_ENTRY.size),
+        )
+        flushed = []
+        for (suffix, index, entry), done in zip(columns, self.flushed, strict=True):
+            data = index.pack(done.entries)
+            if data or not done.entries:
+                file = self.disk.open(self.path(suffix), write=True, create=not done.entries)
+                file.write([data], done.entries * entry)
+                file.truncate(done.entries * entry + len(data))
                 files.append(file)
-        self._flushed = counts
+            flushed.append(Flushed(done.entries + len(data) // entry, zlib.crc32(data, done.crc)))
+        self.flushed = (flushed[0], flushed[1])
         return files
 
     def seal(self) -> list[File]:
@@ -173,22 +188,17 @@ class Segment:
 
     def reindex(self) -> None:
         """Makes the active segment's indexes anew. No append may run. Raises CorruptBatch, OSError."""
-        file = self.file
-        indexer = self.indexer = self.rebuild(file, seal=False)
-        self.activate(file, indexer, (len(indexer.offsets), len(indexer.times)))
+        self.activate(self.file, self.rebuild(self.file, seal=False))
 
-    def times(self) -> TimeIndex:
+    def _times(self) -> TimeIndex:
         """The time index; of a closed segment read anew each time."""
         indexer = self.indexer
         if indexer is not None:
             return indexer.times
         try:
-            times = TimeIndex.unpack(self.disk.read_file(self.path(TIME_INDEX)))
-            if times.offsets and times.offsets[-1] >= self.next_offset - self.base_offset:
-                raise BadIndex("its last entry lies behind the segment's end")
-        except (FileNotFoundError, BadIndex):
-            return self.rebuild(self.handle().file).times
-        return times
+            return TimeIndex.unpack(self.disk.read_file(self.path(TIME_INDEX)))
+        except FileNotFoundError as error:
+            raise BadIndex(str(error)) from None
 
     def corrupt(self, position: int, text: str) -> CorruptBatch:
         path = self.path()
@@ -231,7 +241,8 @@ class Segment:
             position, promised = index.positions[entry], self.base_offset + index.offsets[entry]
         pread = handle.file.pread_nowait if nowait else handle.file.pread
         window: Buffer = b""
-        start = position
+        start = first = position
+        far = first + max(THIN, 4 * self.interval)
         while position < size:
             at = position - start
             if len(window) - at < HEADER_SIZE:
@@ -261,6 +272,8 @@ class Segment:
                 )
             if last >= offset:
                 return position, expected
+            if position > far and not self.rebuilt:
+                raise BadIndex(f"no entry between positions {first} and {position}")
             position += LENGTH_END + length
             expected = last + 1
         if expected < end:
@@ -363,14 +376,30 @@ class Segment:
         except CorruptBatch as error:
             raise self.corrupt(position, error.text) from None
 
+    def _known_before(self, timestamp: int, times: TimeIndex) -> int:
+        """An offset before which every event is earlier than `timestamp`, by the time index. Raises BadIndex."""
+        entry = times.before(timestamp)
+        if entry is None:
+            return self.base_offset
+        last = self.base_offset + entry[1]
+        position, _ = self.find(last)
+        header = self._header(position) if position < self.size else None
+        if header is None or (header.last_offset, header.max_timestamp) != (last, entry[0]):
+            raise BadIndex(f"no batch ends with offset {last} and has the timestamp {entry[0]}")
+        return last + 1
+
     def find_timestamp(self, timestamp: int, start: int, limit: int) -> tuple[int, int] | None:
         """The first record at or after offset `start`, below `limit`, whose timestamp is at least `timestamp` (ms)."""
         if self.max_timestamp < timestamp:
             return None
         size = self.size
-        known = self.times().before(timestamp)
-        first = max(start, self.base_offset + known + 1)
-        position, expected = self.find(first)
+        try:
+            known = self._known_before(timestamp, self._times())
+        except BadIndex:
+            if self.indexer is not None:
+                raise
+            known = self._known_before(timestamp, self.rebuild(self.handle().file).times)
+        position, expected = self.find(max(start, known))
         file = self.handle().file
         try:
             for at, header in headers(file, position, size, expected, dense=self.dense):

@@ -517,3 +517,38 @@ def test_all_segments_of_a_log_stay_openable_by_hand(tmp_path: Path) -> None:
     shutil.copytree(log.folder, tmp_path / "b")
     copied = Log.open(tmp_path / "b", SMALL)
     assert rows(copied) == rows(log)
+
+
+def test_an_index_that_is_too_thin_is_rebuilt(tmp_path: Path) -> None:
+    """It would not be wrong, but every read would walk through the whole segment."""
+    config = TopicConfig(index_interval_bytes=100)
+    log = filled(tmp_path, 3000, config=config)
+    log.roll()
+    log.close()
+    path = log_files(tmp_path, ".index")[0]
+    whole = path.read_bytes()
+    for thin in (b"", whole[:80]):
+        path.write_bytes(thin)
+        log = opened(tmp_path, config)
+        assert batch.read_header(log.read(8000, 1)).base_offset == 7998
+        assert path.read_bytes() == whole
+        log.close()
+
+
+def test_an_index_that_goes_wrong_in_memory_is_rebuilt(tmp_path: Path) -> None:
+    log = filled(tmp_path, 30, config=ONE)
+    indexer = log._active.indexer
+    assert indexer is not None
+    before = indexer.offsets.positions.tolist()
+    for number in range(len(before)):
+        indexer.offsets.positions[number] += 1
+    with pytest.raises(BlockingIOError):
+        log.read(50, 100, nowait=True)
+    assert rows(log, 50)[0].offset == 50
+    assert log._active.indexer is not indexer
+    assert offsets(rows(log)) == list(range(90))
+    log.append([made(b"a")], 0, 1)
+    log.close()
+    log = opened(tmp_path, ONE)
+    assert log.recovery.clean
+    assert [text for _, found in log.scrub() for text in found] == []
