@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from krappy.blocking import Client
 
 
+FILL = 1_000  # events handed over at a time, at least: filling is not what is measured
+
+
 @contextmanager
 def own_topic(client: Client, settings: Settings) -> Iterator[str]:
     """A new topic with a name of its own, deleted at the end."""
@@ -33,5 +36,5 @@ def own_topic(client: Client, settings: Settings) -> Iterator[str]:
 def fill(client: Client, topic: str, load: Load, settings: Settings) -> None:
     """Publishes a load as fast as it goes, and waits until it is stored."""
     with client.producer(topic, compression=settings.compression) as producer:
-        for keys, values in load.batches(settings.batch):
+        for keys, values in load.batches(max(settings.batch, FILL)):
             producer.post_columns(keys, values)

@@ -37,13 +37,12 @@ class BadInput(Failure):
 
 
 class Item(NamedTuple):
-    """One event to publish. `value` None is a tombstone; `partition` None leaves the choice to the producer."""
+    """One event to publish. `value` None is a tombstone."""
 
     value: bytes | None
     key: bytes | None = None
     headers: Headers = ()
     timestamp: int | None = None
-    partition: int | None = None
 
 
 class Source:

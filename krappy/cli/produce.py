@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from krappy.cli.inputs import Item, Source
     from krappy.clients.sync.producer import Compression
 
-CHUNK = 500  # events handed to the producer at a time when they come from a file
+CHUNK = 2_000  # events of a file handed to the producer at a time
+MOST_WAITING = 10_000  # things handed over and not known to be stored
 
 
 @click.command()
@@ -87,7 +88,7 @@ def produce(
     """
     kind = format or inputs.guess_format(file)
     _check(kind, key, separator, delimiter)
-    common = [_header(text) for text in headers] or None
+    common = [_header(text) for text in headers]
     watch = Stopwatch()
     with (
         inputs.open_input(file) as source,
@@ -125,33 +126,45 @@ def _send_all(
     items: Iterator[Item],
     source: Source,
     partition: int | None,
-    common: list[tuple[str, bytes]] | None,
+    common: list[tuple[str, bytes]],
     advance: Callable[[int], None],
 ) -> int:
     """Publishes everything; returns how many events. Stops at the first that the broker refuses."""
-    # A pipe may be slow: its events leave as they come. A file's go in chunks, which is several times faster.
-    size = 1 if source.total is None else CHUNK
-    count, deliveries = 0, deque[Any]()
-    while chunk := list(itertools.islice(items, size)):
-        deliveries.append(_send(producer, chunk, partition, common))
-        count += len(chunk)
-        while deliveries and deliveries[0].done():
+    deliveries = deque[Any]()
+
+    def settle(room: int) -> None:
+        while deliveries and (len(deliveries) > room or deliveries[0].done()):
             deliveries.popleft().result()
-        advance(count)
-    for delivery in deliveries:
-        delivery.result()
+
+    count = 0
+    if source.total is None:
+        # A pipe may be slow: each event leaves as it comes; the producer gathers those that come fast.
+        for item in items:
+            headers = [*item.headers, *common]
+            deliveries.append(
+                producer.send(item.value, item.key, headers=headers, timestamp=item.timestamp, partition=partition)
+            )
+            count += 1
+            settle(MOST_WAITING)
+            if count % 100 == 0:
+                advance(count)
+    else:
+        while chunk := list(itertools.islice(items, CHUNK)):
+            deliveries.append(_send(producer, chunk, partition, common))
+            count += len(chunk)
+            settle(MOST_WAITING)
+            advance(count)
+    settle(0)
     return count
 
 
-def _send(
-    producer: TopicProducer, chunk: list[Item], partition: int | None, common: list[tuple[str, bytes]] | None
-) -> Any:
-    headers = [[*item.headers, *(common or ())] for item in chunk] if common or any(i.headers for i in chunk) else None
+def _send(producer: TopicProducer, chunk: list[Item], partition: int | None, common: list[tuple[str, bytes]]) -> Any:
+    """A file's events, by columns: several times faster than one by one."""
     now = time.time_ns() // 1_000_000
     return producer.post_columns(
         [item.key for item in chunk],
         [item.value for item in chunk],
-        headers=headers,
+        headers=[[*item.headers, *common] for item in chunk] if common or any(i.headers for i in chunk) else None,
         timestamps=[now if item.timestamp is None else item.timestamp for item in chunk],
         partition=partition,
     )

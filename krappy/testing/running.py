@@ -46,7 +46,7 @@ def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
     def main() -> None:
         import trio
 
-        from krappy.app import Broker
+        from krappy.app import Broker, first_error
 
         async def serve() -> None:
             stop = trio.Event()
@@ -56,7 +56,8 @@ def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
 
         try:
             trio.run(serve)
-        except BaseException as error:
+        except BaseException as group:
+            error = first_error(group)
             ended.append(error)
             said.put(error)
 
