@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,6 +78,19 @@ def test_it_is_there_when_reopened(tmp_path: Path) -> None:
 def test_a_second_opening_is_refused(meta: Meta) -> None:
     with pytest.raises(StorageError, match=str(meta.folder)):
         Meta(meta.folder)
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_a_missing_file_is_a_clear_error_and_never_an_empty_catalog(tmp_path: Path, flushed: bool) -> None:
+    meta = Meta(tmp_path / "deep" / "meta")
+    meta.put(b"k", b"v")
+    if flushed:
+        meta.close()
+    copy = shutil.copytree(meta.folder, tmp_path / "copy")
+    meta.close()
+    (copy / "CURRENT").unlink()
+    with pytest.raises(StorageError, match="CURRENT"):
+        Meta(copy)
 
 
 def write_on(folder: Path) -> None:
