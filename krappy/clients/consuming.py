@@ -222,14 +222,13 @@ class Consuming:
 
     async def _fetch(self, deadline: float | None) -> bool:
         """Waits for the poll in flight, and takes what it brought, which may be nothing. False at the deadline."""
-        now = self._runtime.now()
-        patience = now + self._link.timeout if deadline is None else max(deadline, now)
-        try:
-            await self._registered(patience)
-        except ConnectionLost:
-            if self._closed or self._link.closed or deadline is None:
-                raise
-            return False
+        if deadline is not None and not self._link.closed:
+            try:
+                await self._link.ready(max(deadline, self._runtime.now()))
+            except ConnectionLost:
+                return False
+        # A registration once begun is seen through, or short waits would begin it again and again.
+        await self._registered(self._runtime.now() + self._link.timeout)
         poll = self._poll or self._send_poll()
         if poll is None:
             return True  # the connection was lost meanwhile
