@@ -8,6 +8,7 @@ no batch. Without it, or with a damaged one, the log still opens: it reads more,
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +17,8 @@ import msgpack
 from krappy.core.retention import SegmentInfo
 from krappy.store.disk import Disk
 from krappy.store.format import CHECKPOINT, CHECKPOINT_HEAD, CHECKPOINT_MAGIC, TEMPORARY
+from krappy.store.producers import ProducerStates
+from krappy.store.segment import Segment
 
 
 class BadCheckpoint(Exception):
@@ -38,6 +41,39 @@ class Checkpoint(NamedTuple):
     sparse: int  # and may have left offsets out before this one, which is never lower
     closed: tuple[SegmentInfo, ...]  # the segments before that one
     producers: bytes  # ProducerStates.snapshot() as of `recovery`
+
+    @classmethod
+    def of(
+        cls,
+        active: Segment,
+        closed: Iterable[SegmentInfo],
+        producers: ProducerStates,
+        *,
+        start: int,
+        clean: int,
+        sparse: int,
+    ) -> Checkpoint:
+        """The state of this moment, true once all is synced. The indexes have just been flushed."""
+        indexer = active.indexer
+        assert indexer is not None
+        entries, time_entries = active.flushed
+        return cls(
+            recovery=active.next_offset,
+            segment=active.base_offset,
+            position=active.size,
+            created_ms=active.created_ms,
+            max_timestamp=indexer.max_timestamp,
+            max_timestamp_offset=indexer.max_timestamp_offset,
+            entries=entries.entries,
+            time_entries=time_entries.entries,
+            entries_crc=entries.crc,
+            time_entries_crc=time_entries.crc,
+            start=start,
+            clean=clean,
+            sparse=sparse,
+            closed=tuple(closed),
+            producers=producers.snapshot(),
+        )
 
     def pack(self) -> bytes:
         body = msgpack.packb(self._asdict() | {"closed": [list(info) for info in self.closed]})

@@ -38,7 +38,6 @@ class CleanResult(NamedTuple):
     bytes_after: int
     records_removed: int
     clean_upto: int  # everything before this offset has been compacted
-    damaged: tuple[str, ...] = ()  # what could not be read, and so was left as it is
 
 
 class Rewritten(NamedTuple):

@@ -116,6 +116,11 @@ class Log:
         """Everything before it has been compacted once."""
         return self._clean
 
+    @property
+    def unsaved_bytes(self) -> int:
+        """What was appended since the last checkpoint: so much a crash would leave to be checked."""
+        return self._unsaved
+
     def dirty_ratio(self, upto: int) -> float:
         """The share of bytes below the offset `upto` that have not been compacted yet."""
         return retention.dirty_ratio(self.segments, self._clean, upto)
@@ -245,27 +250,14 @@ class Log:
             with self._lock:
                 if self._broken:
                     raise StorageError(self._broken)
-                active, end = self._active, self.end_offset
-                indexer = active.indexer
-                assert indexer is not None
-                closed = self._segments.closed
-                self._unsynced.mark(active.flush_indexes())
-                state = Checkpoint(
-                    recovery=end,
-                    segment=active.base_offset,
-                    position=active.size,
-                    created_ms=active.created_ms,
-                    max_timestamp=indexer.max_timestamp,
-                    max_timestamp_offset=indexer.max_timestamp_offset,
-                    entries=active.flushed[0].entries,
-                    time_entries=active.flushed[1].entries,
-                    entries_crc=active.flushed[0].crc,
-                    time_entries_crc=active.flushed[1].crc,
+                self._unsynced.mark(self._active.flush_indexes())
+                state = Checkpoint.of(
+                    self._active,
+                    [segment.info() for segment in self._segments.closed if segment not in forget],
+                    self.producers,
                     start=start,
                     clean=self._clean,
                     sparse=self._sparse,
-                    closed=tuple(segment.info() for segment in closed if segment not in forget),
-                    producers=self.producers.snapshot(),
                 )
                 self._unsaved = 0
             if state == self._saved:
@@ -347,15 +339,22 @@ class Log:
             try:
                 return read(known)
             except BadIndex as error:
-                with self._lock:
-                    if self._active.rebuilt > 3:
-                        raise StorageError(f"{self.folder}: the index can't be rebuilt: {error}") from error
-                    self._active.reindex()
+                self._rescue(error)
             except BlockingIOError:
                 raise
             except OSError as error:
                 if not isinstance(error, FileNotFoundError) or self._segments is known:
                     raise StorageError(f"{self.folder}: {error}") from error
+
+    def _rescue(self, reason: BadIndex) -> None:
+        """Makes the active segment's indexes anew, because one of them was found wrong."""
+        with self._lock:
+            if self._active.rebuilt > 3:
+                raise StorageError(f"{self.folder}: the index can't be rebuilt: {reason}")
+            try:
+                self._active.reindex()
+            except OSError as error:
+                raise StorageError(f"{self.folder}: {error}") from error
 
     # ---------------------------------------------------------------- retention
 
@@ -388,18 +387,16 @@ class Log:
         """Compacts the closed segments that end at or before the offset `upto`. Blocks; runs beside appends and reads.
 
         `survives` is asked about some records at a time, as (key, offset, timestamp, whether it is a tombstone), and
-        answers for each. What can't be read is left as it is and told in the result. Raises StorageError.
+        answers for each. Raises StorageError; CorruptBatch where it meets damage, and cleans nothing behind it: a
+        tombstone must not go before the events that it deletes.
         """
         with self._cleaning:
             segments = [segment for segment in self._segments.closed if segment.next_offset <= upto]
-            before, removed, damaged = sum(segment.size for segment in segments), 0, []
+            before, removed = sum(segment.size for segment in segments), 0
             try:
                 for group in cleaner.groups(segments, self.config.segment_bytes):
                     try:
                         rewritten = cleaner.rewrite(self._disk, group, survives, self.producers)
-                    except CorruptBatch as error:
-                        damaged.append(error.text)
-                        continue
                     except FileNotFoundError:
                         if self._segments.replaced(group, group[0]):
                             raise
@@ -412,7 +409,7 @@ class Log:
                 self._clean = max(self._clean, segments[-1].next_offset if segments else 0)
                 self._save(self._start)
             after = sum(segment.size for segment in self._segments.closed if segment.next_offset <= upto)
-            return CleanResult(before, after, removed, self._clean, tuple(damaged))
+            return CleanResult(before, after, removed, self._clean)
 
     def _replace(self, group: Sequence[Segment], rewritten: cleaner.Rewritten, upto: int) -> bool:
         """Swaps a cleaned segment in; False when retention was faster."""

@@ -75,6 +75,8 @@ class Housekeeper:
         if retention.must_clean(config, log.segments, log.clean_upto, now):
             await self.clean(partition, now)
         log.producers.expire(now, PRODUCER_LIFE_MS)
+        if log.unsaved_bytes:  # with durability "os" nothing else checkpoints before the end
+            await self._write(partition, log.checkpoint)
 
     async def clean(self, partition: Partition, now: int) -> None:
         """Compacts the closed segments of a partition, with its view as the offset map."""

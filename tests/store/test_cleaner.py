@@ -221,7 +221,8 @@ def test_a_producers_last_batch_keeps_its_header(tmp_path: Path) -> None:
     assert log.producers.check(made(b"v", producer=5, sequence=2)[0]) == 2
 
 
-def test_damage_is_left_alone_and_told(tmp_path: Path) -> None:
+def test_a_clean_ends_where_it_meets_damage(tmp_path: Path) -> None:
+    """Behind it might stand tombstones of what is in it."""
     table = Table(tmp_path)
     table.fill(100, 2)
     table.log.close()
@@ -231,12 +232,15 @@ def test_damage_is_left_alone_and_told(tmp_path: Path) -> None:
     files[1].write_bytes(data)
     log = opened(tmp_path, CONFIG)
     infos = log.segments
-    result = log.clean(table.survives(0, 0), infos[-1].base_offset, 0)
-    assert len(result.damaged) == 1
-    assert str(files[1]) in result.damaged[0]
-    assert files[1].read_bytes() == data
-    assert log.segments[1] == infos[1]
-    assert not list(tmp_path.glob("*.cleaned"))
+    for _ in range(2):
+        with pytest.raises(CorruptBatch) as caught:
+            log.clean(table.survives(0, 0), infos[-1].base_offset, 0)
+        assert caught.value.details["file"] == str(files[1])
+        assert files[1].read_bytes() == data
+        assert log.segments[0].size < infos[0].size
+        assert log.segments[1:] == infos[1:]
+        assert log.clean_upto == 0
+        assert not list(tmp_path.glob("*.cleaned"))
     with pytest.raises(CorruptBatch):
         log.read(infos[1].next_offset - 1, 1000)
     assert offsets(rows(log, infos[-1].base_offset)) == list(range(infos[-1].base_offset, log.end_offset))
