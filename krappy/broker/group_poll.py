@@ -25,7 +25,7 @@ class GroupPolled(NamedTuple):
     """As the protocol's Polled. `parts`: (topic, partition, first offset, high watermark, batches), each partition
     once; `leases`: (topic, partition, first, last, deliveries)."""
 
-    parts: list[tuple[str, int, int, int, bytes]]
+    parts: list[tuple[str, int, int, int, bytes | memoryview]]
     leases: list[tuple[str, int, int, int, int]]
 
 

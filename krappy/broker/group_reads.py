@@ -27,11 +27,13 @@ CUT_FROM = 8 << 10  # bytes of a batch from which on it is worth cutting
 class Piece:
     """One batch that holds events. `spans` and `tokens` as in LogSlice."""
 
-    __slots__ = ("_columns", "data", "header", "spans", "tokens")
+    __slots__ = ("_columns", "buffer", "data", "header", "position", "spans", "tokens")
 
-    def __init__(self, header: BatchHeader, data: memoryview, keys: bool) -> None:
+    def __init__(self, header: BatchHeader, buffer: memoryview, position: int, keys: bool) -> None:
         self.header = header
-        self.data = data
+        self.buffer = buffer  # what was read, in which it stands at `position`
+        self.position = position
+        self.data = buffer[position : position + header.size]
         self._columns: Columns | None = None
         self.tokens: list[int | None] = []
         if header.dense:
@@ -50,14 +52,14 @@ class Piece:
             self._columns = batches.decode(self.data)
         return self._columns
 
-    def deliver(self, leases: Sequence[Lease]) -> bytes | memoryview:
-        """A batch with the events of the leases that touch this one: the whole, or one of just these events."""
+    def cut(self, leases: Sequence[Lease]) -> bytes | None:
+        """A batch of just the events of these leases, which all touch this one; None when the whole does as well."""
         header = self.header
         base, last = header.base_offset, header.last_offset
         mine = [(max(lease.first, base), min(lease.last, last)) for lease in leases]
         wanted = sum(high - low + 1 for low, high in mine)
         if header.size < CUT_FROM or wanted * 4 > header.count:
-            return self.data
+            return None
         columns = self.columns
         if header.dense:
             rows = [row for low, high in mine for row in range(low - base, high + 1 - base)]
@@ -87,7 +89,7 @@ class Read:
         while position < len(data):
             header = batches.read_header(data, position)
             if header.count and not header.is_control:
-                self.pieces.append(Piece(header, data[position : position + header.size], keys))
+                self.pieces.append(Piece(header, data, position, keys))
             position += header.size
         self._bases = [piece.header.base_offset for piece in self.pieces]
         self.start = min([offset, *self._bases[:1]])
@@ -168,6 +170,21 @@ def touching(pieces: Sequence[Piece], leases: Sequence[Lease]) -> Iterator[tuple
             yield piece, leases[at:after]
 
 
-def join(pieces: Sequence[Piece], leases: Sequence[Lease]) -> bytes:
-    """What a member gets of one partition. Both ascend."""
-    return b"".join([piece.deliver(some) for piece, some in touching(pieces, leases)])
+def join(pieces: Sequence[Piece], leases: Sequence[Lease]) -> bytes | memoryview:
+    """What a member gets of one partition. Both ascend. Batches that were read together are not copied."""
+    parts: list[bytes | memoryview] = []
+    end: tuple[memoryview, int] | None = None  # of the last part, in the buffer that it is in
+    start = 0
+    for piece, some in touching(pieces, leases):
+        cut = piece.cut(some)
+        if cut is not None:
+            parts.append(cut)
+            end = None
+        elif end is not None and end[0] is piece.buffer and end[1] == piece.position:
+            end = piece.buffer, piece.position + piece.header.size
+            parts[-1] = piece.buffer[start : end[1]]
+        else:
+            start = piece.position
+            end = piece.buffer, start + piece.header.size
+            parts.append(piece.data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
