@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import resource
@@ -24,6 +25,8 @@ from krappy.handlers import native
 from krappy.server.server import Server, bind
 
 Report = Callable[..., None]
+KEPT_FREE = 16 << 20  # bytes of freed memory that the process keeps for itself
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def _quiet(event: str, **facts: Any) -> None:
@@ -130,6 +133,7 @@ class Broker:
 async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker], None] | None = None) -> None:
     """Runs a broker until SIGTERM or SIGINT. `ready` is called once it takes requests."""
     _raise_file_limit()
+    _keep_freed_memory()
     # The broker's long-lived objects are many and live long: looking at them again and again is lost time.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
@@ -155,6 +159,17 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
             return
+
+
+def _keep_freed_memory() -> None:
+    """Tells glibc not to hand batch-sized buffers back to the system each time: fetching them anew, zeroed page by
+    page, took more than half of the time of encoding a 1 MB batch. Other C libraries are left as they are."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, KEPT_FREE)
+    mallopt(_M_TRIM_THRESHOLD, KEPT_FREE)
 
 
 def first_error(group: BaseException) -> BaseException:

@@ -339,9 +339,18 @@ def keep(batch: Buffer, offsets: Container[int], *, limit: int = DEFAULT_LIMIT) 
 
 def restamp_time(batch: Buffer, timestamp: int) -> bytes:
     """The batch as a topic with message.timestamp.type=LogAppendTime stores it: all records bear `timestamp` (ms)."""
+    return _with_max_timestamp(batch, LOG_APPEND_TIME, timestamp)
+
+
+def correct_max_timestamp(batch: Buffer, timestamp: int) -> bytes:
+    """The batch with `timestamp` (ms) as its max timestamp, which a producer may have stated wrongly."""
+    return _with_max_timestamp(batch, 0, timestamp)
+
+
+def _with_max_timestamp(batch: Buffer, attributes: int, timestamp: int) -> bytes:
     header = read_header(batch)
     if header.size != len(batch):
         raise CorruptBatch(f"a batch of {header.size} bytes in {len(batch)}")
-    covered = _COVERED.pack(header.attributes | LOG_APPEND_TIME, *header[6:8], timestamp, *header[9:13])
+    covered = _COVERED.pack(header.attributes | attributes, *header[6:8], timestamp, *header[9:13])
     with memoryview(batch) as view:
         return _assemble(bytes(view[:STAMPED]), covered, bytes(view[HEADER_SIZE:]))

@@ -122,7 +122,7 @@ class Appender:
 
     def publish(self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None) -> Later[Stored]:
         """Queues one record batch. Raises at once what is wrong with the batch itself."""
-        header, columns = admit(data, self._partition.config)
+        header, data, columns = admit(data, self._partition.config)
         if expect:
             columns = columns if columns is not None else batches.decode(data)
             for index, _ in expect:

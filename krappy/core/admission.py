@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from krappy import batch as batches
 from krappy.batch import BatchHeader, Columns
 from krappy.errors import CorruptBatch, InvalidRecord, RecordTooLarge
 from krappy.topic_config import TopicConfig
 
+MAX_OPENED = 32 << 20  # bytes that a compressed batch may open to, unless its topic takes larger batches anyway
 
-def admit(data: bytes | memoryview, config: TopicConfig) -> tuple[BatchHeader, Columns | None]:
+
+class Admitted(NamedTuple):
+    """A batch that may be appended. `columns`: its records, where they had to be looked at anyway."""
+
+    header: BatchHeader
+    data: bytes | memoryview
+    columns: Columns | None
+
+
+def admit(data: bytes | memoryview, config: TopicConfig) -> Admitted:
     """Checks a producer's batch: size, CRC, structure, and what the topic demands of its records.
 
-    Returns its header, and its decoded columns where the view or the topic's policy needed them anyway.
-    The rules are Kafka's (LogValidator.java): magic 2, not a control batch, offsets dense from 0, every
-    record keyed when the topic is compacted. Raises RecordTooLarge, InvalidRecord or CorruptBatch.
+    The rules are Kafka's (LogValidator.java): magic 2, not a control batch, offsets dense from 0, times of creation,
+    every record keyed when the topic is compacted; and a max timestamp that is not its records' is put right, since
+    retention and seeks by time go by it. Raises RecordTooLarge, InvalidRecord, CorruptBatch, UnsupportedCompression.
     """
     if len(data) > config.max_message_bytes:
         raise RecordTooLarge(
@@ -25,13 +37,20 @@ def admit(data: bytes | memoryview, config: TopicConfig) -> tuple[BatchHeader, C
         raise CorruptBatch(f"exactly one record batch is expected; {len(data) - header.size} bytes follow it")
     if header.is_control:
         raise InvalidRecord("control batches are the broker's to write")
+    if header.log_append_time:
+        raise InvalidRecord("LogAppendTime is the topic's to set (message.timestamp.type), not the producer's")
     if header.count < 1 or header.last_offset_delta != header.count - 1:
         raise InvalidRecord(f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}")
+    limit = max(MAX_OPENED, config.max_message_bytes)
     if not (config.view or config.compact):
-        batches.validate(data)
-        return header, None
-    columns = batches.decode(data)
+        batches.validate(data, limit=limit)
+        return Admitted(header, data, None)
+    columns = batches.decode(data, limit=limit)
     if config.compact and None in columns.keys:
         index = columns.keys.index(None)
         raise InvalidRecord(f"record {index} has no key; a topic with cleanup.policy=compact needs one", index=index)
-    return header, columns
+    latest = max(columns.timestamps)
+    if latest != header.max_timestamp:
+        data = batches.correct_max_timestamp(data, latest)
+        header = batches.read_header(data)
+    return Admitted(header, data, columns)

@@ -461,3 +461,29 @@ def test_compressed_batches_stay_compressed_and_are_looked_up(raw: Raw, codec: i
     assert stored[16:] == data[16:]
 
 
+
+
+def test_a_false_max_timestamp_is_put_right(raw: Raw) -> None:
+    """Retention and seeks go by it: a producer's wrong word would keep a segment for ever."""
+    handle = raw.producer("t").handle
+    lie = batch.correct_max_timestamp(records((b"a", b"1"), (b"b", b"2")), 2**60)
+    assert batch.check(lie).max_timestamp == 2**60
+    assert raw.call(m.Batch(handle, 0, lie)).timestamp == 1_000
+    consumer = raw.call(m.ConsumerRegistration(["t"]))
+    ((*_, stored),) = raw.call(m.Poll(consumer.handle)).parts
+    assert batch.check(stored).max_timestamp == 1_000
+
+
+def test_append_time_is_not_a_producers_to_claim(raw: Raw) -> None:
+    handle = raw.producer("t").handle
+    with pytest.raises(errors.InvalidRecord):
+        raw.call(m.Batch(handle, 0, records((b"a", b"1"), log_append_time=True)))
+
+
+def test_a_compressed_bomb_is_refused(raw: Raw) -> None:
+    handle = raw.producer("t").handle
+    bomb = batch.encode([b"k"] * 400, [b"\0" * 100_000] * 400, timestamps=1, codec=4)
+    assert len(bomb) < 1_000_000
+    with pytest.raises(errors.CorruptBatch):
+        raw.call(m.Batch(handle, 0, bomb))
+    assert raw.call(m.Ping()).cluster
