@@ -159,6 +159,7 @@ class Views:
 
     def checkpoint(self, folder: Path) -> None:
         """A copy of the views as they are now in a new folder, made of hard links where it can be."""
+        self.flush()  # releases the GIL, which the flush within create_checkpoint does not
         try:
             rocks.Checkpoint(self._db).create_checkpoint(os.fspath(folder))
         except Exception as error:
