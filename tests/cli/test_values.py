@@ -108,8 +108,8 @@ def test_sizes(number: int, shown: str) -> None:
 
 
 def test_an_error_is_one_line_with_a_hint() -> None:
-    line, status = explain(errors.UnknownTopic("there is no\ntopic 'x'"))
-    assert line == f"there is no topic 'x'; {HINTS[errors.UnknownTopic]}"
+    line, status = explain(errors.UnknownGroup("there is no\ngroup 'x'"))
+    assert line == f"there is no group 'x'; {HINTS[errors.UnknownGroup]}"
     assert status == 1
 
 
