@@ -51,6 +51,9 @@ def list_groups(address: str, as_json: bool) -> None:
             ]
         )
         return
+    if not found:
+        output.note("there are no groups; `krappy consume TOPIC --group NAME` makes one")
+        return
     output.table(
         ["group", "topics", "order", "lag"], [[each.group, each.topics, each.order, each.lag] for each in found]
     )

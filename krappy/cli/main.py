@@ -11,7 +11,6 @@ import importlib
 import os
 import sys
 import traceback
-from importlib.metadata import version
 from typing import Any, NoReturn
 
 import click
@@ -51,7 +50,7 @@ class Commands(Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(version("krappy"), prog_name="krappy")
+@click.version_option(package_name="krappy", prog_name="krappy")
 def cli() -> None:
     """Krappy: an event broker whose topics are also tables.
 

@@ -14,9 +14,6 @@ from datetime import UTC, datetime
 from typing import IO, Any
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from krappy.types import Entry, Event, Headers
 
@@ -111,6 +108,9 @@ def note(line: str) -> None:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
     """A table on stdout. Numbers stand to the right; nothing in a cell is taken as markup."""
+    from rich.table import Table  # here: most commands print no table, and rich takes its time to load
+    from rich.text import Text
+
     listed = [list(row) for row in rows]
     shown = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
@@ -123,6 +123,8 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | No
 
 def print_rich(what: Any) -> None:
     """Something of rich's on stdout; wide enough not to fold when stdout is no terminal."""
+    from rich.console import Console
+
     out: IO[str] = sys.stdout
     Console(file=out, width=None if out.isatty() else 200, highlight=False, soft_wrap=False).print(what)
     out.flush()

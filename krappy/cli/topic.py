@@ -82,6 +82,9 @@ def list_topics(address: str, as_json: bool) -> None:
     if as_json:
         output.emit_json(rows)
         return
+    if not rows:
+        output.note("there are no topics; `krappy topic create` makes one")
+        return
     output.table(
         ["topic", "partitions", "events", "size", "cleanup", "view"],
         [
