@@ -180,7 +180,9 @@ class Log:
         return segment
 
     def _undo(self, made: list[Segment]) -> None:
-        """After a failed append: the active file as it was, new ones gone."""
+        """After a failed append: the active file as it was, new ones gone; for good, after the next sync."""
+        self._unsynced.mark([self._active.file])
+        self._unsynced.names = True
         try:
             self._active.file.truncate(self._active.size)
             for segment in made:

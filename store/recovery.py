@@ -237,6 +237,8 @@ class _Recovery:
     def closed(self, bases: list[int]) -> list[Segment]:
         """The segments before the one that holds the recovery point; without a checkpoint, all but the last."""
         saved = self.saved
+        if saved and saved.segment < bases[0] and saved.recovery <= bases[0]:
+            return []  # it went with a deletion, and what came after the recovery point begins with the first segment
         if saved and saved.segment not in bases:
             raise StorageError(
                 f"{self.folder}: {file_name(saved.segment, LOG)} is missing; it held offsets from {saved.segment} on, "

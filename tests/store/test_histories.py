@@ -34,6 +34,7 @@ class Model:
         self.maybe_start = 0  # what an operation that was cut short may have done, or not
         self.maybe_gone: set[int] = set()
         self.maybe_values: dict[int, bytes] = {}
+        self.refused: dict[int, list[bytes]] = {}  # what appends that failed since the last sync had meant to write
 
     # ---------------------------------------------------------------- operations
 
@@ -55,14 +56,18 @@ class Model:
 
     def sync(self, number: int) -> None:
         assert self.log.sync() == self.end
+        self.all_synced()
+
+    def all_synced(self) -> None:
         self.synced = self.end
+        self.refused = {}
 
     def roll(self, number: int) -> None:
         self.log.roll()
 
     def checkpoint(self, number: int) -> None:
         self.log.checkpoint()
-        self.synced = self.end
+        self.all_synced()
 
     def delete_before(self, number: int) -> None:
         offset = self.start + (self.end - self.start) * (number % 100) // 99
@@ -87,17 +92,18 @@ class Model:
         self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
         assert self.log.recovery.clean, str(self.log.recovery)
         assert self.log.recovery.checked_bytes == 0
-        self.synced = self.end
+        self.all_synced()
 
     def fill_up(self, number: int) -> None:
         """The disk is full in the middle of an append, and has room again."""
         self.disk.room = number % 700
-        before, count = self.end, self.count
+        before = self.end
         try:
             self.append(number)
         except StorageError:
-            self.count = count
             assert self.end == before
+            for offset, value in self.maybe_values.items():
+                self.refused.setdefault(offset, []).append(value)
         finally:
             self.disk.room = None
 
@@ -118,12 +124,15 @@ class Model:
         assert log.start_offset in (self.start, max(self.start, self.maybe_start))
         least = self.end if isinstance(keep, Everything) else self.synced
         known = {**self.values, **{key: value for key, value in self.maybe_values.items() if key >= self.end}}
-        assert least <= log.end_offset <= max([self.end, *[key + 1 for key in self.maybe_values]])
+        assert least <= log.end_offset <= max([self.end, *[key + 1 for key in (*self.maybe_values, *self.refused)]])
         found = {row.offset: row.value or b"" for row in rows(log)}
-        assert found.items() <= known.items()
+        for offset, value in found.items():
+            # An append that was refused may be there after all, until a sync has made the refusal durable.
+            assert value == known.get(offset) or (offset >= self.synced and value in self.refused.get(offset, []))
         missing = {key for key in known if log.start_offset <= key < log.end_offset} - found.keys()
         assert missing <= self.maybe_gone
-        self.start, self.end, self.synced, self.values = log.start_offset, log.end_offset, log.end_offset, found
+        self.start, self.end, self.values = log.start_offset, log.end_offset, found
+        self.all_synced()
         self.settle()
 
     def settle(self) -> None:

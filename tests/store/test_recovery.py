@@ -461,6 +461,19 @@ def test_a_deletion_is_finished() -> None:
     assert offsets(rows(log)) == list(range(infos[2].base_offset, 120))
 
 
+def test_the_segment_of_the_recovery_point_may_be_one_that_is_deleted() -> None:
+    disk = FaultyDisk()
+    log = filled(FOLDER, 4, disk=disk)
+    log.delete_before(12)
+    log.roll()
+    log.append([made(b"x" * 900, producer=5, sequence=0)], 0, 1)
+    disk.crash(Everything())
+    log = opened(FOLDER, disk=disk)
+    assert (log.start_offset, log.end_offset, len(log.segments)) == (12, 13, 1)
+    assert log.recovery.clean
+    assert log.producers.get(5) is not None
+
+
 def test_a_segment_that_was_begun_and_not_written_is_taken(tmp_path: Path) -> None:
     folder = kill(filled(tmp_path, 4, config=ONE))
     (folder / "00000000000000000012.log").touch()
