@@ -56,8 +56,8 @@ class Producing:
         self._name = name
         self._accumulator = Accumulator(limits)
         self._idempotent = limits.idempotent
-        self._generation = 0  # of the connection that `_handle` belongs to
-        self._handle = 0
+        self._generation = 0  # of the connection that it registered on last
+        self._handle: int | None = None  # of the registration, while there is one
         self._wake = self._runtime.signal()
         self._room = self._runtime.signal()
         self._closing = False
@@ -90,8 +90,10 @@ class Producing:
             self._wake.set()
             self._room.set()
         self._tell()
-        with suppress(ConnectionLost):  # the broker closes a registration with its connection
-            self._link.post(messages.Unregister(self._handle), messages.Unregistered, lambda _: None, self._generation)
+        if self._handle is not None:
+            request = messages.Unregister(self._handle)
+            with suppress(ConnectionLost):  # the broker closes a registration with its connection
+                self._link.post(request, messages.Unregistered, lambda _: None, self._generation)
 
     def now_ms(self) -> int:
         """The time that an event gets which has none of its own."""
@@ -255,7 +257,8 @@ class Producing:
     async def _registered(self, now: float) -> bool:
         """Registers if that has to be. Whether batches may be sent."""
         with self._lock:
-            if self._link.lives(self._generation) and not self._accumulator.renew:
+            there = self._handle is not None and self._link.lives(self._generation)
+            if there and not self._accumulator.renew:
                 return True
             expiry = self._accumulator.next_expiry()
         try:
@@ -298,15 +301,17 @@ class Producing:
         return True
 
     async def _send(self) -> None:
-        generation = self._generation
         while True:
             with self._lock:
+                handle, generation = self._handle, self._generation
+                if handle is None:
+                    return  # lost meanwhile: what would be taken now is for the next connection
                 batches = self._accumulator.take(self._runtime.now())
             if not batches:
                 return
             for batch in batches:
                 expect = None if batch.expect is None else [(0, batch.expect)]
-                request = messages.Batch(self._handle, batch.partition, self._accumulator.encode(batch), expect)
+                request = messages.Batch(handle, batch.partition, self._accumulator.encode(batch), expect)
                 await self._link.drained()
                 try:
                     reply = partial(self._answered, batch, generation)
@@ -326,7 +331,7 @@ class Producing:
                 self._accumulator.stored(batch, result.offset, result.timestamp)
             else:
                 if result.name in ("UNKNOWN_TOPIC", "UNKNOWN_HANDLE"):
-                    self._generation = 0  # the topic was deleted; what comes next registers anew, and may make it
+                    self._handle = None  # the topic was deleted; what comes next registers anew, and may make it
                 self._accumulator.refused(batch, result, self._runtime.now())
             if self._accumulator.next_due() is not None:
                 self._wake.set()
@@ -335,7 +340,7 @@ class Producing:
     def _lost(self, generation: int, error: KrappyError) -> None:
         with self._lock:
             if generation == self._generation:
-                self._generation = 0
+                self._handle = None
                 self._accumulator.lost(error)
             self._wake.set()
         self._tell()
