@@ -1,0 +1,81 @@
+"""What only a person at a terminal gets: progress, questions, and events that cannot speak to the terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from krappy.testing.running import RunningBroker
+from tests.cli.conftest import Krappy
+
+SECONDS = 60.0
+
+
+def at_terminal(*arguments: str, typed: str = "") -> tuple[int, str]:
+    """(exit status, all that the terminal showed) of a `krappy` whose three streams are a terminal."""
+    ours, theirs = pty.openpty()
+    try:
+        with subprocess.Popen(
+            [sys.executable, "-m", "krappy", *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "100"},
+        ) as process:
+            os.close(theirs)
+            os.write(ours, typed.encode())
+            shown, deadline = b"", time.monotonic() + SECONDS
+            while time.monotonic() < deadline:
+                if not select.select([ours], [], [], 1)[0]:
+                    continue
+                try:
+                    shown += os.read(ours, 65536)
+                except OSError:  # EIO: the last process that had it open has ended
+                    break
+            else:
+                process.kill()
+                pytest.fail(f"it did not end: {shown[-300:]!r}")
+        return process.returncode, shown.decode()
+    finally:
+        os.close(ours)
+
+
+def test_an_event_cannot_speak_to_the_terminal(krappy: Krappy, broker: RunningBroker) -> None:
+    krappy("produce", "rude", "--sep", ":", stdin=b"k:\x1b[2Jred\x07\xc2\x9b\n")
+    for command in (["consume", "rude", "--to", "now"], ["get", "rude", "k"], ["scan", "rude"]):
+        status, shown = at_terminal(*command, "--address", broker.address)
+        assert status == 0
+        assert r"\x1b[2Jred\x07\x9b" in shown
+    assert krappy("consume", "rude", "--to", "now").out == "\x1b[2Jred\x07\x9b\n"  # a pipe gets what was sent
+
+
+def test_deleting_asks(krappy: Krappy, broker: RunningBroker) -> None:
+    krappy("topic", "create", "asked")
+    status, shown = at_terminal("topic", "delete", "asked", "--address", broker.address, typed="n\n")
+    assert (status, "nothing was changed" in shown) == (1, True)
+    assert "asked" in krappy("topic", "list").out
+    status, _ = at_terminal("topic", "delete", "asked", "--address", broker.address, typed="y\n")
+    assert status == 0
+    assert "asked" not in krappy("topic", "list").out
+
+
+def test_an_end_of_input_at_a_question_is_no_yes(krappy: Krappy, broker: RunningBroker) -> None:
+    krappy("topic", "create", "kept")
+    status, _ = at_terminal("topic", "delete", "kept", "--address", broker.address, typed="\x04")
+    assert status != 0
+    assert "kept" in krappy("topic", "list").out
+
+
+def test_a_file_has_a_progress_bar(broker: RunningBroker, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("line\n" * 20_000)
+    status, shown = at_terminal("produce", "barred", str(tmp_path / "lines.txt"), "--address", broker.address)
+    assert status == 0
+    assert "20,000 events" in shown
+    assert "━" in shown
