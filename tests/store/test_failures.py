@@ -45,6 +45,32 @@ def test_a_disk_that_is_full_at_every_byte_of_an_append() -> None:
         assert offsets(rows(log)) == list(range(27))
 
 
+class NoRemovals(Everything):
+    """Power goes; the folder's first change since its last sync is on disk, the others are not."""
+
+    def __init__(self) -> None:
+        self._first = True
+
+    def name(self) -> bool:
+        first, self._first = self._first, False
+        return first
+
+
+def test_a_refused_append_does_not_come_back_once_there_was_a_sync() -> None:
+    for synced in (False, True):
+        disk = FaultyDisk()
+        log = filled(FOLDER, 5, disk=disk)
+        log.sync()
+        disk.room = 1500
+        with pytest.raises(StorageError):
+            log.append([made(b"x" * 900), made(b"y" * 900)], 0, 1)
+        disk.room = None
+        if synced:
+            log.sync()
+        disk.crash(NoRemovals())
+        assert opened(FOLDER, disk=disk).end_offset == 15 + (not synced)
+
+
 def test_no_room_for_the_next_segment() -> None:
     disk = FaultyDisk()
     log = filled(FOLDER, 5, disk=disk)
