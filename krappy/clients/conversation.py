@@ -2,7 +2,7 @@
 called. Answers may come in any order; a stream's reply is called for each of its answers.
 
 Rules of this file: a reply is called exactly once with its last answer or an error, whatever becomes of the
-connection, unless it is forgotten; only ProtocolError leaves `receive`.
+connection, unless it is forgotten. Only ProtocolError leaves `receive`, and ConnectionLost when the broker says farewell.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from krappy.errors import KrappyError, ProtocolError
+from krappy.errors import ConnectionLost, KrappyError, ProtocolError
 from krappy.wire import messages
 from krappy.wire.frames import ANSWER, DEFAULT_LIMIT, ERROR, FrameReader
 from krappy.wire.messages import Answer, Request
@@ -47,7 +47,7 @@ class Conversation:
         return len(self._waiting)
 
     def receive(self, data: bytes) -> None:
-        """Calls the reply of each answer that these bytes complete. Raises ProtocolError."""
+        """Calls the reply of each answer that these bytes complete. Raises ProtocolError, ConnectionLost."""
         self._reader.feed(data)
         for kind, body in self._reader.frames():
             values = messages.unpack(body)
@@ -58,7 +58,7 @@ class Conversation:
                 if known is not None:
                     known[1](error)
                 elif id == 0:  # what the broker says before it closes, in answer to nothing
-                    raise ProtocolError(f"the broker refused this connection: {error.text}")
+                    raise ConnectionLost(f"the broker ended the connection: {error.text}")
                 continue
             known = self._waiting.get(id)
             if known is None:

@@ -166,6 +166,8 @@ class Link:
                     self._ping(conversation, stream)
         except OSError as error:
             self.trouble = f"the connection to {self.address} was lost ({_reason(error)})"
+        except ConnectionLost as error:
+            self.trouble = f"{self.address}: {error}"
         except KrappyError as error:
             self.trouble = f"what listens at {self.address} does not speak Krappy's protocol: {error}"
 

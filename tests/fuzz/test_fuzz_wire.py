@@ -17,7 +17,7 @@ from pathlib import Path
 
 import krappy.wire
 from krappy.clients.conversation import Conversation
-from krappy.errors import InvalidRequest, ProtocolError
+from krappy.errors import ConnectionLost, InvalidRequest, ProtocolError
 from krappy.wire import messages
 from krappy.wire.frames import FrameReader
 
@@ -85,7 +85,7 @@ def read(data: bytes) -> int:
     for answer_class in messages.ANSWERS.values():
         for _ in range(3):
             conversation.ask(messages.Ping(), answer_class, lambda answer: None)
-    with suppress(ProtocolError):
+    with suppress(ProtocolError, ConnectionLost):
         conversation.receive(data)
     return understood
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from krappy.clients.conversation import Conversation
-from krappy.errors import InvalidRequest, ProtocolError
+from krappy.errors import ConnectionLost, InvalidRequest, ProtocolError
 from krappy.wire import messages
 from krappy.wire.frames import ANSWER, ERROR, FrameReader, frame
 
@@ -59,7 +59,7 @@ def as_a_client(data: bytes) -> None:
     conversation = Conversation(limit=1 << 16)
     for cls in messages.ANSWERS.values():
         conversation.ask(messages.Ping(), cls, lambda answer: None)
-    with suppress(ProtocolError):
+    with suppress(ProtocolError, ConnectionLost):
         conversation.receive(data)
 
 
