@@ -2,7 +2,7 @@
 called. Answers may come in any order; a stream's reply is called for each of its answers.
 
 Rules of this file: a reply is called exactly once with its last answer or an error, whatever becomes of the
-connection, unless it is forgotten. Only ProtocolError leaves `receive`, and ConnectionLost when the broker says farewell.
+connection, unless it is forgotten. Only ProtocolError leaves `receive`, and ConnectionLost at a broker's farewell.
 """
 
 from __future__ import annotations
