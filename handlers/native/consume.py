@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from krappy.errors import InvalidRequest, UnknownTopic
+from krappy.errors import InvalidRequest, KrappyError, UnknownTopic
 from krappy.handlers.handles import Reader
 from krappy.handlers.native import groups
 from krappy.handlers.native.starts import check_start
@@ -50,7 +50,7 @@ async def register_consumer(
 
 
 def _chosen(topic: TopicPort, indexes: list[int] | None) -> list[PartitionPort]:
-    return list(topic.partitions) if indexes is None else [topic.partition(index) for index in indexes]
+    return list(topic.partitions) if indexes is None else [topic.partition(index) for index in dict.fromkeys(indexes)]
 
 
 def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coroutine[Any, Any, messages.Polled]:
@@ -59,7 +59,7 @@ def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coro
         return groups.poll(session, request)
     if session.ready:
         try:
-            parts = _gather(reader, request)
+            parts = _gather(reader, request, min(request.max_bytes, MAX_BYTES, session.answer_bytes))
         except BlockingIOError:
             pass
         else:
@@ -69,38 +69,38 @@ def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coro
 
 
 async def _poll_later(session: SessionPort, reader: Reader, request: messages.Poll) -> messages.Polled:
-    await session.writable()
     seconds = min(request.max_wait, MAX_WAIT_MS) / 1000
-    parts = await _gather_from_disk(reader, request)
+    parts = await _gather_from_disk(session, reader, request)
     if not parts and seconds:
         at = list(reader.partitions)
         partitions = [reader.partitions[each] for each in at]
         positions = [reader.positions[each] for each in at]
         await session.broker.wait_for_events(partitions, positions, seconds)
-        parts = await _gather_from_disk(reader, request)
+        parts = await _gather_from_disk(session, reader, request)
     return messages.Polled(parts)
 
 
 Part = tuple[str, int, int, int, bytes]
 
 
-def _gather(reader: Reader, request: messages.Poll) -> list[Part]:
-    """What is there now, partitions taking turns in being first; moves the reader's positions.
+def _gather(reader: Reader, request: messages.Poll, room: int) -> list[Part]:
+    """What is there now, at most about `room` bytes, partitions taking turns in being first; moves the positions.
 
-    Raises BlockingIOError before anything has been taken, if the disk would have to be waited for.
+    Raises BlockingIOError when the disk would have to be waited for, and what is wrong with a partition, before
+    anything has been taken: an answer with events of others must not be lost for it, and its turn to be first comes.
     """
     parts: list[Part] = []
-    room, records = min(request.max_bytes, MAX_BYTES), request.max_records
+    records = request.max_records
     keys = list(reader.partitions)
     reader.rotation = (reader.rotation + 1) % len(keys) if keys else 0
     for at in keys[reader.rotation :] + keys[: reader.rotation]:
         partition, offset = reader.partitions[at], reader.positions[at]
-        _alive(partition)
-        if partition.high_watermark <= offset:
-            continue
         try:
+            _alive(partition)
+            if partition.high_watermark <= offset:
+                continue
             span = partition.read_now(offset, max(room, 1), max_records=records)
-        except BlockingIOError:
+        except (BlockingIOError, KrappyError):
             if parts:
                 break
             raise
@@ -111,20 +111,21 @@ def _gather(reader: Reader, request: messages.Poll) -> list[Part]:
     return parts
 
 
-async def _gather_from_disk(reader: Reader, request: messages.Poll) -> list[Part]:
-    try:
-        return _gather(reader, request)
-    except BlockingIOError:
-        pass
-    parts: list[Part] = []
-    for at, partition in reader.partitions.items():
-        offset = reader.positions[at]
-        if partition.high_watermark > offset:
-            span = await partition.read(offset, min(request.max_bytes, MAX_BYTES), max_records=request.max_records)
-            if reader.positions[at] == offset:  # else another poll of this handle took them meanwhile
-                _take(reader, at, partition, offset, span, parts)
-            break
-    return parts
+async def _gather_from_disk(session: SessionPort, reader: Reader, request: messages.Poll) -> list[Part]:
+    async with session.answering(min(request.max_bytes, MAX_BYTES)) as room:
+        try:
+            return _gather(reader, request, room)
+        except BlockingIOError:
+            pass
+        parts: list[Part] = []
+        for at, partition in reader.partitions.items():
+            offset = reader.positions[at]
+            if partition.high_watermark > offset:
+                span = await partition.read(offset, max(room, 1), max_records=request.max_records)
+                if reader.positions[at] == offset:  # else another poll of this handle took them meanwhile
+                    _take(reader, at, partition, offset, span, parts)
+                break
+        return parts
 
 
 def _take(

@@ -47,7 +47,7 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
 def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coroutine[Any, Any, messages.Polled]:
     member = _member(session, request.handle)
     if session.ready:
-        polled = member.poll_now(request.max_records, request.max_bytes)
+        polled = member.poll_now(request.max_records, min(request.max_bytes, session.answer_bytes))
         if polled is not None and (polled.leases or not request.max_wait):
             return messages.Polled(polled.parts, polled.leases)
     return _poll_later(session, member, request)
@@ -55,7 +55,8 @@ def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coro
 
 async def _poll_later(session: SessionPort, member: MemberPort, request: messages.Poll) -> messages.Polled:
     await session.writable()
-    polled = await member.poll(request.max_records, request.max_bytes, min(request.max_wait, MAX_WAIT_MS))
+    room = min(request.max_bytes, session.answer_bytes)
+    polled = await member.poll(request.max_records, room, min(request.max_wait, MAX_WAIT_MS))
     return messages.Polled(polled.parts, polled.leases)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from krappy.errors import InvalidRequest
+from krappy.errors import InvalidRequest, Overloaded, RecordTooLarge
 from krappy.partitioner import partition_for
 from krappy.ports import PartitionPort, SessionPort, StreamPort, TopicPort
 from krappy.wire import messages
 
 NIL = b"\xc0"
-SLICE = 2000  # keys looked up at a stretch on the event loop
+SLICE = 100  # keys looked up at a stretch on the event loop
 MAX_PAGE_BYTES = 8 << 20
+MAX_ANSWER = 16 << 20  # bytes of the entries that one MultiGet may bring
 
 
 def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine[Any, Any, messages.Got]:
@@ -24,6 +25,7 @@ def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine
 
 async def _get_later(session: SessionPort, partition: PartitionPort, request: messages.Get) -> messages.Got:
     await session.broker.wait_for_views([partition], request.min_offset)
+    await session.writable()
     return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
 
 
@@ -36,6 +38,7 @@ def multi_get(
         partition = topic.partition(request.partition or 0)
         if len(keys) <= SLICE and partition.view_ready(None):
             entries = [entry or NIL for entry in partition.look_up_many(keys)]
+            _check_size(sum(map(len, entries)), MAX_ANSWER)
             return messages.MultiGot([partition.index] * len(keys) if partition.index else None, entries)
     return _multi_get_spread(session, topic, request)
 
@@ -46,27 +49,37 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
         await session.broker.wait_for_views(topic.partitions)
     else:
         await session.broker.wait_for_views([topic.partition(request.partition)])
-    await session.writable()
     indexes: list[int] = []
     entries: list[bytes] = []
-    for start in range(0, len(keys), SLICE):
-        some = keys[start : start + SLICE]
-        where = [partition_for(key, count) if request.partition is None else request.partition for key in some]
-        found = [NIL] * len(some)
-        for index in set(where):
-            places = [place for place, its in enumerate(where) if its == index]
-            looked_up = topic.partition(index).look_up_many([some[place] for place in places])
-            for place, entry in zip(places, looked_up, strict=True):
-                if entry is not None:
-                    found[place] = entry
-        indexes += where
-        entries += found
-        await session.pause()
+    size = 0
+    async with session.answering(MAX_ANSWER) as room:
+        for start in range(0, len(keys), SLICE):
+            some = keys[start : start + SLICE]
+            where = [partition_for(key, count) if request.partition is None else request.partition for key in some]
+            found = [NIL] * len(some)
+            for index in set(where):
+                places = [place for place, its in enumerate(where) if its == index]
+                looked_up = topic.partition(index).look_up_many([some[place] for place in places])
+                for place, entry in zip(places, looked_up, strict=True):
+                    if entry is not None:
+                        found[place] = entry
+            indexes += where
+            entries += found
+            size += sum(map(len, found))
+            _check_size(size, room)
+            await session.pause()
     return messages.MultiGot(indexes, entries)
 
 
+def _check_size(size: int, room: int) -> None:
+    """An answer comes as a whole, so there is a limit to what may be asked for at once."""
+    if size > MAX_ANSWER:
+        raise RecordTooLarge(f"the entries take more than {MAX_ANSWER} bytes; ask for fewer at once", limit=MAX_ANSWER)
+    if size > room:
+        raise Overloaded("the broker is short of memory now; ask for fewer keys at once, or again later")
+
+
 async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned:
-    await session.writable()
     if request.cursor is not None:
         cursor = request.cursor
         scan = session.find_scan(cursor)
@@ -79,7 +92,8 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
             partitions, request.prefix, request.start, request.end, tombstones=request.tombstones
         )
         cursor = session.add(scan)
-    page = scan.page(request.max_entries, min(request.max_bytes, MAX_PAGE_BYTES))
+    await session.writable()
+    page = scan.page(request.max_entries, min(request.max_bytes, MAX_PAGE_BYTES, session.answer_bytes))
     if page.last:
         session.remove(cursor)
     return messages.Scanned(
@@ -107,16 +121,19 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
     ) -> None:
         await stream.send(messages.Watched(event, handle, partition, next_offset, True, exact, list(items)))
 
-    await watch.run(offsets, emit)
+    try:
+        await watch.run(offsets, emit, session.writable)
+    finally:
+        session.forget(handle)
     return messages.Watched("changes", handle, 0, 0, False, None, [])
 
 
 async def history(session: SessionPort, request: messages.History) -> messages.HistoryFound:
     partition = _partition(session.broker.topic(request.topic), request.key, request.partition)
-    await session.writable()
-    entries, following = await session.broker.history(
-        partition, request.key, request.offset, request.max_records, min(request.max_bytes, MAX_PAGE_BYTES)
-    )
+    async with session.answering(min(request.max_bytes, MAX_PAGE_BYTES)) as room:
+        entries, following = await session.broker.history(
+            partition, request.key, request.offset, request.max_records, room
+        )
     return messages.HistoryFound(partition.index, following, entries)
 
 
@@ -128,4 +145,4 @@ def _partition(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort
 
 
 def _chosen(topic: TopicPort, indexes: list[int] | None) -> list[PartitionPort]:
-    return list(topic.partitions) if indexes is None else [topic.partition(index) for index in indexes]
+    return list(topic.partitions) if indexes is None else [topic.partition(index) for index in dict.fromkeys(indexes)]

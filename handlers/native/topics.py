@@ -25,7 +25,7 @@ async def delete_topic(session: SessionPort, request: messages.DeleteTopic) -> m
 
 async def describe_topics(session: SessionPort, request: messages.DescribeTopics) -> messages.TopicsDescribed:
     broker = session.broker
-    names = sorted(broker.topics) if request.topics is None else request.topics
+    names = sorted(broker.topics) if request.topics is None else list(dict.fromkeys(request.topics))
     described = []
     for name in names:
         if request.topics is not None or name in broker.topics:  # one may go while others are described

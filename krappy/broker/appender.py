@@ -1,10 +1,9 @@
-"""Group commit: how publishes to one partition become appends that are on disk.
+"""How publishes to one partition become appends, in the order they came.
 
 Rules, kept here and nowhere else:
 
-- One drain at a time. A drain takes what waits, in order, decides each item against the log as it stands, writes
-  all that was accepted with one `writev` and one `fdatasync` in a worker thread, and only then moves the high
-  watermark and answers. What arrives meanwhile waits for the next drain: one sync serves all of it.
+- One drain at a time. A drain takes what waits, in order, decides each item against the log as it stands, and hands
+  all that it accepted to the commit. What arrives meanwhile waits for the next drain, and goes together there.
 - Offsets, sequences and conditions are decided inside a drain, so a failed write has changed nothing.
 - While the view lags behind by more than `MAX_LAG` bytes a drain waits for it: the slow side is the producers'.
 """
@@ -12,16 +11,18 @@ Rules, kept here and nowhere else:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import trio
 
 from krappy import batch as batches
-from krappy.batch import BatchHeader, Columns
+from krappy.batch import Columns
+from krappy.broker.commit import Commit
+from krappy.broker.queued import Accepted, Loose, Publish, Stored, record_size
 from krappy.core.admission import admit
 from krappy.entry import entry_offset, is_tombstone
 from krappy.errors import InvalidRecord, KrappyError, OffsetMismatch, ShuttingDown, StorageError
-from krappy.types import ABSENT, Headers, Record
+from krappy.types import ABSENT, Record
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
@@ -30,85 +31,6 @@ if TYPE_CHECKING:
 MAX_DRAIN = 16 << 20  # bytes written by one drain
 MAX_GROUP = 1000  # single records that share one batch
 MAX_LAG = 8 << 20  # bytes that the view may be behind before drains wait for it
-INLINE_WRITE = 64 << 10  # durability "os": a drain up to this size is written on the loop itself
-
-
-class Stored(NamedTuple):
-    """Where a publish went: the offset of its first record, its (max) timestamp in ms, whether it was a retry."""
-
-    offset: int
-    timestamp: int
-    duplicate: bool = False
-
-
-class Publish:
-    """One record batch that waits for a drain."""
-
-    __slots__ = ("columns", "data", "expect", "header", "later")
-
-    def __init__(
-        self,
-        header: BatchHeader,
-        data: bytes | memoryview,
-        columns: Columns | None,
-        expect: Sequence[tuple[int, int]] | None,
-        later: Later[Stored],
-    ) -> None:
-        self.header = header
-        self.data = data
-        self.columns = columns
-        self.expect = expect
-        self.later = later
-
-    @property
-    def size(self) -> int:
-        return len(self.data)
-
-
-class Loose:
-    """Single records that wait for a drain, and go into one batch together there."""
-
-    __slots__ = ("headers", "keys", "laters", "size", "timestamps", "values")
-
-    def __init__(self) -> None:
-        self.keys: list[bytes | None] = []
-        self.values: list[bytes | None] = []
-        self.timestamps: list[int] = []
-        self.headers: dict[int, Headers] = {}
-        self.laters: list[Later[Stored]] = []
-        self.size = 0
-
-    def add(self, record: Record, now: int, later: Later[Stored]) -> None:
-        if record.headers:
-            self.headers[len(self.keys)] = record.headers
-        self.keys.append(record.key)
-        self.values.append(record.value)
-        self.timestamps.append(now if record.timestamp is None else record.timestamp)
-        self.laters.append(later)
-        self.size += record_size(record)
-
-    def encoded(self) -> tuple[bytes, BatchHeader, Columns]:
-        headers = [self.headers.get(index, ()) for index in range(len(self.keys))] if self.headers else None
-        data = batches.encode(self.keys, self.values, timestamps=self.timestamps, headers=headers)
-        columns = Columns(range(len(self.keys)), self.timestamps, self.keys, self.values, headers)
-        return data, batches.read_header(data), columns
-
-
-def record_size(record: Record) -> int:
-    """What a record takes in a batch, at the most."""
-    size = 40 + len(record.key or b"") + len(record.value or b"")
-    for name, value in record.headers:
-        size += 10 + len(name) * 4 + len(value or b"")
-    return size
-
-
-class Accepted(NamedTuple):
-    header: BatchHeader
-    data: bytes | memoryview
-    columns: Columns | None
-    offset: int
-    laters: list[Later[Stored]]
-    timestamps: list[int] | None  # of loose records, one each; None: the header's max
 
 
 class Appender:
@@ -117,13 +39,14 @@ class Appender:
         self._waiting: list[Publish | Loose] = []
         self._running = False
         self._closed: Exception | None = None
-        self.idle = trio.Event()
-        self.idle.set()
+        self.commit = Commit(partition)
 
     def publish(self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None) -> Later[Stored]:
         """Queues one record batch. Raises at once what is wrong with the batch itself."""
         header, data, columns = admit(data, self._partition.config)
         if expect:
+            if len(expect) > header.count:
+                raise InvalidRecord(f"{len(expect)} conditions on {header.count} records")
             columns = columns if columns is not None else batches.decode(data)
             for index, _ in expect:
                 if index >= header.count or columns.keys[index] is None:
@@ -163,11 +86,10 @@ class Appender:
         self._waiting.append(item)
         if not self._running:
             self._running = True
-            self.idle = trio.Event()
             self._partition.spawn(self._drain)
 
     def close(self, error: Exception | None = None) -> None:
-        """Refuses what comes from now on; what waits is still written. `await idle.wait()` for the end of it."""
+        """Refuses what comes from now on; what waits is still written. `await idle()` for the end of it."""
         self._closed = error or ShuttingDown("the broker is shutting down")
 
     async def _drain(self) -> None:
@@ -177,20 +99,27 @@ class Appender:
                 await self._partition.applier.within(MAX_LAG)
                 items = self._take()
                 if any(isinstance(item, Publish) and item.expect for item in items):
+                    # A condition is decided by the view, which must hold everything that was written before.
+                    await self.commit.settled()
                     await self._partition.applier.caught_up()
                 accepted = self._decide(items)
                 if accepted:
-                    await self._write(accepted)
+                    await self.commit.write(accepted)
         except BaseException as error:
             refusal = error if isinstance(error, KrappyError) else StorageError(f"{self._partition}: {error!r}")
             for item in items + self._waiting:
-                _reject(item, refusal)
+                item.reject(refusal)
             self._waiting.clear()
             if not isinstance(error, KrappyError):
                 raise
         finally:
             self._running = False
-            self.idle.set()
+
+    async def idle(self) -> None:
+        """Returns when nothing waits and nothing is on its way to the disk."""
+        while self._running or self._waiting:
+            await trio.sleep(0.001)
+        await self.commit.settled()
 
     def _take(self) -> list[Publish | Loose]:
         """The items of the next drain: in order, bounded in bytes, no producer's sequence twice unless it goes on."""
@@ -236,7 +165,7 @@ class Appender:
                     if header.producer_id >= 0 and header.producer_id not in started:
                         original = partition.log.producers.check(header)
                         if original is not None:
-                            item.later.resolve(Stored(original, header.max_timestamp, duplicate=True))
+                            self.commit.answer_again(original, header, item.later)
                             continue
                     if item.expect and columns is not None:
                         partition.check_expected(columns, item.expect, overlay)
@@ -246,7 +175,7 @@ class Appender:
                     columns = None if columns is None else batches.decode(data)
                     timestamps = None if timestamps is None else [header.max_timestamp] * header.count
             except KrappyError as error:
-                _reject(item, error)
+                item.reject(error)
                 continue
             if header.producer_id >= 0:
                 started.add(header.producer_id)
@@ -257,37 +186,6 @@ class Appender:
             accepted.append(Accepted(header, data, columns, offset, laters, timestamps))
             offset += header.count
         return accepted
-
-    async def _write(self, accepted: list[Accepted]) -> None:
-        partition = self._partition
-        work = [(item.header, item.data) for item in accepted]
-        size = sum(item.header.size for item in accepted)
-        try:
-            async with partition.writing:
-                if partition.fsync or size > INLINE_WRITE:
-                    await trio.to_thread.run_sync(self._write_now, work, limiter=partition.disk_limiter)
-                else:
-                    self._write_now(work)
-        except OSError as error:
-            refusal = StorageError(f"{partition}: {error}")
-            _reject_all(accepted, refusal)
-            return
-        except StorageError as error:
-            _reject_all(accepted, error)
-            return
-        partition.committed(accepted)
-        for item in accepted:
-            if item.timestamps is None:
-                item.laters[0].resolve(Stored(item.offset, item.header.max_timestamp))
-            else:
-                for index, later in enumerate(item.laters):
-                    later.resolve(Stored(item.offset + index, item.timestamps[index]))
-
-    def _write_now(self, work: list[tuple[BatchHeader, bytes | memoryview]]) -> None:
-        log = self._partition.log
-        log.append(work, self._partition.epoch, self._partition.now_ms())
-        if self._partition.fsync:
-            log.sync()
 
 
 def check_expected(
@@ -316,14 +214,3 @@ def check_expected(
             what = "absent" if found is None else f"at offset {found}"
             hoped = "absent" if wanted == ABSENT else f"at offset {wanted}"
             raise OffsetMismatch(f"the key was expected {hoped} and is {what}", current=found, index=index)
-
-
-def _reject(item: Publish | Loose, error: KrappyError) -> None:
-    for later in item.laters if isinstance(item, Loose) else [item.later]:
-        later.reject(error)
-
-
-def _reject_all(accepted: list[Accepted], error: KrappyError) -> None:
-    for item in accepted:
-        for later in item.laters:
-            later.reject(error)

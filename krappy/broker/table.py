@@ -5,7 +5,7 @@ Single lookups need none of this; they are `Partition.look_up`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import trio
@@ -148,20 +148,21 @@ class TableWatch:
         self._closed = True
         self._changed.fire()
 
-    async def run(self, offsets: dict[int, int] | None, emit: Emit) -> None:
+    async def run(self, offsets: dict[int, int] | None, emit: Emit, room: Callable[[], Awaitable[None]]) -> None:
         """Emits until closed. With `offsets` there is no snapshot, only the changes from there on.
 
+        `room` is awaited before anything is made that will be emitted, so that what nobody takes is not made either.
         Raises OffsetOutOfRange when retention has taken events that were not emitted yet, ShuttingDown.
         """
         if offsets is None:
-            offsets = await self._emit_snapshot(emit)
+            offsets = await self._emit_snapshot(emit, room)
         partitions = list(self._partitions.values())
         signals = [*(partition.moved for partition in partitions), self._changed, self._broker.stopping]
         while not self._closed:
             for partition in partitions:
                 if partition.gone is not None:
                     raise partition.gone
-                offsets[partition.index] = await self._emit_changes(partition, offsets[partition.index], emit)
+                offsets[partition.index] = await self._emit_changes(partition, offsets[partition.index], emit, room)
             await wait_any(
                 signals,
                 lambda: (
@@ -173,13 +174,14 @@ class TableWatch:
             if self._broker.stopped:
                 raise ShuttingDown("the broker is shutting down; watch again from the last offsets")
 
-    async def _emit_snapshot(self, emit: Emit) -> dict[int, int]:
+    async def _emit_snapshot(self, emit: Emit, room: Callable[[], Awaitable[None]]) -> dict[int, int]:
         partitions = list(self._partitions.values())
         await wait_for_views(partitions)
         scan = TableScan(self._broker, partitions, self._chosen, tombstones=self._tombstones, resumable=False)
         exact = dict(scan.offsets)
         try:
             while not self._closed:
+                await room()
                 page = scan.page(1000, READ)
                 if page.items:
                     await emit("snapshot", page.partition, exact[page.partition], page.items)
@@ -192,8 +194,11 @@ class TableWatch:
             scan.close()
         return exact
 
-    async def _emit_changes(self, partition: Partition, offset: int, emit: Emit) -> int:
+    async def _emit_changes(
+        self, partition: Partition, offset: int, emit: Emit, room: Callable[[], Awaitable[None]]
+    ) -> int:
         while not self._closed and offset < partition.high_watermark:
+            await room()
             data = (await partition.read(offset, READ)).data
             items: list[bytes] = []
             following = offset

@@ -1,8 +1,11 @@
-"""One byte budget for the whole server: requests in flight and replies that wait to be sent.
+"""One byte budget for the whole server: requests in flight, large frames on their way, replies that wait to be sent.
 
 When it is spent, connections are not read from until something has been answered or sent. A connection that
 holds less than `FAIR` may go on even then, so that a few that hold much do not starve the others. What the
-server holds is thus bounded by `total` + `FAIR` for each connection + one frame.
+server holds is thus bounded by `total` + `FAIR` and one answer for each connection.
+
+A large frame is read once there is room for the whole of it. While one waits for that, memory is `short`, and the
+server parts with those who hold some without making use of it (`Server._relieve`).
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from krappy.waiting import Signal, wait_any
 
 FAIR = 64 << 10
+SHARE = 8  # one answer takes no more than this part of the budget
 
 
 class Budget:
@@ -17,11 +21,23 @@ class Budget:
         self.total = total
         self.used = 0
         self.stalls = 0  # how often somebody had to wait
-        self.freed = Signal()
+        self.freed = Signal()  # it was spent, and is no more
+        self._room = Signal()  # something was given back, while somebody waits to reserve
+        self._wanted: list[int] = []  # what they want
 
     @property
     def spent(self) -> bool:
         return self.used >= self.total
+
+    @property
+    def short(self) -> bool:
+        """Somebody waits for room that there could be."""
+        return any(count <= self.total for count in self._wanted)
+
+    @property
+    def answer_bytes(self) -> int:
+        """How large an answer that is made now should be at the most."""
+        return max(FAIR, min(self.total // SHARE, self.total - self.used))
 
     def charge(self, count: int) -> None:
         self.used += count
@@ -31,11 +47,24 @@ class Budget:
         self.used -= count
         if was_spent and not self.spent:
             self.freed.fire()
+        if self._wanted:
+            self._room.fire()
 
     async def reserve(self, count: int) -> None:
-        """Charges `count` bytes once there is room for them. A count beyond the total waits for an idle server."""
-        while self.used and self.used + count > self.total:
-            self.stalls += 1
-            before = self.used
-            await wait_any([self.freed], lambda before=before: self.used < before or not self.used)  # type: ignore[misc]
-        self.charge(count)
+        """Charges `count` bytes once there is room for them; the smallest reservation comes first.
+
+        One beyond the total waits for an idle server.
+        """
+
+        def possible() -> bool:
+            return (self.used + count <= self.total and count <= min(self._wanted)) or not self.used
+
+        self._wanted.append(count)
+        try:
+            if not possible():
+                self.stalls += 1
+                await wait_any([self._room], possible)
+            self.charge(count)
+        finally:
+            self._wanted.remove(count)
+            self._room.fire()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -23,18 +23,21 @@ from krappy.server.budget import FAIR
 from krappy.server.session import Session
 from krappy.waiting import Later, Signal, wait_any
 from krappy.wire.frames import HEADER, check_size
-from krappy.wire.messages import REQUESTS, Answer, error_frame, parse, take_id, unpack
+from krappy.wire.large import unpack_request
+from krappy.wire.messages import REQUESTS, Answer, error_frame, parse, take_id
 
 if TYPE_CHECKING:
     from krappy.server.server import Server
 
-LARGE = 128 << 10  # a frame beyond this gets a buffer of its own, as far as the budget has room for it
-FIRST_STEP = 1 << 20  # bytes that such a buffer begins with
+LARGE = 128 << 10  # a frame beyond this gets a buffer of its own, once the budget has room for it
 OUTBOX = 1 << 20  # answers waiting to be sent, beyond which nothing more is read or polled
 IN_FLIGHT = 48 << 20  # request bytes of one connection
 MAX_TASKS = 2000  # waiting requests of one connection
-TASK = 4 << 10  # bytes that a waiting request counts for beside its own
+TASK = 4 << 10  # bytes that a waiting request counts for beside its own when it has a task,
+LATER = 1 << 10  # and when it has none
 JOIN = 128 << 10  # small answers are joined up to this size for one send
+GRACE = 3.0  # seconds that a peer may keep memory waiting while it is short,
+SLOWEST = 4 << 20  # and for a large frame the bytes a second that it has to come in beyond that
 
 
 class Connection:
@@ -43,9 +46,12 @@ class Connection:
         self._sock = sock
         self.session = Session(server.broker, client, self, server.max_frame, server.allowance)
         self._rest = bytearray()  # the beginning of a frame that is not whole yet
-        self._large: bytearray | None = None  # or a large frame's own buffer, which grows as its bytes come,
+        self._held_back = False  # there may be whole frames in it, which wait for answers to be taken
+        self._large: bytearray | None = None  # or a large frame's own buffer,
         self._filled = 0  # how much of it is there,
         self._wanted = 0  # and the size of the whole frame
+        self._large_since = 0.0  # when room was made for it
+        self._stuck_since = 0.0  # when the peer last took something, while answers wait; 0: none wait
         self._outbox: deque[bytes | memoryview] = deque()
         self.outbox_bytes = 0
         self.in_flight = 0
@@ -56,6 +62,7 @@ class Connection:
         self._nursery: trio.Nursery | None = None  # of waiting requests
         self._life = trio.CancelScope()  # of the whole connection
         self._finishing = False
+        self._ended = False
         self.received = 0  # bytes, over its life
         self.requests = 0
 
@@ -85,6 +92,7 @@ class Connection:
                     await wait_any([self.changed], lambda: not self.in_flight and not self.outbox_bytes)
                 self._life.cancel()
         finally:
+            self._ended = True
             self.session.close()
             self._drop_large()
             self._server.budget.credit(self.outbox_bytes)
@@ -105,17 +113,19 @@ class Connection:
         sock, scratch = self._sock, self._server.scratch
         while not self._finishing:
             large = self._large
-            try:
-                count = sock.recv_into(scratch if large is None else memoryview(large)[self._filled :])
-            except BlockingIOError:
-                await self._bytes_come()
-                continue
-            if count == 0:
-                if self._finishing:
+            count = 0
+            if not self._held_back:
+                try:
+                    count = sock.recv_into(scratch if large is None else memoryview(large)[self._filled :])
+                except BlockingIOError:
+                    await self._bytes_come()
+                    continue
+                if count == 0:
+                    if self._finishing:
+                        return
+                    if self._rest or large is not None:
+                        raise ProtocolError("the connection ended inside a frame") from None
                     return
-                if self._rest or large is not None:
-                    raise ProtocolError("the connection ended inside a frame") from None
-                return
             self.received += count
             self._reading = True
             try:
@@ -126,8 +136,8 @@ class Connection:
             finally:
                 self._reading = False
             self._flush()
-            if self._wanted:
-                await self._grow()
+            if self._wanted and self._large is None:
+                await self._make_room()
             await self._room()
 
     async def _bytes_come(self) -> None:
@@ -148,22 +158,14 @@ class Connection:
         self._drop_large()
         self._dispatch(int.from_bytes(view[4:8], "big"), view[8:size], size)
 
-    async def _grow(self) -> None:
-        """Room for more of a large frame: no more is set aside than twice what the peer has really sent."""
-        large = self._large
-        held = 0 if large is None else len(large)
-        if large is not None and self._filled < held:
-            return
-        size = min(self._wanted, max(FIRST_STEP, 2 * held))
-        await self._server.budget.reserve(size - held)
-        grown = bytearray(size)
-        if large is None:
-            self._filled = len(self._rest)
-            grown[: self._filled] = self._rest
-            self._rest = bytearray()
-        else:
-            grown[:held] = large
-        self._large = grown
+    async def _make_room(self) -> None:
+        """A buffer for a large frame. The system gives it memory as its bytes come; the budget is asked for all."""
+        await self._server.budget.reserve(self._wanted)
+        self._large = bytearray(self._wanted)
+        self._filled = len(self._rest)
+        self._large[: self._filled] = self._rest
+        self._rest = bytearray()
+        self._large_since = trio.current_time()
 
     def _drop_large(self) -> None:
         if self._large is not None:
@@ -172,6 +174,7 @@ class Connection:
 
     def _take(self, chunk: memoryview) -> None:
         """Dispatches the whole frames of a chunk and keeps its rest; notes when that begins a large frame."""
+        self._held_back = False
         if self._rest:
             self._rest += chunk
             data = memoryview(self._rest)
@@ -186,6 +189,9 @@ class Connection:
                 break
             self._dispatch(kind, data[position + 8 : end], end - position)
             position = end
+            if not self._may_read():  # the answers to these are not to be made before they can be sent
+                self._held_back = position < held
+                break
         else:
             if held - position >= 4:
                 check_size(int.from_bytes(data[position : position + 4], "big"), limit)
@@ -215,7 +221,7 @@ class Connection:
         self.requests += 1
         id = 0
         try:
-            values = unpack(body)
+            values = unpack_request(body)
             id = take_id(values)
             cls = REQUESTS.get(kind)
             if cls is None:
@@ -234,8 +240,7 @@ class Connection:
         if isinstance(answer, Answer):
             self._send(answer.frame(id))
             return
-        if not isinstance(answer, Later):
-            size += TASK  # what a waiting task takes, whatever its request's size
+        size += LATER if isinstance(answer, Later) else TASK  # what waiting takes, whatever the request's size
         self.in_flight += size
         self._server.budget.charge(size)
         if isinstance(answer, Later):
@@ -270,6 +275,8 @@ class Connection:
     # --- out
 
     def _send(self, data: bytes) -> None:
+        if self._ended:  # an answer to who has left
+            return
         self._outbox.append(data)
         self.outbox_bytes += len(data)
         self._server.budget.charge(len(data))
@@ -321,13 +328,15 @@ class Connection:
             if self.outbox_bytes != before:
                 self.changed.fire()
             if not self._outbox:
+                self._stuck_since = 0.0
                 self._wake = trio.Event()
                 continue
+            if self.outbox_bytes != before or not self._stuck_since:
+                self._stuck_since = trio.current_time()
             with trio.move_on_after(self._server.stall_seconds) as scope:
                 await trio.lowlevel.wait_writable(self._sock)
             if scope.cancelled_caught:
-                self._server.report("peer_stalled", client=self.session.client, waiting=self.outbox_bytes)
-                self._life.cancel()
+                self.drop()
                 return
 
     @property
@@ -343,6 +352,45 @@ class Connection:
         if not self.ready:
             await wait_any([self.changed, self._server.budget.freed], lambda: self.ready)
 
+    @property
+    def answer_bytes(self) -> int:
+        """How large an answer that is made now should be at the most."""
+        return self._server.budget.answer_bytes
+
+    @contextlib.asynccontextmanager
+    async def answering(self, limit: int) -> AsyncIterator[int]:
+        """Room for an answer that takes its time to make: waits until it is ready; how large it may be, up to `limit`.
+
+        As much counts as in flight meanwhile.
+        """
+        await self.writable()
+        count = min(limit, self.answer_bytes)
+        self.in_flight += count
+        self._server.budget.charge(count)
+        try:
+            yield count
+        finally:
+            self.in_flight -= count
+            self._server.budget.credit(count)
+            self.changed.fire()
+
+    # --- when memory is short
+
+    @property
+    def held(self) -> int:
+        """Bytes that wait for the peer: of a large frame that it has begun, and of answers."""
+        return self.outbox_bytes + (0 if self._large is None else len(self._large))
+
+    def overdue(self, now: float) -> bool:
+        """Whether the peer lets them wait for longer than it may while others want the memory."""
+        stuck = self._stuck_since and now - self._stuck_since > GRACE
+        return bool(stuck) or (self._large is not None and now - self._large_since > GRACE + len(self._large) / SLOWEST)
+
+    def drop(self) -> None:
+        """Ends the connection at once."""
+        self._server.report("peer_stalled", client=self.session.client, waiting=self.held)
+        self._life.cancel()
+
 
 class Stream:
     """Answers of a streaming handler, one after the other, as fast as the peer takes them."""
@@ -352,9 +400,10 @@ class Stream:
         self._id = id
 
     async def send(self, answer: Answer) -> None:
-        await self._connection.writable()
+        """Returns when the next one may be made."""
         self._connection._send(answer.frame(self._id))
         await trio.lowlevel.checkpoint()
+        await self._connection.writable()
 
 
 def _first(group: BaseExceptionGroup[KrappyError]) -> KrappyError:

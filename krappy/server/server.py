@@ -21,6 +21,7 @@ from krappy.wire.messages import error_frame
 
 SCRATCH = 256 << 10
 BACKLOG = 1024
+RELIEF_SECONDS = 0.25
 REGISTRATION = 2 << 10  # bytes of memory reckoned for one registration
 
 
@@ -72,6 +73,20 @@ class Server:
             async with trio.open_nursery() as nursery:
                 for listener in listeners:
                     nursery.start_soon(self._accept, listener)
+                nursery.start_soon(self._relieve)
+
+    async def _relieve(self) -> None:
+        """While memory is short: parts with peers that keep some waiting for too long, the one with most first."""
+        while True:
+            await trio.sleep(RELIEF_SECONDS)
+            while self.budget.short:
+                now = trio.current_time()
+                overdue = [connection for connection in self.connections if connection.overdue(now)]
+                if not overdue:
+                    break
+                worst = max(overdue, key=lambda connection: connection.held)
+                worst.drop()
+                await wait_any([self.ended], lambda worst=worst: worst not in self.connections, RELIEF_SECONDS)  # type: ignore[misc]
 
     def stop_accepting(self) -> None:
         self._accepting.cancel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
 import trio
@@ -22,6 +23,9 @@ class Peer(Protocol):
     @property
     def ready(self) -> bool: ...
     async def writable(self) -> None: ...
+    @property
+    def answer_bytes(self) -> int: ...
+    def answering(self, limit: int) -> AbstractAsyncContextManager[int]: ...
 
 
 class Allowance:
@@ -75,6 +79,11 @@ class Session:
         if self.handles.pop(handle, None) is not None:
             self._allowance.used -= 1
 
+    def forget(self, handle: int) -> None:
+        """As `remove`, but nothing when it is gone already."""
+        if handle in self.handles:
+            self.remove(handle)
+
     def find_scan(self, handle: int) -> Any:
         """A scan by its cursor."""
         found = self.find(handle, object)
@@ -90,6 +99,15 @@ class Session:
     async def writable(self) -> None:
         """Waits until it does."""
         await self._peer.writable()
+
+    @property
+    def answer_bytes(self) -> int:
+        """How large an answer that is made now should be at the most: less when memory is short."""
+        return self._peer.answer_bytes
+
+    def answering(self, limit: int) -> AbstractAsyncContextManager[int]:
+        """`async with` while an answer is made that takes its time: gives how large it may be, up to `limit`."""
+        return self._peer.answering(limit)
 
     async def pause(self) -> None:
         """Lets others have their turn, in the middle of long work."""
