@@ -34,6 +34,7 @@ __all__ = [
     "decode",
     "encode",
     "keep",
+    "measure",
     "offsets",
     "read_header",
     "restamp_time",
@@ -59,6 +60,7 @@ RECORD_COST = 64  # bytes that a record or a header takes once it is read, about
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _STAMP = struct.Struct(">qii")
 _CRC = struct.Struct(">I")
+_MEASURE = struct.Struct(">8xi4xbI2xi30xi")  # of the header: length, magic, crc, last_offset_delta, count
 _COVERED = struct.Struct(">hiqqqhii")  # the header's part under the checksum
 
 
@@ -155,6 +157,29 @@ def check(buf: Buffer, position: int = 0) -> BatchHeader:
             f"CRC-32C {crc:08x}, {header.crc:08x} stored"
         )
     return header
+
+
+def measure(view: memoryview, position: int) -> tuple[int, int, int]:
+    """(size in bytes, last offset delta, records) of the whole batch at `position`.
+
+    Verifies and raises as `check` does, but for the base offset, at a third of the cost: for who passes batches on.
+    """
+    try:
+        length, magic, crc, last_offset_delta, count = _MEASURE.unpack_from(view, position)
+    except struct.error:
+        length = magic = crc = last_offset_delta = count = -1
+    end = position + length + LENGTH_END
+    if (
+        magic == MAGIC
+        and length >= HEADER_SIZE - LENGTH_END
+        and end <= len(view)
+        and 0 <= count <= last_offset_delta + 1
+        and last_offset_delta >= 0
+        and crc32c(view[position + CRC_START : end]) == crc
+    ):
+        return end - position, last_offset_delta, count
+    check(view, position)  # raises, and says why
+    raise CorruptBatch(f"a batch at position {position} that can't be measured")
 
 
 def stamp(header: BatchHeader, base_offset: int, leader_epoch: int) -> bytes:

@@ -262,9 +262,9 @@ class Log:
                     sparse=self._sparse,
                 )
                 self._unsaved = 0
+            self.sync()
             if state == self._saved:
                 return
-            self.sync()
             checkpoints.save(self._disk, self.folder, state)
             self._saved = state
         except OSError as error:

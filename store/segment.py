@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from krappy.batch import HEADER_SIZE, LENGTH_END, BatchHeader, check, decode, read_header
+from krappy.batch import HEADER_SIZE, LENGTH_END, BatchHeader, check, decode, measure, read_header
 from krappy.core.retention import SegmentInfo
 from krappy.errors import CorruptBatch
 from krappy.store.disk import Buffer, Disk, File
@@ -331,6 +331,7 @@ class Segment:
         size of a first one cut short. What is corrupt raises when it comes first, and else ends what is given out.
         """
         at, end, dense = 0, len(data), self.dense
+        view = memoryview(data)
         records, enough = 0, _NO_LIMIT if max_records is None else max(1, max_records)
         while end - at >= HEADER_SIZE and records < enough and expected < limit:
             base, length = _HEAD.unpack_from(data, at)
@@ -341,12 +342,12 @@ class Segment:
                 return at, expected, records, 0
             elif stop <= end:
                 try:
-                    header = check(data, at)
+                    _, last_offset_delta, count = measure(view, at)
                 except CorruptBatch as error:
                     wrong = error.text
                 else:
-                    expected = base + header.last_offset_delta + 1
-                    records += header.count
+                    expected = base + last_offset_delta + 1
+                    records += count
                     at = stop
                     continue
             elif stop <= left:
