@@ -59,6 +59,11 @@ def bin_header(length: int) -> bytes:
     return b"\xc5" + length.to_bytes(2, "big") if length < 65536 else b"\xc6" + length.to_bytes(4, "big")
 
 
+def key_of_bin(packed: bytes) -> bytes:
+    """What a bin of msgpack holds."""
+    return packed[{0xC4: 2, 0xC5: 3, 0xC6: 5}[packed[0]] :]
+
+
 def pack_entry(offset: int, timestamp: int, value: bytes | None, headers: Headers | None = None) -> bytes:
     """One entry. No headers may be None or empty; a value of None is a tombstone."""
     head = _HEAD(_START, offset, _INT64, timestamp)

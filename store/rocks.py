@@ -16,11 +16,11 @@ Why these options:
 - **Bounded files**: `open_files` table files at a time; RocksDB's own text logs are kept to two of 1 MiB.
 - Level 0 is not compressed, as it is rewritten soon; the rest is lz4.
 
-What is odd in rocksdict 0.3.29, and handled here or by the callers: iterators of a `Snapshot` see later writes;
-iterators do not keep alive the ReadOptions whose upper bound they point to; a database stays open, and locked, while an
-iterator of it exists; `write` empties the batch even when it fails; a reopened database takes the column family's
-options from its OPTIONS file unless they are given for the family by name; the stub is wrong about
-`WriteOptions.disable_wal` and `ReadOptions.fill_cache`.
+What is odd in rocksdict 0.3.29, and handled here or by the callers: iterators of a `Snapshot` see later writes, only
+its lookups do not; iterators do not keep alive the ReadOptions whose upper bound they point to; a database stays open,
+and locked, while an iterator or a snapshot of it exists; `write` empties the batch even when it fails; a reopened
+database takes the column family's options from its OPTIONS file unless they are given for the family by name; the
+stub is wrong about `WriteOptions.disable_wal` and `ReadOptions.fill_cache`.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from rocksdict import (
     Rdict,
     RdictIter,
     ReadOptions,
+    Snapshot,
     WriteBatch,
     WriteOptions,
 )
@@ -46,10 +47,12 @@ from rocksdict import (
 from krappy.errors import StorageError
 
 __all__ = [
+    "SNAPSHOT_MISS",
     "Checkpoint",
     "DbClosedError",
     "Rdict",
     "RdictIter",
+    "Snapshot",
     "Stalled",
     "WriteBatch",
     "WriteOptions",
@@ -67,6 +70,7 @@ MEMTABLES = 4
 LEVEL0_TRIGGER = 4  # files in level 0 that start a compaction
 LEVEL0_LIMIT = 16  # files in level 0 that writers should wait at: each is one more place to look in for a get
 _NEVER = 1 << 30  # a count of level-0 files that is never reached
+SNAPSHOT_MISS = "key not found"  # the text of the bare Exception that a Snapshot raises for a key it does not hold
 _BLOCK = 4 << 10
 
 

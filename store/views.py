@@ -14,30 +14,17 @@ from __future__ import annotations
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from krappy.entry import NIL, VALUE_AT, bin_header, floor
-from krappy.errors import StorageError
 from krappy.store import rocks
-from krappy.store.keys import PREFIX_SIZE, applied_key, key_range, view_end, view_prefix
+from krappy.store.keys import applied_key, view_end, view_prefix
+from krappy.store.view_snapshot import Page, ViewSnapshot
+
+__all__ = ["Page", "ViewSnapshot", "Views"]
 
 STALL_LIMIT_S = 60.0
-LOOKS = 10_000  # entries that a page may leave out before it returns, so that it does not hold the GIL for long
-_SHORT = 256
-_HEADERS = [bin_header(max(0, size - PREFIX_SIZE)) for size in range(_SHORT)]  # by the length of the stored key
-
-
-class Page(NamedTuple):
-    """Part of a view, in key order. `items`: packed key, packed entry, packed key, …, ready for a reply.
-
-    `last`: the last key looked at, to go on after it; None when the range is exhausted.
-    """
-
-    items: list[bytes]
-    last: bytes | None
 
 
 class Views:
@@ -55,7 +42,7 @@ class Views:
     def close(self) -> None:
         """Flushes, so that a clean start replays nothing, and closes, snapshots too. Closing again does nothing."""
         for snapshot in list(self._snapshots):
-            snapshot.close()  # RocksDB stays open while an iterator exists
+            snapshot.close()  # RocksDB stays open while there is one
         try:
             self._db.flush()
             self._db.close()
@@ -80,10 +67,11 @@ class Views:
         for them. Cheap enough to ask before each."""
         return rocks.behind(self._db)
 
-    def apply(self, number: int, entries: Mapping[bytes, bytes], applied: int, deletes: Iterable[bytes] = ()) -> None:
+    def apply(self, number: int, entries: Mapping[bytes, bytes], applied: int, deletes: Sequence[bytes] = ()) -> None:
         """Puts entries (record key to packed entry) and moves the applied offset, all or nothing.
 
-        `applied`: the next offset to apply after this. `deletes`: keys that leave the view altogether. Holds the GIL
+        `applied`: the next offset to apply after this. `deletes`: keys that leave the view altogether: tombstones
+        whose time is over. Holds the GIL
         for about 1 µs an entry: keep a batch to about 500. When RocksDB has no memtable free it sleeps (without the
         GIL) until there is one, which `busy` warns of. Raises StorageError.
         """
@@ -98,6 +86,10 @@ class Views:
                 batch.delete(key)
             put(applied_key(number), applied.to_bytes(8, "big"))
 
+        if gone and self._snapshots:
+            held = list(zip(deletes, self.get_many(number, deletes), strict=True))
+            for snapshot in list(self._snapshots):
+                snapshot.taken_out(number, held)
         self._commit(fill)
 
     def _commit(self, fill: Callable[[rocks.WriteBatch], None]) -> None:
@@ -127,7 +119,7 @@ class Views:
         return found
 
     def snapshot(self) -> ViewSnapshot:
-        """All views as they are now. To be closed: it keeps old data from being compacted away."""
+        """All views as they are now. To be closed: it keeps old values on disk."""
         taken = ViewSnapshot(self._db)
         self._snapshots.add(taken)
         return taken
@@ -140,6 +132,8 @@ class Views:
             batch.delete_range(first, end)
             batch.delete(applied_key(number))
 
+        for snapshot in list(self._snapshots):
+            snapshot.dropped(number)
         self._commit(fill)
 
     def reclaim(self, number: int) -> None:
@@ -180,97 +174,3 @@ class Views:
             }
         except Exception as error:
             raise rocks.failure("asking RocksDB", error) from error
-
-
-class ViewSnapshot:
-    """All views at one moment.
-
-    It is a RocksDB iterator, which sees the database as it was when it was made: rocksdict's `Snapshot` honours the
-    moment in `get` only, its iterators see later writes. An iterator keeps the files and memtables of its moment
-    alive, so a snapshot that nobody reads any more has to be closed. One thread at a time uses it.
-    """
-
-    def __init__(self, db: rocks.Rdict) -> None:
-        try:
-            self._iterator: rocks.RdictIter | None = rocks.iterate(db)
-        except Exception as error:
-            raise rocks.failure("taking a snapshot", error) from error
-
-    def close(self) -> None:
-        """Lets the data of the moment go. Closing again does nothing."""
-        self._iterator = None
-
-    def _seek(self, first: bytes) -> rocks.RdictIter:
-        if self._iterator is None:
-            raise StorageError("the snapshot is closed")
-        try:
-            self._iterator.seek(first)
-            self._iterator.status()
-        except Exception as error:
-            raise rocks.failure("reading a view", error) from error
-        return self._iterator
-
-    def _get(self, stored: bytes) -> bytes | None:
-        iterator = self._seek(stored)
-        found: bytes | None = iterator.value() if iterator.valid() and iterator.key() == stored else None
-        return found
-
-    def applied(self, number: int) -> int:
-        """The next offset after those that the snapshot holds of this partition: what it is exact for."""
-        found = self._get(applied_key(number))
-        return int.from_bytes(found, "big") if found else 0
-
-    def get(self, number: int, key: bytes) -> bytes | None:
-        """As `Views.get`, at the snapshot's moment."""
-        return self._get(view_prefix(number) + key)
-
-    def page(
-        self,
-        number: int,
-        *,
-        start: bytes | None = None,
-        end: bytes | None = None,
-        prefix: bytes | None = None,
-        after: bytes | None = None,
-        max_entries: int = 1000,
-        max_bytes: int = 1 << 20,
-        tombstones: bool = False,
-        log_start: int = 0,
-    ) -> Page:
-        """The next entries of one partition, in key order: at most `max_entries`, and no more once `max_bytes`.
-
-        `start` inclusive, `end` exclusive; `after`: go on after this key, a page's `last`. Tombstones are left out
-        unless asked for, and so are entries with an offset below `log_start`; a page that met only such entries may
-        be empty while more follow. Holds the GIL for about half a microsecond an entry. Raises StorageError.
-        """
-        if after is not None:
-            start = max(start or b"", after + b"\0")
-        first, end_key = key_range(number, start, end, prefix)
-        iterator = self._seek(first)
-        key, value, go_on = iterator.key, iterator.value, iterator.next
-        items: list[bytes] = []
-        append = items.append
-        lowest = floor(log_start)
-        room, wanted = max_bytes, max_entries
-        last: bytes | None = None
-        try:
-            for _ in repeat(None, max_entries + LOOKS):
-                stored: Any = key()
-                if stored is None or stored >= end_key:
-                    iterator.status()  # a damaged block ends an iteration as the end of the data does
-                    return Page(items, None)
-                entry: Any = value()
-                go_on()
-                last = stored
-                if entry < lowest or (entry[VALUE_AT] == NIL and not tombstones):
-                    continue
-                size = len(stored)
-                append((_HEADERS[size] if size < _SHORT else bin_header(size - PREFIX_SIZE)) + stored[PREFIX_SIZE:])
-                append(entry)
-                room -= size + len(entry)
-                wanted -= 1
-                if room <= 0 or not wanted:
-                    break
-        except Exception as error:
-            raise rocks.failure("reading a view", error) from error
-        return Page(items, last[PREFIX_SIZE:] if last is not None else None)

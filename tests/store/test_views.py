@@ -14,7 +14,8 @@ from krappy.entry import entry_offset, pack_columns, pack_entry
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.keys import MAX_NUMBER, after_prefix, key_range, view_end, view_prefix
-from krappy.store.views import LOOKS, Views
+from krappy.store.view_snapshot import CHANGES, LOOKS
+from krappy.store.views import Views
 from tests.store.view_model import read_all, unpack_key
 
 
@@ -83,23 +84,72 @@ def test_a_snapshot_stays_as_it_was(views: Views) -> None:
     views.apply(1, entries(b"a", b"b", b"c"), 3)
     snapshot = views.snapshot()
     first = snapshot.page(1, max_entries=1)
-    views.apply(1, entries(b"aa", b"b", b"z", offset=3), 6, [b"c"])
-    views.drop(1)
+    views.apply(1, entries(b"aa", b"b", b"z", offset=3), 6)
+    views.apply(1, entries(b"b", b"c", offset=6, value=None), 8)
     views.flush()
     views.reclaim(1)
-    views.apply(1, entries(b"n"), 1)
     assert snapshot.applied(1) == 3
     assert snapshot.get(1, b"b") == pack_entry(1, 5, b"v")
     assert snapshot.get(1, b"aa") is None
     assert read_all(snapshot, 1) == entries(b"a", b"b", b"c")
     assert [unpack_key(key) for key in snapshot.page(1, after=first.last).items[::2]] == [b"b", b"c"]
     later = views.snapshot()
-    assert later.applied(1) == 1
-    assert read_all(later, 1) == entries(b"n")
+    assert later.applied(1) == 8
+    assert list(read_all(later, 1)) == [b"a", b"aa", b"z"]
     later.close()
     later.close()
-    with pytest.raises(StorageError, match="closed"):
-        later.page(1)
+    for use in (lambda: later.page(1), lambda: later.get(1, b"a"), lambda: later.applied(9)):
+        with pytest.raises(StorageError, match="closed"):
+            use()
+
+
+def test_a_snapshot_keeps_what_is_taken_out_of_the_view(views: Views) -> None:
+    views.apply(1, entries(b"a", b"b" * 300, b"c", b"d"), 4)
+    views.apply(1, entries(b"d", offset=4, value=None), 5)
+    snapshot = views.snapshot()
+    views.apply(1, entries(b"a", b"b" * 300, offset=5, value=None), 7)
+    views.apply(1, {}, 7, [b"a", b"b" * 300, b"d"])
+    assert list(read_all(views.snapshot(), 1, tombstones=True)) == [b"c"]
+    for page in (1, 2, 100):
+        assert read_all(snapshot, 1, page) == entries(b"a", b"b" * 300, b"c")
+        assert list(read_all(snapshot, 1, page, prefix=b"b")) == [b"b" * 300]
+        assert list(read_all(snapshot, 1, page, start=b"aa", end=b"c")) == [b"b" * 300]
+        assert list(read_all(snapshot, 1, page, log_start=1)) == [b"b" * 300, b"c"]
+
+
+def test_a_page_looks_up_only_so_many_changes(views: Views) -> None:
+    views.apply(1, entries(b"a", b"z"), 2)
+    snapshot = views.snapshot()
+    keys = [b"m%06d" % index for index in range(2 * CHANGES + 10)]
+    views.apply(1, entries(*keys, offset=2), 2 + len(keys))
+    first = snapshot.page(1, max_entries=10)
+    assert len(first.items) == 2
+    assert first.last is not None
+    assert read_all(snapshot, 1) == entries(b"a", b"z")
+
+
+def test_a_dropped_view_is_not_read_on(views: Views) -> None:
+    views.apply(1, entries(b"a", b"b"), 2)
+    views.apply(2, entries(b"a"), 1)
+    snapshot = views.snapshot()
+    views.drop(1)
+    views.apply(1, entries(b"a"), 1)
+    with pytest.raises(StorageError, match="dropped"):
+        snapshot.page(1)
+    assert read_all(snapshot, 2) == entries(b"a")
+    assert read_all(views.snapshot(), 1) == entries(b"a")
+
+
+def test_a_snapshot_pins_no_memory(views: Views) -> None:
+    held = []
+    for offset in range(0, 4000, 100):
+        values = {b"%d" % key: pack_entry(offset + key, 5, os.urandom(1000)) for key in range(100)}
+        views.apply(1, values, offset + 100)
+        held.append(views.snapshot())
+    views.flush()
+    assert views.stats()["pinned_memtable_bytes"] < 100_000  # of 4 MB written
+    assert [snapshot.applied(1) for snapshot in held] == list(range(100, 4100, 100))
+    assert [entry_offset(snapshot.page(1, max_entries=1).items[1]) for snapshot in held] == list(range(0, 4000, 100))
 
 
 @pytest.mark.parametrize(
