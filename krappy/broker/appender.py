@@ -13,8 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import trio
-
 from krappy import batch as batches
 from krappy.batch import Columns
 from krappy.broker.commit import Commit
@@ -23,7 +21,7 @@ from krappy.core.admission import admit
 from krappy.entry import entry_offset, is_tombstone
 from krappy.errors import InvalidRecord, KrappyError, OffsetMismatch, ShuttingDown, StorageError
 from krappy.types import ABSENT, Record
-from krappy.waiting import Later
+from krappy.waiting import Later, Signal, wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.partition import Partition
@@ -39,6 +37,7 @@ class Appender:
         self._waiting: list[Publish | Loose] = []
         self._running = False
         self._closed: Exception | None = None
+        self._ended = Signal()
         self.commit = Commit(partition)
 
     def publish(self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None) -> Later[Stored]:
@@ -114,11 +113,11 @@ class Appender:
                 raise
         finally:
             self._running = False
+            self._ended.fire()
 
     async def idle(self) -> None:
         """Returns when nothing waits and nothing is on its way to the disk."""
-        while self._running or self._waiting:
-            await trio.sleep(0.001)
+        await wait_any([self._ended], lambda: not self._running)
         await self.commit.settled()
 
     def _take(self) -> list[Publish | Loose]:

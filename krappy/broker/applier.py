@@ -20,8 +20,8 @@ from krappy.errors import KrappyError
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
-    from krappy.broker.appender import Accepted
     from krappy.broker.partition import Partition
+    from krappy.broker.queued import Accepted
 
 SLICE = 500  # records of one WriteBatch
 KEPT = 8 << 20  # bytes of decoded batches held for the applier; beyond, it reads the log

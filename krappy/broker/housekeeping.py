@@ -138,4 +138,5 @@ class Housekeeper:
     async def _write(self, partition: Partition, work: object) -> object:
         """Runs what changes a log's segments, between two appends to it."""
         async with partition.writing:
+            await partition.appender.commit.settled()  # what is not durable yet can't be expired
             return await trio.to_thread.run_sync(work, limiter=self._broker.disk_limiter)  # type: ignore[arg-type]

@@ -14,8 +14,9 @@ import trio
 
 from krappy.batch import Columns
 from krappy.broker import appender
-from krappy.broker.appender import Accepted, Appender, Stored
+from krappy.broker.appender import Appender
 from krappy.broker.applier import Applier
+from krappy.broker.queued import Accepted, Stored
 from krappy.entry import entry_offset
 from krappy.errors import KrappyError, OffsetOutOfRange, UnknownTopic, ViewDisabled
 from krappy.topic_config import TopicConfig
@@ -40,9 +41,7 @@ class Services(Protocol):
 
 
 class Partition:
-    def __init__(
-        self, services: Services, topic: str, index: int, number: int, config: TopicConfig, log: Log
-    ) -> None:
+    def __init__(self, services: Services, topic: str, index: int, number: int, config: TopicConfig, log: Log) -> None:
         self._services = services
         self.topic = topic
         self.index = index
@@ -93,7 +92,7 @@ class Partition:
 
     def committed(self, accepted: list[Accepted]) -> None:
         """The appender's word that these batches are durable: they become readable here."""
-        self.high_watermark = self.log.end_offset
+        self.high_watermark = accepted[-1].end
         if self.config.view:
             self.applier.committed(accepted)
         else:
@@ -117,9 +116,7 @@ class Partition:
         bound = self._limit(limit)
         return self.log.read_span(offset, max_bytes, limit=bound, max_records=max_records, nowait=True)
 
-    async def read(
-        self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None
-    ) -> Span:
+    async def read(self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None) -> Span:
         """As `read_now`, waiting for the disk in a thread when it must."""
         try:
             return self.read_now(offset, max_bytes, limit, max_records)
@@ -247,7 +244,7 @@ class Partition:
         can be left clean, must not keep a topic from being deleted.
         """
         self.appender.close(error)
-        await self.appender.idle.wait()
+        await self.appender.idle()
         await self.applier.idle.wait()
         if error is not None:
             self.gone = error

@@ -1,0 +1,125 @@
+"""Group commit: how accepted batches get to the disk, become readable, and are acknowledged, in this order.
+
+A small write and its sync share one trip to a worker thread. A large write does not wait for the sync of the one
+before: the next is written while that one runs, and a sync covers everything written before it began. A batch is
+readable and acknowledged once a sync has covered it (with durability "os": once it is written).
+
+A sync that failed has lost what it covered (fsyncgate); the log takes no more then, and everybody who waits is told.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.batch import BatchHeader
+from krappy.broker.queued import Accepted, Stored
+from krappy.errors import KrappyError, StorageError
+from krappy.waiting import Later, Signal, wait_any
+
+if TYPE_CHECKING:
+    from krappy.broker.partition import Partition
+
+TOGETHER = 256 << 10  # bytes up to which a write takes its sync along
+INLINE = 64 << 10  # durability "os": bytes up to which a write is done on the event loop itself
+MAX_UNSYNCED = 32 << 20  # bytes written ahead of the sync
+
+
+class Commit:
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._unsynced: deque[Accepted] = deque()
+        self._bytes = 0
+        self._again: list[tuple[int, Later[Stored], Stored]] = []  # retries of what is not durable yet
+        self._syncing = False
+        self._moved = Signal()
+
+    async def write(self, accepted: list[Accepted]) -> None:
+        """Appends; returns when the next batches may be written. The batches' own Laters tell of the rest."""
+        partition = self._partition
+        size = sum(item.header.size for item in accepted)
+        together = partition.fsync and size <= TOGETHER and not self._unsynced
+        try:
+            async with partition.writing:
+                if not partition.fsync and size <= INLINE:
+                    self._append(accepted, sync=False)
+                else:
+                    await trio.to_thread.run_sync(
+                        lambda: self._append(accepted, sync=together), limiter=partition.disk_limiter
+                    )
+        except (OSError, StorageError) as error:
+            refusal = error if isinstance(error, StorageError) else StorageError(f"{partition}: {error}")
+            for item in accepted:
+                item.reject(refusal)
+            return
+        self._unsynced.extend(accepted)
+        self._bytes += size
+        if together or not partition.fsync:
+            self._settle(accepted[-1].end)
+            return
+        if not self._syncing:
+            self._syncing = True
+            partition.spawn(self._sync)
+        if self._bytes > MAX_UNSYNCED:
+            await wait_any([self._moved], lambda: self._bytes <= MAX_UNSYNCED)
+
+    def _append(self, accepted: list[Accepted], *, sync: bool) -> None:
+        log, partition = self._partition.log, self._partition
+        log.append([(item.header, item.data) for item in accepted], partition.epoch, partition.now_ms())
+        if sync:
+            log.sync()
+
+    async def _sync(self) -> None:
+        partition = self._partition
+        try:
+            while self._unsynced:
+                durable = await trio.to_thread.run_sync(partition.log.sync, limiter=partition.disk_limiter)
+                self._settle(durable)
+        except KrappyError as error:
+            self._fail(error)
+        except BaseException as error:
+            self._fail(StorageError(f"{partition}: {error!r}"))
+            raise
+        finally:
+            self._syncing = False
+            self._moved.fire()
+
+    def _settle(self, durable: int) -> None:
+        """Everything below this offset is durable: it becomes readable, and is acknowledged."""
+        done: list[Accepted] = []
+        while self._unsynced and self._unsynced[0].end <= durable:
+            done.append(self._unsynced.popleft())
+        if done:
+            self._bytes -= sum(item.header.size for item in done)
+            self._partition.committed(done)
+            for item in done:
+                item.resolve()
+        if self._again:
+            ready = [each for each in self._again if each[0] < durable]
+            self._again = [each for each in self._again if each[0] >= durable]
+            for _, later, stored in ready:
+                later.resolve(stored)
+        self._moved.fire()
+
+    def _fail(self, error: KrappyError) -> None:
+        for item in self._unsynced:
+            item.reject(error)
+        for _, later, _ in self._again:
+            later.reject(error)
+        self._unsynced.clear()
+        self._again.clear()
+        self._bytes = 0
+
+    def answer_again(self, offset: int, header: BatchHeader, later: Later[Stored]) -> None:
+        """Answers a retry with what its original came to, no sooner than the original itself."""
+        stored = Stored(offset, header.max_timestamp, duplicate=True)
+        if offset < self._partition.high_watermark:
+            later.resolve(stored)
+        else:
+            self._again.append((offset, later, stored))
+
+    async def settled(self) -> None:
+        """Returns when nothing is on its way to the disk."""
+        await wait_any([self._moved], lambda: not self._unsynced and not self._syncing)

@@ -1,0 +1,115 @@
+"""What waits to be appended to a partition, and what was accepted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from krappy import batch as batches
+from krappy.batch import BatchHeader, Columns
+from krappy.errors import KrappyError
+from krappy.types import Headers, Record
+from krappy.waiting import Later
+
+
+class Stored(NamedTuple):
+    """Where a publish went: the offset of its first record, its (max) timestamp in ms, whether it was a retry."""
+
+    offset: int
+    timestamp: int
+    duplicate: bool = False
+
+
+class Publish:
+    """One record batch that waits for a drain."""
+
+    __slots__ = ("columns", "data", "expect", "header", "later")
+
+    def __init__(
+        self,
+        header: BatchHeader,
+        data: bytes | memoryview,
+        columns: Columns | None,
+        expect: Sequence[tuple[int, int]] | None,
+        later: Later[Stored],
+    ) -> None:
+        self.header = header
+        self.data = data
+        self.columns = columns
+        self.expect = expect
+        self.later = later
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def reject(self, error: KrappyError) -> None:
+        self.later.reject(error)
+
+
+class Loose:
+    """Single records that wait for a drain, and go into one batch together there."""
+
+    __slots__ = ("headers", "keys", "laters", "size", "timestamps", "values")
+
+    def __init__(self) -> None:
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.timestamps: list[int] = []
+        self.headers: dict[int, Headers] = {}
+        self.laters: list[Later[Stored]] = []
+        self.size = 0
+
+    def add(self, record: Record, now: int, later: Later[Stored]) -> None:
+        if record.headers:
+            self.headers[len(self.keys)] = record.headers
+        self.keys.append(record.key)
+        self.values.append(record.value)
+        self.timestamps.append(now if record.timestamp is None else record.timestamp)
+        self.laters.append(later)
+        self.size += record_size(record)
+
+    def reject(self, error: KrappyError) -> None:
+        for later in self.laters:
+            later.reject(error)
+
+    def encoded(self) -> tuple[bytes, BatchHeader, Columns]:
+        headers = [self.headers.get(index, ()) for index in range(len(self.keys))] if self.headers else None
+        data = batches.encode(self.keys, self.values, timestamps=self.timestamps, headers=headers)
+        columns = Columns(range(len(self.keys)), self.timestamps, self.keys, self.values, headers)
+        return data, batches.read_header(data), columns
+
+
+def record_size(record: Record) -> int:
+    """What a record takes in a batch, at the most."""
+    size = 40 + len(record.key or b"") + len(record.value or b"")
+    for name, value in record.headers:
+        size += 10 + len(name) * 4 + len(value or b"")
+    return size
+
+
+class Accepted(NamedTuple):
+    """A batch that is to be written at `offset`."""
+
+    header: BatchHeader
+    data: bytes | memoryview
+    columns: Columns | None
+    offset: int
+    laters: list[Later[Stored]]
+    timestamps: list[int] | None  # of loose records, one each; None: the header's max
+
+    @property
+    def end(self) -> int:
+        """The offset behind it."""
+        return self.offset + self.header.count
+
+    def resolve(self) -> None:
+        if self.timestamps is None:
+            self.laters[0].resolve(Stored(self.offset, self.header.max_timestamp))
+        else:
+            for index, later in enumerate(self.laters):
+                later.resolve(Stored(self.offset + index, self.timestamps[index]))
+
+    def reject(self, error: KrappyError) -> None:
+        for later in self.laters:
+            later.reject(error)
