@@ -149,15 +149,10 @@ class Accumulator:
         lane = self._lane(partition)
         lane.close()
         count = len(values)
-        sizes = _sizes(values)
-        if keys is not None:
-            sizes = map(add, sizes, _sizes(keys))
-        if headers is not None:
-            sizes = map(add, sizes, (sum(10 + 3 * len(n) + len(c or b"") for n, c in each) for each in headers))
-        ends = [total + RECORD_OVERHEAD * row for row, total in enumerate(accumulate(sizes, initial=0))]
+        ends = _ends(keys, values, headers)
         first = 0
         while first < count:
-            last = cut(ends, first, self._batch_bytes - record_batch.HEADER_SIZE)
+            last = cut(ends, first, self._batch_bytes - record_batch.HEADER_SIZE, RECORD_OVERHEAD)
             batch = Batch(partition, now)
             batch.row = first
             batch.values = list(values[first:last])
@@ -165,7 +160,7 @@ class Accumulator:
             batch.timestamps = list(timestamps[first:last])
             if headers is not None:
                 batch.headers = list(headers[first:last])
-            batch.size += ends[last] - ends[first]
+            batch.size += ends[last] - ends[first] + RECORD_OVERHEAD * (last - first)
             batch.tickets.append((ticket, 0, last - first))
             self.buffered += batch.size
             lane.ready.append(batch)
@@ -250,7 +245,7 @@ class Accumulator:
         if batch.settled:
             return
         lane = self._lanes[batch.partition]
-        own = timestamp < 0 or timestamp == max(batch.timestamps)
+        own = timestamp < 0 or batch.data is None or timestamp == record_batch.read_header(batch.data).max_timestamp
         self._settle(lane, Settled(batch, offset, None if own else timestamp))
         lane.moved()
         self._resume(lane)
@@ -327,8 +322,21 @@ class Accumulator:
         self._settled.append(settled)
 
 
-def _sizes(column: Sequence[bytes | None]) -> Iterable[int]:
-    """The length of each; None counts as nothing."""
-    if None in column:
-        return (len(item) if item else 0 for item in column)
-    return map(len, column)  # type: ignore[arg-type]
+def _ends(
+    keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], headers: Sequence[Headers] | None
+) -> list[int]:
+    """The sizes of the rows before each row, summed up, and at last the sum of all."""
+    try:
+        sizes: Iterable[int] = map(len, values)  # type: ignore[arg-type]
+        if keys is not None:
+            sizes = map(add, sizes, map(len, keys))  # type: ignore[arg-type]
+        ends = list(accumulate(sizes, initial=0))
+    except TypeError:  # a None among them, which most columns have not: a look at each would cost as much again
+        sizes = (len(value or b"") for value in values)
+        if keys is not None:
+            sizes = map(add, sizes, (len(key or b"") for key in keys))
+        ends = list(accumulate(sizes, initial=0))
+    if headers is not None:
+        more = (sum(10 + 3 * len(name) + len(value or b"") for name, value in each) for each in headers)
+        ends = list(map(add, ends, accumulate(more, initial=0)))
+    return ends

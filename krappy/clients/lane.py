@@ -226,15 +226,15 @@ class Lane:
             yield self.filling
 
 
-def cut(ends: Sequence[int], first: int, room: int) -> int:
+def cut(ends: Sequence[int], first: int, room: int, overhead: int) -> int:
     """The end of the longest run of rows from `first` that fits in `room` bytes, one row at least.
 
-    `ends`: the sizes of the rows before each row, summed up, and at last the sum of all.
+    `ends`: the sizes of the rows before each row, summed up, and at last the sum of all; `overhead` comes to each.
     """
     low, high = first + 1, len(ends) - 1
     while low < high:
         middle = (low + high + 1) // 2
-        if ends[middle] - ends[first] <= room:
+        if ends[middle] - ends[first] + overhead * (middle - first) <= room:
             low = middle
         else:
             high = middle - 1

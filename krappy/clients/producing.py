@@ -227,11 +227,11 @@ class Producing:
             step = max(-(-count // partitions), 500)
             runs = [range(first, min(count, first + step)) for first in range(0, count, step)]
             return [(self._accumulator.next_partition(), rows) for rows in runs]
-        if None in keys:
+        try:
+            chosen = list(map(partition_for, cast(Sequence[bytes], keys), repeat(partitions)))
+        except TypeError:  # a None among them
             nowhere = self._accumulator.next_partition()
             chosen = [nowhere if key is None else partition_for(key, partitions) for key in keys]
-        else:
-            chosen = list(map(partition_for, keys, repeat(partitions)))
         return [(index, list(compress(range(count), map(index.__eq__, chosen)))) for index in sorted(set(chosen))]
 
     # --- the sender ---------------------------------------------------------------------------------------------

@@ -283,6 +283,7 @@ def test_the_brokers_own_time_is_told() -> None:
     for time in (1000, 1234, -1):
         add(a, b"1")
         [batch] = a.take(0.0)
+        a.encode(batch)
         a.stored(batch, 0, time)
         found += [settled.append_time for settled in a.collect()]
     assert found == [None, 1234, None]
@@ -329,14 +330,18 @@ def test_keyless_records_take_turns_a_batch_each() -> None:
     assert seen == [1, 1, 2, 2, 0, 0]
 
 
-@given(st.lists(st.integers(0, 50), min_size=1), st.integers(0, 100), st.data())
-def test_a_cut_takes_as_much_as_fits(sizes: list[int], room: int, data: st.DataObject) -> None:
+@given(st.lists(st.integers(0, 50), min_size=1), st.integers(0, 100), st.integers(0, 5), st.data())
+def test_a_cut_takes_as_much_as_fits(sizes: list[int], room: int, overhead: int, data: st.DataObject) -> None:
     ends = [sum(sizes[:at]) for at in range(len(sizes) + 1)]
     first = data.draw(st.integers(0, len(sizes) - 1))
-    last = cut(ends, first, room)
+    last = cut(ends, first, room, overhead)
+
+    def taken(to: int) -> int:
+        return sum(sizes[first:to]) + overhead * (to - first)
+
     assert first < last <= len(sizes)
-    assert sum(sizes[first:last]) <= room or last == first + 1
-    assert last == len(sizes) or sum(sizes[first : last + 1]) > room
+    assert taken(last) <= room or last == first + 1
+    assert last == len(sizes) or taken(last + 1) > room
 
 
 # --- random lives ------------------------------------------------------------------------------------------------
