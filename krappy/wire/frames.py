@@ -19,9 +19,11 @@ DEFAULT_LIMIT = 64 << 20  # bytes of one frame, its type included
 SMALL = 8 << 10  # a body up to here is sliced out as bytes, which is faster than a view of it
 
 
-def frame(kind: int, body: bytes) -> bytes:
-    """One frame as bytes. `body` is a packed msgpack map."""
-    return HEADER.pack(len(body) + 4, kind) + body
+def frame(kind: int, *body: bytes | memoryview) -> bytes:
+    """One frame as bytes. `body` is a packed msgpack map, in one part or several."""
+    if len(body) == 1:
+        return HEADER.pack(len(body[0]) + 4, kind) + body[0]
+    return b"".join((HEADER.pack(sum(map(len, body)) + 4, kind), *body))
 
 
 class FrameReader:

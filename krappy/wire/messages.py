@@ -20,6 +20,7 @@ from krappy.wire.schema import (
     I64,
     U32,
     Answer,
+    Bulk,
     Expect,
     HeaderList,
     Millis,
@@ -140,7 +141,7 @@ class MessageStored(Answer, kind=3):
 class Batch(Request, kind=5):
     handle: U32
     partition: U32
-    records: bytes  # exactly one RecordBatch v2
+    records: Bulk  # exactly one RecordBatch v2
     expect: list[tuple[U32, Expect]] | None = None  # (index in the batch, offset or -1); all hold or none is stored
 
 

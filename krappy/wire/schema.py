@@ -43,7 +43,12 @@ class _Raw:
     """Marks a field whose items are already packed when a message is written; they are unpacked on reading."""
 
 
+class _Bulk:
+    """Marks a field of many bytes: it is written last, and joined to the rest in the one copy that makes the frame."""
+
+
 RAW = _Raw()
+BULK = _Bulk()
 U32 = Annotated[int, Range(0, 2**32 - 1)]
 I31 = Annotated[int, Range(0, 2**31 - 1)]
 I64 = Annotated[int, Range(-(2**63), 2**63 - 1)]
@@ -53,6 +58,7 @@ Timestamp = Annotated[int, Range(0, 2**63 - 1)]  # ms since the epoch
 Millis = Annotated[int, Range(0, 2**31 - 1)]
 Positive = Annotated[int, Range(1, 2**31 - 1)]
 Raw = Annotated[list[Any], RAW]
+Bulk = Annotated[bytes, BULK]
 HeaderList = list[tuple[str, bytes | None]]
 OffsetList = list[tuple[U32, Offset]]  # (partition, offset)
 PositionList = list[tuple[str, U32, Offset]]  # (topic, partition, offset)
@@ -125,33 +131,53 @@ class Base:
     kind: ClassVar[int]
     table: ClassVar[list[tuple[str, Kinds, Check | None, Any]]]  # name, types, check, default
     raw: ClassVar[str | None]  # the field marked RAW
+    bulk: ClassVar[str | None]  # the field marked BULK
 
     def __init_subclass__(cls, kind: int = 0) -> None:
         cls.kind = kind
         if kind:
             dataclass(slots=False)(cls)
             hints = typing.get_type_hints(cls, include_extras=True)
-            cls.raw = None
+            cls.raw = cls.bulk = None
             cls.table = []
             for field in fields(cls):  # type: ignore[arg-type]
                 hint = hints[field.name]
                 if RAW in typing.get_args(hint)[1:]:
                     cls.raw = field.name
+                if BULK in typing.get_args(hint)[1:]:
+                    cls.bulk = field.name
                 cls.table.append((field.name, *check_for(hint), field.default))
+
+    def _parts(self, id: int, last: str) -> list[bytes | memoryview]:
+        """This message as a msgpack map with its correlation id, its field `last` in parts of its own."""
+        fields = {"id": id, **self.__dict__}
+        rest = fields.pop(last)
+        head = _pack(fields)
+        # The map's header counts one field more than `head` has; no message comes near the 16 that it has room for.
+        found = [bytes((head[0] + 1,)), memoryview(head)[1:], _pack(last)]
+        if self.raw is None:
+            return [*found, _bin_header(len(rest)), rest]
+        packer = msgpack.Packer(autoreset=False)
+        packer.pack_array_header(len(rest))
+        return [*found, packer.bytes(), *rest]
 
     def body(self, id: int) -> bytes:
         """This message as a msgpack map with its correlation id."""
-        raw = self.raw
-        if raw is None:
-            return _pack({"id": id, **self.__dict__})
-        whole = {"id": id, **self.__dict__}
-        items = whole.pop(raw)
-        head = _pack(whole)
-        packer = msgpack.Packer(autoreset=False)
-        packer.pack(raw)
-        packer.pack_array_header(len(items))
-        # The map's header counts one field more than `head` has; no message comes near the 16 that it has room for.
-        return b"".join((bytes((head[0] + 1,)), memoryview(head)[1:], packer.bytes(), *items))
+        last = self.raw or self.bulk
+        return _pack({"id": id, **self.__dict__}) if last is None else b"".join(self._parts(id, last))
+
+    def _frame(self, kind: int, id: int) -> bytes:
+        last = self.raw or self.bulk
+        if last is None:
+            return frame(kind, _pack({"id": id, **self.__dict__}))
+        return frame(kind, *self._parts(id, last))
+
+
+def _bin_header(size: int) -> bytes:
+    """What msgpack puts before `size` bytes."""
+    if size < 1 << 8:
+        return b"\xc4" + size.to_bytes(1, "big")
+    return b"\xc5" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xc6" + size.to_bytes(4, "big")
 
 
 class Request(Base):
@@ -159,7 +185,7 @@ class Request(Base):
 
     def frame(self, id: int) -> bytes:
         """The whole frame, with the correlation id that its answer will repeat."""
-        return frame(self.kind, self.body(id))
+        return self._frame(self.kind, id)
 
 
 class Answer(Base):
@@ -167,7 +193,7 @@ class Answer(Base):
 
     def frame(self, id: int) -> bytes:
         """The whole frame, with the correlation id of the request that it answers."""
-        return frame(self.kind | ANSWER, self.body(id))
+        return self._frame(self.kind | ANSWER, id)
 
 
 def pack(values: dict[str, Any]) -> bytes:
