@@ -11,7 +11,8 @@ from krappy.ports import PartitionPort, SessionPort, StreamPort, TopicPort
 from krappy.wire import messages
 
 NIL = b"\xc0"
-SLICE = 100  # keys looked up at a stretch on the event loop
+SLICE = 32  # keys looked up at a stretch: their entries, of any size, are in memory before they are counted
+QUICK = 20 * SLICE  # and before others have their turn
 MAX_PAGE_BYTES = 8 << 20
 MAX_ANSWER = 16 << 20  # bytes of the entries that one MultiGet may bring
 
@@ -36,26 +37,29 @@ def multi_get(
     keys = request.keys
     if request.partition is not None or len(topic.partitions) == 1:
         partition = topic.partition(request.partition or 0)
-        if len(keys) <= SLICE and partition.view_ready(None):
-            entries = [entry or NIL for entry in partition.look_up_many(keys)]
-            _check_size(sum(map(len, entries)), MAX_ANSWER)
+        if len(keys) <= QUICK and partition.view_ready(None):
+            entries: list[bytes] = []
+            size = 0
+            for start in range(0, len(keys), SLICE):
+                found = [entry or NIL for entry in partition.look_up_many(keys[start : start + SLICE])]
+                entries += found
+                size += sum(map(len, found))
+                _check_size(size, MAX_ANSWER)
             return messages.MultiGot([partition.index] * len(keys) if partition.index else None, entries)
     return _multi_get_spread(session, topic, request)
 
 
 async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: messages.MultiGet) -> messages.MultiGot:
     keys, count = request.keys, len(topic.partitions)
-    if request.partition is None:
-        await session.broker.wait_for_views(topic.partitions)
-    else:
-        await session.broker.wait_for_views([topic.partition(request.partition)])
+    only = 0 if count == 1 else request.partition
+    await session.broker.wait_for_views(topic.partitions if only is None else [topic.partition(only)])
     indexes: list[int] = []
     entries: list[bytes] = []
     size = 0
     async with session.answering(MAX_ANSWER) as room:
         for start in range(0, len(keys), SLICE):
             some = keys[start : start + SLICE]
-            where = [partition_for(key, count) if request.partition is None else request.partition for key in some]
+            where = [partition_for(key, count) for key in some] if only is None else [only] * len(some)
             found = [NIL] * len(some)
             for index in set(where):
                 places = [place for place, its in enumerate(where) if its == index]
@@ -67,7 +71,8 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
             entries += found
             size += sum(map(len, found))
             _check_size(size, room)
-            await session.pause()
+            if start % QUICK == 0:
+                await session.pause()
     return messages.MultiGot(indexes, entries)
 
 

@@ -20,8 +20,9 @@ class Budget:
     def __init__(self, total: int) -> None:
         self.total = total
         self.used = 0
+        self.parked = 0  # what waiting requests take, apart: they may wait for long, and must not keep others from it
         self.stalls = 0  # how often somebody had to wait
-        self.freed = Signal()  # it was spent, and is no more
+        self.freed = Signal()  # it was spent or full, and is no more
         self._room = Signal()  # something was given back, while somebody waits to reserve
         self._wanted: list[int] = []  # what they want
 
@@ -30,8 +31,13 @@ class Budget:
         return self.used >= self.total
 
     @property
+    def full(self) -> bool:
+        """No more requests are to be taken: it is spent, or half as much waits besides."""
+        return self.used >= self.total or self.parked >= self.total // 2
+
+    @property
     def short(self) -> bool:
-        """Somebody waits for room that there could be."""
+        """Somebody waits for room that there could be, and does not get it."""
         return any(count <= self.total for count in self._wanted)
 
     @property
@@ -43,17 +49,24 @@ class Budget:
         self.used += count
 
     def credit(self, count: int) -> None:
-        was_spent = self.spent
+        was_spent = self.used >= self.total
         self.used -= count
-        if was_spent and not self.spent:
+        if was_spent and self.used < self.total:
             self.freed.fire()
         if self._wanted:
             self._room.fire()
 
+    def park(self, count: int) -> None:
+        """A request begins to wait (or ends, with a negative count)."""
+        was_full = self.full
+        self.parked += count
+        if was_full and not self.full:
+            self.freed.fire()
+
     async def reserve(self, count: int) -> None:
         """Charges `count` bytes once there is room for them; the smallest reservation comes first.
 
-        One beyond the total waits for an idle server.
+        One beyond the total waits for an idle server; the limit of frames lets none be so large.
         """
 
         def possible() -> bool:

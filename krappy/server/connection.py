@@ -211,7 +211,7 @@ class Connection:
             self.outbox_bytes <= OUTBOX
             and self.in_flight <= IN_FLIGHT
             and self._tasks <= MAX_TASKS
-            and self._has_share()
+            and (not self._server.budget.full or self._is_small)
         )
 
     # --- requests
@@ -240,12 +240,15 @@ class Connection:
         if isinstance(answer, Answer):
             self._send(answer.frame(id))
             return
-        size += LATER if isinstance(answer, Later) else TASK  # what waiting takes, whatever the request's size
-        self.in_flight += size
-        self._server.budget.charge(size)
         if isinstance(answer, Later):
-            answer.then(lambda value, error: self._answered(id, size, value, error))
+            size += LATER
+            self.in_flight += size
+            self._server.budget.charge(size)
+            answer.then(lambda value, error: self._finished(id, size, value, error))
         else:
+            size += TASK
+            self.in_flight += size
+            self._server.budget.park(size)
             self._tasks += 1
             assert self._nursery is not None
             self._nursery.start_soon(self._wait_for, id, size, kind, answer)
@@ -261,11 +264,15 @@ class Connection:
             error = self._server.fault(fault, kind)
         finally:
             self._tasks -= 1
+            self._server.budget.park(-size)
             self._answered(id, size, value, error)
+
+    def _finished(self, id: int, size: int, value: Answer | None, error: Exception | None) -> None:
+        self._server.budget.credit(size)
+        self._answered(id, size, value, error)
 
     def _answered(self, id: int, size: int, value: Answer | None, error: Exception | None) -> None:
         self.in_flight -= size
-        self._server.budget.credit(size)
         if value is not None:
             self._send(value.frame(id))
         elif isinstance(error, KrappyError):
@@ -342,10 +349,12 @@ class Connection:
     @property
     def ready(self) -> bool:
         """Whether another answer may be made: the peer takes its answers, and the server has room for more."""
-        return self.outbox_bytes <= OUTBOX and self._has_share()
+        return self.outbox_bytes <= OUTBOX and (not self._server.budget.spent or self._is_small)
 
-    def _has_share(self) -> bool:
-        return not self._server.budget.spent or self.in_flight + self.outbox_bytes < FAIR
+    @property
+    def _is_small(self) -> bool:
+        """Whether it holds so little that it may go on whatever the others hold."""
+        return self.in_flight + self.outbox_bytes < FAIR
 
     async def writable(self) -> None:
         """Waits until it is ready."""

@@ -48,7 +48,7 @@ class Server:
         self.report = report
         self.budget = Budget(memory_bytes)
         self.allowance = Allowance(memory_bytes // REGISTRATION)
-        self.max_frame = max_frame
+        self.max_frame = min(max_frame, memory_bytes // 2)  # a larger one would wait for an idle server
         self.max_connections = max_connections
         self.idle_seconds = idle_seconds
         self.stall_seconds = stall_seconds

@@ -10,6 +10,7 @@ import trio
 from krappy.errors import Overloaded, UnknownHandle
 
 MAX_HANDLES = 10_000
+FAIR_HANDLES = 8  # so many a connection may hold, however many the others have
 T = TypeVar("T")
 
 
@@ -58,7 +59,7 @@ class Session:
         if len(self.handles) >= MAX_HANDLES:
             registration.close()
             raise Overloaded(f"a connection holds at most {MAX_HANDLES} registrations; unregister some")
-        if self._allowance.used >= self._allowance.limit:
+        if self._allowance.used >= self._allowance.limit and len(self.handles) >= FAIR_HANDLES:
             registration.close()
             raise Overloaded(f"all connections together hold {self._allowance.limit} registrations: as many as may be")
         self._allowance.used += 1
