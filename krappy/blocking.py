@@ -46,23 +46,25 @@ __all__ = [
 ]
 
 
-def connect(to: str | None = None, *, timeout: float = 30.0) -> Client:
+def connect(to: str | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> Client:
     """A client, to be entered with `with`.
 
     Args:
         to: `host:port` of a broker; None: $KRAPPY_ADDRESS, else 127.0.0.1:7092.
         timeout: seconds that any operation may take, with all its tries.
+        keepalive: a broker that was silent for so many seconds is asked whether it lives, and if it is silent for as
+            long again, the connection counts as lost.
 
     Entering raises ConnectionLost when no broker answers there. Later losses are healed in the background.
     """
-    return Client(to, timeout=timeout)
+    return Client(to, timeout=timeout, keepalive=keepalive)
 
 
 class Client:
     """One connection to a broker, made again when it is lost; any number of tasks may use it at the same time."""
 
-    def __init__(self, to: str | None = None, *, timeout: float = 30.0) -> None:
-        self._connection = Connection(to, timeout)
+    def __init__(self, to: str | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> None:
+        self._connection = Connection(to, timeout, keepalive)
 
     def __enter__(self) -> Client:
         self._connection.open()

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from krappy.clients import events
+from krappy.clients import admin, events
 from krappy.clients.backoff import Backoff
 from krappy.clients.events import EventBatch
 from krappy.clients.link import Link, Slot
@@ -25,6 +25,7 @@ from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, UnknownHa
 from krappy.types import Event, TopicPartition
 from krappy.wire import messages
 
+REFRESH = 60.0  # seconds after which a reader of whole topics looks whether partitions were added
 MAX_WAIT = 5_000  # ms that a poll waits at the broker; then it is sent again
 Acknowledged = Event | EventBatch | Iterable[Event]
 
@@ -84,6 +85,8 @@ class Consuming:
         self._poll: Slot | None = None
         self._expiry = 0.0  # when the leases of what is pending run out
         self._registering: Any = None
+        self._refresh = 0.0  # when to look for new partitions
+        self._stale = False  # there are some: register anew
         self._backoff = Backoff(lambda: 1.0)
         self._closed = False
 
@@ -113,7 +116,7 @@ class Consuming:
             if self._closed:
                 raise ConnectionLost("this consumer is closed")
             with self._runtime.lock:
-                if self._link.lives(self._generation):
+                if self._link.lives(self._generation) and not self._stale:
                     return self._generation
                 others = self._registering
                 if others is None:
@@ -146,6 +149,9 @@ class Consuming:
             dead_letter=choice.dead_letter,
         )
         generation = await self._link.ready(deadline)
+        if self._stale and generation == self._generation:
+            with suppress(ConnectionLost):
+                self._unregister(self._handle, generation)
 
         def abandoned(answer: messages.ConsumerRegistered) -> None:
             with suppress(ConnectionLost):
@@ -167,16 +173,23 @@ class Consuming:
             self._handle, self._generation = answer.handle, generation
             self.member = answer.member
             self._poll = None
+            self._stale = False
+            self._refresh = self._runtime.now() + REFRESH
+            added: list[TopicPartition] = []
             if choice.group is not None:
                 self._drop()
             else:
-                self._fetched = {TopicPartition(t, p): offset for t, p, offset in answer.positions}
+                fetched = {TopicPartition(t, p): offset for t, p, offset in answer.positions}
+                added = [tp for tp in fetched if again and tp not in self._fetched]
+                self._fetched = fetched
             if not again:
                 self.ends = {TopicPartition(t, p): offset for t, p, offset in answer.ends}
                 if choice.end == "now":
                     self._until = self.ends
                 elif isinstance(choice.end, int):
                     self._until = dict.fromkeys(self._fetched, choice.end)
+        for tp in added:  # after it began: every event in it is new, whatever `start` says
+            await self._go(tp, "earliest", None, deadline)
 
     # --- events out ---------------------------------------------------------------------------------------------
 
@@ -240,6 +253,7 @@ class Consuming:
         if isinstance(result, messages.Polled):
             self._backoff.reset()
             self._take(result)
+            await self._look_for_partitions()
             if self.choice.group is None or not self._pending:
                 self._send_poll()
             await self._runtime.checkpoint()
@@ -254,8 +268,19 @@ class Consuming:
             raise result
         return True
 
+    async def _look_for_partitions(self) -> None:
+        """Now and then; a group does so at the broker."""
+        choice = self.choice
+        if choice.group is None and choice.partitions is None and self._until is None:
+            now = self._runtime.now()
+            if now >= self._refresh:
+                self._refresh = now + REFRESH
+                with suppress(KrappyError):  # a poll will meet it too
+                    found = await admin.topics(self._link, choice.topics)
+                    self._stale = sum(len(topic.partitions) for topic in found) > len(self._fetched)
+
     def _send_poll(self) -> Slot | None:
-        if self._closed or self._finished():
+        if self._closed or self._stale or self._finished():
             return None
         slot = Slot(self._runtime.signal())
         request = messages.Poll(self._handle, self.choice.max_records, self.choice.max_bytes, MAX_WAIT)
@@ -313,24 +338,26 @@ class Consuming:
         if self.choice.group is not None:
             raise InvalidRequest("a group's position is shared: reset the group instead")
         name, at = start(to)
+        tp = TopicPartition(topic, partition)
         deadline = self._runtime.now() + self._link.timeout
         while True:
-            generation = await self._registered(deadline)
-            request = messages.Seek(self._handle, topic, partition, name, at)
-            left = max(0.0, deadline - self._runtime.now())
+            await self._registered(deadline)
             try:
-                sought = await self._link.ask(request, messages.Sought, generation=generation, timeout=left)
+                await self._go(tp, name, at, deadline)
+                break
             except ConnectionLost:
                 if self._link.closed or self._runtime.now() >= deadline:
                     raise
-                continue
-            break
-        tp = TopicPartition(topic, partition)
-        self._fetched[tp] = sought.offset
         self._pending = deque(b for b in self._pending if (b.topic, b.partition) != tp)
         if self._current is not None and (self._current.topic, self._current.partition) == tp:
             self.events, self._current = iter(()), None
-        return sought.offset
+        return self._fetched[tp]
+
+    async def _go(self, tp: TopicPartition, name: str, at: int | None, deadline: float) -> None:
+        request = messages.Seek(self._handle, tp.topic, tp.partition, name, at)
+        left = max(0.0, deadline - self._runtime.now())
+        sought = await self._link.ask(request, messages.Sought, generation=self._generation, timeout=left)
+        self._fetched[tp] = sought.offset
 
     async def settle(self, kind: type[Any], acknowledged: Acknowledged, **fields: Any) -> None:
         """Ack, Nack or Extend. Raises LeaseLost when another member has some of the events by now.

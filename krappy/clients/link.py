@@ -15,7 +15,8 @@ from krappy.clients.backoff import Backoff
 from krappy.clients.conversation import Conversation, Reply
 from krappy.clients.runtime import Runtime, Signal, Stream
 from krappy.clients.values import Address
-from krappy.errors import ConnectionLost, KrappyError, RequestTimeout
+from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, RequestTimeout
+from krappy.wire.frames import DEFAULT_LIMIT
 from krappy.wire.messages import Answer, Ping, Pong, Request
 
 A = TypeVar("A", bound=Answer)
@@ -202,13 +203,18 @@ class Link:
     def post(self, request: Request, answer: type[Answer], reply: Reply, generation: int | None = None) -> int:
         """Sends now; `reply` will be called with the answer or an error. The request's id, for `forget`.
 
-        Raises ConnectionLost, having sent nothing, when there is no connection, or not that of `generation`.
+        Raises ConnectionLost, having sent nothing, when there is no connection, or not that of `generation`, and
+        FrameTooLarge for what the broker would close the connection for.
         """
         with self.runtime.lock:
             conversation, stream = self._conversation, self._stream
             if conversation is None or stream is None or generation not in (None, self.generation):
                 raise ConnectionLost(self.trouble, address=str(self.address))
             id, data = conversation.ask(request, answer, reply)
+            limit = DEFAULT_LIMIT if self.pong is None else self.pong.max_frame
+            if len(data) - 4 > limit:
+                conversation.forget(id)
+                raise FrameTooLarge(f"a {type(request).__name__} of {len(data)} bytes; the broker takes {limit}")
         try:
             stream.send(data)
         except OSError:

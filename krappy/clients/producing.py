@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import compress, repeat
-from operator import itemgetter
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from krappy import codecs
 from krappy.clients import values as given
 from krappy.clients.accumulator import Accumulator, Limits
+from krappy.clients.columns import as_bytes, pick, spread
 from krappy.clients.lane import Batch
 from krappy.clients.link import Link
-from krappy.clients.receipts import Fence, Many, One, Rows, Stored
+from krappy.clients.receipts import Fence, Many, One, Rows
 from krappy.clients.runtime import Delivery
 from krappy.clients.values import Expected, HeadersIn, Text, Time
-from krappy.errors import ConfigError, ConnectionLost, InvalidRecord, InvalidRequest, KrappyError, UnknownPartition
+from krappy.errors import (
+    ConfigError,
+    ConnectionLost,
+    FrameTooLarge,
+    InvalidRecord,
+    InvalidRequest,
+    KrappyError,
+    RecordTooLarge,
+    UnknownPartition,
+)
 from krappy.partitioner import partition_for
-from krappy.types import Headers, Receipt, Record
+from krappy.types import Headers
 from krappy.wire import messages
 
 D = TypeVar("D", bound=Delivery[Any])
-_BYTES: frozenset[type] = frozenset([bytes, type(None)])
+REFRESH = 60.0  # seconds after which it registers anew, to learn of partitions that were added
 CODECS = {None: codecs.NONE, "gzip": codecs.GZIP, "snappy": codecs.SNAPPY, "lz4": codecs.LZ4, "zstd": codecs.ZSTD}
 
 
@@ -58,6 +66,7 @@ class Producing:
         self._idempotent = limits.idempotent
         self._generation = 0  # of the connection that it registered on last
         self._handle: int | None = None  # of the registration, while there is one
+        self._refresh = 0.0  # when to register anew
         self._wake = self._runtime.signal()
         self._room = self._runtime.signal()
         self._closing = False
@@ -91,9 +100,12 @@ class Producing:
             self._room.set()
         self._tell()
         if self._handle is not None:
-            request = messages.Unregister(self._handle)
-            with suppress(ConnectionLost):  # the broker closes a registration with its connection
-                self._link.post(request, messages.Unregistered, lambda _: None, self._generation)
+            self._unregister(self._handle)
+
+    def _unregister(self, handle: int) -> None:
+        with suppress(ConnectionLost):  # the broker closes a registration with its connection
+            request = messages.Unregister(handle)
+            self._link.post(request, messages.Unregistered, lambda _: None, self._generation)
 
     def now_ms(self) -> int:
         """The time that an event gets which has none of its own."""
@@ -175,13 +187,14 @@ class Producing:
     ) -> D:
         """Takes rows; the runs they are stored in go to the delivery. Raises as `add` does, having taken nothing."""
         count = len(values)
-        value_column = _column(values, "value")
-        key_column = None if keys is None else _column(keys, "key")
+        value_column = as_bytes(values, "value")
+        key_column = None if keys is None else as_bytes(keys, "key")
         times = self._times(timestamps, count)
         header_column = None if headers is None else [given.headers(each) for each in headers]
         for column in (key_column, times, header_column):
             if column is not None and len(column) != count:
                 raise InvalidRecord(f"columns of {len(column)} and {count} rows: they go together row by row")
+        chosen = None if partition is None else self._known(partition)
         many = Many(self.topic, count, delivery)
         if not count:
             return delivery
@@ -189,7 +202,7 @@ class Producing:
             if self._closing:
                 raise ConnectionLost("this producer is closed")
             now = self._runtime.now()
-            for index, rows in self._spread(key_column, count, partition):
+            for index, rows in spread(key_column, count, self._accumulator, chosen):
                 if len(rows) == count:
                     self._accumulator.add_columns(
                         index, key_column, value_column, header_column, times, Rows(many, rows), now
@@ -197,10 +210,10 @@ class Producing:
                 else:
                     self._accumulator.add_columns(
                         index,
-                        None if key_column is None else _pick(key_column, rows),
-                        _pick(value_column, rows),
-                        None if header_column is None else _pick(header_column, rows),
-                        _pick(times, rows),
+                        None if key_column is None else pick(key_column, rows),
+                        pick(value_column, rows),
+                        None if header_column is None else pick(header_column, rows),
+                        pick(times, rows),
                         Rows(many, rows),
                         now,
                     )
@@ -213,26 +226,6 @@ class Producing:
         if isinstance(timestamps, Sequence):
             return [each if type(each) is int else given.milliseconds(each) for each in timestamps]
         return [given.milliseconds(timestamps)] * count
-
-    def _spread(
-        self, keys: Sequence[bytes | None] | None, count: int, partition: int | None
-    ) -> Iterable[tuple[int, Sequence[int]]]:
-        """Which rows go to which partition. Rows without a key stay together, a run for each partition in turn."""
-        partitions = self._accumulator.partitions
-        if partition is not None:
-            return [(self._known(partition), range(count))]
-        if partitions == 1:
-            return [(0, range(count))]
-        if keys is None:
-            step = max(-(-count // partitions), 500)
-            runs = [range(first, min(count, first + step)) for first in range(0, count, step)]
-            return [(self._accumulator.next_partition(), rows) for rows in runs]
-        try:
-            chosen = list(map(partition_for, cast(Sequence[bytes], keys), repeat(partitions)))
-        except TypeError:  # a None among them
-            nowhere = self._accumulator.next_partition()
-            chosen = [nowhere if key is None else partition_for(key, partitions) for key in keys]
-        return [(index, list(compress(range(count), map(index.__eq__, chosen)))) for index in sorted(set(chosen))]
 
     # --- the sender ---------------------------------------------------------------------------------------------
 
@@ -257,7 +250,7 @@ class Producing:
     async def _registered(self, now: float) -> bool:
         """Registers if that has to be. Whether batches may be sent."""
         with self._lock:
-            there = self._handle is not None and self._link.lives(self._generation)
+            there = self._handle is not None and self._link.lives(self._generation) and now < self._refresh
             if there and not self._accumulator.renew:
                 return True
             expiry = self._accumulator.next_expiry()
@@ -294,7 +287,11 @@ class Producing:
                 return False
             raise
         with self._lock:
-            self._handle, self._generation = answer.handle, generation
+            old, self._handle = self._handle, answer.handle
+            self._refresh = self._runtime.now() + REFRESH
+            if old is not None and generation == self._generation:
+                self._unregister(old)
+            self._generation = generation
             self._accumulator.registered(
                 answer.partitions, answer.producer_id, answer.producer_epoch, answer.max_message_bytes
             )
@@ -319,6 +316,11 @@ class Producing:
                 except ConnectionLost as error:
                     self._lost(generation, error)
                     return
+                except FrameTooLarge as error:
+                    with self._lock:
+                        refusal = RecordTooLarge(error.text)
+                        self._accumulator.refused(batch, refusal, self._runtime.now())
+                    self._tell()
             await self._runtime.checkpoint()
 
     def _answered(self, batch: Batch, generation: int, result: Any) -> None:
@@ -353,56 +355,3 @@ class Producing:
                 self._room.set()
         for each in settled:
             each.tell()
-
-
-def _column(column: Sequence[Text | None], what: str) -> Sequence[bytes | None]:
-    if _BYTES.issuperset(map(type, column)):
-        return cast(Sequence[bytes | None], column)
-    return [given.encoded(each, what) for each in column]
-
-
-def _pick(column: Sequence[Any], rows: Sequence[int]) -> Sequence[Any]:
-    if isinstance(rows, range):
-        return column[rows.start : rows.stop]
-    return itemgetter(*rows)(column) if len(rows) > 1 else [column[rows[0]]]
-
-
-class Columned:
-    """Records and (key, value) pairs as columns."""
-
-    def __init__(self, records: Iterable[Record | tuple[Text | None, Text | None]]) -> None:
-        self.keys: list[Text | None] = []
-        self.values: list[Text | None] = []
-        self.headers: list[HeadersIn | None] | None = None
-        self.timestamps: list[Time] | None = None
-        headers: list[HeadersIn | None] = []
-        timestamps: list[int | None] = []
-        for record in records:
-            if isinstance(record, Record):
-                self.keys.append(record.key)
-                self.values.append(record.value)
-                headers.append(record.headers or None)
-                timestamps.append(record.timestamp)
-            else:
-                key, value = record
-                self.keys.append(key)
-                self.values.append(value)
-                headers.append(None)
-                timestamps.append(None)
-        if any(headers):
-            self.headers = headers
-        self._timestamps = timestamps
-
-    def times(self, now: int) -> list[int]:
-        """Each record's timestamp; `now` where it has none."""
-        return [now if time is None else time for time in self._timestamps]
-
-
-def receipts(runs: Iterable[Stored], times: Sequence[int]) -> list[Receipt]:
-    """One for each row, in the order of the rows."""
-    found: dict[int, Receipt] = {}
-    for run in runs:
-        for offset, row in enumerate(run.rows, run.offset):
-            time = times[row] if run.append_time is None else run.append_time
-            found[row] = Receipt(run.topic, run.partition, offset, time)
-    return [found[row] for row in range(len(times))]

@@ -17,6 +17,7 @@ from krappy.wire import messages
 _entry: Any = partial(tuple.__new__, Entry)  # without Entry's own checking of how many fields there are
 PAGE_ENTRIES = 2_000
 PAGE_BYTES = 1 << 20
+MOST_KEYS = 10_000  # of one request
 
 
 async def get(link: Link, topic: str, key: Text, partition: int | None, min_offset: int | None) -> Entry | None:
@@ -32,15 +33,20 @@ async def get(link: Link, topic: str, key: Text, partition: int | None, min_offs
 async def get_many(link: Link, topic: str, keys: Iterable[Text], partition: int | None) -> list[Entry | None]:
     """In the order of the keys, as `get` says of each."""
     wanted = [key if type(key) is bytes else key_bytes(key) for key in keys]
-    if not wanted:
-        return []
-    got = await link.ask(messages.MultiGet(topic, wanted, partition), messages.MultiGot)
+    found: list[Entry | None] = []
+    for first in range(0, len(wanted), MOST_KEYS):
+        found += await _get_some(link, topic, wanted[first : first + MOST_KEYS], partition)
+    return found
+
+
+async def _get_some(link: Link, topic: str, keys: list[bytes], partition: int | None) -> list[Entry | None]:
+    got = await link.ask(messages.MultiGet(topic, keys, partition), messages.MultiGot)
     partitions = got.partitions or repeat(partition or 0)
-    if len(got.entries) != len(wanted) or (got.partitions and len(got.partitions) != len(wanted)):
-        raise ProtocolError(f"{len(got.entries)} entries in the answer to a lookup of {len(wanted)} keys")
+    if len(got.entries) != len(keys) or (got.partitions and len(got.partitions) != len(keys)):
+        raise ProtocolError(f"{len(got.entries)} entries in the answer to a lookup of {len(keys)} keys")
     return [
         None if found is None else _one(key, at, found)
-        for key, at, found in zip(wanted, partitions, got.entries, strict=False)
+        for key, at, found in zip(keys, partitions, got.entries, strict=False)
     ]
 
 

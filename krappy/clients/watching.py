@@ -150,7 +150,9 @@ class Watching:
     async def _ask(self) -> None:
         self._progress.restart()
         live = self._progress.live
-        self._request.offsets = None if live is None else list(live.items())
+        if live is not None:
+            self._request.offsets = list(live.items())
+            self._request.partitions = list(live)  # those that it began with, though there may be more by now
         self._request.tombstones = self._progress.tombstones
         deadline = self._link.runtime.now() + self._link.timeout
         while True:

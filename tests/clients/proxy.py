@@ -23,6 +23,7 @@ class Proxy:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._deaf = False
         self._refusing = False
+        self._frozen: set[socket.socket] = set()
         self.accepted = 0
         self.dropped = 0  # bytes of answers that were swallowed
         threading.Thread(target=self._accept, daemon=True).start()
@@ -41,6 +42,11 @@ class Proxy:
     def deafen(self) -> None:
         """From now on requests go through, and their answers do not, until the next cut."""
         self._deaf = True
+
+    def freeze(self) -> None:
+        """The connections there are go silent for good, and are not closed: a peer that was unplugged."""
+        with self._lock:
+            self._frozen.update(sock for pair in self._pairs for sock in pair)
 
     def refuse(self, refusing: bool = True) -> None:
         """New connections are closed at once; old ones are cut."""
@@ -90,6 +96,8 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(BUFFER):
+                if source in self._frozen:
+                    continue
                 if answers and self._deaf:
                     self.dropped += len(data)
                 else:

@@ -9,11 +9,8 @@ import anyio
 import pytest
 
 import krappy
-from krappy.errors import (
-    ConnectionLost,
-    LeaseLost,
-    RequestTimeout,
-)
+from krappy.errors import ConnectionLost, FrameTooLarge, LeaseLost, RecordTooLarge, RequestTimeout, UnknownTopic
+from krappy.partitioner import partition_for
 from krappy.testing.running import run_broker
 from krappy.types import Record
 from tests.clients.helpers import fill, truth
@@ -261,3 +258,83 @@ async def test_the_broker_may_be_restarted_under_a_client(tmp_path: Path) -> Non
                 seen += [event.value for event in await consumer.poll(10)]
             assert seen == [b"%d" % number for number in range(400)]
     await anyio.to_thread.run_sync(running.__exit__, None, None, None)
+
+
+async def test_a_peer_that_falls_silent_is_left(lossy: Proxy, topic: str) -> None:
+    """No reset, no end: only silence, longer than the keepalive."""
+    async with (
+        krappy.connect(lossy.address, keepalive=0.1) as client,
+        client.producer(topic) as producer,
+        client.consumer(topic) as consumer,
+    ):
+        await producer.send(b"1")
+        assert (await anext(consumer)).value == b"1"
+        lossy.freeze()
+        await producer.send(b"2")
+        assert (await anext(consumer)).value == b"2"
+    assert lossy.accepted == 2
+
+
+async def test_a_topic_deleted_under_its_users(address: str, topic: str) -> None:
+    """A producer makes it anew, a reader says so."""
+    async with krappy.connect(address) as client, client.producer(topic) as producer:
+        await producer.send(b"old")
+        async with client.consumer(topic) as consumer:
+            await anext(consumer)
+            await client.delete_topic(topic)
+            with pytest.raises(UnknownTopic):
+                await anext(consumer)
+        with pytest.raises(UnknownTopic):
+            await producer.send(b"lost")
+        assert (await producer.send(b"new")).offset == 0
+
+
+async def test_leases_that_ran_out_in_the_buffer_are_not_handed_out(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await fill(client, topic, 20)
+        async with client.consumer(topic, group=topic, lease_ms=150, max_deliveries=100) as consumer:
+            seen: list[int] = []
+            while len(seen) < 20:
+                event = await anext(consumer)
+                if len(seen) == 3:
+                    await anyio.sleep(0.4)  # the others' leases are gone by now, and so is this one's
+                    with anyio.move_on_after(5):
+                        await consumer.ack(event)  # late, but nobody else has it
+                    seen.append(event.offset)
+                    continue
+                await consumer.ack(event)
+                seen.append(event.offset)
+        assert sorted(seen) == list(range(20))
+
+
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Partitions are looked for all the time."""
+    monkeypatch.setattr("krappy.clients.producing.REFRESH", 0.0)
+    monkeypatch.setattr("krappy.clients.consuming.REFRESH", 0.0)
+    monkeypatch.setattr("krappy.clients.consuming.MAX_WAIT", 50)
+
+
+async def test_partitions_that_are_added_are_found(address: str, topic: str, eager: None) -> None:
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic)
+        async with client.producer(topic) as producer, client.consumer(topic, start="latest") as consumer:
+            keys = [b"%d" % number for number in range(50)]
+            await producer.send_many([(key, b"1") for key in keys])
+            assert {(await anext(consumer)).partition for _ in keys} == {0}
+            await client.alter_topic(topic, partitions=4)
+            await producer.send(b"x", key=b"x")
+            receipts = await producer.send_many([(key, b"2") for key in keys])
+            assert [receipt.partition for receipt in receipts] == [partition_for(key, 4) for key in keys]
+            seen = [await anext(consumer) for _ in range(51)]
+            assert sorted(event.key or b"" for event in seen) == sorted([*keys, b"x"])
+
+
+async def test_what_no_broker_takes_is_refused_here(address: str, topic: str) -> None:
+    """A frame over the broker's limit would cost the connection, again and again."""
+    async with krappy.connect(address) as client, client.producer(topic) as producer:
+        with pytest.raises(RecordTooLarge, match="the broker takes 67108864"):
+            await producer.send(bytes(65 << 20))
+        assert (await producer.send(b"fine")).offset == 0
+        with pytest.raises(FrameTooLarge):
+            await client.table(topic).get(bytes(65 << 20))

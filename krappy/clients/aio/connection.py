@@ -18,9 +18,10 @@ NOT_OPEN = "this client is not open: use `async with`"
 class Connection:
     """What a client has: one link for all it asks, and more for those that need one of their own."""
 
-    def __init__(self, to: str | None, timeout: float) -> None:
+    def __init__(self, to: str | None, timeout: float, keepalive: float = 30.0) -> None:
         self.address: Address = address(to)
         self.timeout = timeout
+        self.keepalive = keepalive
         self._tasks: anyio.abc.TaskGroup | None = None
         self._link: Link | None = None
         self._links: list[Link] = []
@@ -53,7 +54,7 @@ class Connection:
         """One more connection to the same broker; it ends with this one at the latest."""
         if self._tasks is None:
             raise KrappyError(NOT_OPEN)
-        link = Link(AnyioRuntime(self._tasks), self.address, random.random, self.timeout)
+        link = Link(AnyioRuntime(self._tasks), self.address, random.random, self.timeout, self.keepalive)
         self._links = [each for each in self._links if not each.closed]
         self._links.append(link)
         return link

@@ -10,7 +10,8 @@ from typing import Literal
 from krappy.clients.accumulator import Limits
 from krappy.clients.aio.connection import Connection
 from krappy.clients.aio.io import Delivery
-from krappy.clients.producing import Columned, Producing, receipts
+from krappy.clients.columns import Columned, receipts
+from krappy.clients.producing import Producing
 from krappy.clients.producing import limits as make_limits
 from krappy.clients.receipts import Failures, Stored
 from krappy.clients.values import Expected, HeadersIn, Text, Time

@@ -17,9 +17,10 @@ PARTING = 5.0  # seconds that closing waits for threads
 class Connection:
     """What a client has: one link for all it asks, and more for those that need one of their own."""
 
-    def __init__(self, to: str | None, timeout: float) -> None:
+    def __init__(self, to: str | None, timeout: float, keepalive: float = 30.0) -> None:
         self.address: Address = address(to)
         self.timeout = timeout
+        self.keepalive = keepalive
         self._runtime = ThreadRuntime()
         self._link: Link | None = None
         self._links: list[Link] = []
@@ -43,7 +44,7 @@ class Connection:
 
     def new_link(self) -> Link:
         """One more connection to the same broker; it ends with this one at the latest."""
-        link = Link(self._runtime, self.address, random.random, self.timeout)
+        link = Link(self._runtime, self.address, random.random, self.timeout, self.keepalive)
         with self._runtime.lock:
             self._links = [each for each in self._links if not each.closed]
             self._links.append(link)

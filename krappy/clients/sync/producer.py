@@ -8,7 +8,8 @@ from types import TracebackType
 from typing import Literal
 
 from krappy.clients.accumulator import Limits
-from krappy.clients.producing import Columned, Producing, receipts
+from krappy.clients.columns import Columned, receipts
+from krappy.clients.producing import Producing
 from krappy.clients.producing import limits as make_limits
 from krappy.clients.receipts import Failures, Stored
 from krappy.clients.runtime import run
