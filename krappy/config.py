@@ -60,7 +60,9 @@ class ServerConfig:
         choices=("fsync", "os"),
     )
     memory_bytes: int = _number(256 << 20, "bytes of requests in flight and replies waiting", low=1 << 20)
-    max_frame_bytes: int = _number(64 << 20, "bytes of the largest request; half of memory_bytes at the most", low=1024, high=2**31 - 1)
+    max_frame_bytes: int = _number(
+        64 << 20, "bytes of the largest request; at most half of memory_bytes", low=1024, high=2**31 - 1
+    )
     idle_timeout_ms: int = _number(600_000, "ms after which a silent connection is closed; 0: never")
     max_connections: int = _number(10_000, "connections at a time", low=1)
     auto_create_topics: bool = _setting(True, "whether using a topic that does not exist creates it")
