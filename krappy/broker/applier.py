@@ -16,7 +16,7 @@ import trio
 from krappy import batch as batches
 from krappy.batch import Columns
 from krappy.entry import pack_columns
-from krappy.errors import KrappyError
+from krappy.errors import CorruptBatch, KrappyError, StorageError
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SLICE = 500  # records of one WriteBatch
 KEPT = 8 << 20  # bytes of decoded batches held for the applier; beyond, it reads the log
 READ = 1 << 20
+RETRY_S = 1.0  # pause after the disk refused an apply
 
 
 class Applier:
@@ -38,6 +39,7 @@ class Applier:
         self._running = False
         self.failed: KrappyError | None = None
         self._stopped = False
+        self._closing = False
         self.moved = Signal()
         self.idle = trio.Event()
         self.idle.set()
@@ -83,22 +85,38 @@ class Applier:
         partition = self._partition
         try:
             while self.behind and not self._stopped:
-                if self._fresh and self._fresh[0][0] <= self.applied:
-                    await self._apply_fresh()
-                else:
-                    await self._apply_from_log()
-                if not self.behind:
-                    self._lag = 0
-                self.moved.fire()
-        except KrappyError as error:
-            # The log is the truth: what can't be read can't be folded. Lookups of this partition fail with the
-            # same error, which names the file and the position; everything else goes on.
-            self.failed = error
-            partition.report("view_failed", error)
-            self.moved.fire()
+                try:
+                    await self._step()
+                except CorruptBatch as error:
+                    # The log is the truth: what can't be read can't be folded. Lookups of this partition fail with
+                    # the same error, which names the file and the position; everything else goes on.
+                    self.failed = error
+                    partition.report("view_failed", error)
+                    break
+                except StorageError as error:
+                    # A full disk, say: RocksDB goes on by itself once there is room, and so does this.
+                    partition.report("view_waits", error)
+                    if self._closing:
+                        break
+                    await trio.sleep(RETRY_S)
         finally:
             self._running = False
             self.idle.set()
+            self.moved.fire()
+
+    async def _step(self) -> None:
+        if self._fresh and self._fresh[0][0] <= self.applied:
+            await self._apply_fresh()
+        else:
+            await self._apply_from_log()
+        if not self.behind:
+            self._lag = 0
+        self.moved.fire()
+
+    async def finish(self) -> None:
+        """Catches up if the disk lets it, and ends."""
+        self._closing = True
+        await self.idle.wait()
 
     async def _apply_fresh(self) -> None:
         """One slice out of the batches in memory: several small ones together, or a part of a large one."""
