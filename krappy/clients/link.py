@@ -21,6 +21,7 @@ from krappy.wire.messages import Answer, Ping, Pong, Request
 
 A = TypeVar("A", bound=Answer)
 GREETING_SECONDS = 10.0  # for a connection to be made, and for a first answer on it
+LARGE = 16 << 10  # bytes of a request that is sent alone
 BACKLOG = 1 << 20  # bytes waiting for the socket from which on large senders hold back
 
 
@@ -216,7 +217,7 @@ class Link:
                 conversation.forget(id)
                 raise FrameTooLarge(f"a {type(request).__name__} of {len(data)} bytes; the broker takes {limit}")
         try:
-            stream.send(data)
+            stream.send(data, conversation.waiting <= 1 or len(data) >= LARGE)
         except OSError:
             stream.end()  # its reader then ends the conversation, and with it this request
         return id

@@ -31,9 +31,9 @@ class Stream(Protocol):
         """The next bytes, b"" at their end, None when none came for `seconds`."""
         ...
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, hurry: bool = True) -> None:
         """Takes bytes to be sent, in order. It never suspends: it queues what the socket does not take at once, or
-        (threads) blocks."""
+        (threads) blocks. Without `hurry` they may wait for company for a turn of the event loop."""
         ...
 
     @property

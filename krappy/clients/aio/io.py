@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Generator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -25,30 +26,74 @@ from krappy.clients.runtime import Work
 
 T = TypeVar("T")
 LEAST, MOST = 64 << 10, 1 << 20  # bytes asked for in one receive: as many as come
+COARSE = 1.0  # seconds from which on a time limit is kept by an alarm
+JOIN = 128 << 10  # small requests are joined up to this size for one send
 
 
 class AnyioSignal:
-    __slots__ = ("_event",)
+    __slots__ = ("_runtime", "_set", "_waiters")
 
-    def __init__(self) -> None:
-        self._event = anyio.Event()
+    def __init__(self, runtime: AnyioRuntime) -> None:
+        self._runtime = runtime
+        self._set = False
+        self._waiters: list[anyio.Event] = []
 
     def set(self) -> None:
-        self._event.set()
+        self._set = True
+        for waiter in self._waiters:
+            waiter.set()
 
     def is_set(self) -> bool:
-        return self._event.is_set()
+        return self._set
 
     async def wait(self, seconds: float | None = None) -> bool:
-        event = self._event
-        if event.is_set():
+        if self._set:
             return True
-        if seconds is None:
-            await event.wait()
-        else:
-            with anyio.move_on_after(seconds):
-                await event.wait()
-        return event.is_set()
+        waiter = anyio.Event()
+        self._waiters.append(waiter)
+        try:
+            if seconds is None:
+                await waiter.wait()
+            elif seconds < COARSE:
+                with anyio.move_on_after(seconds):
+                    await waiter.wait()
+            else:
+                with self._runtime.alarm(waiter, seconds):
+                    await waiter.wait()
+        finally:
+            self._waiters.remove(waiter)
+        return self._set
+
+
+class Alarms:
+    """Sets events when their time has come. For the long time limits of requests, which are hardly ever reached: a
+    cancel scope for each would cost as much as the rest of a small request."""
+
+    def __init__(self) -> None:
+        self._deadlines: dict[anyio.Event, float] = {}
+        self._next = math.inf
+        self._earlier = anyio.Event()
+
+    @contextlib.contextmanager
+    def alarm(self, event: anyio.Event, seconds: float) -> Iterator[None]:
+        self._deadlines[event] = deadline = time.monotonic() + seconds
+        if deadline < self._next:
+            self._earlier.set()
+        try:
+            yield
+        finally:
+            self._deadlines.pop(event, None)
+
+    async def run(self) -> None:
+        while True:
+            self._next = min(self._deadlines.values(), default=math.inf)
+            self._earlier = anyio.Event()
+            with anyio.move_on_after(max(0.0, self._next - time.monotonic())):
+                await self._earlier.wait()
+            now = time.monotonic()
+            for event in [event for event, deadline in self._deadlines.items() if deadline <= now]:
+                del self._deadlines[event]
+                event.set()
 
 
 class Delivery(Generic[T]):
@@ -112,10 +157,10 @@ class AnyioStream:
     def __init__(self, sock: socket.socket, runtime: AnyioRuntime) -> None:
         self._sock = sock
         self._runtime = runtime
-        self._queue: deque[memoryview] = deque()
+        self._queue: deque[bytes | memoryview] = deque()
         self._size = LEAST
-        self._flushing = False
         self._ended = False
+        self._wake = runtime.signal()
         self._drained = runtime.signal()
         self.backlog = 0
 
@@ -139,42 +184,52 @@ class AnyioStream:
             return data
         return b""
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, hurry: bool = True) -> None:
         if self._ended:
             raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
         sent = 0
-        if not self._queue:
+        if hurry and not self._queue:
             with contextlib.suppress(BlockingIOError, InterruptedError):
                 sent = self._sock.send(data)
             if sent == len(data):
                 return
-        self._queue.append(memoryview(data)[sent:])
+        self._queue.append(memoryview(data)[sent:] if sent else data)
         self.backlog += len(data) - sent
-        if not self._flushing:
-            self._flushing = True
-            self._runtime.spawn(self._flush, "krappy send")
+        self._wake.set()
 
-    async def _flush(self) -> None:
+    async def flush(self) -> None:
+        """Sends what is queued, for as long as the stream is open. What was queued by tasks that ran in the same turn
+        of the event loop goes out together: a system call costs as much as all the rest of a small request."""
         try:
-            while self._queue and not self._ended:
-                await _while_open(anyio.wait_writable(self._sock))
-                while self._queue and not self._ended:
-                    try:
-                        sent = self._sock.send(self._queue[0])
-                    except (BlockingIOError, InterruptedError):
-                        break
-                    self.backlog -= sent
-                    if sent == len(self._queue[0]):
-                        self._queue.popleft()
-                    else:
-                        self._queue[0] = self._queue[0][sent:]
-                if self.backlog < LEAST:
-                    self._let_go()
+            while not self._ended:
+                if not self._queue:
+                    self._wake = self._runtime.signal()
+                    self._drained.set()
+                    await self._wake.wait()
+                    continue
+                data = self._joined()
+                try:
+                    sent = self._sock.send(data)
+                except (BlockingIOError, InterruptedError):
+                    sent = 0
+                self.backlog -= sent
+                if sent < len(data):
+                    self._queue.appendleft(memoryview(data)[sent:])
+                    await _while_open(anyio.wait_writable(self._sock))
         except OSError:
             self.end()
         finally:
-            self._flushing = False
-            self._let_go()
+            self._drained.set()
+
+    def _joined(self) -> bytes | memoryview:
+        data = self._queue.popleft()
+        if len(data) >= JOIN or not self._queue:
+            return data
+        parts, size = [data], len(data)
+        while self._queue and size + len(self._queue[0]) <= JOIN:
+            parts.append(self._queue.popleft())
+            size += len(parts[-1])
+        return b"".join(parts)
 
     async def drained(self) -> None:
         while self.backlog >= LEAST and not self._ended:
@@ -182,20 +237,18 @@ class AnyioStream:
                 self._drained = self._runtime.signal()
             await self._drained.wait()
 
-    def _let_go(self) -> None:
-        self._drained.set()
-
     def end(self) -> None:
         if not self._ended:
             self._ended = True
             with contextlib.suppress(OSError):
                 self._sock.shutdown(socket.SHUT_RDWR)
+            self._wake.set()
 
     def close(self) -> None:
         self.end()
         self._queue.clear()
         self.backlog = 0
-        self._let_go()
+        self._drained.set()
         with contextlib.suppress(RuntimeError):  # the loop is gone already
             anyio.notify_closing(self._sock)
         self._sock.close()
@@ -206,6 +259,7 @@ class AnyioRuntime:
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
         self._tasks = tasks
+        self._alarms: Alarms | None = None
         self.lock = nullcontext()  # one task runs at a time, and nothing here awaits while it changes something
 
     def now(self) -> float:
@@ -215,7 +269,14 @@ class AnyioRuntime:
         return time.time_ns() // 1_000_000
 
     def signal(self) -> AnyioSignal:
-        return AnyioSignal()
+        return AnyioSignal(self)
+
+    def alarm(self, event: anyio.Event, seconds: float) -> AbstractContextManager[None]:
+        """Sets the event after `seconds`, unless the `with` ends before."""
+        if self._alarms is None:
+            self._alarms = Alarms()
+            self.spawn(self._alarms.run, "krappy alarms")
+        return self._alarms.alarm(event, seconds)
 
     async def sleep(self, seconds: float) -> None:
         await anyio.sleep(seconds)
@@ -228,7 +289,9 @@ class AnyioRuntime:
 
     async def dial(self, host: str, port: int, seconds: float) -> AnyioStream:
         with anyio.move_on_after(seconds):
-            return AnyioStream(await _connect(host, port), self)
+            stream = AnyioStream(await _connect(host, port), self)
+            self.spawn(stream.flush, "krappy send")
+            return stream
         raise TimeoutError(errno.ETIMEDOUT, f"no answer in {seconds:g} s")
 
 

@@ -95,7 +95,7 @@ class ThreadStream:
             self._size = LEAST
         return data
 
-    def send(self, data: bytes) -> None:
+    def send(self, data: bytes, hurry: bool = True) -> None:
         with self._sending:
             if self._ended:
                 raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
