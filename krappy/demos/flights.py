@@ -178,13 +178,14 @@ def _share(client: Client, address: str, show: Show, count: int) -> None:
                 progress.update(task, completed=min(done, count), rate=f"{done / (time.perf_counter() - start):,.0f}/s")
                 return done
 
-            workers.wait(lambda: done_by_all() >= count // 2 and workers.counts()[1] > 0, 120, "the first half")
-            workers.kill(1)
+            workers.wait(lambda: done_by_all() >= count // 2, 120, "the first half")
+            victim = workers.busiest()
+            workers.kill(victim)
             killed_at = sum(workers.counts())
             before = client.group(GROUP)
             workers.wait(lambda: done_by_all() >= count and client.group(GROUP).lag == 0, 120, "the second half")
         notes = workers.notes()
-    show.line(f"worker 1 was killed after {killed_at:,} events were done; the group lagged by {before.lag:,} then")
+    show.line(f"worker {victim} was killed after {killed_at:,} events were done; the group lagged by {before.lag:,}")
     show.table(
         ["worker", "events done", "taken over"],
         [[i, len(some), sum(note.deliveries > 1 for note in some)] for i, some in enumerate(notes)],
@@ -198,7 +199,7 @@ def _share(client: Client, address: str, show: Show, count: int) -> None:
     expected = {(partition, offset) for partition, end in ends.items() for offset in range(end)}
     done = {(note.partition, note.offset) for some in notes for note in some}
     show.check("nothing was lost: every event was done", done == expected, f"{len(expected - done):,} were not")
-    of_the_killed = {(note.partition, note.offset) for note in notes[1]}
+    of_the_killed = {(note.partition, note.offset) for note in notes[victim]}
     twice = done_twice(notes)
     only_its = set(twice) <= of_the_killed
     show.check(f"none was done twice but {len(twice):,} that the killed worker had not acknowledged", only_its)

@@ -10,26 +10,28 @@ from typing import TYPE_CHECKING
 
 from krappy.demos.show import Show
 from krappy.demos.workers import done_twice, team
+from krappy.errors import UnknownGroup
 
 if TYPE_CHECKING:
     from krappy.blocking import Client
 
 TOPIC, GROUP = "tasks", "workers"
 TASKS = 300
-SECONDS = 0.005  # that each task takes
+SECONDS = 0.01  # that each task takes
 
 
 def run(client: Client, address: str, show: Show) -> None:
     """Raises Failure when a task was lost."""
     show.heading(f"{TASKS} tasks, three workers, one of which will crash")
     client.create_topic(TOPIC, partitions=1)
-    with client.producer(TOPIC) as producer:
-        for number in range(TASKS):
-            producer.send(f"task {number}")
     with team() as workers:
         for _ in range(3):
             workers.start(address, TOPIC, GROUP, SECONDS)
-        workers.wait(lambda: min(workers.counts()) >= 5, 60, "starting the workers")
+        workers.wait(lambda: _members(client) == 3, 60, "starting the workers")
+        with client.producer(TOPIC) as producer:
+            for number in range(TASKS):
+                producer.send(f"task {number}")
+        workers.wait(lambda: workers.counts()[1] >= 5, 60, "the first tasks")
         workers.kill(1)
         show.line(f"worker 1 was killed with SIGKILL; done by then: {workers.counts()}")
         workers.wait(lambda: client.group(GROUP).lag == 0, 60, "the other workers' taking over")
@@ -51,3 +53,11 @@ def run(client: Client, address: str, show: Show) -> None:
     show.fact("tasks", TASKS)
     show.fact("taken_over", len(again))
     show.fact("done_twice", len(twice))
+
+
+def _members(client: Client) -> int:
+    """How many workers have joined the group; it exists from the first one on."""
+    try:
+        return len(client.group(GROUP).members)
+    except UnknownGroup:
+        return 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 import time
@@ -32,6 +31,11 @@ class Workers:
     def counts(self) -> list[int]:
         """How many events each has done."""
         return [worker.count_notes(self._file(index)) for index in range(len(self.processes))]
+
+    def busiest(self) -> int:
+        """The worker that has done most, and so is surely at work."""
+        counts = self.counts()
+        return counts.index(max(counts))
 
     def notes(self) -> list[list[Note]]:
         return [worker.read_notes(self._file(index)) for index in range(len(self.processes))]
@@ -76,8 +80,3 @@ def done_twice(notes: list[list[Note]]) -> Counter[tuple[int, int]]:
     """Events that were done more than once, and how often."""
     times = Counter((note.partition, note.offset) for some in notes for note in some)
     return Counter({event: count for event, count in times.items() if count > 1})
-
-
-def is_ours(notes: list[Note], process: subprocess.Popen[bytes]) -> bool:
-    """Whether a worker's notes were all written by that process."""
-    return {note.process for note in notes} <= {process.pid} and process.pid != os.getpid()
