@@ -11,8 +11,8 @@ from krappy.ports import PartitionPort, SessionPort, StreamPort, TopicPort
 from krappy.wire import messages
 
 NIL = b"\xc0"
-SLICE = 32  # keys looked up at a stretch: their entries, of any size, are in memory before they are counted
-QUICK = 20 * SLICE  # and before others have their turn
+SLICE = 8  # keys looked up at a stretch: their entries, of any size, are in memory before they are counted
+QUICK = 80 * SLICE  # and before others have their turn
 MAX_PAGE_BYTES = 8 << 20
 MAX_ANSWER = 16 << 20  # bytes of the entries that one MultiGet may bring
 

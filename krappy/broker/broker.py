@@ -26,7 +26,7 @@ from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
 from krappy.config import ServerConfig
 from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownPartition, UnknownTopic
-from krappy.store.catalog import Catalog, text_id
+from krappy.store.catalog import MAX_PARTITIONS, Catalog, text_id
 from krappy.store.catalog import Topic as StoredTopic
 from krappy.store.groups import GroupStore
 from krappy.store.lock import FolderLock
@@ -216,11 +216,14 @@ class Broker:
             self._house_kept.set()
 
     async def _open_partition(self, topic: Topic, index: int, number: int) -> Partition:
+        return Partition(self, topic.name, index, number, topic.config, await self._open_log(topic, index))
+
+    async def _open_log(self, topic: Topic, index: int) -> Log:
         folder = self._folder(topic.name, index)
         log = await trio.to_thread.run_sync(lambda: Log.open(folder, topic.config))
         if not log.recovery.clean:
             self.report("log_recovered", partition=f"{topic.name}-{index}", found=str(log.recovery))
-        return Partition(self, topic.name, index, number, topic.config, log)
+        return log
 
     def _folder(self, topic: str, index: int) -> Path:
         return self.config.data / "topics" / f"{topic}-{index}"
@@ -294,8 +297,7 @@ class Broker:
             except BaseException:
                 with trio.CancelScope(shield=True):  # a full disk, say: all of it or nothing
                     stored = await self._in_thread(lambda: self.catalog.delete(name))
-                    for partition in topic.partitions:
-                        await partition.destroy()
+                    await self._destroy(topic)
                     await self._finish_delete(stored)
                 raise
             self.topics[name] = topic
@@ -310,9 +312,7 @@ class Broker:
             topic = self.topic(name)
             TopicConfig.parse(merge(topic.given, config or {}))
             if partitions is not None and partitions != len(topic.partitions):
-                stored = await self._in_thread(lambda: self.catalog.add_partitions(name, partitions))
-                for number in stored.numbers[len(topic.partitions) :]:
-                    topic.partitions.append(await self._open_partition(topic, len(topic.partitions), number))
+                await self._add_partitions(topic, partitions)
             if config:
                 stored = await self._in_thread(lambda: self.catalog.alter(name, config))
                 topic.given, topic.config = dict(stored.config), TopicConfig.parse(stored.config)
@@ -321,21 +321,40 @@ class Broker:
         self.report("topic_altered", topic=name)
         self.topics_changed.fire()
 
+    async def _add_partitions(self, topic: Topic, total: int) -> None:
+        """The logs first, then the catalog: what can't be opened now could not be on the next start either."""
+        logs: list[Log] = []
+        try:
+            if total <= MAX_PARTITIONS:
+                for index in range(len(topic.partitions), total):
+                    logs.append(await self._open_log(topic, index))
+            stored = await self._in_thread(lambda: self.catalog.add_partitions(topic.name, total))
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                for log in logs:
+                    await self._attempt(str(log.folder), self._in_thread(log.destroy))
+            raise
+        for log in logs:
+            index = len(topic.partitions)
+            topic.partitions.append(Partition(self, topic.name, index, stored.numbers[index], topic.config, log))
+
     async def delete_topic(self, name: str) -> None:
         async with self._admin:
             self._taking()
             topic = self.topic(name)
-            stored = await self._in_thread(
-                lambda: self.catalog.delete(name)
-            )  # a crash from here on is finished later
+            stored = await self._in_thread(lambda: self.catalog.delete(name))  # a crash from here on is finished later
             del self.topics[name]
             topic.deleted = True
-            for partition in topic.partitions:
-                await partition.destroy()
+            await self._destroy(topic)
             await self.groups.forget_topic(name)
             await self._finish_delete(stored)
         self.report("topic_deleted", topic=name)
         self.topics_changed.fire()
+
+    async def _destroy(self, topic: Topic) -> None:
+        """Closes all its files at least; `_finish_delete` tries again to remove what is left of them."""
+        for partition in topic.partitions:
+            await self._attempt(str(partition), partition.destroy())
 
     async def _finish_delete(self, stored: StoredTopic) -> None:
         for number in stored.numbers:
@@ -354,9 +373,7 @@ class Broker:
 
     # --- for handlers
 
-    async def wait_for_events(
-        self, partitions: Sequence[Partition], positions: Sequence[int], seconds: float
-    ) -> bool:
+    async def wait_for_events(self, partitions: Sequence[Partition], positions: Sequence[int], seconds: float) -> bool:
         """Waits until one of the partitions has an event at or after its position. False after `seconds`."""
 
         def ready() -> bool:

@@ -245,7 +245,7 @@ class Partition:
         """
         self.appender.close(error)
         await self.appender.idle()
-        await self.applier.idle.wait()
+        await self.applier.finish()
         if error is not None:
             self.gone = error
             self.moved.fire()
@@ -257,5 +257,7 @@ class Partition:
     async def destroy(self) -> None:
         """Deletes it: files and view."""
         await self.close(UnknownTopic(f"the topic '{self.topic}' was deleted"))
-        self.views.drop(self.number)
-        await trio.to_thread.run_sync(self.log.destroy, limiter=self.disk_limiter)
+        try:
+            self.views.drop(self.number)
+        finally:
+            await trio.to_thread.run_sync(self.log.destroy, limiter=self.disk_limiter)

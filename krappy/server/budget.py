@@ -22,7 +22,7 @@ class Budget:
         self.used = 0
         self.parked = 0  # what waiting requests take, apart: they may wait for long, and must not keep others from it
         self.stalls = 0  # how often somebody had to wait
-        self.freed = Signal()  # it was spent or full, and is no more
+        self.freed = Signal()  # it was spent, and is no more
         self._room = Signal()  # something was given back, while somebody waits to reserve
         self._wanted: list[int] = []  # what they want
 
@@ -31,9 +31,9 @@ class Budget:
         return self.used >= self.total
 
     @property
-    def full(self) -> bool:
-        """No more requests are to be taken: it is spent, or half as much waits besides."""
-        return self.used >= self.total or self.parked >= self.total // 2
+    def crowded(self) -> bool:
+        """No more requests should begin to wait: they take half as much as all else may."""
+        return self.parked >= self.total // 2
 
     @property
     def short(self) -> bool:
@@ -58,10 +58,7 @@ class Budget:
 
     def park(self, count: int) -> None:
         """A request begins to wait (or ends, with a negative count)."""
-        was_full = self.full
         self.parked += count
-        if was_full and not self.full:
-            self.freed.fire()
 
     async def reserve(self, count: int) -> None:
         """Charges `count` bytes once there is room for them; the smallest reservation comes first.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy.errors import InvalidRequest, KrappyError, ProtocolError, RequestTimeout, ShuttingDown
+from krappy.errors import InvalidRequest, KrappyError, Overloaded, ProtocolError, RequestTimeout, ShuttingDown
 from krappy.server.budget import FAIR
 from krappy.server.session import Session
 from krappy.waiting import Later, Signal, wait_any
@@ -33,6 +33,7 @@ LARGE = 128 << 10  # a frame beyond this gets a buffer of its own, once the budg
 OUTBOX = 1 << 20  # answers waiting to be sent, beyond which nothing more is read or polled
 IN_FLIGHT = 48 << 20  # request bytes of one connection
 MAX_TASKS = 2000  # waiting requests of one connection
+FAIR_TASKS = 8  # and how many it may have although the server has too many
 TASK = 4 << 10  # bytes that a waiting request counts for beside its own when it has a task,
 LATER = 1 << 10  # and when it has none
 JOIN = 128 << 10  # small answers are joined up to this size for one send
@@ -210,8 +211,7 @@ class Connection:
         return self._finishing or (
             self.outbox_bytes <= OUTBOX
             and self.in_flight <= IN_FLIGHT
-            and self._tasks <= MAX_TASKS
-            and (not self._server.budget.full or self._is_small)
+            and (not self._server.budget.spent or self._is_small)
         )
 
     # --- requests
@@ -245,6 +245,10 @@ class Connection:
             self.in_flight += size
             self._server.budget.charge(size)
             answer.then(lambda value, error: self._finished(id, size, value, error))
+        elif self._tasks >= MAX_TASKS or (self._server.budget.crowded and self._tasks >= FAIR_TASKS):
+            answer.close()
+            # Not back-pressure: who is not read from is not seen to leave either, and this may take minutes.
+            self._send(error_frame(id, Overloaded("too many requests wait already; try again when some are answered")))
         else:
             size += TASK
             self.in_flight += size
