@@ -164,7 +164,14 @@ def _topic(values: Any) -> TopicInfo:
 def _group(values: Any) -> GroupInfo:
     known: dict[str, Any] = {"group": "", "kind": "", "order": "none", "topics": [], **_known(GroupInfo, values)}
     members = _rows(MemberInfo, known.get("members"))
-    return GroupInfo(**{**known, "members": members, "partitions": _rows(GroupPartition, known.get("partitions"))})
+    return GroupInfo(
+        **{
+            **known,
+            "topics": list(known["topics"]),
+            "members": members,
+            "partitions": _rows(GroupPartition, known.get("partitions")),
+        }
+    )
 
 
 def _rows(cls: Any, rows: Any) -> list[Any]:

@@ -50,7 +50,7 @@ class Conversation:
         """Calls the reply of each answer that these bytes complete. Raises ProtocolError, ConnectionLost."""
         self._reader.feed(data)
         for kind, body in self._reader.frames():
-            values = messages.unpack(body)
+            values = messages.unpack(body, lists=False)
             id = messages.take_id(values)
             if kind == ERROR:
                 known = self._waiting.pop(id, None)

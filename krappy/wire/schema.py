@@ -67,6 +67,9 @@ Start = Annotated[str, OneOf(frozenset(["earliest", "latest", "offset", "timesta
 Order = Annotated[str, OneOf(frozenset(["none", "key"]))]
 
 
+_ARRAY: Kinds = frozenset([list, tuple])  # an array is read as either, see `unpack`
+
+
 def check_for(hint: Any) -> tuple[Kinds, Check | None]:
     """The exact types that a value may have, and what else must hold for it (None: nothing else)."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
@@ -86,9 +89,9 @@ def check_for(hint: Any) -> tuple[Kinds, Check | None]:
             return every, None
         return every, lambda value: type(value) not in checks or checks[type(value)](value)
     if origin is list:
-        return frozenset([list]), None if arguments[0] is Any else _each(*check_for(arguments[0]))
+        return _ARRAY, None if arguments[0] is Any else _each(*check_for(arguments[0]))
     if origin is tuple:
-        return frozenset([list]), _shape([check_for(argument) for argument in arguments])
+        return _ARRAY, _shape([check_for(argument) for argument in arguments])
     if origin is dict:
         return frozenset([dict]), _named
     return frozenset([hint]), None
@@ -201,10 +204,14 @@ def pack(values: dict[str, Any]) -> bytes:
     return _pack(values)
 
 
-def unpack(body: bytes | memoryview) -> dict[str, Any]:
-    """The map of a frame. Raises ProtocolError for anything else, whatever the bytes."""
+def unpack(body: bytes | memoryview, lists: bool = True) -> dict[str, Any]:
+    """The map of a frame. Raises ProtocolError for anything else, whatever the bytes.
+
+    `lists` False: arrays become tuples, which Python's garbage collector soon leaves alone; it would look at
+    thousands of small lists again and again.
+    """
     try:
-        found = msgpack.unpackb(body, raw=False, strict_map_key=True)
+        found = msgpack.unpackb(body, raw=False, strict_map_key=True, use_list=lists)
     except RecursionError:
         raise ProtocolError("msgpack nested too deeply") from None
     except Exception as error:  # msgpack raises ValueError, its own kinds, UnicodeDecodeError, OverflowError

@@ -205,6 +205,13 @@ def test_the_good_fields_of_the_case_above_are_good(cls: type[Request]) -> None:
     parse(cls, dict(GOOD[cls]))
 
 
+def test_arrays_may_be_read_as_tuples() -> None:
+    message = m.Polled([("t", 0, 5, 9, b"records")], [("t", 0, 5, 8, 1)])
+    values = unpack(message.body(1), lists=False)
+    assert values.pop("id") == 1
+    assert read_answer(m.Polled, values) == m.Polled((("t", 0, 5, 9, b"records"),), (("t", 0, 5, 8, 1),))  # type: ignore[arg-type]
+
+
 def test_what_is_said_of_a_wrong_value_is_short() -> None:
     with pytest.raises(InvalidRequest) as caught:
         parse(m.Get, {"topic": b"x" * 10_000_000, "key": b"k"})
