@@ -249,8 +249,12 @@ class BrokerProcess:
         return self._status("VmRSS")
 
     def peak_rss(self) -> int:
-        """Bytes of memory that it held at the most, since it started (VmHWM)."""
+        """Bytes of memory that it held at the most, since it started or `reset_peak` (VmHWM)."""
         return self._status("VmHWM")
+
+    def reset_peak(self) -> None:
+        """`peak_rss` counts anew from here on (proc(5), clear_refs)."""
+        Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def _status(self, name: str) -> int:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():

@@ -59,7 +59,7 @@ def alive(peer: Peer) -> None:
 
 def ended(peer: Peer) -> list[KrappyError]:
     """Reads until the broker closes the connection; the errors that it sent before."""
-    errors = []
+    errors: list[KrappyError] = []
     while True:
         try:
             _, answer = peer.receive()
@@ -80,12 +80,12 @@ def test_a_frame_too_small_for_its_type_closes_the_connection(peer: Peer, size: 
     assert str(size) in error.text
 
 
-@pytest.mark.parametrize("size", [(64 << 20) + 1, 2**31 - 1, 2**31, 2**32 - 1])
+@pytest.mark.parametrize("size", [(8 << 20) + 1, 2**31 - 1, 2**31, 2**32 - 1])
 def test_a_frame_over_the_limit_closes_the_connection(peer: Peer, size: int) -> None:
     peer.post(struct.pack(">I", size))
     (error,) = ended(peer)
     assert error.name == "FRAME_TOO_LARGE"
-    assert error.limit == 64 << 20
+    assert error.limit == 8 << 20  # half of memory_bytes
 
 
 def test_random_bytes(broker: BrokerProcess, beside: Neighbour) -> None:
@@ -186,14 +186,14 @@ def test_unknown_types(peer: Peer, kind: int) -> None:
     alive(peer)
 
 
-@pytest.mark.parametrize("entries", [1 << 20, 8 << 20])
+@pytest.mark.parametrize("entries", [500_000, 4 << 20])
 def test_arrays_that_claim_much_and_hold_nothing(peer: Peer, beside: Neighbour, entries: int) -> None:
     """Each of 500 nested arrays claims as many entries as its frame has bytes."""
     for _ in range(3):
         body = b"\x82\xa2id\x01\xa1x" + (b"\xdd" + struct.pack(">I", entries)) * 500
         peer.post(frame(m.Ping.kind, body + bytes(entries - len(body))))
         _, error = peer.receive()
-        assert isinstance(error, ProtocolError)
+        assert isinstance(error, ProtocolError | InvalidRequest)
     beside(5)
     alive(peer)
 
@@ -234,7 +234,7 @@ def test_any_field_may_be_anything(
         except OverflowError:
             continue
         _, answer = peer.receive()
-        while not isinstance(answer, KrappyError) and getattr(answer, "more", False):
+        while isinstance(answer, m.Watched) and answer.more:
             peer.send(m.Unregister(answer.handle))  # a watch that was begun
             _, answer = peer.receive()
             while isinstance(answer, m.Unregistered) or (isinstance(answer, m.Watched) and answer.more):

@@ -285,3 +285,21 @@ async def test_log_append_time_is_what_receipts_tell(address: str, topic: str) -
         async with client.consumer(topic, end="now") as consumer:
             assert [event.timestamp async for event in consumer] == [each.timestamp for each in [receipt, *many]]
         assert receipt.timestamp > 10**12
+
+
+async def test_the_short_form_leaves_every_producer(address: str, topic: str) -> None:
+    """The failure of one does not cost the events of another."""
+
+    async def fail() -> None:
+        async with krappy.Producer(address) as producer:
+            bad = await producer.topic(topic + "-bad")
+            await bad.post(b"no key")
+            good = await producer.topic(topic)
+            for _ in range(10):
+                await good.post(b"x")
+
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic + "-bad", config={"cleanup.policy": "compact"})
+        with pytest.raises(InvalidRecord):
+            await fail()
+        assert await client.offsets(topic) == {0: 10}

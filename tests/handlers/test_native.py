@@ -281,9 +281,7 @@ def scan(raw: Raw, **what: Any) -> tuple[list[tuple[int, bytes, Any]], list[list
     page = raw.call(m.Scan(**what))
     found = []
     while True:
-        found += [
-            (page.partition, page.entries[i], page.entries[i + 1]) for i in range(0, len(page.entries), 2)
-        ]
+        found += [(page.partition, page.entries[i], page.entries[i + 1]) for i in range(0, len(page.entries), 2)]
         if page.cursor is None:
             return found, page.offsets
         page = raw.call(m.Scan(cursor=page.cursor, max_entries=what.get("max_entries", 1000)))
@@ -459,8 +457,6 @@ def test_compressed_batches_stay_compressed_and_are_looked_up(raw: Raw, codec: i
     consumer = raw.call(m.ConsumerRegistration(["t"]))
     ((*_, stored),) = raw.call(m.Poll(consumer.handle)).parts
     assert stored[16:] == data[16:]
-
-
 
 
 def test_a_false_max_timestamp_is_put_right(raw: Raw) -> None:
