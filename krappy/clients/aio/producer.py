@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import Literal
 
@@ -177,20 +177,18 @@ class Producer:
         self._connection = Connection(to, timeout)
         self._limits = make_limits(linger_ms, batch_bytes, 32 << 20, compression, idempotent, max(timeout, 0.001))
         self._producers: dict[str, TopicProducer] = {}
+        self._stack = AsyncExitStack()  # leaves every producer, whatever becomes of the others
 
     async def __aenter__(self) -> Producer:
         await self._connection.open()
+        self._stack.push_async_callback(self._connection.close)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            for producer in self._producers.values():
-                await producer.__aexit__(kind, error, trace)
-        finally:
-            self._producers.clear()
-            await self._connection.close()
+        self._producers.clear()
+        await self._stack.__aexit__(kind, error, trace)
 
     async def send(
         self,
@@ -211,6 +209,7 @@ class Producer:
         """The producer to one topic, opened when it is asked for first."""
         producer = self._producers.get(topic)
         if producer is None:
-            producer = await TopicProducer(self._connection, topic, self._limits).__aenter__()
+            producer = TopicProducer(self._connection, topic, self._limits)
+            await self._stack.enter_async_context(producer)
             producer = self._producers.setdefault(topic, producer)
         return producer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Literal
 
@@ -164,20 +164,18 @@ class Producer:
         self._connection = Connection(to, timeout)
         self._limits = make_limits(linger_ms, batch_bytes, 32 << 20, compression, idempotent, max(timeout, 0.001))
         self._producers: dict[str, TopicProducer] = {}
+        self._stack = ExitStack()  # leaves every producer, whatever becomes of the others
 
     def __enter__(self) -> Producer:
         self._connection.open()
+        self._stack.callback(self._connection.close)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            for producer in self._producers.values():
-                producer.__exit__(kind, error, trace)
-        finally:
-            self._producers.clear()
-            self._connection.close()
+        self._producers.clear()
+        self._stack.__exit__(kind, error, trace)
 
     def send(
         self,
@@ -198,6 +196,6 @@ class Producer:
         """The producer to one topic, opened when it is asked for first."""
         producer = self._producers.get(topic)
         if producer is None:
-            producer = TopicProducer(self._connection, topic, self._limits).__enter__()
+            producer = self._stack.enter_context(TopicProducer(self._connection, topic, self._limits))
             producer = self._producers.setdefault(topic, producer)
         return producer
