@@ -69,9 +69,10 @@ class Later(Generic[T]):
     publishes are ten thousand small objects rather than tasks.
     """
 
-    __slots__ = ("_callback", "_error", "_value", "done")
+    __slots__ = ("_callback", "_error", "_value", "cost", "done")
 
-    def __init__(self) -> None:
+    def __init__(self, cost: int = 0) -> None:
+        self.cost = cost  # bytes that are kept until then, beside the request's own
         self.done = False
         self._value: T | None = None
         self._error: Exception | None = None
@@ -99,7 +100,7 @@ class Later(Generic[T]):
 
     def map(self, change: Callable[[T], S]) -> Later[S]:
         """The same answer, changed on its way. Takes this one's callback."""
-        changed: Later[S] = Later()
+        changed: Later[S] = Later(self.cost)
 
         def pass_on(value: T | None, error: Exception | None) -> None:
             if error is not None:

@@ -42,15 +42,15 @@ class Appender:
 
     def publish(self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None) -> Later[Stored]:
         """Queues one record batch. Raises at once what is wrong with the batch itself."""
-        header, data, columns = admit(data, self._partition.config)
+        header, data, columns, cost = admit(data, self._partition.config)
         if expect:
             if len(expect) > header.count:
                 raise InvalidRecord(f"{len(expect)} conditions on {header.count} records")
-            columns = columns if columns is not None else batches.decode(data)
+            keys = (batches.decode(data) if columns is None else columns).keys
             for index, _ in expect:
-                if index >= header.count or columns.keys[index] is None:
+                if index >= header.count or keys[index] is None:
                     raise InvalidRecord(f"a condition on record {index}, which is not there or has no key")
-        later: Later[Stored] = Later()
+        later: Later[Stored] = Later(cost)
         self._queue(Publish(header, data, columns, expect, later))
         return later
 
@@ -166,8 +166,8 @@ class Appender:
                         if original is not None:
                             self.commit.answer_again(original, header, item.later)
                             continue
-                    if item.expect and columns is not None:
-                        partition.check_expected(columns, item.expect, overlay)
+                    if item.expect:
+                        partition.check_expected(columns or batches.decode(data), item.expect, overlay)
                 if config.log_append_time:
                     data = batches.restamp_time(data, partition.now_ms())
                     header = batches.read_header(data)
@@ -178,10 +178,11 @@ class Appender:
                 continue
             if header.producer_id >= 0:
                 started.add(header.producer_id)
-            if conditional and columns is not None:
-                for index, key in enumerate(columns.keys):
+            if conditional:
+                written = columns or batches.decode(data)
+                for index, key in enumerate(written.keys):
                     if key is not None:
-                        overlay[key] = ABSENT if columns.values[index] is None else offset + index
+                        overlay[key] = ABSENT if written.values[index] is None else offset + index
             accepted.append(Accepted(header, data, columns, offset, laters, timestamps))
             offset += header.count
         return accepted

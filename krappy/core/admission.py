@@ -11,13 +11,18 @@ from krappy.topic_config import TopicConfig
 
 MAX_OPENED = 32 << 20  # bytes that a compressed batch may open to, unless its topic takes larger batches anyway
 
+MAX_KEPT = 256 << 10  # bytes that the records of a waiting batch may take
+MAX_RATIO = 4  # or so many times the batch's own; beyond both they are read again when they are needed
+
 
 class Admitted(NamedTuple):
-    """A batch that may be appended. `columns`: its records, where they had to be looked at anyway."""
+    """A batch that may be appended. `columns`: its records, where they had to be looked at anyway and are not too
+    much to keep until the batch is stored; `cost`: bytes that keeping them takes, about."""
 
     header: BatchHeader
     data: bytes | memoryview
     columns: Columns | None
+    cost: int = 0
 
 
 def admit(data: bytes | memoryview, config: TopicConfig) -> Admitted:
@@ -53,4 +58,13 @@ def admit(data: bytes | memoryview, config: TopicConfig) -> Admitted:
     if latest != header.max_timestamp:
         data = batches.correct_max_timestamp(data, latest)
         header = batches.read_header(data)
-    return Admitted(header, data, columns)
+    cost = _cost(header, columns, len(data))
+    if cost > MAX_KEPT and cost > MAX_RATIO * len(data):
+        return Admitted(header, data, None)
+    return Admitted(header, data, columns, cost)
+
+
+def _cost(header: BatchHeader, columns: Columns, size: int) -> int:
+    if header.compressed:
+        size = sum(map(len, filter(None, columns.values))) + sum(map(len, filter(None, columns.keys)))
+    return size + header.count * batches.RECORD_COST

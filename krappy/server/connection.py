@@ -241,7 +241,7 @@ class Connection:
             self._send(answer.frame(id))
             return
         if isinstance(answer, Later):
-            size += LATER
+            size += LATER + answer.cost
             self.in_flight += size
             self._server.budget.charge(size)
             answer.then(lambda value, error: self._finished(id, size, value, error))
