@@ -123,7 +123,7 @@ class Applier:
         entries: dict[bytes, bytes] = {}
         count = done = 0
         applied = self.applied
-        while self._fresh and count < SLICE:
+        while self._fresh and self._fresh[0][0] <= applied and count < SLICE:  # a gap is the log's to fill
             base, columns, size = self._fresh[0]
             total = len(columns.keys)
             start = applied - base
