@@ -15,7 +15,7 @@ READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -
 # Two makes at once: the second waits for the first one's .venv. Without flock(1), as on macOS, run one at a time.
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
-.PHONY: help setup demo test check format cover soak bench dist clean
+.PHONY: help setup demo test check format cover hostile soak bench dist clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -57,6 +57,9 @@ format: $(READY) ## format the code and mend what the linter can
 cover: $(READY) ## run the tests and show which lines they do not reach
 	@$(BIN)/coverage run -m pytest -q $(ARGS)
 	@$(BIN)/coverage report --skip-covered --show-missing
+
+hostile: $(READY) ## peers that send much and take nothing, held to a bound of memory (minutes)
+	@KRAPPY_LONG=1 $(BIN)/python -m pytest -q tests/test_hostile_load.py $(ARGS)
 
 soak: $(READY) ## churn connections and kill the broker for MINUTES=10
 	@$(BIN)/python tests/crash/soak.py --minutes $(MINUTES) $(ARGS)
