@@ -213,15 +213,18 @@ class Partition:
     def _first_unapplied(self) -> int:
         """Where folding goes on after a restart.
 
-        A view that is ahead of its log has seen events that a power loss took back (durability "os"): it is
-        dropped and folded anew, because the log is the truth.
+        A view that has seen events which the log does not have any more (a power loss with durability "os", a
+        damaged disk) is dropped and folded anew, because the log is the truth. That is on disk before the log grows
+        again: a view that a crash brought back could not be told from one that is right.
         """
         if not self.config.view:
             return self.high_watermark
-        applied = self.views.applied(self.number)
-        if applied > self.log.end_offset:
-            self._services.report("view_ahead_of_log", partition=str(self), applied=applied, end=self.log.end_offset)
+        applied, lost = self.views.applied(self.number), self.log.recovery.lost_offsets
+        if applied > self.log.end_offset or (applied and lost):
+            end = self.log.end_offset
+            self._services.report("view_ahead_of_log", partition=str(self), applied=applied, end=end, lost=lost)
             self.views.drop(self.number)
+            self.views.flush()
             applied = 0
         return max(applied, self.log.start_offset)
 

@@ -1,0 +1,241 @@
+"""A stopped or killed broker's files, damaged: it comes up, and what it shows is right.
+
+The log's own recovery is tried byte by byte in tests/store/test_recovery.py; here it is a whole broker, so that the
+view, the offsets and the producers' memory have to agree with what is left of the log.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from krappy import batch
+from krappy.errors import CorruptBatch
+from krappy.wire import messages as m
+from tests.crash.ledger import fold
+from tests.peer import Peer, Stored
+from tests.process import BrokerProcess, Launcher, broker_process
+
+TOPIC = "t"
+
+
+@pytest.fixture(scope="module")
+def launch() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        yield launcher
+
+
+def publish(peer: Peer, handle: int, *pairs: tuple[bytes | None, bytes | None]) -> int:
+    data = batch.encode([key for key, _ in pairs], [value for _, value in pairs], timestamps=1_000)
+    return peer.ask(m.Batch(handle, 0, data), m.BatchStored).offset
+
+
+def written(broker: BrokerProcess, batches: int = 6, config: dict[str, object] | None = None) -> list[Stored]:
+    """A topic of some batches of three events, one of them a tombstone; its whole log."""
+    with Peer(broker.address) as peer:
+        peer.ask(m.CreateTopic(TOPIC, 1, config), m.TopicCreated)
+        handle = peer.producer(TOPIC).handle
+        for number in range(batches):
+            publish(peer, handle, (b"a", b"%d" % number), (b"k%d" % number, b"v"), (b"k%d" % (number - 2), None))
+        log, _, _ = peer.read_log(TOPIC)
+        table(peer)  # the view has it all
+    return log
+
+
+def table(peer: Peer) -> dict[bytes, tuple[int, bytes | None]]:
+    return {key: (entry[0], entry[2]) for key, entry in peer.scan(TOPIC, tombstones=True).items()}
+
+
+def folded(log: list[Stored]) -> dict[bytes, tuple[int, bytes | None]]:
+    return {key: (stored.offset, stored.value) for key, stored in fold(log).items()}
+
+
+def log_file(broker: BrokerProcess, last: bool = True) -> Path:
+    files = sorted((broker.data / "topics" / f"{TOPIC}-0").glob("*.log"))
+    return files[-1] if last else files[0]
+
+
+def check_all(broker: BrokerProcess, before: list[Stored], whole: int) -> None:
+    """The log is the first `whole` events of what it was, the view its fold, and new events go behind them."""
+    with Peer(broker.address) as peer:
+        log, start, end = peer.read_log(TOPIC)
+        assert log == before[:whole]
+        assert start == 0
+        assert end >= whole
+        assert table(peer) == folded(log)
+        offset = publish(peer, peer.producer(TOPIC).handle, (b"new", b"event"))
+        assert offset >= whole
+        assert peer.get(TOPIC, b"new") == [offset, 1_000, b"event", None]
+        assert peer.get(TOPIC, b"a", 0) == ([whole - 3, 1_000, b"%d" % (whole // 3 - 1), None] if whole else None)
+
+
+def test_a_tail_cut_anywhere_after_a_kill(launch: Launcher, tmp_path: Path) -> None:
+    """Bytes that were promised to nobody, cut anywhere: what is whole stays, and the view does not run ahead."""
+    with broker_process(tmp_path / "data", launch=launch, durability="os") as broker:
+        before = written(broker)
+        broker.kill()
+        original = log_file(broker).read_bytes()
+        sizes = [header.size for header, _ in batch.split(original)]
+        shutil.copytree(broker.data, tmp_path / "copy")
+        last, last_two = len(original) - sizes[-1], len(original) - sum(sizes[-2:])
+        edges = [last_two, last_two + 1, *range(last - 3, last + 18), len(original) - 1, len(original)]
+        for cut in sorted({*edges, *range(last_two, len(original), 7)}):
+            shutil.rmtree(broker.data)
+            shutil.copytree(tmp_path / "copy", broker.data)
+            log_file(broker).write_bytes(original[:cut])
+            broker.start()
+            whole = sum(1 for end in range(1, len(sizes) + 1) if sum(sizes[:end]) <= cut)
+            check_all(broker, before, 3 * whole)
+            broker.kill()
+
+
+@pytest.mark.parametrize("lost", [1, 60, 61, 200])
+def test_a_tail_cut_after_a_clean_stop_leaves_a_gap_and_no_ghosts(launch: Launcher, tmp_path: Path, lost: int) -> None:
+    """Bytes that had been on disk are gone: their offsets are not given again, and the view forgets them too."""
+    with broker_process(tmp_path / "data", launch=launch) as broker:
+        before = written(broker)
+        assert broker.stop() == 0
+        path = log_file(broker)
+        sizes = [header.size for header, _ in batch.split(path.read_bytes())]
+        cut = path.stat().st_size - lost
+        path.write_bytes(path.read_bytes()[:cut])
+        broker.start()
+        whole = 3 * sum(1 for end in range(1, len(sizes) + 1) if sum(sizes[:end]) <= cut)
+        check_all(broker, before, whole)
+        with Peer(broker.address) as peer:
+            log, _, end = peer.read_log(TOPIC)
+            assert log[-1].offset == len(before), "offsets that had been given out were given again"
+        assert broker.events("log_recovered"), "nobody was told"
+        broker.kill()
+        broker.start()
+        with Peer(broker.address) as peer:
+            assert peer.read_log(TOPIC) == (log, 0, end)
+            assert table(peer) == folded(log)
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
+def test_a_bit_flipped_in_a_batch(launch: Launcher, tmp_path: Path, stopped: bool) -> None:
+    """Behind the recovery point the log is cut there; before it, reads say where the damage is. Never silence."""
+    with broker_process(tmp_path / "data", launch=launch, durability="os") as broker:
+        before = written(broker)
+        if stopped:
+            assert broker.stop() == 0
+        else:
+            broker.kill()
+        path = log_file(broker)
+        data = bytearray(path.read_bytes())
+        sizes = [header.size for header, _ in batch.split(data)]
+        at = sum(sizes[:3]) + 70  # in the records of the fourth batch
+        data[at] ^= 4
+        path.write_bytes(data)
+        broker.start()
+        if not stopped:
+            check_all(broker, before, 9)
+            return
+        with Peer(broker.address) as peer:
+            handle = peer.ask(m.ConsumerRegistration([TOPIC]), m.ConsumerRegistered).handle
+            parts = peer.ask(m.Poll(handle, max_records=9), m.Polled).parts
+            assert [part[2] for part in parts] == [0]
+            with pytest.raises(CorruptBatch) as caught:
+                peer.ask(m.Poll(handle), m.Polled)
+            assert caught.value.file == str(path)
+            assert caught.value.position == sum(sizes[:3])
+            assert table(peer) == folded(before), "the view had everything already"
+            offset = publish(peer, peer.producer(TOPIC).handle, (b"new", b"event"))
+            assert offset == len(before)
+            peer.ask(m.Seek(handle, TOPIC, 0, "offset", 12), m.Sought)
+            parts = peer.ask(m.Poll(handle), m.Polled).parts
+            assert parts[0][2] == 12, "what is behind the damage is out of reach"
+
+
+def test_a_damaged_batch_and_no_view_to_hide_it(launch: Launcher, tmp_path: Path) -> None:
+    """The view can't be built past the damage: lookups say so, and the other topics are served."""
+    with broker_process(tmp_path / "data", launch=launch) as broker:
+        written(broker)
+        with Peer(broker.address) as peer:
+            handle = peer.producer("other").handle
+            peer.ask(m.Message(handle, b"v", b"k"), m.MessageStored)
+        assert broker.stop() == 0
+        path = log_file(broker)
+        data = bytearray(path.read_bytes())
+        data[70] ^= 1
+        path.write_bytes(data)
+        shutil.rmtree(broker.data / "views")
+        broker.start()
+        with Peer(broker.address) as peer:
+            for request in (m.Get(TOPIC, b"a"), m.MultiGet(TOPIC, [b"a"]), m.Scan(TOPIC)):
+                with pytest.raises(CorruptBatch) as caught:
+                    peer.ask(request, object)
+                assert caught.value.file == str(path)
+            entry = peer.get("other", b"k")
+            assert entry is not None
+            assert entry[2] == b"v"
+            publish(peer, peer.producer(TOPIC).handle, (b"new", b"event"))  # the log takes more all the same
+        assert broker.stop() == 0
+
+
+SEGMENTS: dict[str, object] = {"segment.bytes": 200}
+
+
+@pytest.mark.parametrize("what", ["views", "indexes", "checkpoint", "all"])
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
+def test_what_is_derived_may_be_missing(launch: Launcher, tmp_path: Path, what: str, stopped: bool) -> None:
+    with broker_process(tmp_path / "data", launch=launch) as broker:
+        before = written(broker, 12, SEGMENTS)
+        with Peer(broker.address) as peer:
+            assert peer.describe(TOPIC)["partitions"][0]["segments"] > 3
+        if stopped:
+            assert broker.stop() == 0
+        else:
+            broker.kill()
+        folder = broker.data / "topics" / f"{TOPIC}-0"
+        if what in ("views", "all"):
+            shutil.rmtree(broker.data / "views")
+        if what in ("indexes", "all"):
+            for path in [*folder.glob("*.index"), *folder.glob("*.timeindex")]:
+                path.unlink()
+        if what in ("checkpoint", "all"):
+            (folder / "checkpoint").unlink()
+        broker.start()
+        check_all(broker, before, len(before))
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"\xff" * 1000], ids=["empty", "zeros", "ones"])
+def test_derived_files_full_of_nonsense(launch: Launcher, tmp_path: Path, content: bytes) -> None:
+    with broker_process(tmp_path / "data", launch=launch) as broker:
+        before = written(broker, 12, SEGMENTS)
+        assert broker.stop() == 0
+        folder = broker.data / "topics" / f"{TOPIC}-0"
+        for path in [*folder.glob("*.index"), *folder.glob("*.timeindex"), folder / "checkpoint"]:
+            path.write_bytes(content)
+        broker.start()
+        check_all(broker, before, len(before))
+
+
+def test_a_segment_that_is_missing_keeps_the_broker_from_starting(launch: Launcher, tmp_path: Path) -> None:
+    """Events in the middle are gone: nobody is to find out by accident. The error names what is missing."""
+    with broker_process(tmp_path / "data", launch=launch) as broker:
+        written(broker, 12, SEGMENTS)
+        assert broker.stop() == 0
+        files = sorted((broker.data / "topics" / f"{TOPIC}-0").glob("*.log"))
+        files[2].rename(tmp_path / "away.log")
+        broker.begin()
+        assert broker.ended() == 1
+        assert "missing" in broker.last_words()
+        (tmp_path / "away.log").rename(files[2])
+        broker.start()
+
+
+def test_a_second_broker_on_the_same_folder_is_refused(launch: Launcher, tmp_path: Path) -> None:
+    with broker_process(tmp_path / "data", launch=launch) as broker:
+        written(broker)
+        second = BrokerProcess(broker.data, launch=launch)
+        second.log = tmp_path / "second.log"
+        second.begin()
+        assert second.ended() == 1
+        assert str(broker.pid) in second.last_words()
+        with Peer(broker.address) as peer:
+            peer.ask(m.Ping(), m.Pong)
