@@ -15,7 +15,7 @@ READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -
 # Two makes at once: the second waits for the first one's .venv. Without flock(1), as on macOS, run one at a time.
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
-.PHONY: help setup demo test check format cover hostile soak bench dist clean
+.PHONY: help setup demo test check format cover hostile soak compat peers bench dist clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -64,6 +64,14 @@ hostile: $(READY) ## peers that send much and take nothing, held to a bound of m
 soak: $(READY) ## churn connections and kill the broker for MINUTES=10
 	@$(BIN)/python tests/crash/soak.py --minutes $(MINUTES) $(ARGS)
 
+compat: $(READY) ## Kafka's clients in Java, Node.js and C, and Kafka's own tools, against a broker (fetches them)
+	@$(BIN)/python -m tests.compat.tools
+	@KRAPPY_COMPAT=1 $(BIN)/python -m pytest -q tests/compat $(ARGS)
+
+peers: $(READY) ## Apache Kafka beside Krappy, measured by one client (ARGS="--json FILE --scale 0.1")
+	@$(BIN)/python -m tests.compat.tools
+	@$(BIN)/python -m tests.peers.compare $(ARGS)
+
 bench: $(READY) ## measure this machine (ARGS="--json" for a program to read)
 	@$(BIN)/krappy bench all $(ARGS)
 
@@ -71,5 +79,5 @@ dist: $(READY) ## build the sdist and the wheel into dist/
 	@$(BIN)/python -m build --outdir dist .
 
 clean: ## remove .venv, caches and build output
-	rm -rf .venv build dist krappy.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .cache build dist krappy.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

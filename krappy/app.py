@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
+import faulthandler
 import gc
 import os
 import resource
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -21,12 +22,14 @@ from krappy import config as settings
 from krappy.broker.broker import Broker as Engine
 from krappy.config import ServerConfig
 from krappy.errors import KrappyError
-from krappy.handlers import native
-from krappy.server.server import Server, bind
+from krappy.handlers import kafka, native
+from krappy.memory import keep_freed_memory
+from krappy.server.connection import Native
+from krappy.server.kafka import Advertised, Kafka
+from krappy.server.server import Listener, Server, bind
 
 Report = Callable[..., None]
-KEPT_FREE = 16 << 20  # bytes of freed memory that the process keeps for itself
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
+STOP_LIMIT_S = 60.0  # of a graceful stop; it takes a second or two, unless the disk does not answer
 
 
 def _quiet(event: str, **facts: Any) -> None:
@@ -38,7 +41,7 @@ class Broker:
 
     Args:
         data_dir: the folder that holds everything it stores; made when missing.
-        listen_native: HOST:PORT; port 0 (the default here) takes a free one.
+        listen_native, listen_kafka: HOST:PORT, or "none"; port 0 (the default here) takes a free one.
         report: called with (event, **facts) for what the broker would log.
         others: any setting of `krappy.config.ServerConfig`.
 
@@ -51,16 +54,18 @@ class Broker:
         data_dir: str | os.PathLike[str],
         *,
         listen_native: str | None = "127.0.0.1:0",
+        listen_kafka: str | None = "127.0.0.1:0",
         report: Report = _quiet,
         **others: Any,
     ) -> None:
-        given = {"data": Path(data_dir), "listen_native": listen_native, **others}
+        given = {"data": Path(data_dir), "listen_native": listen_native, "listen_kafka": listen_kafka, **others}
         self.config = settings.load(given, {})
         self._report = report
         self._stack = AsyncExitStack()
         self.engine: Engine
         self.server: Server
         self.native_address = ""
+        self.kafka_address = ""  # HOST:PORT of Kafka's protocol, for bootstrap.servers
 
     @property
     def address(self) -> str:
@@ -74,8 +79,11 @@ class Broker:
             self._stack.push_async_callback(self._stop, nursery)
             await self._start(nursery)
         except BaseException as error:
-            await self._stack.__aexit__(type(error), error, error.__traceback__)
-            raise
+            try:
+                await self._stack.__aexit__(type(error), error, error.__traceback__)
+            except BaseExceptionGroup as group:  # the nursery wraps whatever kept the broker from starting
+                raise first_error(group) from None
+            raise first_error(error) from None
         return self
 
     async def __aexit__(
@@ -91,32 +99,38 @@ class Broker:
 
     async def _start(self, nursery: trio.Nursery) -> None:
         config = self.config
-        listeners: list[socket.socket] = []
+        sockets: dict[str, socket.socket] = {}
         try:
-            if config.listen_native is not None:
-                listeners.append(bind(config.listen_native))
+            for name, address in (("native", config.listen_native), ("kafka", config.listen_kafka)):
+                if address is not None:
+                    sockets[name] = bind(address)
             self.engine = Engine(config, self._report)
             await nursery.start(self.engine.run)
         except BaseException:
-            for listener in listeners:
-                listener.close()
+            for opened in sockets.values():
+                opened.close()
             raise
         self.server = Server(
             self.engine,
-            native.registry(),
             self._report,
             memory_bytes=config.memory_bytes,
             max_frame=config.max_frame_bytes,
             max_connections=config.max_connections,
             idle_seconds=config.idle_timeout_ms / 1000 if config.idle_timeout_ms else float("inf"),
         )
+        listeners: list[Listener] = []
+        if "native" in sockets:
+            self.native_address = _address(sockets["native"])
+            listeners.append(Listener(sockets["native"], Native(native.registry())))
+        if "kafka" in sockets:
+            self.kafka_address = _address(sockets["kafka"])
+            advertised = Advertised(config.broker_id, config.advertised_listeners, config.rack or None)
+            listeners.append(Listener(sockets["kafka"], Kafka(kafka.registry(), advertised)))
         if listeners:
-            host, port = listeners[0].getsockname()[:2]
-            self.native_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             self._serving = trio.CancelScope()
             await nursery.start(self._serve, listeners)
 
-    async def _serve(self, listeners: list[socket.socket], *, task_status: trio.TaskStatus[None]) -> None:
+    async def _serve(self, listeners: list[Listener], *, task_status: trio.TaskStatus[None]) -> None:
         with self._serving:
             await self.server.serve(listeners, task_status=task_status)
 
@@ -133,22 +147,49 @@ class Broker:
 async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker], None] | None = None) -> None:
     """Runs a broker until SIGTERM or SIGINT. `ready` is called once it takes requests."""
     _raise_file_limit()
-    _keep_freed_memory()
+    keep_freed_memory()
     # The broker's long-lived objects are many and live long: looking at them again and again is lost time.
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     sys.setswitchinterval(0.001)  # a commit's thread gets its turn soon after its fdatasync
-    given = {name: getattr(config, name) for name in config.__slots__ if name not in ("data", "listen_native")}
+    apart = ("data", "listen_native", "listen_kafka")
+    given = {name: getattr(config, name) for name in config.__slots__ if name not in apart}
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        broker = Broker(config.data, listen_native=config.listen_native, report=report, **given)
+        listen = {name: getattr(config, name) or "none" for name in ("listen_native", "listen_kafka")}
+        broker = Broker(config.data, report=report, **listen, **given)
         async with broker:
-            report("broker_ready", address=broker.address, data=str(config.data), durability=config.durability)
+            report(
+                "broker_ready",
+                address=broker.address,
+                kafka=broker.kafka_address,
+                data=str(config.data),
+                durability=config.durability,
+            )
             if ready is not None:
                 ready(broker)
             async for number in signals:
                 report("broker_stopping", signal=signal.Signals(number).name)
+                _bound_stop(report)
                 break
     report("broker_stopped")
+
+
+def _bound_stop(report: Report) -> None:
+    """A stop that takes too long becomes an abrupt one, as safe as a SIGKILL: what is acknowledged is on disk."""
+
+    def give_up() -> None:
+        report("stop_timed_out", seconds=STOP_LIMIT_S)
+        faulthandler.dump_traceback()
+        os._exit(1)
+
+    timer = threading.Timer(STOP_LIMIT_S, give_up)
+    timer.daemon = True
+    timer.start()
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _raise_file_limit() -> None:
@@ -159,17 +200,6 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (OSError, ValueError):
             return
-
-
-def _keep_freed_memory() -> None:
-    """Tells glibc not to hand batch-sized buffers back to the system each time: fetching them anew, zeroed page by
-    page, took more than half of the time of encoding a 1 MB batch. Other C libraries are left as they are."""
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return
-    mallopt(_M_MMAP_THRESHOLD, KEPT_FREE)
-    mallopt(_M_TRIM_THRESHOLD, KEPT_FREE)
 
 
 def first_error(group: BaseException) -> BaseException:

@@ -32,6 +32,7 @@ __all__ = [
     "Columns",
     "check",
     "decode",
+    "emptied",
     "encode",
     "keep",
     "measure",
@@ -293,27 +294,38 @@ def _records(batch: Buffer, limit: int) -> tuple[BatchHeader, bytes, int]:
         return header, codecs.decompress(header.attributes & CODEC_MASK, payload, limit), 0
 
 
-def decode(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> Columns:
+def decode(batch: Buffer, *, limit: int = DEFAULT_LIMIT, keyed: bool = False) -> Columns:
     """The records of one whole batch, offsets absolute.
 
     `limit`: bytes that a compressed batch may grow to, and that the records, and the headers, of any batch may take in
-    memory at RECORD_COST each. Raises CorruptBatch for any malformed structure, UnsupportedCompression for an unknown
+    memory at RECORD_COST each. `keyed`: for who wants values of keyed records alone; others' values may be missing
+    (None), which is faster. Raises CorruptBatch for any malformed structure, UnsupportedCompression for an unknown
     codec. The checksum is `check`'s part.
     """
-    return _read(*_records(batch, limit), limit)
+    return _read(*_records(batch, limit), limit, keyed)
 
 
-def _read(header: BatchHeader, buf: bytes, position: int, limit: int) -> Columns:
+def _read(header: BatchHeader, buf: bytes, position: int, limit: int, keyed: bool = False) -> Columns:
     one_time = header.attributes & LOG_APPEND_TIME != 0
     time = header.max_timestamp if one_time else header.base_timestamp
     return record_reader.read(
-        buf, position, header.count, header.base_offset, header.last_offset_delta, time, one_time, limit // RECORD_COST
+        buf,
+        position,
+        header.count,
+        header.base_offset,
+        header.last_offset_delta,
+        time,
+        one_time,
+        limit // RECORD_COST,
+        keyed,
     )
 
 
-def validate(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> None:
-    """Raises exactly what `decode` would, without building its columns."""
-    _validate(*_records(batch, limit), limit)
+def validate(batch: Buffer, *, limit: int = DEFAULT_LIMIT, mention: bytes = b"") -> bool:
+    """Raises exactly what `decode` would, without building its columns. Whether the records have `mention` anywhere."""
+    header, buf, position = _records(batch, limit)
+    _validate(header, buf, position, limit)
+    return bool(mention) and mention in buf
 
 
 def _validate(header: BatchHeader, buf: bytes, position: int, limit: int) -> None:
@@ -360,6 +372,12 @@ def keep(batch: Buffer, offsets: Container[int], *, limit: int = DEFAULT_LIMIT) 
     return _assemble(
         _STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch), covered, payload
     )
+
+
+def emptied(header: BatchHeader) -> bytes:
+    """What `keep` leaves of a batch that loses every record, without a look at its records."""
+    covered = _COVERED.pack(header.attributes & ~CODEC_MASK, *header[6:12], 0)
+    return _assemble(_STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END, header.leader_epoch), covered, b"")
 
 
 def restamp_time(batch: Buffer, timestamp: int) -> bytes:

@@ -89,7 +89,7 @@ class Client:
         topic: str,
         *,
         linger_ms: float = 5,
-        batch_bytes: int = 256 << 10,
+        batch_bytes: int = 512 << 10,
         buffer_bytes: int = 32 << 20,
         compression: Compression | None = None,
         idempotent: bool = True,
@@ -124,7 +124,7 @@ class Client:
         lease_ms: int = 30_000,
         max_deliveries: int = 10,
         dead_letter: str | None = None,
-        max_records: int = 500,
+        max_records: int | None = None,
         max_bytes: int = 1 << 20,
     ) -> Consumer:
         """A consumer of one topic or several, to be entered with `with`.
@@ -140,8 +140,9 @@ class Client:
             order: "key" never leases events of one key to two members at a time.
             max_deliveries: an event that comes back as often goes to `dead_letter` (None:
                 "<topic>.<group>.dead").
-            max_records: of one poll. In a group: how many events are leased ahead at most; fewer when each takes
-                long, so that their leases do not run out while they wait.
+            max_records: of one poll. In a group: how many events are leased ahead at most (None: 500); fewer when
+                each takes long, so that their leases do not run out while they wait. Without a group None leaves it
+                to `max_bytes`.
             max_bytes: of one poll.
         """
         choice = Choice(
@@ -201,6 +202,21 @@ class Client:
     def offsets(self, topic: str, at: StartAt = "latest") -> dict[int, int]:
         """By partition, the offset at an end of the log, or of the first event at or after a datetime."""
         return run(admin.offsets(self._link, topic, at))
+
+    def delete_records(
+        self, topic: str, before: StartAt | Mapping[int, int], *, partitions: Sequence[int] | None = None
+    ) -> dict[int, int]:
+        """Deletes the events before a place, for good; by partition, the offset of the first event there is then.
+
+        Args:
+            before: "latest" (all events of now), an offset, an aware datetime, or an offset for each partition.
+            partitions: only these; None: all, or those that `before` names.
+
+        The topic's table loses the entries of deleted events (but not with cleanup.policy=compact,delete, where it
+        outlives them). Raises UnknownTopic, UnknownPartition, OffsetOutOfRange beyond the last event, PolicyViolation
+        when the topic is only compacted.
+        """
+        return run(admin.delete_records(self._link, topic, before, partitions))
 
     # --- groups -------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,9 @@ numbers. The file is one flat TOML table:
     durability = "fsync"
     memory_bytes = 268_435_456
 
-All is read and checked once, at start; an unknown name is an error that names the nearest known one.
+In the file a setting may also bear Kafka's name (`advertised.listeners = "broker.example:9092"`), where Kafka has
+the same one: see `KAFKA_NAMES`. All is read and checked once, at start; an unknown name is an error that names the
+nearest known one.
 """
 
 from __future__ import annotations
@@ -32,6 +34,30 @@ _SERVICE_LINK = re.compile(
     r"KRAPPY_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
 _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*")
+_SECURITY = "PLAINTEXT://"  # what Kafka writes before an address without encryption
+# Kafka's names ("Broker Configs"), in the unit of ours.
+KAFKA_NAMES = {
+    "advertised.listeners": "advertised_listeners",
+    "auto.create.topics.enable": "auto_create_topics",
+    "broker.id": "broker_id",
+    "broker.rack": "rack",
+    "connections.max.idle.ms": "idle_timeout_ms",
+    "group.consumer.heartbeat.interval.ms": "group_consumer_heartbeat_interval_ms",
+    "group.consumer.session.timeout.ms": "group_consumer_session_timeout_ms",
+    "group.initial.rebalance.delay.ms": "group_initial_rebalance_delay_ms",
+    "group.max.session.timeout.ms": "group_max_session_timeout_ms",
+    "group.min.session.timeout.ms": "group_min_session_timeout_ms",
+    "listeners": "listen_kafka",
+    "log.dir": "data",
+    "log.dirs": "data",
+    "log.retention.check.interval.ms": "retention_check_ms",
+    "max.connections": "max_connections",
+    "node.id": "broker_id",
+    "num.partitions": "default_partitions",
+    "producer.id.expiration.ms": "producer_id_expiration_ms",
+    "socket.request.max.bytes": "max_frame_bytes",
+    "transaction.max.timeout.ms": "transaction_max_timeout_ms",
+}
 
 
 def _facts(
@@ -54,6 +80,12 @@ class ServerConfig:
 
     data: Path = field(default=Path("krappy-data"), metadata=_facts("folder that holds everything the broker stores"))
     listen_native: str | None = _setting("127.0.0.1:7092", "HOST:PORT of the native protocol, or none")
+    listen_kafka: str | None = _setting("127.0.0.1:9092", "HOST:PORT of Kafka's protocol, or none")
+    advertised_listeners: str = _setting(
+        "", "HOST:PORT that Kafka clients are told to connect to; empty: where they reached it"
+    )
+    broker_id: int = _number(0, "this broker's id, as Kafka clients see it", 0, 2**31 - 1)
+    rack: str = _setting("", "the rack or zone that it is in, as Kafka clients see it")
     durability: str = _setting(
         "fsync",
         "when an event is acknowledged: fsync (it is on disk) or os (the system has it)",
@@ -71,6 +103,20 @@ class ServerConfig:
     view_memtable_bytes: int = _number(64 << 20, "bytes of view entries in memory before they are flushed", 64 << 10)
     retention_check_ms: int = _number(300_000, "ms between two looks for segments to delete or to compact", low=1)
     group_max_members: int = _number(1000, "members of one group", 1, 1000)
+    group_initial_rebalance_delay_ms: int = _number(3000, "ms that a new Kafka group waits for more members", 0, 2**31)
+    group_min_session_timeout_ms: int = _number(6000, "least session timeout of a Kafka group's member", 1, 2**31 - 1)
+    group_max_session_timeout_ms: int = _number(
+        1_800_000, "longest session timeout of a Kafka group's member", 1, 2**31 - 1
+    )
+    group_consumer_session_timeout_ms: int = _number(
+        45_000, "ms without a heartbeat after which a KIP-848 member is out", 1, 2**31 - 1
+    )
+    group_consumer_heartbeat_interval_ms: int = _number(
+        5_000, "ms between two heartbeats of a KIP-848 member", 1, 2**31 - 1
+    )
+    offsets_retention_ms: int = _number(604_800_000, "ms that the offsets of an empty Kafka group are kept", low=1)
+    transaction_max_timeout_ms: int = _number(900_000, "longest timeout of a transaction", 1, 2**31 - 1)
+    producer_id_expiration_ms: int = _number(86_400_000, "ms after which an idle producer's sequence is forgotten", 1)
     log_level: str = _setting("info", "least level logged", choices=("debug", "info", "warning", "error"))
     log_format: str = _setting(
         "auto", "console, json, or auto: console on a terminal", choices=("auto", "json", "console")
@@ -146,11 +192,24 @@ def _from_file(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
     try:
-        return tomllib.loads(file.read_text("utf-8"))
+        return _flat(tomllib.loads(file.read_text("utf-8")))
     except OSError as error:
         raise ConfigError(f"the settings file {file} can't be read: {error.strerror}") from None
     except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError
         raise ConfigError(f"the settings file {file} is not TOML: {error}") from None
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted names, which TOML takes for tables in tables, as names again; Kafka's as ours. Raises ConfigError."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        name = prefix + key
+        for inner, given in (_flat(value, name + ".") if isinstance(value, dict) else {name: value}).items():
+            ours = KAFKA_NAMES.get(inner, inner)
+            if ours in found:
+                raise ConfigError(f"the settings file gives {ours} twice, once by another name", setting=ours)
+            found[ours] = given
+    return found
 
 
 def _from_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -186,13 +245,24 @@ def _read(spec: Field[Any], value: Any) -> Any:
     if choices is not None and value not in choices:
         raise ValueError("one of " + ", ".join(choices) + " is needed")
     if spec.name.startswith("listen_"):
-        if value in ("", "none"):
-            return None
-        try:
-            parse_address(value)
-        except ConfigError as error:
-            raise ValueError(error.text) from None
+        return None if value in ("", "none") else _address(value)
+    if spec.name == "advertised_listeners" and value:
+        address = _address(value)
+        host, port = parse_address(address)
+        if host in ("", "0.0.0.0", "::") or not port:
+            raise ValueError("clients can't connect to this: a host name or address and a port are needed")
+        return address
     return value
+
+
+def _address(text: str) -> str:
+    """HOST:PORT, where Kafka's way to write it is allowed too. Raises ValueError."""
+    text = text.removeprefix(_SECURITY)
+    try:
+        parse_address(text)
+    except ConfigError as error:
+        raise ValueError(error.text) from None
+    return text
 
 
 def _read_number(value: Any, low: int, high: int) -> int:

@@ -8,11 +8,14 @@
     │   └── FrameTooLarge
     ├── BrokerError                      the broker refused a request; has a wire code
     │   ├── InvalidRequest               wrong field, wrong type, unknown message
-    │   ├── UnknownTopic, UnknownPartition, TopicExists, InvalidTopic, InvalidPartitions, InvalidConfig
+    │   ├── UnknownTopic, UnknownPartition, TopicExists, InvalidTopic, InvalidPartitions, InvalidConfig,
+    │   │   PolicyViolation
     │   ├── OffsetOutOfRange, UnknownHandle, ViewDisabled, ShuttingDown (retry), Overloaded (retry)
     │   ├── RecordTooLarge, InvalidRecord, OffsetMismatch, UnsupportedCompression
     │   ├── OutOfOrderSequence, ProducerFenced
-    │   └── UnknownGroup, GroupNotEmpty, GroupFull, UnknownMember, LeaseLost
+    │   ├── InvalidTransaction, UnknownProducerMapping, InvalidTransactionTimeout, TransactionFenced,
+    │   │   TransactionPending (retry)
+    │   └── UnknownGroup, WrongGroupKind, GroupNotEmpty, GroupFull, UnknownMember, LeaseLost
     └── StorageError            retry    the disk refused; the request was not applied
         └── CorruptBatch                 bytes on disk or on the wire whose checksum or structure is wrong
 
@@ -105,8 +108,14 @@ class InvalidConfig(BrokerError):
     code, name = 40, "INVALID_CONFIG"
 
 
+class PolicyViolation(BrokerError):
+    """A topic's cleanup.policy does not allow this, or it is more than is allowed at once."""
+
+    code, name = 44, "POLICY_VIOLATION"
+
+
 class OffsetOutOfRange(BrokerError):
-    """`details`: start, end (offsets that may be read: start <= offset <= end)."""
+    """`details`: start, end (offsets that may be read: start <= offset <= end), topic and partition."""
 
     code, name = 1, "OFFSET_OUT_OF_RANGE"
 
@@ -153,8 +162,42 @@ class ProducerFenced(BrokerError):
     code, name = 47, "INVALID_PRODUCER_EPOCH"
 
 
+class InvalidTransaction(BrokerError):
+    """The transaction is not in a state in which this can be done, or this partition is not part of it."""
+
+    code, name = 48, "INVALID_TXN_STATE"
+
+
+class UnknownProducerMapping(BrokerError):
+    """This producer id does not belong to this transactional id."""
+
+    code, name = 49, "INVALID_PRODUCER_ID_MAPPING"
+
+
+class InvalidTransactionTimeout(BrokerError):
+    code, name = 50, "INVALID_TRANSACTION_TIMEOUT"
+
+
+class TransactionPending(BrokerError):
+    """A transaction that is not decided or not completed yet stands in the way."""
+
+    code, name, retriable = 51, "CONCURRENT_TRANSACTIONS", True
+
+
+class TransactionFenced(BrokerError):
+    """A newer producer has taken over this transactional id."""
+
+    code, name = 90, "PRODUCER_FENCED"
+
+
 class UnknownGroup(BrokerError):
     code, name = 69, "GROUP_ID_NOT_FOUND"
+
+
+class WrongGroupKind(BrokerError):
+    """The name is a Kafka group's, and this is for native groups."""
+
+    code, name = 23, "INCONSISTENT_GROUP_PROTOCOL"
 
 
 class GroupNotEmpty(BrokerError):

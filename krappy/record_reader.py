@@ -43,12 +43,14 @@ def read(
     time: int,
     one_time: bool,
     most_headers: int,
+    keyed: bool = False,
 ) -> Columns:
     """All records from `position` to the end of `buf`.
 
     `time`: the base, or with `one_time` that of all records. `most_headers`: that all of them may have together.
+    `keyed`: records without a key may come without their values, which is faster.
     """
-    reader = _Reader(buf, position, count, base_offset, last_delta, 0 if one_time else time, most_headers)
+    reader = _Reader(buf, position, count, base_offset, last_delta, 0 if one_time else time, most_headers, keyed)
     reader.read()
     return Columns(
         reader.offsets or range(base_offset, base_offset + count),
@@ -63,7 +65,15 @@ class _Reader:
     """The columns of one batch as they fill up."""
 
     def __init__(
-        self, buf: bytes, position: int, count: int, base_offset: int, last_delta: int, base: int, most_headers: int
+        self,
+        buf: bytes,
+        position: int,
+        count: int,
+        base_offset: int,
+        last_delta: int,
+        base: int,
+        most_headers: int,
+        keyed: bool,
     ) -> None:
         self.buf = buf
         self.position = position
@@ -79,6 +89,7 @@ class _Reader:
         self.values: list[bytes | None] = []
         self.headers: dict[int, Headers] = {}  # by index
         self.header_room = most_headers
+        self.keyed = keyed
 
     def read(self) -> None:
         buf = self.buf
@@ -104,6 +115,8 @@ class _Reader:
         """A whole run."""
         if run.delta < self.next_delta:
             raise CorruptBatch(f"offset delta {run.delta} where {self.next_delta} was next")
+        if self.keyed and run.key_length < 0:
+            run = run._replace(value_length=-1)
         raws, keys, values = record_runs.cut(self.buf, self.position, run)
         self.keys += keys
         self.values += values

@@ -74,6 +74,24 @@ class Receipt(NamedTuple):
     timestamp: int
 
 
+class FilePart:
+    """Bytes of an open file, to be sent to a peer without being read into memory."""
+
+    __slots__ = ("file", "position", "size")
+
+    def __init__(self, file: Any, position: int, size: int) -> None:
+        self.file = file  # has a descriptor `fd`, which stays open as long as this is referred to
+        self.position = position
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def after(self, count: int) -> FilePart:
+        """The rest of it, behind the first `count` bytes."""
+        return FilePart(self.file, self.position + count, self.size - count)
+
+
 class Span(NamedTuple):
     """Whole record batches read from a log: their bytes, the offset after them, how many records they hold."""
 

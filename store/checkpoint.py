@@ -41,6 +41,7 @@ class Checkpoint(NamedTuple):
     sparse: int  # and may have left offsets out before this one, which is never lower
     closed: tuple[SegmentInfo, ...]  # the segments before that one
     producers: bytes  # ProducerStates.snapshot() as of `recovery`
+    transactions: bytes = b""  # msgpack of Stability.pack() as of `recovery`; empty: there never was one
 
     @classmethod
     def of(
@@ -73,6 +74,7 @@ class Checkpoint(NamedTuple):
             sparse=sparse,
             closed=tuple(closed),
             producers=producers.snapshot(),
+            transactions=producers.transactions(),
         )
 
     def pack(self) -> bytes:
@@ -93,11 +95,12 @@ class Checkpoint(NamedTuple):
         try:
             found = msgpack.unpackb(body)
             closed = tuple(SegmentInfo(*map(int, info)) for info in found.pop("closed"))
-            producers = found.pop("producers")
-            numbers = {name: int(found[name]) for name in cls._fields if name not in ("closed", "producers")}
+            producers, transactions = found.pop("producers"), found.pop("transactions", b"")
+            others = ("closed", "producers", "transactions")
+            numbers = {name: int(found[name]) for name in cls._fields if name not in others}
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
             raise BadCheckpoint(f"its content can't be read: {error!r}") from None
-        return cls(**numbers, closed=closed, producers=bytes(producers))
+        return cls(**numbers, closed=closed, producers=bytes(producers), transactions=bytes(transactions))
 
 
 def save(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:

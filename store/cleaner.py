@@ -4,19 +4,23 @@ Several small neighbours become one segment. A batch keeps its base offset, last
 fields; one that loses all its records goes, but for the last of its segment (so that no offset goes missing at the
 seam) and a producer's last (so that its sequence is not forgotten), which stay as a header, as in Kafka's cleaner.
 
+Nothing that is not decided is cleaned. The events of aborted transactions go. The marker of a committed one goes once
+none of its batches is left; an abort's stays as long as the log has its offset, for readers are told of it.
+
 The swap, which FORMAT.md describes and recovery finishes, may stop at any point: `.cleaned` is thrown away on open,
 `.swap` is the decision, made by one rename.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from krappy import batch
 from krappy.batch import BatchHeader
 from krappy.core.retention import MAX_SPAN
+from krappy.core.stability import Aborted, Hidden, Stability, commits
 from krappy.errors import CorruptBatch
 from krappy.store.disk import Buffer, Disk, File
 from krappy.store.format import CLEANED, LOG, SUFFIXES, SWAP
@@ -63,7 +67,35 @@ def groups(segments: Sequence[Segment], segment_bytes: int) -> Iterator[list[Seg
         yield group
 
 
-def rewrite(disk: Disk, group: Sequence[Segment], survives: Survives, producers: ProducerStates) -> Rewritten | None:
+class Transactions:
+    """What one cleaning, from the start of the log on, knows of transactions."""
+
+    def __init__(self, aborted: Iterable[Aborted] = ()) -> None:
+        self._hidden = Hidden(aborted)
+        self._left: set[int] = set()  # producers with a batch that stays, since their last marker
+
+    def aborted(self, header: BatchHeader) -> bool:
+        return self._hidden.holds(header)
+
+    def keeps(self, header: BatchHeader) -> None:
+        """This batch stays."""
+        if header.is_transactional:
+            (self._left.discard if header.is_control else self._left.add)(header.producer_id)
+
+    def needs(self, header: BatchHeader, data: Buffer) -> bool:
+        """Whether this control batch still means anything."""
+        return header.producer_id in self._left or commits(data) is not True
+
+
+def decided(stability: Stability, upto: int) -> tuple[int, Transactions]:
+    """How far of `upto` may be cleaned, and what is known of the transactions up to there."""
+    upto = min(upto, stability.first_open(upto))
+    return upto, Transactions(stability.between(0, upto))
+
+
+def rewrite(
+    disk: Disk, group: Sequence[Segment], survives: Survives, producers: ProducerStates, transactions: Transactions
+) -> Rewritten | None:
     """Writes what survives of the group to one durable `.cleaned` file. None when that would change nothing.
 
     Raises CorruptBatch that names file and position; OSError.
@@ -74,8 +106,13 @@ def rewrite(disk: Disk, group: Sequence[Segment], survives: Survives, producers:
     try:
         for segment in group:
             for some in _rounds(segment):
-                for (at, header, data), offsets in zip(some, _kept(segment, some, survives), strict=True):
+                for (at, header, data), offsets in zip(some, _kept(segment, some, survives, transactions), strict=True):
                     if offsets is None:
+                        ends = header.next_offset == last.next_offset
+                        if header.is_control and header.count and not ends and not transactions.needs(header, data):
+                            writer.change()
+                            continue
+                        transactions.keeps(header)
                         writer.add(header, data)
                         continue
                     needed = offsets or header.next_offset == last.next_offset or _is_latest(header, producers)
@@ -83,6 +120,7 @@ def rewrite(disk: Disk, group: Sequence[Segment], survives: Survives, producers:
                         writer.change()
                     removed += header.count - len(offsets)
                     if needed:
+                        transactions.keeps(header)
                         try:
                             writer.add(header, batch.keep(data, offsets))
                         except CorruptBatch as error:
@@ -131,13 +169,16 @@ def _rounds(segment: Segment) -> Iterator[list[tuple[int, BatchHeader, memoryvie
 
 
 def _kept(
-    segment: Segment, some: Sequence[tuple[int, BatchHeader, memoryview]], survives: Survives
+    segment: Segment,
+    some: Sequence[tuple[int, BatchHeader, memoryview]],
+    survives: Survives,
+    transactions: Transactions,
 ) -> list[frozenset[int] | None]:
     """For each batch the offsets that stay; None for one that stays as it is."""
     candidates: list[Candidate] = []
     counts = []
     for at, header, data in some:
-        if header.is_control or not header.count:
+        if header.is_control or not header.count or transactions.aborted(header):
             counts.append(0)
             continue
         try:

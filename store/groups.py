@@ -37,9 +37,9 @@ class GroupStore:
         """Every group by its name. Raises StorageError for what it can't read."""
         found: dict[str, StoredGroup] = {}
         for key, settings in self._meta.items(GROUP):
-            found[_read(key, GROUP, 1)[0]] = StoredGroup(settings)
+            found[read_key(key, GROUP, 1)[0]] = StoredGroup(settings)
         for key, state in self._meta.items(STATE):
-            name, topic, partition = _read(key, STATE, 3)
+            name, topic, partition = read_key(key, STATE, 3)
             if name not in found:
                 raise StorageError(f"a state of the group '{name}' is stored, but not the group")
             found[name].states[topic, partition] = state
@@ -49,28 +49,28 @@ class GroupStore:
         self, group: str, settings: bytes | None = None, states: Mapping[tuple[str, int], bytes] | None = None
     ) -> None:
         """Writes a group's settings (the first write of a group must have them) and the states given."""
-        puts = {} if settings is None else {_key(GROUP, group): settings}
+        puts = {} if settings is None else {group_key(GROUP, group): settings}
         for (topic, partition), state in (states or {}).items():
-            puts[_key(STATE, group, topic, partition)] = state
+            puts[group_key(STATE, group, topic, partition)] = state
         self._meta.write(puts)
 
     def delete(self, group: str) -> None:
         """Removes a group with all its states. One that is not there is no error."""
-        prefix = _key(STATE, group)
-        self._meta.write({}, [_key(GROUP, group), *(key for key, _ in self._meta.items(prefix))])
+        prefix = group_key(STATE, group)
+        self._meta.write({}, [group_key(GROUP, group), *(key for key, _ in self._meta.items(prefix))])
 
     def delete_states(self, group: str, partitions: list[tuple[str, int]]) -> None:
         """Removes the states of some partitions, as when their topic is deleted."""
-        self._meta.write({}, [_key(STATE, group, topic, partition) for topic, partition in partitions])
+        self._meta.write({}, [group_key(STATE, group, topic, partition) for topic, partition in partitions])
 
 
-def _key(kind: bytes, *parts: str | int) -> bytes:
+def group_key(kind: bytes, *parts: str | int) -> bytes:
     """Packed one after the other, so that the keys of one group, and of one of its topics, stand together, and no
     name is mistaken for the beginning of a longer one."""
     return kind + b"".join(msgpack.packb(part) for part in parts)
 
 
-def _read(key: bytes, kind: bytes, count: int) -> list[Any]:
+def read_key(key: bytes, kind: bytes, count: int) -> list[Any]:
     unpacker = msgpack.Unpacker()
     unpacker.feed(key[len(kind) :])
     try:

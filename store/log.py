@@ -303,12 +303,14 @@ class Log:
 
         return self._reading(read)
 
-    def locate(self, offset: int, max_bytes: int, limit: int | None = None) -> list[tuple[File, int, int]]:
+    def locate(
+        self, offset: int, max_bytes: int, limit: int | None = None, *, nowait: bool = False
+    ) -> list[tuple[File, int, int]]:
         """Where `read` would find this: (open file, position, bytes), for sendfile. The last batch may be cut short.
 
         Nothing is verified. At least the first batch is whole. Raises as `read`.
         """
-        return self._reading(lambda known: known.locate(offset, max_bytes, self._range(offset, limit)))
+        return self._reading(lambda known: known.locate(offset, max_bytes, self._range(offset, limit), nowait))
 
     def find_timestamp(self, timestamp: int, limit: int | None = None) -> tuple[int, int] | None:
         """The first record (offset, timestamp) whose timestamp is at least `timestamp` (ms); None without one. Blocks.
@@ -372,6 +374,7 @@ class Log:
             self._save(offset)
             with self._lock:
                 self._start = offset
+                self.producers.stability.forget(offset)
                 gone = [segment for segment in self._segments.closed if segment.next_offset <= offset]
                 self._segments = self._segments.without(gone)
             infos = [segment.info() for segment in gone]
@@ -393,12 +396,14 @@ class Log:
         tombstone must not go before the events that it deletes.
         """
         with self._cleaning:
+            with self._lock:
+                upto, transactions = cleaner.decided(self.producers.stability, upto)
             segments = [segment for segment in self._segments.closed if segment.next_offset <= upto]
             before, removed = sum(segment.size for segment in segments), 0
             try:
                 for group in cleaner.groups(segments, self.config.segment_bytes):
                     try:
-                        rewritten = cleaner.rewrite(self._disk, group, survives, self.producers)
+                        rewritten = cleaner.rewrite(self._disk, group, survives, self.producers, transactions)
                     except FileNotFoundError:
                         if self._segments.replaced(group, group[0]):
                             raise
@@ -445,7 +450,7 @@ class Log:
                     file.fdatasync()
             return True
 
-    # ---------------------------------------------------------------- doctor
+    # ---------------------------------------------------------------- doctor, the end
 
     def scrub(self) -> Iterator[tuple[SegmentInfo, list[str]]]:
         """Reads everything; for each segment what is wrong with it, in words. Blocks. Raises StorageError."""
@@ -465,8 +470,6 @@ class Log:
                 self._active.reindex()
             except OSError as error:
                 raise StorageError(f"{self.folder}: {error}") from error
-
-    # ---------------------------------------------------------------- the end
 
     def close(self) -> None:
         """Syncs and checkpoints, so that the next open reads no batch; lets go of all files. Raises StorageError."""

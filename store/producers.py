@@ -4,6 +4,9 @@ Of each producer id: its epoch and its last five batches, as Kafka (`ProducerSta
 five in flight, so a retry is always among them. Live appends and recovery go through the same `apply`.
 
 A state is an immutable value, replaced as a whole: `check` may run in another thread than `apply`.
+
+Beside them stands what the log's control batches say of transactions (core/stability.py): as of the log's end, while
+readers go by the partition's own, which is as of the high watermark.
 """
 
 from __future__ import annotations
@@ -12,10 +15,12 @@ from typing import NamedTuple
 
 import msgpack
 
-from krappy.batch import BatchHeader
+from krappy.batch import TRANSACTIONAL, BatchHeader, Buffer
+from krappy.core.stability import Stability
 from krappy.errors import CorruptBatch, OutOfOrderSequence, ProducerFenced
 
 KEPT = 5
+MOST = 10_000  # producers of one partition; a retry is known again unless that many others have written meanwhile
 MAX_SEQUENCE = 2**31 - 1
 
 
@@ -41,34 +46,26 @@ def advance(sequence: int, by: int) -> int:
 
 
 class ProducerStates:
-    def __init__(self, parent: ProducerStates | None = None) -> None:
+    def __init__(self) -> None:
         self._states: dict[int, State] = {}
-        self._parent = parent
+        self.stability = Stability()
 
     def __len__(self) -> int:
         return len(self._states)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ProducerStates) and self._states == other._states
+        return isinstance(other, ProducerStates) and self._states == other._states and self.stability == other.stability
 
     __hash__ = None  # type: ignore[assignment]
 
     def get(self, producer_id: int) -> State | None:
-        state = self._states.get(producer_id)
-        return self._parent.get(producer_id) if state is None and self._parent is not None else state
-
-    def trial(self) -> ProducerStates:
-        """A layer above these states: for batches that are admitted to an append that has not happened yet.
-
-        `check` and `apply` on it see the states below and change only the layer. `Log.append` applies what it has
-        written to the real ones; the layer is thrown away.
-        """
-        return ProducerStates(self)
+        return self._states.get(producer_id)
 
     def copy(self) -> ProducerStates:
         """The states of this moment."""
         copied = ProducerStates()
         copied._states = self._states.copy()
+        copied.stability = self.stability.copy()
         return copied
 
     def check(self, header: BatchHeader) -> int | None:
@@ -103,9 +100,18 @@ class ProducerStates:
             )
         return None
 
-    def apply(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Remembers an appended batch. One that is remembered already (by its offset) changes nothing."""
+    def items(self) -> list[tuple[int, State]]:
+        """Every producer, of this moment."""
+        return list(self._states.copy().items())
+
+    def apply(self, header: BatchHeader, base_offset: int, now_ms: int, data: Buffer | None = None) -> None:
+        """Remembers an appended batch. One that is remembered already (by its offset) changes nothing.
+
+        `data`: the batch itself, which is looked at when it is a control batch.
+        """
         producer_id = header.producer_id
+        if header.attributes & TRANSACTIONAL:
+            self.stability.apply(header, base_offset, data)
         if producer_id < 0 or header.base_sequence < 0:
             return
         state = self.get(producer_id)
@@ -119,8 +125,16 @@ class ProducerStates:
         )
         if state is None or header.producer_epoch != state.epoch:
             self._states[producer_id] = State(header.producer_epoch, now_ms, (sent,))
+            if len(self._states) > MOST:
+                self._forget_oldest()
         elif base_offset > state.sent[-1].base_offset:
             self._states[producer_id] = State(state.epoch, now_ms, (*state.sent[1 - KEPT :], sent))
+
+    def _forget_oldest(self) -> None:
+        """Makes room: the tenth that has been silent for longest goes."""
+        silent = sorted(self._states, key=lambda number: self._states[number].seen_ms)
+        for number in silent[: max(1, MOST // 10)]:
+            del self._states[number]
 
     def expire(self, now_ms: int, older_than_ms: int) -> int:
         """Forgets producers that appended nothing for `older_than_ms`; how many."""
@@ -133,8 +147,13 @@ class ProducerStates:
         """All states as bytes for the checkpoint."""
         return bytes(msgpack.packb([[number, *state] for number, state in self._states.copy().items()]))
 
-    def restore(self, data: bytes) -> None:
-        """Replaces all states by a snapshot's. Raises CorruptBatch when it is none."""
+    def transactions(self) -> bytes:
+        """Open and aborted transactions as bytes for the checkpoint; nothing without any."""
+        stability = self.stability
+        return bytes(msgpack.packb(stability.pack())) if stability.open or len(stability) else b""
+
+    def restore(self, data: bytes, transactions: bytes = b"") -> None:
+        """Replaces all by a checkpoint's. Raises CorruptBatch when it is none."""
         try:
             states = {
                 int(number): State(int(epoch), int(seen_ms), tuple(Sent(*map(int, batch)) for batch in sent))
@@ -142,6 +161,8 @@ class ProducerStates:
             }
             if not all(1 <= len(state.sent) <= KEPT for state in states.values()):
                 raise ValueError("a producer without batches")
+            stability = Stability.unpack(msgpack.unpackb(transactions)) if transactions else Stability()
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise CorruptBatch(f"a producer snapshot that can't be read: {error}") from None
         self._states = states
+        self.stability = stability

@@ -18,7 +18,7 @@ from krappy.core.retention import SegmentInfo
 from krappy.errors import CorruptBatch, StorageError
 from krappy.store import checkpoint as checkpoints
 from krappy.store.checkpoint import BadCheckpoint, Checkpoint
-from krappy.store.disk import Disk, File
+from krappy.store.disk import Buffer, Disk, File
 from krappy.store.format import (
     CLEANED,
     INDEX,
@@ -131,6 +131,7 @@ class _Recovery:
         bases = self.drop_expired(bases, start)
         if bases[0] > start:
             raise StorageError(f"{self.folder}: the log starts at offset {start}, but its first segment at {bases[0]}")
+        self.producers.stability.forget(start)
         segments = self.closed(bases)
         segments += self.tail(bases[len(segments) :], segments[-1].next_offset if segments else None)
         active = segments[-1]
@@ -159,7 +160,7 @@ class _Recovery:
     def load_checkpoint(self) -> None:
         try:
             self.saved = checkpoints.load(self.disk, self.folder)
-            self.producers.restore(self.saved.producers)
+            self.producers.restore(self.saved.producers, self.saved.transactions)
         except FileNotFoundError:
             if any(base_offset(name, LOG) is not None for name in self.files):
                 self.report.notes.append("there was no checkpoint")
@@ -270,7 +271,9 @@ class _Recovery:
             for position, header in headers(file, 0, size, base, dense=segment.dense):
                 if header.next_offset > following:
                     raise Damage(position, "offsets", f"offset {header.last_offset} where the next segment begins")
-                self.note(indexer, base, position, header, changed_ms, learn=self.saved is None)
+                learn = self.saved is None
+                data = file.pread(header.size, position) if learn and header.is_control else None
+                self.note(indexer, base, position, header, changed_ms, learn=learn, data=data)
                 segment.next_offset = header.next_offset
         except Damage as damage:
             self.report.damage.append(f"{segment.path()} at position {damage.position}: {damage.text}")
@@ -317,10 +320,11 @@ class _Recovery:
             indexer, flushed = self.known_indexes(segment, file, saved)
         checked_from, damage = position, None
         try:
-            for at, header, _ in batches(file, position, size, expected, dense=segment.dense):
+            for at, header, data in batches(file, position, size, expected, dense=segment.dense):
                 if header.last_offset - base > MAX_RELATIVE:
                     raise Damage(at, "offsets", f"offset {header.last_offset} is too far from the segment's first")
-                self.note(indexer, base, at, header, changed_ms, learn=not saved or expected >= saved.recovery)
+                learn = not saved or expected >= saved.recovery
+                self.note(indexer, base, at, header, changed_ms, learn=learn, data=data)
                 position, expected = at + header.size, header.next_offset
         except Damage as found:
             damage = found
@@ -431,11 +435,19 @@ class _Recovery:
         )
 
     def note(
-        self, indexer: Indexer, base: int, position: int, header: batch.BatchHeader, now_ms: int, *, learn: bool
+        self,
+        indexer: Indexer,
+        base: int,
+        position: int,
+        header: batch.BatchHeader,
+        now_ms: int,
+        *,
+        learn: bool,
+        data: Buffer | None,
     ) -> None:
         indexer.note(header.last_offset - base, position, header.size, header.max_timestamp)
         if learn:
-            self.producers.apply(header, header.base_offset, now_ms)
+            self.producers.apply(header, header.base_offset, now_ms, data)
 
     def write_indexes(self, segment: Segment, indexer: Indexer, file: File) -> None:
         """Of a segment that is closed. Should they not reach the disk, the next reader rebuilds them."""

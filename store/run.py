@@ -15,13 +15,13 @@ class Run:
         self.segment = segment
         self.start = self.end = segment.size  # in the file
         self._buffers: list[Buffer] = []
-        self._batches: list[tuple[int, BatchHeader, int]] = []  # base offset, header, position
+        self._batches: list[tuple[int, BatchHeader, int, Buffer]] = []  # base offset, header, position, bytes
 
     def add(self, header: BatchHeader, data: Buffer, offset: int, epoch: int) -> None:
         """A batch gets its base offset and leader epoch; its other bytes stay where and as they are."""
         self._buffers.append(stamp(header, offset, epoch))
         self._buffers.append(memoryview(data)[STAMPED:])
-        self._batches.append((offset, header, self.end))
+        self._batches.append((offset, header, self.end, data))
         self.end += len(data)
 
     def write(self) -> None:
@@ -37,11 +37,11 @@ class Run:
         if self._batches and not segment.size:
             segment.created_ms = now_ms
         last = segment.next_offset - 1
-        for offset, header, position in self._batches:
+        for offset, header, position, data in self._batches:
             last = offset + header.last_offset_delta
             indexer.note(last - base, position, header.length + LENGTH_END, header.max_timestamp)
             if header.producer_id >= 0:
-                producers.apply(header, offset, now_ms)
+                producers.apply(header, offset, now_ms, data)
         segment.max_timestamp = indexer.max_timestamp
         segment.size = self.end
         segment.next_offset = last + 1

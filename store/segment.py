@@ -27,6 +27,7 @@ __all__ = ["Segment", "SegmentInfo"]
 _PEEK = struct.Struct(">qi11xi")  # of a batch: base offset, length, last offset delta
 _HEAD = struct.Struct(">qi")
 _MAX_HINTS = 64
+LEAST_READ = 64 << 10  # bytes read at once, where fewer records than they hold may be asked for
 THIN = 64 << 10  # bytes without an index entry, though batches begin there: so far apart they ought not to be
 _NO_LIMIT = 2**63 - 1
 
@@ -303,7 +304,7 @@ class Segment:
             return Span(b"", offset, 0)
         file = self.handle(nowait=nowait).file
         pread = file.pread_nowait if nowait else file.pread
-        want = min(max(max_bytes, HEADER_SIZE), left)
+        want = min(max(max_bytes, HEADER_SIZE), left, self._bytes_of(max_records))
         while True:
             data = pread(want, position)
             taken, expected, records, missing = self._take(data, position, expected, limit, left, max_records)
@@ -323,6 +324,13 @@ class Segment:
             hints.clear()
         hints[expected] = position + taken
         return Span(data if taken == len(data) else memoryview(data)[:taken], expected, records)
+
+    def _bytes_of(self, records: int | None) -> int:
+        """About how many bytes hold that many records and the batch that they end in, so that no more is read."""
+        if records is None:
+            return _NO_LIMIT
+        each = self.size // max(1, self.next_offset - self.base_offset) + 1
+        return LEAST_READ + 2 * each * records
 
     def _take(
         self, data: Buffer, position: int, expected: int, limit: int, left: int, max_records: int | None

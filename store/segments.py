@@ -66,14 +66,14 @@ class Segments:
                 return span
         return Span(b"", offset, 0)
 
-    def locate(self, offset: int, max_bytes: int, stop: int) -> list[tuple[File, int, int]]:
-        """As `Log.locate`. Raises CorruptBatch, OSError."""
+    def locate(self, offset: int, max_bytes: int, stop: int, nowait: bool = False) -> list[tuple[File, int, int]]:
+        """As `Log.locate`. Raises CorruptBatch, BlockingIOError, OSError."""
         places: list[tuple[File, int, int]] = []
         for segment in self._from(offset, stop):
             if max_bytes <= 0:
                 break
             size = segment.size
-            position, _ = segment.find(offset)
+            position, _ = segment.find(offset, nowait=nowait)
             until = segment.end_below(stop) if stop < segment.next_offset else size
             if position < until:
                 length = min(max_bytes, until - position)

@@ -118,6 +118,16 @@ class Views:
         found: list[bytes | None] = self._get([prefix + key for key in keys])
         return found
 
+    def entries(self, number: int, after: bytes | None, count: int) -> tuple[list[bytes], bytes | None]:
+        """The packed entries of a partition as they are now, tombstones too, in key order, `count` at the most.
+
+        And what to give as `after` to go on; None at the end. Holds the GIL for a third of a microsecond an entry.
+        """
+        try:
+            return rocks.values_from(self._db, after or view_prefix(number), view_end(number), count)
+        except Exception as error:
+            raise rocks.failure("reading a view", error) from error
+
     def snapshot(self) -> ViewSnapshot:
         """All views as they are now. To be closed: it keeps old values on disk."""
         taken = ViewSnapshot(self._db)

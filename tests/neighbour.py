@@ -97,3 +97,13 @@ def neighbour(broker: BrokerProcess) -> Iterator[Neighbour]:
         yield beside
     finally:
         beside.close()
+
+
+@contextmanager
+def undisturbed(broker: BrokerProcess, rounds: int = 5) -> Iterator[Neighbour]:
+    """A neighbour that must still be served at the end, for `rounds` more, when every socket must be closed again."""
+    before = broker.sockets
+    with neighbour(broker) as client:
+        yield client
+        client(rounds)
+    wait_until(lambda: broker.sockets <= before, f"no more than {before} sockets open: {broker.fds()}")

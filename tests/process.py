@@ -141,14 +141,16 @@ class BrokerProcess:
     """One data folder and, most of the time, a running broker on it.
 
     `settings`: of the broker, by their names in the configuration. `launch`: how to start it (a `Launcher`, or by
-    default a new interpreter).
+    default a new interpreter). `log`: the file that takes what it says; by default beside the folder.
     """
 
-    def __init__(self, data: Path, *, launch: Launch = _Popen, **settings: object) -> None:
+    def __init__(self, data: Path, *, launch: Launch = _Popen, log: Path | None = None, **settings: object) -> None:
         self.data = data
-        self.log = data.parent / f"{data.name}.log"
-        self.settings = {"listen_native": "127.0.0.1:0", "log_level": "info", "log_format": "json", **settings}
+        self.log = log or data.parent / f"{data.name}.log"
+        listen = {"listen_native": "127.0.0.1:0", "listen_kafka": "127.0.0.1:0"}
+        self.settings = {**listen, "log_level": "info", "log_format": "json", **settings}
         self.address = ""
+        self.kafka = ""  # HOST:PORT of Kafka's protocol
         self.starts = 0
         self._launch = launch
         self._child: Child | None = None
@@ -199,7 +201,8 @@ class BrokerProcess:
                 status = self._wait(PATIENCE)
                 raise Died(f"the broker ended with status {status} before it was ready: {self.last_words()}")
             line += part
-        self.address = json.loads(line)["native"]
+        told = json.loads(line)
+        self.address, self.kafka = told["native"], told["kafka"]
 
     def kill(self) -> None:
         """SIGKILL; returns once it is gone. Nothing when it is not running."""
@@ -303,7 +306,9 @@ class BrokerProcess:
 
 
 @contextmanager
-def broker_process(data: Path, *, launch: Launch = _Popen, **settings: object) -> Iterator[BrokerProcess]:
+def broker_process(
+    data: Path, *, launch: Launch = _Popen, log: Path | None = None, **settings: object
+) -> Iterator[BrokerProcess]:
     """A running broker, killed at the end if it still runs."""
-    with BrokerProcess(data, launch=launch, **settings) as broker:
+    with BrokerProcess(data, launch=launch, log=log, **settings) as broker:
         yield broker

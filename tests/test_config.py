@@ -89,11 +89,11 @@ def test_a_wrong_value_is_refused_by_name_and_place(name: str, given: Any) -> No
 def test_an_unknown_name_gets_the_nearest_and_its_place(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"the environment: .*'memory'; the nearest is 'memory_bytes'"):
         load({}, {"KRAPPY_MEMORY": "1"})
-    with pytest.raises(ConfigError, match=r"the flags: .*'listen'; the nearest is 'listen_native'"):
-        load({"listen": "x"}, {})
+    with pytest.raises(ConfigError, match=r"the flags: .*'listen_nativ'; the nearest is 'listen_native'"):
+        load({"listen_nativ": "x"}, {})
     file = tmp_path / "krappy.toml"
     file.write_text("[server]\ndata = '/x'\n")
-    with pytest.raises(ConfigError, match=r"krappy\.toml: there is no setting 'server'"):
+    with pytest.raises(ConfigError, match=r"krappy\.toml: there is no setting 'server\.data'"):
         load({}, {}, file)
 
 
@@ -128,8 +128,8 @@ def test_the_variables_of_a_kubernetes_service_are_not_settings(variable: str) -
 
 def test_no_setting_looks_like_such_a_variable() -> None:
     for row in describe():
-        if row.name == "data":
-            assert load({}, {row.variable: "?"}).data == Path("?")
+        if row.name in ("data", "rack"):
+            assert str(getattr(load({}, {row.variable: "?"}), row.name)) == "?"
         else:
             with pytest.raises(ConfigError, match=row.name):
                 load({}, {row.variable: "?"})

@@ -21,9 +21,9 @@ from krappy.errors import CorruptBatch, InvalidRecord, InvalidRequest, KrappyErr
 from krappy.wire import messages as m
 from krappy.wire.frames import HEADER, frame
 from krappy.wire.messages import REQUESTS
-from tests.neighbour import Neighbour, neighbour
+from tests.neighbour import Neighbour, undisturbed
 from tests.peer import Gone, Peer
-from tests.process import BrokerProcess, broker_process, wait_until
+from tests.process import BrokerProcess, broker_process
 
 BUG = KrappyError.name  # what an error of the broker's own is called on the wire
 
@@ -39,11 +39,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 @pytest.fixture
 def beside(broker: BrokerProcess) -> Iterator[Neighbour]:
     """The well-behaved client; at the end of each test it must still be served, and every file be closed again."""
-    before = broker.sockets
-    with neighbour(broker) as client:
+    with undisturbed(broker) as client:
         yield client
-        client(5)
-    wait_until(lambda: broker.sockets <= before, f"no more than {before} sockets open: {broker.fds()}")
 
 
 @pytest.fixture

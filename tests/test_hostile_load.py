@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ from krappy import batch
 from krappy.errors import KrappyError, Overloaded
 from krappy.wire import messages as m
 from krappy.wire.frames import frame
-from tests.neighbour import Neighbour, neighbour
+from tests.neighbour import Neighbour, undisturbed
 from tests.peer import Gone, Peer
 from tests.process import BrokerProcess, Launcher, broker_process, wait_until
 
@@ -54,7 +55,7 @@ def launch() -> Iterator[Launcher]:
 @pytest.fixture
 def broker(tmp_path: Path, launch: Launcher) -> Iterator[BrokerProcess]:
     """A fresh one, so that nobody's memory is mistaken for another's."""
-    settings = {"memory_bytes": MEMORY, "view_memtable_bytes": 4 * MIB, "view_cache_bytes": 8 * MIB}
+    settings: dict[str, Any] = {"memory_bytes": MEMORY, "view_memtable_bytes": 4 * MIB, "view_cache_bytes": 8 * MIB}
     with broker_process(tmp_path / "data", launch=launch, **settings) as running:
         yield running
         assert not running.events("internal_error"), running.last_words()
@@ -63,11 +64,8 @@ def broker(tmp_path: Path, launch: Launcher) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def beside(broker: BrokerProcess) -> Iterator[Neighbour]:
-    before = broker.sockets
-    with neighbour(broker) as client:
+    with undisturbed(broker) as client:
         yield client
-        client(5)
-    wait_until(lambda: broker.sockets <= before, f"no more than {before} sockets open: {broker.fds()}")
 
 
 @pytest.fixture

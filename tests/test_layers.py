@@ -34,10 +34,12 @@ VALUES = [
     "record_runs",
     "record_writer",
     "varint",
+    "survivors",
     "codecs",
     "partitioner",
     "entry",
     "topic_config",
+    "topic_settings",
 ]
 
 
@@ -60,7 +62,7 @@ LAYERS = [
     Layer("core", ["core"], VALUES, set(), IMPURE),
     Layer("waiting", ["waiting"], [], {"trio"}, SOCKETS | FILES | PROCESSES | CHANCE),
     Layer("ports", ["ports"], [*VALUES, "core", "wire"], set(), IMPURE),
-    Layer("config", ["config"], ["errors", "topic_config"], set(), SOCKETS | PROCESSES | CHANCE),
+    Layer("config", ["config"], ["errors", "topic_config", "topic_settings"], set(), SOCKETS | PROCESSES | CHANCE),
     Layer("store", ["store"], [*VALUES, "core"], {"msgpack", "rocksdict"}, SOCKETS),
     Layer("handlers", ["handlers"], [*VALUES, "wire", "core", "ports"], set(), SOCKETS | FILES | PROCESSES | CHANCE),
     Layer(
@@ -78,7 +80,7 @@ LAYERS = [
         FILES - {"os"},
     ),
     Layer("clients", CLIENTS, [*VALUES, "wire"], {"anyio", "msgpack"}, FILES - {"os"}),
-    Layer("app", ["app", "logs"], ANYTHING, {"trio", "structlog"}, set()),
+    Layer("app", ["app", "logs", "memory"], ANYTHING, {"trio", "structlog"}, set()),
     Layer("package", ["__init__", "__main__"], [*VALUES, *CLIENTS, "app", "cli"], set(), IMPURE),
     Layer("cli", ["cli", "bench", "demos"], ANYTHING, {"click", "rich", "trio", "anyio"}, set()),
     Layer("testing", ["testing"], ANYTHING, {"trio", "pytest"}, set()),

@@ -14,6 +14,7 @@ from krappy.topic_config import (
     Given,
     TopicConfig,
     check_topic_name,
+    effective,
     merge,
     normalise,
 )
@@ -22,21 +23,36 @@ from krappy.topic_config import (
 def test_the_defaults_are_kafkas() -> None:
     config = TopicConfig.parse({})
     assert config == TopicConfig()
-    assert config.settings() == DEFAULTS
+    assert effective({}) == DEFAULTS
     assert DEFAULTS == {
         "cleanup.policy": "delete",
         "compression.type": "producer",
         "delete.retention.ms": "86400000",
+        "file.delete.delay.ms": "60000",
+        "flush.messages": "9223372036854775807",
+        "flush.ms": "9223372036854775807",
+        "follower.replication.throttled.replicas": "",
         "index.interval.bytes": "4096",
+        "leader.replication.throttled.replicas": "",
+        "local.retention.bytes": "-2",
+        "local.retention.ms": "-2",
         "max.compaction.lag.ms": "9223372036854775807",
         "max.message.bytes": "1048588",
+        "message.timestamp.after.max.ms": "9223372036854775807",  # Kafka: an hour
+        "message.timestamp.before.max.ms": "9223372036854775807",
         "message.timestamp.type": "CreateTime",
         "min.cleanable.dirty.ratio": "0.5",
         "min.compaction.lag.ms": "0",
+        "min.insync.replicas": "1",
+        "preallocate": "false",
+        "remote.storage.enable": "false",
         "retention.bytes": "-1",
         "retention.ms": "604800000",
         "segment.bytes": "1073741824",
+        "segment.index.bytes": "10485760",
+        "segment.jitter.ms": "0",
         "segment.ms": "604800000",
+        "unclean.leader.election.enable": "false",
         "view.enable": "true",
     }
 
@@ -86,6 +102,12 @@ def test_what_is_given_is_what_is_used(name: str, given: Given, attribute: str, 
         ("cleanup.policy", "compact,"),
         ("cleanup.policy", 1),
         ("compression.type", "gzip"),
+        ("min.insync.replicas", 2),
+        ("min.insync.replicas", 0),
+        ("remote.storage.enable", "true"),
+        ("message.timestamp.after.max.ms", 3_600_000),
+        ("local.retention.ms", -3),
+        ("follower.replication.throttled.replicas", "1:a"),
         ("retention.ms", -2),
         ("retention.ms", "a week"),
         ("retention.ms", "1_000"),
@@ -112,6 +134,32 @@ def test_a_wrong_value_is_refused_by_name(name: str, given: Given) -> None:
         TopicConfig.parse({name: given})
     assert caught.value.details == {"setting": name}
     assert len(caught.value.text) < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "kept"),
+    [
+        ("min.insync.replicas", 1, "1"),
+        ("min.insync.replicas", " 1 ", "1"),
+        ("remote.storage.enable", "FALSE", "false"),
+        ("unclean.leader.election.enable", True, "true"),
+        ("preallocate", "true", "true"),
+        ("flush.messages", 1, "1"),
+        ("segment.jitter.ms", "100", "100"),
+        ("message.timestamp.after.max.ms", FOREVER, str(FOREVER)),
+        ("local.retention.ms", -2, "-2"),
+        ("follower.replication.throttled.replicas", "0:1,1:1", "0:1,1:1"),
+        ("leader.replication.throttled.replicas", "*", "*"),
+    ],
+)
+def test_what_holds_anyway_is_taken_and_shown(name: str, given: Given, kept: str) -> None:
+    assert normalise({name: given}) == {name: kept}
+    assert effective({name: kept}) == {**DEFAULTS, name: kept}
+    assert TopicConfig.parse({name: given}) == TopicConfig()
+
+
+def test_every_setting_reads_its_own_default() -> None:
+    assert normalise(DEFAULTS) == DEFAULTS
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, b"1", [], {}])
@@ -180,8 +228,8 @@ numbers = st.integers(1, 2**31 - 1)
 )
 def test_settings_read_back_as_the_same(given: dict[str, Given]) -> None:
     config = TopicConfig.parse(given)
-    assert TopicConfig.parse({**config.settings()}) == config
     assert TopicConfig.parse({**normalise(given)}) == config
+    assert TopicConfig.parse({**effective(normalise(given))}) == config
 
 
 @pytest.mark.parametrize("name", ["a", "my-topic", "A.b_c-9", "...", "a" * 249])

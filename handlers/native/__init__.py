@@ -34,6 +34,7 @@ def registry() -> Registry:
     register(messages.CreateTopic, topics.create_topic)
     register(messages.AlterTopic, topics.alter_topic)
     register(messages.DeleteTopic, topics.delete_topic)
+    register(messages.DeleteRecords, topics.delete_records)
     register(messages.DescribeTopics, topics.describe_topics)
     register(messages.Ping, topics.ping)
     register(messages.Unregister, topics.unregister)

@@ -45,7 +45,7 @@ async def register_consumer(
         handle=session.add(Reader(partitions, positions)),
         member=None,
         positions=[(at.topic, at.partition, offset) for at, offset in positions.items()],
-        ends=[(at.topic, at.partition, partition.high_watermark) for at, partition in partitions.items()],
+        ends=[(at.topic, at.partition, partition.last_stable_offset) for at, partition in partitions.items()],
     )
 
 
@@ -97,7 +97,7 @@ def _gather(reader: Reader, request: messages.Poll, room: int) -> list[Part]:
         partition, offset = reader.partitions[at], reader.positions[at]
         try:
             _alive(partition)
-            if partition.high_watermark <= offset:
+            if partition.last_stable_offset <= offset:
                 continue
             span = partition.read_now(offset, max(room, 1), max_records=records)
         except (BlockingIOError, KrappyError):
@@ -120,7 +120,7 @@ async def _gather_from_disk(session: SessionPort, reader: Reader, request: messa
         parts: list[Part] = []
         for at, partition in reader.partitions.items():
             offset = reader.positions[at]
-            if partition.high_watermark > offset:
+            if partition.last_stable_offset > offset:
                 span = await partition.read(offset, max(room, 1), max_records=request.max_records)
                 if reader.positions[at] == offset:  # else another poll of this handle took them meanwhile
                     _take(reader, at, partition, offset, span, parts)
@@ -133,7 +133,7 @@ def _take(
 ) -> int:
     if not span.data:
         return 0
-    parts.append((at.topic, at.partition, offset, partition.high_watermark, span.data))
+    parts.append((at.topic, at.partition, offset, partition.last_stable_offset, span.data))
     reader.positions[at] = span.next_offset
     return span.records
 

@@ -37,7 +37,7 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
     )
     try:
         positions = [each for each in broker.groups.positions(request.group) if each[0] in request.topics]
-        ends = [(topic, at, broker.topic(topic).partition(at).high_watermark) for topic, at, _ in positions]
+        ends = [(topic, at, broker.topic(topic).partition(at).last_stable_offset) for topic, at, _ in positions]
     except KrappyError:
         member.close()  # a topic or the group went away just now
         raise

@@ -1,4 +1,4 @@
-"""CreateTopic, AlterTopic, DeleteTopic, DescribeTopics, Ping, Unregister."""
+"""CreateTopic, AlterTopic, DeleteTopic, DeleteRecords, DescribeTopics, Ping, Unregister."""
 
 from __future__ import annotations
 
@@ -21,6 +21,16 @@ async def alter_topic(session: SessionPort, request: messages.AlterTopic) -> mes
 async def delete_topic(session: SessionPort, request: messages.DeleteTopic) -> messages.TopicDeleted:
     await session.broker.delete_topic(request.topic)
     return messages.TopicDeleted()
+
+
+async def delete_records(session: SessionPort, request: messages.DeleteRecords) -> messages.RecordsDeleted:
+    topic = session.broker.topic(request.topic)
+    wanted = [(topic.partition(index), before) for index, before in dict(request.before).items()]
+    for partition, before in wanted:  # all of it or, as far as it can be told beforehand, nothing
+        partition.check_deletable(before)
+    return messages.RecordsDeleted(
+        [(partition.index, await partition.delete_records(before)) for partition, before in wanted]
+    )
 
 
 async def describe_topics(session: SessionPort, request: messages.DescribeTopics) -> messages.TopicsDescribed:

@@ -18,8 +18,6 @@ from krappy.cli.errors import Failure
 if TYPE_CHECKING:
     from krappy.blocking import Client
 
-POLL_BYTES = 8 << 20
-
 
 def consume(client: Client, address: str, settings: Settings) -> list[Round]:
     events = load.make(settings.count, settings.record_bytes, settings.keys)
@@ -32,7 +30,7 @@ def _round(client: Client, topic: str, events: load.Load) -> Round:
     """By columns, as a program does that has much to read."""
     start = time.perf_counter()
     found = 0
-    with client.consumer(topic, start="earliest", end="now", max_bytes=POLL_BYTES) as consumer:
+    with client.consumer(topic, start="earliest", end="now") as consumer:
         for batch in consumer.batches():
             found += len(batch.values)
     seconds = time.perf_counter() - start

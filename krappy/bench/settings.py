@@ -17,10 +17,11 @@ class Settings:
     rounds: int = 3
     record_bytes: int = 100
     keys: int = 10_000
+    history: int = 1  # events stored of each key before it is looked up
     partitions: int = 1
     view: bool = True
     compression: Compression | None = None
-    batch: int = 1_000  # events handed to the producer at a time; keys of a multi-get
+    batch: int = 5_000  # events handed to the producer at a time; keys of a multi-get
     single: bool = False  # one Message for each event
     connections: int = 1
     window: int = 64  # requests in flight on each connection

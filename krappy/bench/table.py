@@ -28,7 +28,9 @@ def get(client: Client, address: str, settings: Settings) -> list[Round]:
     per_request = max(1, settings.batch)
     requests = max(1, settings.count // per_request)
     with own_topic(client, settings) as topic:
-        fill(client, topic, stored, settings)
+        for _ in range(settings.history):
+            fill(client, topic, stored, settings)
+        client.table(topic).get(stored.keys[0])  # the view holds everything now
         rounds = []
         for seed in range(settings.rounds):
             chance = random.Random(seed)

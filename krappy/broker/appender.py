@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from krappy import batch as batches
-from krappy.batch import Columns
+from krappy.batch import TRANSACTIONAL, Columns
 from krappy.broker.commit import Commit
 from krappy.broker.queued import Accepted, Loose, Publish, Stored, record_size
+from krappy.broker.undecided import UNDECIDED
 from krappy.core.admission import admit
 from krappy.entry import entry_offset, is_tombstone
 from krappy.errors import InvalidRecord, KrappyError, OffsetMismatch, ShuttingDown, StorageError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 MAX_DRAIN = 16 << 20  # bytes written by one drain
 MAX_GROUP = 1000  # single records that share one batch
+MAX_TOLD = 100  # records of a batch that an error tells of
 MAX_LAG = 8 << 20  # bytes that the view may be behind before drains wait for it
 
 
@@ -40,10 +42,14 @@ class Appender:
         self._ended = Signal()
         self.commit = Commit(partition)
 
-    def publish(self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None) -> Later[Stored]:
+    def publish(
+        self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None, *, by_header: bool = False
+    ) -> Later[Stored]:
         """Queues one record batch. Raises at once what is wrong with the batch itself."""
-        header, data, columns, cost = admit(data, self._partition.config)
-        if expect:
+        header, data, columns, cost, named = admit(data, self._partition.config, by_header=by_header)
+        if named:
+            expect = named
+        elif expect:
             if len(expect) > header.count:
                 raise InvalidRecord(f"{len(expect)} conditions on {header.count} records")
             keys = (batches.decode(data) if columns is None else columns).keys
@@ -79,6 +85,12 @@ class Appender:
         last.add(record, now, later)
         return later
 
+    def publish_marker(self, data: bytes) -> Later[Stored]:
+        """Queues a control batch of the broker's own."""
+        later: Later[Stored] = Later()
+        self._queue(Publish(batches.read_header(data), data, None, None, later))
+        return later
+
     def _queue(self, item: Publish | Loose) -> None:
         if self._closed is not None:
             raise self._closed
@@ -101,6 +113,7 @@ class Appender:
                     # A condition is decided by the view, which must hold everything that was written before.
                     await self.commit.settled()
                     await self._partition.applier.caught_up()
+                    await self._partition.undecided.refresh()
                 accepted = self._decide(items)
                 if accepted:
                     await self.commit.write(accepted)
@@ -126,7 +139,7 @@ class Appender:
         last_sequence: dict[int, tuple[int, int]] = {}
         for item in self._waiting:
             if isinstance(item, Publish):
-                if item.header.producer_id >= 0:
+                if item.header.producer_id >= 0 and not item.header.is_control:
                     header = item.header
                     before = last_sequence.get(header.producer_id)
                     if before is not None and before != (header.producer_epoch, header.base_sequence):
@@ -166,9 +179,11 @@ class Appender:
                         if original is not None:
                             self.commit.answer_again(original, header, item.later)
                             continue
+                    if header.attributes & TRANSACTIONAL and not header.is_control:
+                        partition.check_transactional(header)
                     if item.expect:
-                        partition.check_expected(columns or batches.decode(data), item.expect, overlay)
-                if config.log_append_time:
+                        partition.check_expected(columns or batches.decode(data), item.expect, overlay, offset)
+                if config.log_append_time and not header.is_control:
                     data = batches.restamp_time(data, partition.now_ms())
                     header = batches.read_header(data)
                     columns = None if columns is None else batches.decode(data)
@@ -176,41 +191,57 @@ class Appender:
             except KrappyError as error:
                 item.reject(error)
                 continue
-            if header.producer_id >= 0:
+            if header.producer_id >= 0 and not header.is_control:
                 started.add(header.producer_id)
-            if conditional:
+            if conditional and not header.is_control:
                 written = columns or batches.decode(data)
+                decided = not header.attributes & TRANSACTIONAL
                 for index, key in enumerate(written.keys):
-                    if key is not None:
-                        overlay[key] = ABSENT if written.values[index] is None else offset + index
+                    if key is not None and overlay.get(key) != UNDECIDED:
+                        last = ABSENT if written.values[index] is None else offset + index
+                        overlay[key] = last if decided else UNDECIDED
             accepted.append(Accepted(header, data, columns, offset, laters, timestamps))
             offset += header.count
         return accepted
 
 
 def check_expected(
-    keys: Sequence[bytes | None],
+    columns: Columns,
     expect: Sequence[tuple[int, int]],
     overlay: Mapping[bytes, int],
     look_up: Callable[[bytes], bytes | None],
+    base_offset: int,
 ) -> None:
     """Raises OffsetMismatch when a key is not where its writer believes it to be.
 
-    `overlay` holds what this very drain wrote before; `look_up` reads the view, which has all else. A deleted key
-    is absent, and also stands at its tombstone's offset.
+    `overlay` holds what this very drain wrote before; `look_up` reads the view, which has all else. What stands in the
+    batch before a record counts as written before it. A deleted key is absent, and also stands at its tombstone's
+    offset. The error tells of the first such record, and of others in its details.
     """
-    for index, wanted in expect:
+    keys, values = columns.keys, columns.values
+    before: dict[bytes, int] = {}  # of this batch
+    seen = 0
+    wrong: list[tuple[int, str, int | None]] = []
+    for index, wanted in sorted(expect):
+        for at in range(seen, index):
+            held = keys[at]
+            if held is not None:
+                before[held] = ABSENT if values[at] is None else base_offset + at
+        seen = index
         key = keys[index]
         assert key is not None
-        entry = None
-        if key in overlay:
-            current, allowed = overlay[key], {overlay[key]}
+        current = before.get(key, overlay.get(key))
+        if current is not None:
+            allowed = {current}
         else:
             entry = look_up(key)
             current = ABSENT if entry is None or is_tombstone(entry) else entry_offset(entry)
             allowed = {current} if entry is None else {current, entry_offset(entry)}
         if wanted not in allowed:
-            found = None if current == ABSENT else current
-            what = "absent" if found is None else f"at offset {found}"
+            what = "absent" if current == ABSENT else f"at offset {current}"
             hoped = "absent" if wanted == ABSENT else f"at offset {wanted}"
-            raise OffsetMismatch(f"the key was expected {hoped} and is {what}", current=found, index=index)
+            wrong.append((index, f"the key was expected {hoped} and is {what}", None if current == ABSENT else current))
+    if wrong:
+        index, text, found = wrong[0]
+        others = {"others": [list(each[:2]) for each in wrong[1:MAX_TOLD]]} if len(wrong) > 1 else {}
+        raise OffsetMismatch(text, current=found, index=index, **others)

@@ -1,7 +1,8 @@
 """Folding a partition's log into its view.
 
-The applier follows the high watermark: fresh batches come with their columns already decoded, anything older is
-read back from the log, which is also how a restart catches up: live path and recovery are one loop. RocksDB's
+The applier follows the last stable offset: fresh batches come with their columns already decoded, anything older is
+read back from the log, which is also how a restart catches up: live path and recovery are one loop. A transaction's
+batches always come from the log, once it is decided, and without those that were aborted. RocksDB's
 write holds the GIL, so an apply is at most `SLICE` records and yields to the event loop between.
 """
 
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy import batch as batches
-from krappy.batch import Columns
+from krappy.batch import TRANSACTIONAL, Columns
 from krappy.entry import pack_columns
-from krappy.errors import CorruptBatch, KrappyError, StorageError
+from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, StorageError
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
@@ -25,7 +26,13 @@ if TYPE_CHECKING:
 
 SLICE = 500  # records of one WriteBatch
 KEPT = 8 << 20  # bytes of decoded batches held for the applier; beyond, it reads the log
+PLACE = 256  # of these, reckoned for a batch without keys: an open transaction may hold up very many
 READ = 1 << 20
+LINGER = 0.003  # seconds that a little waits for more, so that the acknowledgements come first; nobody waits for it
+HURRY = 64 << 10  # bytes that do not wait
+PATIENCE = (
+    5.0  # seconds that a broker which stops waits for the view's files, before it leaves the rest to the next start
+)
 RETRY_S = 1.0  # pause after the disk refused an apply
 
 
@@ -33,45 +40,62 @@ class Applier:
     def __init__(self, partition: Partition, applied: int) -> None:
         self._partition = partition
         self.applied = applied  # the next offset to fold in: everything below is in the view
-        self._fresh: deque[tuple[int, Columns, int]] = deque()  # (base offset, columns, bytes)
+        # Base offset, number of records, columns (None: no record has a key), bytes.
+        self._fresh: deque[tuple[int, int, Columns | None, int]] = deque()
         self._kept = 0
-        self._lag = 0  # bytes committed and not applied yet
+        self._lag = 0  # bytes decided and not applied yet, about
+        self._undecided = 0  # bytes committed behind the last stable offset, about
+        self._stable = partition.last_stable_offset
         self._running = False
         self.failed: KrappyError | None = None
         self._stopped = False
         self._closing = False
         self.moved = Signal()
+        self._wanted = trio.Event()  # set while somebody waits for the view
         self.idle = trio.Event()
         self.idle.set()
 
     @property
     def behind(self) -> bool:
-        return self.applied < self._partition.high_watermark
+        return self.applied < self._partition.last_stable_offset
 
     def committed(self, accepted: list[Accepted]) -> None:
         """Tells of batches that have just become readable."""
         for item in accepted:
-            self._lag += item.header.size
-            if item.columns is not None and self._kept < KEPT:
-                self._kept += item.header.size
-                self._fresh.append((item.offset, item.columns, item.header.size))
+            self._undecided += item.header.size
+            columns, size = item.columns, item.header.size
+            if columns is None or item.header.attributes & TRANSACTIONAL or self._kept >= KEPT:
+                continue
+            if columns.keys.count(None) == len(columns.keys):  # nothing to fold, and only the place to keep
+                columns = None
+            self._kept += PLACE if columns is None else size
+            self._fresh.append((item.offset, item.header.count, columns, size))
+        if self._stable != (stable := self._partition.last_stable_offset):
+            self._stable = stable
+            self._lag += self._undecided
+            self._undecided = 0
         self.start()
+        if self._lag > HURRY:
+            self._wanted.set()
 
     def start(self) -> None:
         if not self._running and self.behind and self.failed is None and not self._stopped:
             self._running = True
             self.idle = trio.Event()
+            self._wanted = trio.Event()
             self._partition.spawn(self._run)
 
     def stop(self) -> None:
         """Folds no further; used when the view is turned off."""
         self._stopped = True
         self._lag = 0
+        self._wanted.set()
         self.moved.fire()
 
     async def caught_up(self, offset: int | None = None, seconds: float = math.inf) -> bool:
-        """Waits until everything below `offset` (the high watermark of now by default) is in the view."""
-        target = self._partition.high_watermark if offset is None else offset
+        """Waits until everything below `offset` (the last stable offset of now by default) is in the view."""
+        target = self._partition.last_stable_offset if offset is None else offset
+        self._wanted.set()
         done = await wait_any([self.moved], lambda: self.applied >= target or self.failed is not None, seconds)
         if self.failed is not None:
             raise self.failed
@@ -79,10 +103,14 @@ class Applier:
 
     async def within(self, lag: int) -> None:
         """Waits until at most `lag` bytes wait to be applied."""
-        await wait_any([self.moved], lambda: self._lag <= lag or self.failed is not None)
+        if self._lag > lag:
+            self._wanted.set()
+        await wait_any([self.moved], lambda: self._lag <= lag or self.failed is not None or self._given_up)
 
     async def _run(self) -> None:
         partition = self._partition
+        with trio.move_on_after(LINGER):
+            await self._wanted.wait()
         try:
             while self.behind and not self._stopped:
                 try:
@@ -95,6 +123,8 @@ class Applier:
                     break
                 except StorageError as error:
                     # A full disk, say: RocksDB goes on by itself once there is room, and so does this.
+                    if self._stopped:
+                        break
                     partition.report("view_waits", error)
                     if self._closing:
                         break
@@ -113,19 +143,35 @@ class Applier:
             self._lag = 0
         self.moved.fire()
 
+    def close(self) -> None:
+        """From now on it gives up where the disk does not let it catch up; `await finish()` for the end of it."""
+        self._closing = True
+        self._wanted.set()
+
     async def finish(self) -> None:
         """Catches up if the disk lets it, and ends."""
-        self._closing = True
+        self.close()
         await self.idle.wait()
+
+    @property
+    def _given_up(self) -> bool:
+        return self._closing and not self._running
 
     async def _apply_fresh(self) -> None:
         """One slice out of the batches in memory: several small ones together, or a part of a large one."""
         entries: dict[bytes, bytes] = {}
         count = done = 0
         applied = self.applied
-        while self._fresh and self._fresh[0][0] <= applied and count < SLICE:  # a gap is the log's to fill
-            base, columns, size = self._fresh[0]
-            total = len(columns.keys)
+        stable = self._partition.last_stable_offset
+        # A gap is the log's to fill; what is not decided waits.
+        while self._fresh and self._fresh[0][0] <= applied and self._fresh[0][0] < stable and count < SLICE:
+            base, total, columns, size = self._fresh[0]
+            if columns is None:
+                applied = max(applied, base + total)
+                done += size
+                self._fresh.popleft()
+                self._kept -= PLACE
+                continue
             start = applied - base
             stop = min(total, start + SLICE - count)
             if start < stop:
@@ -142,11 +188,16 @@ class Applier:
 
     async def _apply_from_log(self) -> None:
         partition = self._partition
-        stop_at = min(partition.high_watermark, self._fresh[0][0] if self._fresh else partition.high_watermark)
+        stop_at = partition.last_stable_offset
+        if self._fresh:
+            stop_at = min(stop_at, self._fresh[0][0])
         self.applied = max(self.applied, partition.log.start_offset)
-        data = (await partition.read(self.applied, READ, limit=stop_at)).data
+        try:
+            data = (await partition.read(self.applied, READ, limit=stop_at)).data
+        except OffsetOutOfRange:
+            return  # the log's start moved past it meanwhile, and what was there needs no folding any more
         if not data:
-            self.applied = stop_at
+            self.applied = max(self.applied, stop_at)
             return
         for header, view in batches.split(data):
             if header.next_offset <= self.applied:
@@ -166,10 +217,18 @@ class Applier:
 
     async def _store(self, entries: dict[bytes, bytes], applied: int) -> None:
         if entries:
-            while self._partition.views.busy():  # flushes are behind: wait here rather than inside RocksDB
-                await trio.sleep(0.005)
+            await self._room()
             self._partition.views.apply(self._partition.number, entries, applied)
         self.applied = applied
+
+    async def _room(self) -> None:
+        """While flushes are behind, waits here rather than inside RocksDB. On a full disk that may be for long."""
+        waited = 0.0
+        while self._partition.views.busy():
+            if self._stopped or (self._closing and waited > PATIENCE):
+                raise StorageError("the view's files are not written as fast as it is closed")
+            await trio.sleep(0.005)
+            waited += 0.005
 
     def persist(self) -> None:
         """Writes the applied offset itself, so that keyless batches at the end are not read again."""

@@ -23,58 +23,33 @@ import trio
 from krappy.broker import table
 from krappy.broker.groups import GroupCoordinator
 from krappy.broker.housekeeping import Housekeeper
+from krappy.broker.kafka_groups.coordinator import KafkaGroups
+from krappy.broker.latest import LatestTables
+from krappy.broker.opening import Place, open_logs
 from krappy.broker.partition import Partition
+from krappy.broker.settings import BrokerSetting, broker_settings
+from krappy.broker.table_topic import TableTopic, table_topic, table_topic_by_id
+from krappy.broker.topic import Topic
+from krappy.broker.transactions import TransactionCoordinator
 from krappy.config import ServerConfig
-from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownPartition, UnknownTopic
-from krappy.store.catalog import MAX_PARTITIONS, Catalog, text_id
+from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownTopic
+from krappy.store.catalog import MAX_PARTITIONS, Catalog
 from krappy.store.catalog import Topic as StoredTopic
+from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
 from krappy.store.lock import FolderLock
 from krappy.store.log import Log
 from krappy.store.meta import Meta
+from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
 from krappy.topic_config import TopicConfig, merge
+from krappy.types import TopicPartition
 from krappy.waiting import Later, Signal, wait_any
 
 Report = Callable[..., None]
 T = TypeVar("T")
 DISK_THREADS = 8
 VERSION = metadata.version("krappy")
-
-
-class Topic:
-    def __init__(self, stored: StoredTopic, partitions: list[Partition]) -> None:
-        self.name = stored.name
-        self.id = text_id(stored.id)
-        self.given = dict(stored.config)  # the settings that were set for it
-        self.config = TopicConfig.parse(stored.config)
-        self.partitions = partitions
-        self.deleted = False
-
-    def partition(self, index: int) -> Partition:
-        if 0 <= index < len(self.partitions):
-            return self.partitions[index]
-        raise UnknownPartition(f"'{self.name}' has partitions 0 to {len(self.partitions) - 1}, not {index}")
-
-    def describe(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "id": self.id,
-            "config": self.given,
-            "settings": self.config.settings(),
-            "partitions": [
-                {
-                    "partition": p.index,
-                    "start": p.start_offset,
-                    "end": p.log.end_offset,
-                    "high_watermark": p.high_watermark,
-                    "applied": p.applied,
-                    "size": p.log.size,
-                    "segments": len(p.log.segments),
-                }
-                for p in self.partitions
-            ],
-        }
 
 
 class Broker:
@@ -86,14 +61,19 @@ class Broker:
         self.fsync = config.durability == "fsync"
         self.disk_limiter = trio.CapacityLimiter(DISK_THREADS)
         self.topics: dict[str, Topic] = {}
+        self.topics_by_id: dict[bytes, Topic] = {}  # the same, by their 16 bytes
         self.topics_changed = Signal()
         self.stopping = Signal()
         self.stopped = False
         self.groups: GroupCoordinator
+        self.kafka_groups: KafkaGroups
+        self.transactions: TransactionCoordinator
         self.views: Views
         self.meta: Meta
         self.catalog: Catalog
         self.scans: set[table.TableScan] = set()
+        self.dropped_views: list[int] = []  # whose space on disk housekeeping gives back
+        self.latest = LatestTables(self, config.memory_bytes // 8)
         self._report = report or (lambda event, **facts: None)
         self._nursery: trio.Nursery | None = None
         self._admin = trio.Lock()  # one change of the catalog at a time
@@ -121,6 +101,10 @@ class Broker:
 
     def report(self, event: str, **facts: Any) -> None:
         self._report(event, **facts)
+
+    def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None:
+        """Raises InvalidTransaction, ProducerFenced."""
+        self.transactions.check_write(producer_id, epoch, at)
 
     async def sync_meta(self) -> None:
         """Returns once everything written to the meta database so far is on disk; one sync serves all callers.
@@ -191,17 +175,19 @@ class Broker:
         self.catalog = Catalog(self.meta)
         self.views = Views(data / "views", self.config.view_cache_bytes, self.config.view_memtable_bytes)
         for dead in self.catalog.deleting():
-            try:
-                await self._finish_delete(dead)
-            except KrappyError as error:  # it stays on the list; the others are served all the same
-                self.report("deletion_unfinished", topic=dead.name, error=str(error))
-        for stored in self.catalog.list():
-            topic = Topic(stored, [])
-            self.topics[stored.name] = topic
-            for index, number in enumerate(stored.numbers):
-                topic.partitions.append(await self._open_partition(topic, index, number))
+            await self._try_to_finish(dead)
+        topics = [(Topic(stored, []), stored) for stored in self.catalog.list()]
+        await self._open_partitions(topics, new=False)
+        for topic, stored in topics:
+            self.topics[stored.name] = self.topics_by_id[stored.id] = topic
         self.groups = GroupCoordinator(self, GroupStore(self.meta))
         await self.groups.open()
+        self.kafka_groups = KafkaGroups(self, GroupOffsets(self.meta))
+        await self.kafka_groups.open()
+        self.transactions = TransactionCoordinator(
+            self, TransactionStore(self.meta), self.config.transaction_max_timeout_ms
+        )
+        await self.transactions.open()
         for topic in self.topics.values():
             for partition in topic.partitions:
                 partition.applier.start()
@@ -215,15 +201,22 @@ class Broker:
         finally:
             self._house_kept.set()
 
-    async def _open_partition(self, topic: Topic, index: int, number: int) -> Partition:
-        return Partition(self, topic.name, index, number, topic.config, await self._open_log(topic, index))
+    async def _open_partitions(self, topics: Sequence[tuple[Topic, StoredTopic]], *, new: bool) -> None:
+        """Gives each topic the partitions that the catalog has of it and it has not yet."""
+        wanted = [
+            (topic, index, stored.numbers[index])
+            for topic, stored in topics
+            for index in range(len(topic.partitions), len(stored.numbers))
+        ]
+        logs = await self._open_logs([(topic, index) for topic, index, _ in wanted], new=new)
+        for (topic, index, number), log in zip(wanted, logs, strict=True):
+            topic.partitions.append(Partition(self, topic.name, index, number, topic.config, log))
 
-    async def _open_log(self, topic: Topic, index: int) -> Log:
-        folder = self._folder(topic.name, index)
-        log = await trio.to_thread.run_sync(lambda: Log.open(folder, topic.config))
-        if not log.recovery.clean:
-            self.report("log_recovered", partition=f"{topic.name}-{index}", found=str(log.recovery))
-        return log
+    async def _open_logs(self, wanted: Sequence[tuple[Topic, int]], *, new: bool) -> list[Log]:
+        places = [
+            Place(f"{topic.name}-{index}", self._folder(topic.name, index), topic.config) for topic, index in wanted
+        ]
+        return await open_logs(places, self.disk_limiter, self.report, new=new)
 
     def _folder(self, topic: str, index: int) -> Path:
         return self.config.data / "topics" / f"{topic}-{index}"
@@ -242,14 +235,19 @@ class Broker:
             await self._close_all()
 
     async def _close_all(self) -> None:
+        if hasattr(self, "transactions"):
+            await self.transactions.close()
         if hasattr(self, "groups"):
             await self.groups.close()
+        if hasattr(self, "kafka_groups"):
+            await self.kafka_groups.close()
         for topic in self.topics.values():
             for partition in topic.partitions:
                 partition.appender.close()
-        for topic in self.topics.values():
-            for partition in topic.partitions:
-                await self._attempt(str(partition), partition.close())
+        async with trio.open_nursery() as nursery:  # many at a time: each waits for the disk on its own
+            for topic in self.topics.values():
+                for partition in topic.partitions:
+                    nursery.start_soon(self._attempt, str(partition), partition.close())
         for part in ("views", "meta"):
             if hasattr(self, part):
                 await self._attempt(part, self._in_thread(getattr(self, part).close))
@@ -273,6 +271,13 @@ class Broker:
             raise UnknownTopic(f"there is no topic '{name}'; create it with `krappy topic create {name}`", topic=name)
         return found
 
+    def table_topic(self, name: str, state: dict[str, Any]) -> TableTopic | None:
+        """`TOPIC@latest`, or None. `state`: of the connection that asks."""
+        return table_topic(self.topics, self.latest, name, state)
+
+    def table_topic_by_id(self, uuid: bytes, state: dict[str, Any]) -> TableTopic | None:
+        return table_topic_by_id(self.topics_by_id, self.latest, uuid, state)
+
     async def topic_for_producer(self, name: str) -> Topic:
         """The topic, created with default settings when the broker allows that (auto_create_topics)."""
         if name not in self.topics and self.config.auto_create_topics:
@@ -292,15 +297,14 @@ class Broker:
             stored = await self._in_thread(lambda: self.catalog.create(name, partitions, config))
             topic = Topic(stored, [])
             try:
-                for index, number in enumerate(stored.numbers):
-                    topic.partitions.append(await self._open_partition(topic, index, number))
+                await self._open_partitions([(topic, stored)], new=True)
             except BaseException:
                 with trio.CancelScope(shield=True):  # a full disk, say: all of it or nothing
                     stored = await self._in_thread(lambda: self.catalog.delete(name))
                     await self._destroy(topic)
                     await self._finish_delete(stored)
                 raise
-            self.topics[name] = topic
+            self.topics[name] = self.topics_by_id[topic.uuid] = topic
         self.report("topic_created", topic=name, partitions=partitions)
         self.topics_changed.fire()
         return topic, True
@@ -323,11 +327,9 @@ class Broker:
 
     async def _add_partitions(self, topic: Topic, total: int) -> None:
         """The logs first, then the catalog: what can't be opened now could not be on the next start either."""
-        logs: list[Log] = []
+        added = range(len(topic.partitions), total if total <= MAX_PARTITIONS else 0)
+        logs = await self._open_logs([(topic, index) for index in added], new=True)
         try:
-            if total <= MAX_PARTITIONS:
-                for index in range(len(topic.partitions), total):
-                    logs.append(await self._open_log(topic, index))
             stored = await self._in_thread(lambda: self.catalog.add_partitions(topic.name, total))
         except BaseException:
             with trio.CancelScope(shield=True):
@@ -343,18 +345,36 @@ class Broker:
             self._taking()
             topic = self.topic(name)
             stored = await self._in_thread(lambda: self.catalog.delete(name))  # a crash from here on is finished later
-            del self.topics[name]
+            del self.topics[name], self.topics_by_id[topic.uuid]
             topic.deleted = True
             await self._destroy(topic)
+            await self.kafka_groups.forget_topic(name)
             await self.groups.forget_topic(name)
-            await self._finish_delete(stored)
+            await self._try_to_finish(stored)
         self.report("topic_deleted", topic=name)
         self.topics_changed.fire()
 
     async def _destroy(self, topic: Topic) -> None:
         """Closes all its files at least; `_finish_delete` tries again to remove what is left of them."""
+        async with trio.open_nursery() as nursery:
+            for partition in topic.partitions:
+                nursery.start_soon(self._attempt, str(partition), partition.destroy())
         for partition in topic.partitions:
-            await self._attempt(str(partition), partition.destroy())
+            self.latest.forget(partition.number)
+
+    async def finish_deletions(self) -> None:
+        """Tries again to remove what is left of deleted topics."""
+        if self.catalog.deleting():
+            async with self._admin:
+                for dead in self.catalog.deleting():
+                    await self._try_to_finish(dead)
+
+    async def _try_to_finish(self, stored: StoredTopic) -> None:
+        """The topic is gone whatever becomes of this; what could not be removed stays on the list of deletions."""
+        try:
+            await self._finish_delete(stored)
+        except KrappyError as error:
+            self.report("deletion_unfinished", topic=stored.name, error=str(error))
 
     async def _finish_delete(self, stored: StoredTopic) -> None:
         for number in stored.numbers:
@@ -363,6 +383,20 @@ class Broker:
             await self._in_thread(partial(_remove, self._folder(stored.name, index)))
         await self._in_thread(self.views.flush)
         await self._in_thread(lambda: self.catalog.forget(stored))
+        self.dropped_views += stored.numbers
+
+    def settings(self, advertised: str) -> list[BrokerSetting]:
+        """This broker's settings for Kafka's tools. `advertised`: the HOST:PORT that the asking client was told."""
+        return broker_settings(self.config, advertised)
+
+    async def log_dir(self) -> tuple[str, int, int]:
+        """(the folder of the logs, bytes that its file system has, bytes that are free in it). Raises StorageError."""
+        folder = self.config.data / "topics"
+        try:
+            usage = await self._in_thread(lambda: shutil.disk_usage(folder))
+        except OSError as error:
+            raise StorageError(f"{folder}: {error}") from error
+        return str(folder.absolute()), usage.total, usage.free
 
     async def new_producer_id(self) -> int:
         """An id that no producer ever had, durably so."""
@@ -378,11 +412,16 @@ class Broker:
 
         def ready() -> bool:
             return self.stopped or any(
-                partition.high_watermark > position or partition.gone is not None
+                partition.last_stable_offset > position or partition.gone is not None
                 for partition, position in zip(partitions, positions, strict=True)
             )
 
         return await wait_any([*(partition.moved for partition in partitions), self.stopping], ready, seconds)
+
+    async def wait_for_moves(self, sources: Sequence[Any], ready: Callable[[], bool], seconds: float) -> bool:
+        """Waits until `ready()`, which is asked again whenever one of the sources has moved. False after `seconds`."""
+        signals = {id(source.moved): source.moved for source in sources}.values()
+        return await wait_any([*signals, self.stopping], lambda: self.stopped or ready(), seconds)
 
     async def wait_for_views(self, partitions: Sequence[Partition], min_offset: int | None = None) -> None:
         await table.wait_for_views(partitions, min_offset)

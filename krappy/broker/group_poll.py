@@ -95,7 +95,7 @@ class Poll:
             leases = sorted(taken.leases)
             pieces = [taken.pieces[base] for base in sorted(taken.pieces)]
             data = group_reads.join(pieces, leases)
-            polled.parts.append((topic, index, leases[0].first, shared.partition.high_watermark, data))
+            polled.parts.append((topic, index, leases[0].first, shared.partition.last_stable_offset, data))
             polled.leases.extend((topic, index, *lease) for lease in leases)
         return polled
 

@@ -29,11 +29,13 @@ from krappy.errors import (
     StorageError,
     UnknownGroup,
     UnknownTopic,
+    WrongGroupKind,
 )
 from krappy.topic_config import check_topic_name
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
+    from krappy.broker.kafka_groups.native import NativeView
     from krappy.broker.partition import Partition
     from krappy.store.groups import GroupStore
 
@@ -137,6 +139,14 @@ class GroupCoordinator:
             if (topic, partition.index) not in group.shared
         ]
 
+    def has(self, name: str) -> bool:
+        """Whether the name is a native group's."""
+        return name in self._groups
+
+    def sizes(self) -> dict[str, int]:
+        """How many members each native group has."""
+        return {name: len(group.members) for name, group in self._groups.items()}
+
     # --- joining
 
     async def join(
@@ -156,9 +166,9 @@ class GroupCoordinator:
 
         `start` counts for topics that the group has no position in; partitions that a known topic has gained are read
         from their first event. `max_deliveries` and `dead_letter` are the group's: the last to join decides.
-        Raises UnknownTopic, InvalidRequest, InvalidTopic, GroupFull, OffsetOutOfRange, StorageError.
+        Raises UnknownTopic, InvalidRequest, InvalidTopic, GroupFull, OffsetOutOfRange, WrongGroupKind, StorageError.
         """
-        check_group_name(name)
+        self._check_kind(name)
         wanted = tuple(dict.fromkeys(topics))
         if order not in ("none", "key"):
             raise InvalidRequest(f"'{order:.40}' is no order: none or key", field="order")
@@ -166,6 +176,7 @@ class GroupCoordinator:
             self._broker.topic(topic)
             _check_dead_letter(topic, name, wanted, dead_letter)
         async with self._admin:
+            self._check_kind(name)
             group, is_new = self._groups.get(name), name not in self._groups
             known = set() if group is None else {topic for topic, _ in group.shared}
             settings = Settings("shared", order, max_deliveries, dead_letter)
@@ -180,6 +191,8 @@ class GroupCoordinator:
             for partition, _ in floors:
                 if partition.gone is not None:
                     raise partition.gone
+            if is_new:
+                self._check_kind(name)  # again: Kafka's clients do not wait for this lock
             group.check_order(order)
             member = group.join(client, wanted, lease_ms)
             try:
@@ -203,23 +216,26 @@ class GroupCoordinator:
     # --- administration
 
     def list_groups(self) -> list[dict[str, Any]]:
-        """Every group, without its members."""
-        return [group.describe(members=False) for _, group in sorted(self._groups.items())]
+        """Every group, without its members; Kafka's too."""
+        found = [group.describe(members=False) for group in self._groups.values()]
+        return sorted([*found, *self._kafka.all()], key=lambda each: str(each["group"]))
 
     def describe(self, name: str) -> dict[str, Any]:
         """Raises UnknownGroup."""
-        return self._find(name).describe(members=True)
+        return self._kafka.describe(name) if self._kafka.has(name) else self._find(name).describe(members=True)
 
     def positions(self, name: str) -> list[Position]:
         """The committed floor of each partition. Raises UnknownGroup."""
+        if self._kafka.has(name):
+            return self._kafka.positions(name)
         return [(*at, shared.leases.floor) for at, shared in sorted(self._find(name).shared.items())]
 
     async def commit(self, name: str, offsets: Sequence[Position]) -> None:
         """Sets floors by hand, all or none, durably; a group that is not there is made.
 
-        Raises UnknownTopic, UnknownPartition, OffsetOutOfRange, GroupNotEmpty, StorageError.
+        Raises UnknownTopic, UnknownPartition, OffsetOutOfRange, GroupNotEmpty, WrongGroupKind, StorageError.
         """
-        check_group_name(name)
+        self._check_kind(name)
         found: list[tuple[Partition, int]] = []
         for topic, index, offset in offsets:
             partition = self._broker.topic(topic).partition(index)
@@ -254,34 +270,39 @@ class GroupCoordinator:
         StorageError.
         """
         async with self._admin:
-            group = self._find(name)
+            kafka = self._kafka.has(name)
+            group = None if kafka else self._find(name)
             if not dry_run:
-                _check_empty(group)
-            moves: list[tuple[Partition, int]] = []
-            for partition in self._chosen(group, topic, partitions):
+                if group is None:
+                    self._kafka.check_empty(name)
+                else:
+                    _check_empty(group)
+            positions = {(at, index): floor for at, index, floor in self.positions(name)}
+            moves: list[tuple[str, Partition, int]] = []
+            for name_of, partition in self._chosen({at for at, _ in positions}, topic, partitions):
                 if start == "offset" and start_at is not None:
                     target = min(max(start_at, partition.start_offset), partition.high_watermark)
                 else:
                     target = await partition.offset_for(start, start_at)
-                moves.append((partition, target))
+                moves.append((name_of, partition, target))
             answer = []
-            for partition, target in moves:
-                shared = group.shared.get((partition.topic, partition.index))
-                old = partition.start_offset if shared is None else shared.leases.floor
-                answer.append((partition.topic, partition.index, old, target))
+            for name_of, partition, target in moves:
+                old = positions.get((name_of, partition.index), partition.start_offset)
+                answer.append((name_of, partition.index, old, target))
             if not dry_run:
-                await self._move(group, moves)
+                if group is None:
+                    await self._kafka.move(name, moves)
+                else:
+                    await self._move(group, [(partition, target) for _, partition, target in moves])
             return answer
 
-    def _chosen(self, group: Group, topic: str | None, indexes: Sequence[int] | None) -> list[Partition]:
-        topics = sorted({topic for topic, _ in group.shared}) if topic is None else [topic]
-        chosen: list[Partition] = []
-        for each in topics:
-            found = self._broker.topic(each)
-            if indexes is None:
-                chosen += found.partitions
-            else:
-                chosen += [found.partition(index) for index in sorted(set(indexes))]
+    def _chosen(self, held: set[str], topic: str | None, indexes: Sequence[int] | None) -> list[tuple[str, Partition]]:
+        """Each under the name that the group has a position by: Kafka's may read TOPIC@latest."""
+        chosen: list[tuple[str, Partition]] = []
+        for each in sorted(held) if topic is None else [topic]:
+            found = self._broker.topic(each.partition("@")[0] if each in held else each)
+            some = found.partitions if indexes is None else [found.partition(at) for at in sorted(set(indexes))]
+            chosen += [(each, partition) for partition in some]
         return chosen
 
     async def _move(self, group: Group, moves: Sequence[tuple[Partition, int]]) -> None:
@@ -300,6 +321,9 @@ class GroupCoordinator:
 
     async def delete(self, name: str) -> None:
         """Raises UnknownGroup, GroupNotEmpty, StorageError."""
+        if self._kafka.has(name):
+            await self._kafka.delete(name)
+            return
         async with self._admin:
             group = self._find(name)
             _check_empty(group)
@@ -309,6 +333,16 @@ class GroupCoordinator:
             del self._groups[name]
             self._store.delete(name)
             await self._broker.sync_meta()
+
+    @property
+    def _kafka(self) -> NativeView:
+        return self._broker.kafka_groups.native
+
+    def _check_kind(self, name: str) -> None:
+        """Raises InvalidRequest, WrongGroupKind."""
+        check_group_name(name)
+        if self._kafka.has(name):
+            raise WrongGroupKind(f"'{name}' is a group of Kafka clients; native members need another name", group=name)
 
     def _find(self, name: str) -> Group:
         group = self._groups.get(name)

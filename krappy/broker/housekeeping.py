@@ -6,7 +6,6 @@ fold again what the log does not have any more.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 import trio
@@ -36,6 +35,7 @@ class Housekeeper:
         while True:
             await trio.sleep(min(SCAN_CHECK_S, max(0.0, next_look - trio.current_time())))
             self._close_idle_scans()
+            await self._reclaim()
             if trio.current_time() >= next_look:
                 await self.look()
                 next_look = trio.current_time() + due
@@ -44,6 +44,17 @@ class Housekeeper:
         now = self._broker.now_ms()
         for scan in [scan for scan in self._broker.scans if now - scan.used_ms > SCAN_IDLE_MS]:
             scan.close()
+
+    async def _reclaim(self) -> None:
+        """Gives the disk space of deleted topics' views back. Without this it would go with some later compaction."""
+        broker = self._broker
+        await broker.finish_deletions()
+        while broker.dropped_views:
+            number = broker.dropped_views.pop()
+            try:
+                await trio.to_thread.run_sync(broker.views.reclaim, number, limiter=broker.disk_limiter)
+            except KrappyError as error:
+                broker.report("view_not_reclaimed", number=number, error=str(error))
 
     async def look(self) -> None:
         """One round over all partitions. What fails in one is reported and keeps none of the others waiting."""
@@ -63,26 +74,29 @@ class Housekeeper:
         log, config = partition.log, partition.config
         now = self._broker.now_ms()
         if retention.is_old(config, log.segments[-1], now):
-            await self._write(partition, log.roll)
+            await partition.reshape(log.roll)
         count = retention.expired(config, log.segments, now)
+        if partition.stability.open:  # what is not decided has not been folded into the view
+            stable = partition.last_stable_offset
+            count = min(count, sum(segment.next_offset <= stable for segment in log.segments))
         if count == len(log.segments):
-            await self._write(partition, log.roll)
+            await partition.reshape(log.roll)
         if count:
             before = log.segments[count - 1].next_offset
-            await self._flush_views(partition)
-            gone = await self._write(partition, lambda: log.delete_before(before))
-            self._broker.report("segments_deleted", partition=str(partition), count=len(gone), start=before)  # type: ignore[arg-type]
+            await partition.flush_view()
+            gone = await partition.reshape(lambda: log.delete_before(before))
+            self._broker.report("segments_deleted", partition=str(partition), count=len(gone), start=before)
         if retention.must_clean(config, log.segments, log.clean_upto, now):
             await self.clean(partition, now)
         log.producers.expire(now, PRODUCER_LIFE_MS)
         if log.unsaved_bytes:  # with durability "os" nothing else checkpoints before the end
-            await self._write(partition, log.checkpoint)
+            await partition.reshape(log.checkpoint)
 
     async def clean(self, partition: Partition, now: int) -> None:
         """Compacts the closed segments of a partition, with its view as the offset map."""
         log, config, views, number = partition.log, partition.config, partition.views, partition.number
-        upto = min(retention.cleanable_upto(config, log.segments, now), partition.high_watermark)
-        await self._flush_views(partition)
+        upto = min(retention.cleanable_upto(config, log.segments, now), partition.last_stable_offset)
+        await partition.flush_view()
         forgotten: list[tuple[bytes, int]] = []
 
         def survives(records: list[tuple[bytes | None, int, int, bool]]) -> list[bool]:
@@ -127,16 +141,3 @@ class Housekeeper:
         ]
         if deletes:
             partition.views.apply(partition.number, {}, partition.applied, deletes)
-
-    async def _flush_views(self, partition: Partition) -> None:
-        """Returns once the view holds everything committed now, on disk."""
-        if partition.config.view:
-            await partition.applier.caught_up(seconds=math.inf)
-            partition.applier.persist()
-            await trio.to_thread.run_sync(partition.views.flush, limiter=self._broker.disk_limiter)
-
-    async def _write(self, partition: Partition, work: object) -> object:
-        """Runs what changes a log's segments, between two appends to it."""
-        async with partition.writing:
-            await partition.appender.commit.settled()  # what is not durable yet can't be expired
-            return await trio.to_thread.run_sync(work, limiter=self._broker.disk_limiter)  # type: ignore[arg-type]

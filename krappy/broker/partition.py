@@ -1,31 +1,40 @@
 """One partition as the broker owns it: its log, its place in the views, who waits for it.
 
 Offsets, from low to high: `start_offset` (oldest readable) <= `applied` (the view includes everything below)
-<= `high_watermark` (readable: on disk, acknowledged) <= `log.end_offset` (written).
+<= `last_stable_offset` (decided: no open transaction has an event below) <= `high_watermark` (on disk, acknowledged)
+<= `log.end_offset` (written). Native readers, groups and the view go up to the last stable offset and skip what
+was aborted, so that a transaction's events come all at once, or never. Without transactions it is the high watermark.
 All methods run on the event loop; what may block for the disk goes to a worker thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import trio
 
-from krappy.batch import Columns
-from krappy.broker import appender
+from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
+from krappy.broker import appender, raw_reads
 from krappy.broker.appender import Appender
 from krappy.broker.applier import Applier
 from krappy.broker.queued import Accepted, Stored
+from krappy.broker.raw_reads import Raw
+from krappy.broker.undecided import UNDECIDED, Undecided
+from krappy.core.stability import marker, without
 from krappy.entry import entry_offset
-from krappy.errors import KrappyError, OffsetOutOfRange, UnknownTopic, ViewDisabled
+from krappy.errors import KrappyError, OffsetOutOfRange, PolicyViolation, TransactionPending, UnknownTopic, ViewDisabled
+from krappy.ports import ActiveProducer
 from krappy.topic_config import TopicConfig
-from krappy.types import Record, Span
+from krappy.types import Record, Span, TopicPartition
 from krappy.waiting import Later, Signal
 
 if TYPE_CHECKING:
     from krappy.store.log import Log
     from krappy.store.views import Views
+
+T = TypeVar("T")
+DELETE_ALL = -1  # for the high watermark, as DeleteRecords of either protocol writes it
 
 
 class Services(Protocol):
@@ -35,6 +44,7 @@ class Services(Protocol):
     fsync: bool
     disk_limiter: trio.CapacityLimiter
 
+    def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
     def now_ms(self) -> int: ...
     def spawn(self, run: Callable[[], Any]) -> None: ...
     def report(self, event: str, **facts: Any) -> None: ...
@@ -51,6 +61,9 @@ class Partition:
         self.views = services.views
         self.epoch = 0  # leader epoch: one broker leads for ever, until there are several
         self.high_watermark = log.end_offset
+        self.stability = log.producers.stability.copy()  # as of the high watermark; the log's own is as of its end
+        self._stable = self.stability.first_open(log.end_offset)
+        self.undecided = Undecided(self)
         self.moved = Signal()  # the high watermark went up, or the partition went away
         self.writing = trio.Lock()  # held by whoever changes the log's segments: a drain, housekeeping
         self.gone: KrappyError | None = None
@@ -81,18 +94,55 @@ class Partition:
 
     # --- publish
 
-    def publish(self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None) -> Later[Stored]:
-        """Appends one RecordBatch v2. Raises what is wrong with it; the rest comes through the Later."""
+    def publish(
+        self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None, *, by_header: bool = False
+    ) -> Later[Stored]:
+        """Appends one RecordBatch v2. Raises what is wrong with it; the rest comes through the Later.
+
+        `expect`: (index of a record, the offset that its key must stand at, or ABSENT); `by_header`: they are taken
+        from the records' headers (core/conditions.py).
+        """
         self._alive()
-        return self.appender.publish(data, expect)
+        return self.appender.publish(data, expect, by_header=by_header)
 
     def publish_record(self, record: Record, expect: int | None = None) -> Later[Stored]:
         self._alive()
         return self.appender.publish_record(record, expect)
 
+    def end_transaction(self, producer_id: int, epoch: int, commit: bool) -> Later[Stored]:
+        """Appends the marker that ends a producer's transaction here, behind everything that was published before."""
+        self._alive()
+        return self.appender.publish_marker(marker(producer_id, epoch, commit, self.now_ms()))
+
+    def check_transactional(self, header: BatchHeader) -> None:
+        """Whether a transactional batch may be appended now. Raises InvalidTransaction, ProducerFenced."""
+        self._services.check_transactional(
+            header.producer_id, header.producer_epoch, TopicPartition(self.topic, self.index)
+        )
+
+    def producers(self) -> list[ActiveProducer]:
+        """Every producer that is remembered here, by its id."""
+        states = dict(self.log.producers.items())
+        opened = self.stability.open
+        return [
+            ActiveProducer(
+                producer_id,
+                -1 if (state := states.get(producer_id)) is None else state.epoch,
+                -1 if state is None else state.sent[-1].last_sequence,
+                -1 if state is None else state.sent[-1].timestamp,
+                opened.get(producer_id, -1),
+            )
+            for producer_id in sorted(states.keys() | opened.keys())
+        ]
+
     def committed(self, accepted: list[Accepted]) -> None:
         """The appender's word that these batches are durable: they become readable here."""
         self.high_watermark = accepted[-1].end
+        for item in accepted:
+            if item.header.attributes & TRANSACTIONAL:
+                self.stability.forget(self.log.start_offset)
+                self.stability.apply(item.header, item.offset, item.data)
+        self._stable = self.stability.first_open(self.high_watermark)
         if self.config.view:
             self.applier.committed(accepted)
         else:
@@ -102,19 +152,35 @@ class Partition:
     # --- read
 
     @property
+    def size(self) -> int:
+        """Bytes of its log."""
+        return self.log.size
+
+    @property
     def start_offset(self) -> int:
         return self.log.start_offset
 
-    def read_now(self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None) -> Span:
-        """Whole batches from `offset` up to the high watermark, from the page cache alone.
+    @property
+    def last_stable_offset(self) -> int:
+        """Everything below is decided: where the oldest open transaction begins, or the high watermark."""
+        return max(self._stable, self.log.start_offset)
 
-        Raises BlockingIOError when the disk would have to be waited for, OffsetOutOfRange outside the log.
+    def aborted(self, start: int, end: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that have anything from `start` to before `end`."""
+        return [(each.producer_id, each.first) for each in self.stability.between(start, end)]
+
+    def read_now(self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None) -> Span:
+        """Whole batches from `offset` up to the last stable offset, from the page cache alone.
+
+        An aborted batch comes as its header, without records. Raises BlockingIOError when the disk would have to be
+        waited for, OffsetOutOfRange outside the log.
         """
         self._readable(offset)
-        if offset >= self.high_watermark:
+        if offset >= self.last_stable_offset:
             return Span(b"", offset, 0)
         bound = self._limit(limit)
-        return self.log.read_span(offset, max_bytes, limit=bound, max_records=max_records, nowait=True)
+        span = self.log.read_span(offset, max_bytes, limit=bound, max_records=max_records, nowait=True)
+        return self._without_aborted(offset, span) if self.stability else span
 
     async def read(self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None) -> Span:
         """As `read_now`, waiting for the disk in a thread when it must."""
@@ -122,23 +188,57 @@ class Partition:
             return self.read_now(offset, max_bytes, limit, max_records)
         except BlockingIOError:
             bound = self._limit(limit)
-            return await trio.to_thread.run_sync(
+            span = await trio.to_thread.run_sync(
                 lambda: self.log.read_span(offset, max_bytes, limit=bound, max_records=max_records),
                 limiter=self.disk_limiter,
             )
+            return self._without_aborted(offset, span) if self.stability else span
+
+    def _without_aborted(self, offset: int, span: Span) -> Span:
+        aborted = self.stability.between(offset, span.next_offset)
+        return span._replace(data=without(memoryview(span.data), aborted)) if aborted else span
+
+    def fetch_now(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
+        """Batches as they stand in the log (`raw_reads.read_now`)."""
+        return raw_reads.read_now(self, offset, max_bytes, limit, min_one=min_one)
+
+    async def fetch(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
+        return await raw_reads.read(self, offset, max_bytes, limit, min_one=min_one)
+
+    def available(self, offset: int, max_bytes: int, limit: int) -> int:
+        """Bytes that `fetch` would bring, about."""
+        return raw_reads.available(self, offset, max_bytes, limit)
+
+    def told_earliest(self) -> int:
+        """Where the log starts, for a connection that asks."""
+        return self.start_offset
+
+    def out_of_range(self) -> None:
+        """A connection was told that the log does not have its offset."""
+
+    async def find_time(self, timestamp: int, limit: int) -> tuple[int, int] | None:
+        """(offset, timestamp in ms) of the first event below `limit` that is not older than `timestamp`."""
+        self._alive()
+        return await trio.to_thread.run_sync(self.log.find_timestamp, timestamp, limit, limiter=self.disk_limiter)
+
+    async def find_latest_time(self, limit: int) -> tuple[int, int] | None:
+        """(offset, timestamp in ms) of the event with the highest timestamp, the first such, below `limit`."""
+        self._alive()
+        highest = max((info.max_timestamp for info in self.log.segments if info.base_offset < limit), default=-1)
+        return None if highest < 0 else await self.find_time(highest, limit)
 
     async def offset_at(self, timestamp: int) -> int:
-        """The offset of the first event with a timestamp (ms) of at least `timestamp`, else the high watermark."""
+        """The offset of the first event with a timestamp (ms) of at least `timestamp`, else the last stable offset."""
         self._alive()
         found = await trio.to_thread.run_sync(self.log.find_timestamp, timestamp, limiter=self.disk_limiter)
-        return self.high_watermark if found is None else min(found[0], self.high_watermark)
+        return self.last_stable_offset if found is None else min(found[0], self.last_stable_offset)
 
     async def offset_for(self, start: str, start_at: int | None) -> int:
         """Turns a start as the protocol names it into an offset. Raises OffsetOutOfRange."""
         if start == "earliest":
             return self.start_offset
         if start == "latest":
-            return self.high_watermark
+            return self.last_stable_offset
         assert start_at is not None
         if start == "timestamp":
             return await self.offset_at(start_at)
@@ -146,7 +246,8 @@ class Partition:
         return start_at
 
     def _limit(self, limit: int | None) -> int:
-        return self.high_watermark if limit is None else min(limit, self.high_watermark)
+        stable = self.last_stable_offset
+        return stable if limit is None else min(limit, stable)
 
     def _readable(self, offset: int) -> None:
         self._alive()
@@ -155,11 +256,68 @@ class Partition:
                 f"{self}: offset {offset} is outside {self.start_offset} to {self.high_watermark}",
                 start=self.start_offset,
                 end=self.high_watermark,
+                topic=self.topic,
+                partition=self.index,
             )
 
     def _alive(self) -> None:
         if self.gone is not None:
             raise self.gone
+
+    # --- retention
+
+    async def delete_records(self, before: int) -> int:
+        """Forgets the events below the offset `before` (-1: the high watermark); the log's start afterwards (KIP-107).
+
+        Durable when it returns. Whole segments leave the disk at once, what is left of the first one with it later.
+        A start beyond `before` stands. Raises OffsetOutOfRange beyond the high watermark, and PolicyViolation where
+        compaction alone decides what goes, as in Kafka.
+        """
+        self.check_deletable(before)
+        before = self.high_watermark if before == DELETE_ALL else before
+        if before > self.start_offset:
+            if self.config.compact:
+                await self.flush_view()  # it keeps entries whose events have expired
+            elif self.config.view and self.applier.failed is None:
+                await self.applier.caught_up(min(before, self.last_stable_offset))  # or it would read what is gone
+            await self.reshape(lambda: self._delete_before(before))
+        return self.start_offset
+
+    def check_deletable(self, before: int) -> None:
+        """Raises what `delete_records` would, before anything is changed."""
+        self._alive()
+        if self.config.compact and not self.config.delete:
+            raise PolicyViolation(
+                f"{self}: events of a topic with cleanup.policy=compact are deleted by tombstones and compaction alone"
+            )
+        if before != DELETE_ALL and not 0 <= before <= self.high_watermark:
+            raise OffsetOutOfRange(
+                f"{self}: events can be deleted up to the high watermark, {self.high_watermark}, not up to {before}",
+                start=self.start_offset,
+                end=self.high_watermark,
+            )
+
+    def _delete_before(self, before: int) -> None:
+        if before >= self.log.end_offset:
+            self.log.roll()  # so that everything goes from the disk
+        self.log.delete_before(before)
+
+    async def flush_view(self) -> None:
+        """Returns once the view holds everything committed now, on disk."""
+        if self.config.view:
+            await self.applier.caught_up()
+            self.applier.persist()
+            await trio.to_thread.run_sync(self.views.flush, limiter=self.disk_limiter)
+
+    async def reshape(self, work: Callable[[], T]) -> T:
+        """Runs what changes the log's segments in a thread, between two appends to it."""
+        async with self.writing:
+            await self.appender.commit.settled()  # what is not durable yet can't be expired
+            self._alive()
+            done = await trio.to_thread.run_sync(work, limiter=self.disk_limiter)
+        if self.config.view:
+            self.applier.start()  # beside an open transaction, the log may begin now behind all that was folded
+        return done
 
     # --- the view
 
@@ -173,18 +331,18 @@ class Partition:
         return 0 if self.config.compact else self.start_offset
 
     def view_ready(self, min_offset: int | None) -> bool:
-        """Whether the view includes all that is committed now (or `min_offset`). Raises ViewDisabled."""
+        """Whether the view includes all that is decided now (or `min_offset`). Raises ViewDisabled."""
         self._alive()
         if not self.config.view:
             raise ViewDisabled(f"the topic '{self.topic}' keeps no view: it has view.enable=false")
         if self.applier.failed is not None:
             raise self.applier.failed
-        target = self.high_watermark if min_offset is None else min_offset + 1
+        target = self.last_stable_offset if min_offset is None else min_offset + 1
         return self.applier.applied >= target
 
     async def view_wait(self, min_offset: int | None, seconds: float) -> bool:
         """Waits for `view_ready`. False when `seconds` passed first."""
-        target = self.high_watermark if min_offset is None else min_offset + 1
+        target = self.last_stable_offset if min_offset is None else min_offset + 1
         return self.view_ready(min_offset) or await self.applier.caught_up(target, seconds)
 
     def look_up(self, key: bytes) -> bytes | None:
@@ -202,11 +360,22 @@ class Partition:
             return None
         return entry
 
-    def check_expected(self, columns: Columns, expect: Sequence[tuple[int, int]], overlay: dict[bytes, int]) -> None:
-        """Raises OffsetMismatch, or ViewDisabled: a condition is decided by the view."""
+    def check_expected(
+        self, columns: Columns, expect: Sequence[tuple[int, int]], overlay: dict[bytes, int], base_offset: int
+    ) -> None:
+        """Raises OffsetMismatch, or ViewDisabled: a condition is decided by the view.
+
+        TransactionPending for a key that has been written behind the last stable offset, which the view has not yet.
+        """
         if expect:
             self.view_ready(0)
-        appender.check_expected(columns.keys, expect, overlay, self.look_up)
+        for index, _ in expect:
+            key = columns.keys[index]
+            if key is not None and (overlay.get(key) == UNDECIDED or self.undecided.holds(key)):
+                raise TransactionPending(
+                    f"{self}: the key was written beside a transaction that is not decided yet; try again", index=index
+                )
+        appender.check_expected(columns, expect, overlay, self.look_up, base_offset)
 
     # --- life
 
@@ -247,6 +416,10 @@ class Partition:
         can be left clean, must not keep a topic from being deleted.
         """
         self.appender.close(error)
+        if error is None:
+            self.applier.close()
+        else:
+            self.applier.stop()
         await self.appender.idle()
         await self.applier.finish()
         if error is not None:

@@ -37,7 +37,7 @@ class Shared:
             self.changed()
         self.trim()
         offset = leases.wanted(now, alone=alone)
-        return None if offset is None or offset >= partition.high_watermark else offset
+        return None if offset is None or offset >= partition.last_stable_offset else offset
 
     def trim(self) -> None:
         """Settles what retention took."""
@@ -66,12 +66,12 @@ class Shared:
         self.group.stir(self)
 
     def moved(self) -> None:
-        """The high watermark went up."""
+        """The last stable offset went up, perhaps."""
         self.group.stir(self)
 
     def describe(self) -> dict[str, Any]:
         self.trim()
-        leases, end = self.leases, self.partition.high_watermark
+        leases, end = self.leases, self.partition.last_stable_offset
         return {
             "topic": self.at[0],
             "partition": self.at[1],

@@ -168,7 +168,7 @@ class TableWatch:
                 lambda: (
                     self._closed
                     or self._broker.stopped
-                    or any(p.gone is not None or p.high_watermark > offsets[p.index] for p in partitions)
+                    or any(p.gone is not None or p.last_stable_offset > offsets[p.index] for p in partitions)
                 ),
             )
             if self._broker.stopped:
@@ -197,7 +197,7 @@ class TableWatch:
     async def _emit_changes(
         self, partition: Partition, offset: int, emit: Emit, room: Callable[[], Awaitable[None]]
     ) -> int:
-        while not self._closed and offset < partition.high_watermark:
+        while not self._closed and offset < partition.last_stable_offset:
             await room()
             data = (await partition.read(offset, READ)).data
             items: list[bytes] = []
@@ -233,7 +233,7 @@ async def history(
     A batch that does not hold the key's bytes anywhere is passed over without being decoded.
     """
     offset = max(offset, partition.start_offset)
-    end = partition.high_watermark
+    end = partition.last_stable_offset
     found: list[bytes] = []
     size = looked = 0
     while offset < end and looked < HISTORY_READ:

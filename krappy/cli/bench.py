@@ -82,7 +82,7 @@ COMPRESSION = click.option("--compression", type=click.Choice(["gzip", "snappy",
 @PARTITIONS
 @VIEW
 @COMPRESSION
-@click.option("--batch", type=click.IntRange(1), default=1_000, show_default=True, help="Events handed over at a time.")
+@click.option("--batch", type=click.IntRange(1), default=5_000, show_default=True, help="Events handed over at a time.")
 @click.option("--single", is_flag=True, help="One Message for each event, pipelined.")
 @click.option("--connections", type=click.IntRange(1), default=1, show_default=True, metavar="N")
 @click.option("--window", type=click.IntRange(1), default=256, show_default=True, help="--single: in flight on each.")
@@ -92,6 +92,7 @@ def produce(**given: Any) -> None:
 
     Timed: from handing over the first event to the acknowledgement of the last: encoding into record batches (or
     Messages), sending, the broker's append, fdatasync unless --durability os, the answer. The view is fed beside it.
+    The client cuts what it is handed into record batches of at most 512 KiB.
 
     \b
     Examples:
@@ -107,7 +108,7 @@ def produce(**given: Any) -> None:
 @SIZE
 @PARTITIONS
 @COMPRESSION
-@click.option("--batch", type=click.IntRange(1), default=1_000, show_default=True, help="Events of a record batch.")
+@click.option("--batch", type=click.IntRange(1), default=5_000, show_default=True, help="Events handed over at a time.")
 @common
 def consume(**given: Any) -> None:
     """How fast a stored log is read.
@@ -130,6 +131,7 @@ def consume(**given: Any) -> None:
 @click.option("--clients", "connections", type=click.IntRange(1), default=16, show_default=True, metavar="N")
 @click.option("--window", type=click.IntRange(1), default=16, show_default=True, help="Requests in flight on each.")
 @click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Keys of one multi-get.")
+@click.option("--history", type=click.IntRange(1), default=1, show_default=True, help="Events stored of each key.")
 @common
 def get(**given: Any) -> None:
     """How fast keys are looked up, by clients that keep several requests in flight.
@@ -142,6 +144,7 @@ def get(**given: Any) -> None:
       krappy bench get
       krappy bench get --batch 100 --count 1000000
       krappy bench get --clients 1 --window 1 --count 10000
+      krappy bench get --clients 1 --window 1 --keys 100000 --history 200   # beside a log of 20 M events
     """
     _run("get", "keys/s", given)
 
@@ -182,6 +185,33 @@ def latency(**given: Any) -> None:
       krappy bench latency --rate 5000 --durability os
     """
     _run("latency", "events/s", given)
+
+
+@bench.command()
+@click.option("--megabytes", type=click.IntRange(1), default=1000, show_default=True, metavar="N", help="Of events.")
+@click.option("--durability", type=click.Choice(["fsync", "os"]), default="fsync", show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N")
+@json_option
+def start(megabytes: int, durability: str, rounds: int, as_json: bool) -> None:
+    """How long a broker takes from its start to its first answer.
+
+    Timed: from starting a process on data that was closed cleanly until a client has connected and looked up a key.
+    Its memory is looked at a second later.
+
+    \b
+    Examples:
+      krappy bench start
+      krappy bench start --megabytes 10000 --json
+    """
+    measured = importlib.import_module("krappy.bench.start").start(megabytes, durability, rounds)
+    facts = report.circumstances(durability)
+    if as_json:
+        output.emit_json({"circumstances": facts, "results": [measured]})
+        return
+    shown = ("megabytes", "seconds", "seconds_min", "seconds_max", "idle_megabytes")
+    output.table(["MB stored", "seconds", "least", "most", "MB in memory"], [[measured[name] for name in shown]])
+    output.note("")
+    output.note(", ".join(f"{name} {value}" for name, value in facts.items()))
 
 
 ALL: list[tuple[str, dict[str, Any]]] = [
@@ -239,7 +269,7 @@ def _measure(name: str, unit: str, settings: Settings, address: str | None, dura
 _SETTINGS = {
     "produce": ("record_bytes", "keys", "partitions", "view", "compression", "batch", "single", "connections"),
     "consume": ("record_bytes", "partitions", "compression", "batch"),
-    "get": ("record_bytes", "keys", "partitions", "connections", "window", "batch"),
+    "get": ("record_bytes", "keys", "history", "partitions", "connections", "window", "batch"),
     "scan": ("record_bytes", "partitions"),
     "latency": ("record_bytes", "view", "rate"),
 }

@@ -2,7 +2,8 @@
 
 A view is right when the latest record of each key that the log holds is its entry, and when it has no entry, from the
 log's first offset up to the applied one, that the log has not. Exceptions that are no faults: a view may be behind
-(the next start applies the rest); it may keep a tombstone, or under compaction an entry, that the log has given up.
+(the next start applies the rest, and open transactions wait for their end); it may keep a tombstone, or under
+compaction an entry, that the log has given up.
 
 The view itself serves as the map of what is latest, so the memory needed does not grow with the data.
 """
@@ -18,13 +19,16 @@ from pathlib import Path
 
 from krappy import batch as batches
 from krappy.cli.errors import Failure
+from krappy.core.stability import without
 from krappy.entry import entry_offset, is_tombstone, pack_columns
 from krappy.errors import KrappyError, StorageError
 from krappy.store.catalog import Catalog
+from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
 from krappy.store.lock import FolderLock
 from krappy.store.log import Log
 from krappy.store.meta import Meta
+from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
 from krappy.topic_config import TopicConfig
 
@@ -91,8 +95,13 @@ def check(data: Path, repair: bool, tell: Tell) -> Findings:
         found = Findings()
         try:
             GroupStore(meta).load_all()
+            GroupOffsets(meta).load_all()
         except StorageError as error:
             found.problems.append(f"groups: {error}")
+        try:
+            TransactionStore(meta).load_all()
+        except StorageError as error:
+            found.problems.append(f"transactions: {error}")
         found.problems += _strangers(data, catalog)
         views = _open_views(data, repair, found)
         if views is not None:
@@ -182,14 +191,18 @@ def _repair_log(log: Log, found: Partition, tell: Tell) -> None:
 
 
 def _folded(log: Log, start: int, end: int, tell: Callable[[int], None]) -> Iterator[tuple[dict[bytes, bytes], int]]:
-    """The log from `start` to before `end`, a batch at a time: its latest entry of each key, the offset after it."""
+    """The log from `start` to before `end`, a batch at a time: its latest entry of each key, the offset after it.
+
+    Without the events of aborted transactions.
+    """
     offset = start
     while offset < end:
         span = log.read_span(offset, READ, limit=end)
         if not span.data:
             return
         tell(len(span.data))
-        for header, view in batches.split(span.data):
+        aborted = log.producers.stability.between(offset, span.next_offset)
+        for header, view in batches.split(without(memoryview(span.data), aborted)):
             if header.is_control:
                 continue
             columns = batches.decode(view)
@@ -294,7 +307,8 @@ def _repair_view(log: Log, views: Views, number: int, found: Partition, wrong: l
         views.apply(number, {}, log.start_offset)
         while some := list(islice(doomed, SLICE)):
             views.apply(number, {}, log.start_offset, some)
-        for latest, following in _folded(log, log.start_offset, log.end_offset, lambda count: tell(found.name, count)):
+        decided = log.producers.stability.first_open(log.end_offset)
+        for latest, following in _folded(log, log.start_offset, decided, lambda count: tell(found.name, count)):
             rows = iter(latest.items())
             while part := dict(islice(rows, SLICE)):
                 views.apply(number, part, log.start_offset)

@@ -34,7 +34,10 @@ def group() -> None:
 @address_option
 @json_option
 def list_groups(address: str, as_json: bool) -> None:
-    """Show every group: its topics, and how far it lags behind.
+    """Show every group: its kind, its topics, and how far it lags behind.
+
+    The kind is `shared` for native groups (`positions`: only offsets), `classic` or `consumer` for those of Kafka's
+    clients, by the protocol that their members speak.
 
     \b
     Examples:
@@ -55,7 +58,8 @@ def list_groups(address: str, as_json: bool) -> None:
         output.note("there are no groups; `krappy consume TOPIC --group NAME` makes one")
         return
     output.table(
-        ["group", "topics", "order", "lag"], [[each.group, each.topics, each.order, each.lag] for each in found]
+        ["group", "kind", "topics", "order", "lag"],
+        [[each.group, each.kind, each.topics, each.order, each.lag] for each in found],
     )
 
 

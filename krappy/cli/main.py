@@ -17,6 +17,7 @@ import click
 
 from krappy.cli.errors import explain
 from krappy.cli.options import Group
+from krappy.memory import keep_freed_memory
 
 # name -> module of krappy.cli; the command is its attribute of the same name. Imported when used: `krappy get`
 # does not pay for what `krappy bench` needs.
@@ -114,4 +115,5 @@ def _drop_stdout() -> None:
 
 def main() -> NoReturn:
     """`krappy` on the command line."""
+    keep_freed_memory()
     sys.exit(run(sys.argv[1:]))

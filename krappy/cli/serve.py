@@ -88,12 +88,13 @@ def _stop_at_eof() -> None:
 
 
 def _announce(config: ServerConfig, broker: Broker, as_json: bool) -> None:
-    native = broker.native_address or None
+    listening = {"native": broker.native_address or None, "kafka": broker.kafka_address or None}
     if as_json:
-        facts = {"ready": True, "native": native, "data": str(config.data.absolute()), "pid": os.getpid()}
+        facts = {"ready": True, **listening, "data": str(config.data.absolute()), "pid": os.getpid()}
         output.emit_json({**facts, "version": version("krappy")})
         return
     lines = [f"krappy {version('krappy')}, process {os.getpid()}, data in {config.data.absolute()}"]
-    if native:
-        lines.append(f"listening: native {native}")
+    where = ", ".join(f"{name} {address}" for name, address in listening.items() if address)
+    if where:
+        lines.append(f"listening: {where}")
     output.write_lines(lines)

@@ -38,7 +38,12 @@ def spawn_broker(data: Path | None = None, settings: Mapping[str, object] | None
     with tempfile.TemporaryDirectory(prefix="krappy-") as temporary:
         folder = data or Path(temporary) / "data"
         command = [sys.executable, "-m", "krappy", "serve", "--json", "--until-eof", "--data", str(folder)]
-        for name, value in {"listen_native": "127.0.0.1:0", "log_level": "warning", **(settings or {})}.items():
+        for name, value in {
+            "listen_native": "127.0.0.1:0",
+            "listen_kafka": "none",
+            "log_level": "warning",
+            **(settings or {}),
+        }.items():
             command += ["--" + name.replace("_", "-"), str(value)]
         log = Path(temporary) / "log"
         # Not the caller's settings: a KRAPPY_DATA or KRAPPY_CONFIG of the shell must not reach this broker.

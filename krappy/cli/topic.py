@@ -9,12 +9,14 @@ import click
 from krappy.cli import output
 from krappy.cli.options import (
     Group,
+    Place,
     Setting,
     address_option,
     complete_topics,
     confirm,
     connect,
     json_option,
+    partition_option,
 )
 
 CONFIG = click.option(
@@ -208,3 +210,31 @@ def delete(name: str, yes: bool, address: str, as_json: bool) -> None:
         output.emit_json({"topic": name, "deleted": True})
     else:
         output.note(f"deleted {name}")
+
+
+@topic.command("delete-records")
+@click.argument("name", shell_complete=complete_topics)
+@click.option("--before", type=Place("latest"), required=True, help="Events before this place go; latest: all of them.")
+@partition_option
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@address_option
+@json_option
+def delete_records(name: str, before: Any, partitions: tuple[int, ...], yes: bool, address: str, as_json: bool) -> None:
+    """Delete a topic's oldest events, and their entries in its table. Asks first.
+
+    A topic that is only compacted loses events by tombstones, not by this.
+
+    \b
+    Examples:
+      krappy topic delete-records clicks --before latest
+      krappy topic delete-records clicks --before 7d --yes
+      krappy topic delete-records clicks --before 1200 --partition 0
+    """
+    confirm(f"Delete the events of {name} before {before}?", yes)
+    with connect(address) as client:
+        starts = client.delete_records(name, before, partitions=list(partitions) or None)
+    if as_json:
+        found = [{"partition": partition, "start": start} for partition, start in sorted(starts.items())]
+        output.emit_json({"topic": name, "partitions": found})
+        return
+    output.table(["partition", "first offset"], [[partition, start] for partition, start in sorted(starts.items())])

@@ -38,7 +38,7 @@ class Limits:
     """Durations in seconds, sizes in bytes."""
 
     linger: float = 0.005
-    batch_bytes: int = 256 << 10
+    batch_bytes: int = 512 << 10
     buffer_bytes: int = 32 << 20
     max_in_flight: int = 5
     timeout: float = 120.0

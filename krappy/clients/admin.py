@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from krappy.clients.link import Link
 from krappy.clients.values import StartAt, start
-from krappy.errors import ProtocolError, UnknownGroup, UnknownTopic
+from krappy.errors import ProtocolError, UnknownGroup, UnknownPartition, UnknownTopic
 from krappy.types import TopicPartition
 from krappy.wire import messages
 
@@ -109,6 +109,28 @@ async def describe(link: Link, topic: str) -> TopicInfo:
 async def offsets(link: Link, topic: str, at: StartAt) -> dict[int, int]:
     name, number = start(at)
     return dict((await link.ask(messages.Offsets(topic, name, number), messages.OffsetsFound)).offsets)
+
+
+async def delete_records(
+    link: Link, topic: str, before: StartAt | Mapping[int, int], partitions: Sequence[int] | None
+) -> dict[int, int]:
+    """Where it deletes to is known before it begins, so that it may be asked again and deletes nothing more."""
+    if isinstance(before, Mapping):
+        rows = list(before.items())
+    elif type(before) is int:
+        some = (
+            [each.partition for each in (await describe(link, topic)).partitions] if partitions is None else partitions
+        )
+        rows = [(partition, start(before)[1] or 0) for partition in some]
+    else:
+        found = await offsets(link, topic, before)
+        rows = [
+            (partition, offset) for partition, offset in found.items() if partitions is None or partition in partitions
+        ]
+        missing = set(partitions or ()) - found.keys()
+        if missing:
+            raise UnknownPartition(f"'{topic}' has partitions 0 to {len(found) - 1}, not {min(missing)}")
+    return dict((await link.ask(messages.DeleteRecords(topic, rows), messages.RecordsDeleted)).starts)
 
 
 async def groups(link: Link) -> list[GroupInfo]:

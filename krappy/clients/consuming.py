@@ -26,6 +26,8 @@ from krappy.types import Event, TopicPartition
 from krappy.wire import messages
 
 REFRESH = 60.0  # seconds after which a reader of whole topics looks whether partitions were added
+MAX_LEASED = 500  # records that a poll of a member leases, by default
+MAX_READ = 2**31 - 1  # records of a reader's poll, by default: its bytes bound it
 MAX_WAIT = 5_000  # ms that a poll waits at the broker; then it is sent again
 Acknowledged = Event | EventBatch | Iterable[Event]
 
@@ -43,7 +45,7 @@ class Choice:
     lease_ms: int = 30_000
     max_deliveries: int = 10
     dead_letter: str | None = None
-    max_records: int = 500
+    max_records: int | None = None
     max_bytes: int = 1 << 20
 
     def check(self) -> None:
@@ -53,8 +55,15 @@ class Choice:
             raise InvalidRequest(f"end={self.end!r}: give 'now', an offset, or None to go on for ever")
         if self.group is not None and (self.partitions is not None or self.end is not None):
             raise InvalidRequest("members of a group share all partitions and have no end: no `partitions`, no `end`")
-        if self.max_records < 1 or self.max_bytes < 1 or self.lease_ms < 1:
+        if self.records < 1 or self.max_bytes < 1 or self.lease_ms < 1:
             raise InvalidRequest("max_records, max_bytes and lease_ms are at least 1")
+
+    @property
+    def records(self) -> int:
+        """The records of one poll: members lease a few at a time, readers are bounded by their bytes."""
+        if self.max_records is not None:
+            return self.max_records
+        return MAX_LEASED if self.group is not None else MAX_READ
 
     def one(self, topic: str | None) -> str:
         """The topic meant, when there is only one to mean. Raises InvalidRequest."""
@@ -283,7 +292,7 @@ class Consuming:
         if self._closed or self._stale or self._finished():
             return None
         slot = Slot(self._runtime.signal())
-        request = messages.Poll(self._handle, self.choice.max_records, self.choice.max_bytes, MAX_WAIT)
+        request = messages.Poll(self._handle, self.choice.records, self.choice.max_bytes, MAX_WAIT)
         try:
             self._link.post(request, messages.Polled, slot, self._generation)
         except ConnectionLost:
@@ -308,7 +317,7 @@ class Consuming:
         leases: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         for topic, partition, first, last, deliveries in polled.leases or ():
             leases.setdefault(TopicPartition(topic, partition), []).append((first, last, deliveries))
-        half = max(1, self.choice.max_records // 2)
+        half = max(1, self.choice.records // 2)
         for topic, partition, first, _, records in polled.parts:
             mine = leases.get(TopicPartition(topic, partition), [])
             batches, _ = events.read(topic, partition, records, first, None)

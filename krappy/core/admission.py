@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from krappy import batch as batches
 from krappy.batch import BatchHeader, Columns
+from krappy.core.conditions import MENTION, Conditions, conditions
 from krappy.errors import CorruptBatch, InvalidRecord, RecordTooLarge
 from krappy.topic_config import TopicConfig
 
@@ -14,23 +17,28 @@ MAX_OPENED = 32 << 20  # bytes that a compressed batch may open to, unless its t
 MAX_KEPT = 256 << 10  # bytes that the records of a waiting batch may take
 MAX_RATIO = 4  # or so many times the batch's own; beyond both they are read again when they are needed
 
+MAX_NAMED = 1000  # records of a batch that an error names
+
 
 class Admitted(NamedTuple):
     """A batch that may be appended. `columns`: its records, where they had to be looked at anyway and are not too
-    much to keep until the batch is stored; `cost`: bytes that keeping them takes, about."""
+    much to keep until the batch is stored; `cost`: bytes that keeping them takes, about; `expect`: what its records
+    demand by their headers."""
 
     header: BatchHeader
     data: bytes | memoryview
     columns: Columns | None
     cost: int = 0
+    expect: Conditions = ()
 
 
-def admit(data: bytes | memoryview, config: TopicConfig) -> Admitted:
+def admit(data: bytes | memoryview, config: TopicConfig, *, by_header: bool = False) -> Admitted:
     """Checks a producer's batch: size, CRC, structure, and what the topic demands of its records.
 
     The rules are Kafka's (LogValidator.java): magic 2, not a control batch, offsets dense from 0, times of creation,
     every record keyed when the topic is compacted; and a max timestamp that is not its records' is put right, since
-    retention and seeks by time go by it. Raises RecordTooLarge, InvalidRecord, CorruptBatch, UnsupportedCompression.
+    retention and seeks by time go by it. `by_header`: conditions are taken from the records' headers.
+    Raises RecordTooLarge, InvalidRecord, CorruptBatch, UnsupportedCompression.
     """
     if len(data) > config.max_message_bytes:
         raise RecordTooLarge(
@@ -48,20 +56,28 @@ def admit(data: bytes | memoryview, config: TopicConfig) -> Admitted:
         raise InvalidRecord(f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}")
     limit = max(MAX_OPENED, config.max_message_bytes)
     if not (config.view or config.compact):
-        batches.validate(data, limit=limit)
-        return Admitted(header, data, None)
-    columns = batches.decode(data, limit=limit)
+        named = batches.validate(data, limit=limit, mention=MENTION if by_header else b"")
+        return Admitted(header, data, None, 0, conditions(batches.decode(data, limit=limit)) if named else ())
+    columns = batches.decode(data, limit=limit, keyed=True)
     if config.compact and None in columns.keys:
-        index = columns.keys.index(None)
-        raise InvalidRecord(f"record {index} has no key; a topic with cleanup.policy=compact needs one", index=index)
+        raise _keyless(columns.keys)
     latest = max(columns.timestamps)
     if latest != header.max_timestamp:
         data = batches.correct_max_timestamp(data, latest)
         header = batches.read_header(data)
+    expect = conditions(columns) if by_header else ()
     cost = _cost(header, columns, len(data))
     if cost > MAX_KEPT and cost > MAX_RATIO * len(data):
-        return Admitted(header, data, None)
-    return Admitted(header, data, columns, cost)
+        return Admitted(header, data, None, 0, expect)
+    return Admitted(header, data, columns, cost, expect)
+
+
+def _keyless(keys: Sequence[object]) -> InvalidRecord:
+    """Names every record without a key, up to `MAX_NAMED`, so that a producer tells them from the others (KIP-467)."""
+    what = "has no key; a topic with cleanup.policy=compact needs one"
+    found = islice((index for index, key in enumerate(keys) if key is None), MAX_NAMED)
+    (index, text), *others = [(index, f"record {index} {what}") for index in found]
+    return InvalidRecord(text, index=index, others=others)
 
 
 def _cost(header: BatchHeader, columns: Columns, size: int) -> int:

@@ -1,4 +1,4 @@
-"""The native listener: accepts connections, lends them what they share, ends them gracefully."""
+"""The listeners of all protocols: accept connections, lend them what they share, end them gracefully."""
 
 from __future__ import annotations
 
@@ -6,23 +6,34 @@ import contextlib
 import errno
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import trio
 
 from krappy.config import parse_address
 from krappy.errors import ConfigError, KrappyError, Overloaded
-from krappy.handlers.registry import Registry
 from krappy.server.budget import Budget
-from krappy.server.connection import Connection
+from krappy.server.channel import Channel
 from krappy.server.session import Allowance
 from krappy.waiting import Signal, wait_any
-from krappy.wire.messages import error_frame
 
 SCRATCH = 256 << 10
 BACKLOG = 1024
 RELIEF_SECONDS = 0.25
 REGISTRATION = 2 << 10  # bytes of memory reckoned for one registration
+
+
+class Speech(Protocol):
+    """What is spoken on a listener."""
+
+    def connect(self, server: Server, sock: socket.socket, client: str) -> Channel: ...
+    def refusal(self, error: KrappyError) -> bytes:
+        """What a peer is told that can't be served; empty when the protocol has nothing for that."""
+
+
+class Listener(NamedTuple):
+    socket: socket.socket
+    speech: Speech
 
 
 class InternalError(KrappyError):
@@ -33,7 +44,6 @@ class Server:
     def __init__(
         self,
         broker: Any,
-        registry: Registry,
         report: Callable[..., None],
         *,
         memory_bytes: int,
@@ -44,7 +54,6 @@ class Server:
         drain_seconds: float = 5.0,
     ) -> None:
         self.broker = broker
-        self.registry = registry
         self.report = report
         self.budget = Budget(memory_bytes)
         self.allowance = Allowance(memory_bytes // REGISTRATION)
@@ -54,13 +63,13 @@ class Server:
         self.stall_seconds = stall_seconds
         self.drain_seconds = drain_seconds
         self.scratch = memoryview(bytearray(SCRATCH))  # one loop reads one socket at a time
-        self.connections: set[Connection] = set()
+        self.connections: set[Channel] = set()
         self.ended = Signal()
         self._nursery: trio.Nursery | None = None
         self._accepting = trio.CancelScope()
 
     async def serve(
-        self, listeners: list[socket.socket], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+        self, listeners: list[Listener], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Accepts until `stop_accepting`, serves until the last connection has ended or it is cancelled."""
         async with trio.open_nursery() as nursery:
@@ -68,7 +77,7 @@ class Server:
             nursery.start_soon(self._accept_all, listeners)
             task_status.started()
 
-    async def _accept_all(self, listeners: list[socket.socket]) -> None:
+    async def _accept_all(self, listeners: list[Listener]) -> None:
         with self._accepting:
             async with trio.open_nursery() as nursery:
                 for listener in listeners:
@@ -91,14 +100,14 @@ class Server:
     def stop_accepting(self) -> None:
         self._accepting.cancel()
 
-    async def _accept(self, listener: socket.socket) -> None:
+    async def _accept(self, listener: Listener) -> None:
         assert self._nursery is not None
         try:
             while True:
-                await trio.lowlevel.wait_readable(listener)
+                await trio.lowlevel.wait_readable(listener.socket)
                 for _ in range(64):
                     try:
-                        sock, address = listener.accept()
+                        sock, address = listener.socket.accept()
                     except (BlockingIOError, InterruptedError):
                         break
                     except OSError as error:
@@ -107,25 +116,25 @@ class Server:
                         self.report("accept_failed", error=str(error))
                         await trio.sleep(0.1)
                         break
-                    self._start(sock, address)
+                    self._start(listener.speech, sock, address)
         finally:
-            listener.close()
+            listener.socket.close()
 
-    def _start(self, sock: socket.socket, address: Any) -> None:
+    def _start(self, speech: Speech, sock: socket.socket, address: Any) -> None:
         assert self._nursery is not None
         sock.setblocking(False)
         if len(self.connections) >= self.max_connections:
             refusal = Overloaded(f"{self.max_connections} connections are open: as many as are allowed")
             with contextlib.suppress(OSError):
-                sock.send(error_frame(0, refusal))
+                sock.send(speech.refusal(refusal))
             sock.close()
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = Connection(self, sock, f"{address[0]}:{address[1]}")
+        connection = speech.connect(self, sock, f"{address[0]}:{address[1]}")
         self.connections.add(connection)
         self._nursery.start_soon(self._run, connection)
 
-    async def _run(self, connection: Connection) -> None:
+    async def _run(self, connection: Channel) -> None:
         try:
             await connection.serve()
         except Exception as error:

@@ -37,13 +37,42 @@ class Allowance:
         self.used = 0
 
 
-class Session:
+class Paced:
+    """What a session of either protocol may ask of its connection: how much it may be sent, and when."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    @property
+    def ready(self) -> bool:
+        """Whether the peer keeps up with what it is sent, and there is memory for another answer."""
+        return self._peer.ready
+
+    async def writable(self) -> None:
+        """Waits until both are so."""
+        await self._peer.writable()
+
+    @property
+    def answer_bytes(self) -> int:
+        """How large an answer that is made now should be at the most: less when memory is short."""
+        return self._peer.answer_bytes
+
+    def answering(self, limit: int) -> AbstractAsyncContextManager[int]:
+        """`async with` while an answer is made that takes its time: gives how large it may be, up to `limit`."""
+        return self._peer.answering(limit)
+
+    async def pause(self) -> None:
+        """Lets others have their turn, in the middle of long work."""
+        await trio.lowlevel.checkpoint()
+
+
+class Session(Paced):
     """`client` names the peer for people; `principal` is who it is for authorisation (nobody yet)."""
 
     def __init__(self, broker: Any, client: str, peer: Peer, max_frame: int, allowance: Allowance) -> None:
+        super().__init__(peer)
         self.broker = broker
         self.max_frame = max_frame
-        self._peer = peer
         self._allowance = allowance
         self.client = client
         self.principal: str | None = None
@@ -91,28 +120,6 @@ class Session:
         if not hasattr(found, "page"):
             raise UnknownHandle(f"handle {handle} is no scan's cursor", handle=handle)
         return found
-
-    @property
-    def ready(self) -> bool:
-        """Whether the peer keeps up with what it is sent."""
-        return self._peer.ready
-
-    async def writable(self) -> None:
-        """Waits until it does."""
-        await self._peer.writable()
-
-    @property
-    def answer_bytes(self) -> int:
-        """How large an answer that is made now should be at the most: less when memory is short."""
-        return self._peer.answer_bytes
-
-    def answering(self, limit: int) -> AbstractAsyncContextManager[int]:
-        """`async with` while an answer is made that takes its time: gives how large it may be, up to `limit`."""
-        return self._peer.answering(limit)
-
-    async def pause(self) -> None:
-        """Lets others have their turn, in the middle of long work."""
-        await trio.lowlevel.checkpoint()
 
     def close(self) -> None:
         self.closed = True

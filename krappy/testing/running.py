@@ -19,10 +19,11 @@ STOP_SECONDS = 30.0
 
 
 class RunningBroker:
-    """A broker that takes requests. `address`: HOST:PORT; `data_dir`: what it stores."""
+    """A broker that takes requests. `address`, `kafka_address`: HOST:PORT; `data_dir`: what it stores."""
 
-    def __init__(self, address: str, data_dir: Path) -> None:
+    def __init__(self, address: str, data_dir: Path, kafka_address: str = "") -> None:
         self.address = address
+        self.kafka_address = kafka_address
         self.data_dir = data_dir
 
     @contextmanager
@@ -40,7 +41,7 @@ def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
 
     Raises what the broker raises: when it does not start, from here; when it fails later, at the end.
     """
-    said: queue.SimpleQueue[tuple[str, trio.lowlevel.TrioToken, trio.Event] | BaseException] = queue.SimpleQueue()
+    said: queue.SimpleQueue[tuple[str, str, trio.lowlevel.TrioToken, trio.Event] | BaseException] = queue.SimpleQueue()
     ended: list[BaseException] = []
 
     def main() -> None:
@@ -51,7 +52,7 @@ def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
         async def serve() -> None:
             stop = trio.Event()
             async with Broker(data_dir, **settings) as broker:
-                said.put((broker.address, trio.lowlevel.current_trio_token(), stop))
+                said.put((broker.address, broker.kafka_address, trio.lowlevel.current_trio_token(), stop))
                 await stop.wait()
 
         try:
@@ -67,9 +68,9 @@ def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
     if isinstance(first, BaseException):
         thread.join()
         raise first
-    address, token, stop = first
+    address, kafka_address, token, stop = first
     try:
-        yield RunningBroker(address, data_dir)
+        yield RunningBroker(address, data_dir, kafka_address)
     finally:
         if thread.is_alive():
             with contextlib.suppress(RuntimeError):  # trio.RunFinishedError: it ended just now

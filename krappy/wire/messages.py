@@ -106,7 +106,7 @@ class ConsumerRegistered(Answer, kind=2):
     handle: U32
     member: str | None
     positions: PositionList  # where each partition's next event is
-    ends: PositionList  # each partition's high watermark now
+    ends: PositionList  # each partition's end now
 
 
 class Unregister(Request, kind=23):
@@ -376,6 +376,15 @@ class TopicsDescribed(Answer, kind=19):
     start, end, high_watermark, applied, size, segments."""
 
     topics: list[dict[str, Any]]
+
+
+class DeleteRecords(Request, kind=27):
+    topic: str
+    before: list[tuple[U32, Expect]]  # (partition, offset): events below go; -1: all below the high watermark
+
+
+class RecordsDeleted(Answer, kind=27):
+    starts: OffsetList  # where each partition named begins now
 
 
 class Groups(Request, kind=20):

@@ -6,28 +6,55 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 
 from krappy import batch
+from krappy.broker import applier
 from krappy.broker.applier import Applier
 from krappy.entry import entry_offset
 from krappy.store.views import Views
+from tests.broker import engine
 
 
 def test_batches_that_were_not_kept_leave_no_gap(tmp_path: Path) -> None:
     """Offsets 5 to 9 were too much to keep: the batches in memory end before them, whatever is kept behind."""
     views = Views(tmp_path / "views")
-    partition: Any = SimpleNamespace(views=views, number=1, high_watermark=15)
+    partition: Any = SimpleNamespace(views=views, number=1, high_watermark=15, last_stable_offset=15)
     columns = batch.decode(batch.encode([b"a", b"b", b"c", b"d", b"e"], [b"v"] * 5, timestamps=1))
 
     async def apply() -> int:
-        applier = Applier(partition, 0)
-        applier._fresh.extend([(0, columns, 100), (10, columns, 100)])
-        await applier._apply_fresh()
-        return applier.applied
+        folding = Applier(partition, 0)
+        folding._fresh.extend([(0, 5, columns, 100), (10, 5, columns, 100)])
+        await folding._apply_fresh()
+        return folding.applied
 
     assert trio.run(apply) == 5
     found = views.get(1, b"e")
     assert found is not None
     assert entry_offset(found) == 4
     views.close()
+
+
+def test_batches_without_keys_behind_an_open_transaction_are_not_kept_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applier, "KEPT", 10 * applier.PLACE)
+
+    async def main() -> None:
+        async with engine.running(tmp_path) as broker:
+            topic, _ = await broker.create_topic("t", 1, {})
+            partition = topic.partitions[0]
+            partition._stable = 0
+            monkeypatch.setattr(partition.stability, "first_open", lambda end: 0)
+            for _ in range(50):
+                await engine.publish(partition, 1)
+            await engine.publish(partition, 1, [b"k"])
+            assert len(partition.applier._fresh) == 10
+            monkeypatch.undo()
+            await engine.publish(partition, 1)
+            await broker.wait_for_views([partition])
+            assert partition.look_up(b"k") is not None, "what was not kept is read from the log"
+            assert partition.applier._kept == 0
+
+    trio.run(main)

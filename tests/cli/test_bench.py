@@ -21,6 +21,7 @@ SMALL: list[list[str]] = [
     ["consume", "--count", "3000", "--partitions", "3", "--compression", "zstd"],
     ["get", "--count", "1000", "--keys", "100", "--partitions", "2"],
     ["get", "--count", "1000", "--keys", "100", "--batch", "10"],
+    ["get", "--count", "1000", "--keys", "100", "--history", "7"],
     ["get", "--count", "200", "--clients", "1", "--window", "1"],
     ["scan", "--count", "3000", "--partitions", "2"],
     ["latency", "--count", "200", "--rate", "2000"],
@@ -52,6 +53,16 @@ def test_a_bench_starts_a_broker_of_its_own(krappy: Krappy) -> None:
     assert result.status == 0
     assert "events/s" in result.out
     assert "durability os" in result.err
+
+
+def test_a_start_is_measured(krappy: Krappy) -> None:
+    result = krappy("bench", "start", "--megabytes", "2", "--rounds", "2", "--durability", "os", "--json")
+    assert result.status == 0, result.err
+    [figures] = result.json["results"]
+    assert 0 < figures["seconds_min"] <= figures["seconds"] <= figures["seconds_max"]
+    assert figures["megabytes"] >= 2
+    assert figures["idle_megabytes"] > 10
+    assert krappy("bench", "start", "--megabytes", "1", "--rounds", "1", "--durability", "os").status == 0
 
 
 @pytest.fixture

@@ -227,6 +227,21 @@ def test_a_group_goes_on_where_it_was(krappy: Krappy, topic: str) -> None:
     assert (gone.status, len(gone.err.splitlines())) == (1, 1)
 
 
+def test_the_oldest_events_of_a_topic_are_deleted(krappy: Krappy, topic: str) -> None:
+    krappy("produce", topic, "--partition", "1", stdin=b"a\nb\nc\n")
+    asked = krappy("topic", "delete-records", topic, "--before", "latest")
+    assert asked.status == 1
+    assert "--yes" in asked.err
+    cut = krappy("topic", "delete-records", topic, "--before", "2", "--partition", "1", "--yes", "--json")
+    assert cut.json == {"topic": topic, "partitions": [{"partition": 1, "start": 2}]}
+    assert krappy("consume", topic, "--to", "now").lines == ["c"]
+    late = krappy("topic", "delete-records", topic, "--before", "4", "--partition", "1", "--yes")
+    assert late.status == 1
+    assert "high watermark, 3" in late.err
+    assert krappy("topic", "delete-records", topic, "--before", "latest", "--yes").status == 0
+    assert krappy("consume", topic, "--to", "now").lines == []
+
+
 def test_get_tells_absent_deleted_and_value_apart(krappy: Krappy, topic: str) -> None:
     krappy("produce", topic, "--sep", ":", "--null", "", stdin=b"here:1\ngone:1\ngone:\n")
     value = krappy("get", topic, "here")

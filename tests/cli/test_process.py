@@ -56,7 +56,7 @@ def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
 @contextmanager
 def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
     """`krappy serve --json …` and what it said once it listened."""
-    arguments = ("serve", "--json", "--listen-native", "127.0.0.1:0", *arguments)
+    arguments = ("serve", "--json", "--listen-native", "127.0.0.1:0", "--listen-kafka", "127.0.0.1:0", *arguments)
     with started(*arguments, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         yield process, json.loads(process.stdout.readline())
@@ -84,7 +84,7 @@ def test_serve_stops_gracefully_and_keeps_what_it_had(tmp_path: Path, number: in
 
 
 def test_serve_says_where_it_listens_to_people_too(tmp_path: Path) -> None:
-    arguments = ["serve", "--data", str(tmp_path), "--listen-native", "127.0.0.1:0"]
+    arguments = ["serve", "--data", str(tmp_path), "--listen-native", "127.0.0.1:0", "--listen-kafka", "127.0.0.1:0"]
     with started(*arguments, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         first, second = process.stdout.readline(), process.stdout.readline()
@@ -95,7 +95,9 @@ def test_serve_says_where_it_listens_to_people_too(tmp_path: Path) -> None:
 
 def test_serve_refuses_a_folder_in_use(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path)) as (process, _):
-        second = call("serve", "--data", str(tmp_path), "--listen-native", "127.0.0.1:0")
+        second = call(
+            "serve", "--data", str(tmp_path), "--listen-native", "127.0.0.1:0", "--listen-kafka", "127.0.0.1:0"
+        )
         assert second.returncode == 1
         assert one_line(second.stderr)
         assert "in use" in second.stderr
@@ -105,7 +107,7 @@ def test_serve_refuses_a_folder_in_use(tmp_path: Path) -> None:
 def test_serve_refuses_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        result = call("serve", "--data", str(tmp_path), "--listen-native", address)
+        result = call("serve", "--data", str(tmp_path), "--listen-native", address, "--listen-kafka", "none")
     assert result.returncode == 1
     assert one_line(result.stderr)
     assert address in result.stderr
@@ -124,7 +126,17 @@ def test_serve_refuses_a_port_in_use(tmp_path: Path) -> None:
 def test_serve_refuses_wrong_settings(
     tmp_path: Path, arguments: list[str], environ: dict[str, str], named: str
 ) -> None:
-    result = call("serve", "--data", str(tmp_path), "--listen-native", "127.0.0.1:0", *arguments, **environ)
+    result = call(
+        "serve",
+        "--data",
+        str(tmp_path),
+        "--listen-native",
+        "127.0.0.1:0",
+        "--listen-kafka",
+        "127.0.0.1:0",
+        *arguments,
+        **environ,
+    )
     assert result.returncode == 1
     assert one_line(result.stderr), result.stderr
     assert named in result.stderr
@@ -132,7 +144,16 @@ def test_serve_refuses_wrong_settings(
 
 def test_settings_come_from_flags_then_environment_then_file(tmp_path: Path) -> None:
     (tmp_path / "krappy.toml").write_text('listen_native = "127.0.0.1:1"\ndata = "from-file"\n')
-    arguments = ["serve", "--json", "--config", "krappy.toml", "--listen-native", "127.0.0.1:0"]
+    arguments = [
+        "serve",
+        "--json",
+        "--config",
+        "krappy.toml",
+        "--listen-native",
+        "127.0.0.1:0",
+        "--listen-kafka",
+        "127.0.0.1:0",
+    ]
     environ = {**os.environ, "KRAPPY_DATA": "from-environment", "KRAPPY_ADDRESS": "is.not.a.setting:1"}
     with started(*arguments, stderr=subprocess.DEVNULL, cwd=tmp_path, env=environ) as process:
         assert process.stdout is not None

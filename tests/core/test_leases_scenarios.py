@@ -22,7 +22,6 @@ A scenario is blocks of command lines, `----`, and what they said and left behin
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgpack
@@ -33,6 +32,7 @@ from krappy.core.leases import Leases, LogSlice
 from krappy.core.members import Members
 from krappy.core.runs import DEAD, DELAYED, LEASED
 from krappy.errors import GroupFull
+from tests.core.scenarios import check
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("leases_*.txt"))
 
@@ -178,33 +178,9 @@ def _show(first: int, last: int, deliveries: int | None = None) -> str:
     return text if deliveries is None else f"{text} x{deliveries}"
 
 
-def play(text: str) -> str:
-    """The scenario with what comes of it now."""
-    group = Group()
-    blocks: list[str] = []
-    for block in text.strip().split("\n\n"):
-        lines = block.split("\n----", 1)[0].split("\n")
-        if all(line.startswith("#") for line in lines):
-            blocks.append("\n".join(lines))
-            continue
-        said: list[str] = []
-        for line in lines:
-            if not line.startswith("#"):
-                name, *rest = line.split()
-                options = dict(word.split("=") for word in rest if "=" in word)
-                said += getattr(group, f"run_{name}")([word for word in rest if "=" not in word], options)
-        blocks.append("\n".join([*lines, "----", *said, *group.state()]))
-    return "\n\n".join(blocks) + "\n"
-
-
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_scenario(path: Path) -> None:
-    before = path.read_text("utf-8")
-    now = play(before)
-    if os.environ.get("KRAPPY_REWRITE_SCENARIOS"):
-        path.write_text(now, "utf-8")
-    else:
-        assert now == before
+    check(path, Group())
 
 
 def test_there_are_scenarios() -> None:

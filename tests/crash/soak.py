@@ -14,6 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 from random import Random
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -53,7 +54,7 @@ def churn(folder: Path, launch: Launcher, seconds: float, random: Random) -> dic
     """Connections one after another; what the broker's memory and descriptors did meanwhile."""
     samples: list[tuple[float, float, int]] = []
     visits = 0
-    settings = {"durability": "os", "view_memtable_bytes": 4 << 20, "retention_check_ms": 1000}
+    settings: dict[str, Any] = {"durability": "os", "view_memtable_bytes": 4 << 20, "retention_check_ms": 1000}
     with BrokerProcess(folder / "data", launch=launch, **settings) as broker:
         with Peer(broker.address) as peer:
             for number in range(TOPICS):

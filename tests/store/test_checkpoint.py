@@ -18,9 +18,10 @@ from tests.store.logs import filled
 OFFSET = st.integers(0, 2**63 - 1)
 CHECKPOINTS = st.builds(
     Checkpoint,
-    *[OFFSET] * (len(Checkpoint._fields) - 2),
+    *[OFFSET] * (len(Checkpoint._fields) - 3),
     closed=st.lists(st.builds(SegmentInfo, OFFSET, OFFSET, OFFSET, st.integers(-1, 2**62), OFFSET)).map(tuple),
     producers=st.binary(),
+    transactions=st.binary(),
 )
 
 

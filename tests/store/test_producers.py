@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from krappy.batch import BatchHeader
 from krappy.errors import CorruptBatch, OutOfOrderSequence, ProducerFenced
+from krappy.store import producers
 from krappy.store.producers import KEPT, MAX_SEQUENCE, ProducerStates
 from tests.store.logs import made, opened
 
@@ -101,16 +102,18 @@ def test_applying_twice_changes_nothing() -> None:
     assert states.snapshot() == before
 
 
-def test_a_trial_changes_nothing_below() -> None:
-    states = after((0, 1))
-    trial = states.trial()
-    for sequence in range(1, 9):
-        header = sent(sequence)
-        assert trial.check(header) is None
-        trial.apply(header, sequence * 10, 1)
-    assert trial.check(sent(8)) == 80
-    assert states.check(sent(1)) is None
-    assert after((0, 1)) == states
+def test_the_producers_silent_for_longest_are_forgotten_when_there_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producers, "MOST", 20)
+    states = ProducerStates()
+    for number in range(100):
+        states.apply(sent(0)._replace(producer_id=number), number, now_ms=number)
+        assert len(states) <= 20
+    assert states.get(99) is not None
+    assert states.get(81) is not None
+    assert states.get(50) is None
+    assert states.check(sent(7)._replace(producer_id=50)) is None, "an unknown producer may go on (KIP-360)"
 
 
 def test_expiry() -> None:

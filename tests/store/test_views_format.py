@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from krappy.core.transactions import Transaction
 from krappy.entry import pack_entry
-from krappy.store import catalog, groups, rocks
+from krappy.store import catalog, group_offsets, groups, rocks, transactions
 from krappy.store.meta import Meta
 from krappy.store.views import Views
 
@@ -34,10 +35,15 @@ def test_the_keys_of_the_catalog_are_in_the_table(tmp_path: Path) -> None:
     made.delete("b")
     made.next_producer_id()
     groups.GroupStore(meta).put("g", b"", {("t", 0): b""})
+    offset = group_offsets.Offset(1, -1, "", 0)
+    group_offsets.GroupOffsets(meta).write(
+        "k", b"", members={"m": b""}, offsets={("t", 0): offset}, pending={(1, "t", 0): offset}
+    )
+    transactions.TransactionStore(meta).put(Transaction("id", 1, 0, 1_000))
     keys = [key for key, _ in meta.items(b"")]
     meta.close()
-    documented = [text.encode() for text in re.findall(r"^\| `([a-z]/[a-z-]*)`", DOCUMENT, re.MULTILINE)]
-    assert len(documented) == 7
+    documented = [text.encode() for text in re.findall(r"^\| `([a-z]+/[a-z-]*)`", DOCUMENT, re.MULTILINE)]
+    assert len(documented) == 12
     for prefix in documented:
         assert sum(key.startswith(prefix) for key in keys) == 1, prefix
-    assert len(keys) == 7
+    assert len(keys) == 12

@@ -170,7 +170,7 @@ class Producer:
         *,
         timeout: float = 30.0,
         linger_ms: float = 5,
-        batch_bytes: int = 256 << 10,
+        batch_bytes: int = 512 << 10,
         compression: Compression | None = None,
         idempotent: bool = True,
     ) -> None:

@@ -44,7 +44,7 @@ class Consumer:
         lease_ms: int = 30_000,
         max_deliveries: int = 10,
         dead_letter: str | None = None,
-        max_records: int = 500,
+        max_records: int | None = None,
         max_bytes: int = 1 << 20,
     ) -> None: ...
 
@@ -63,7 +63,7 @@ class Consumer:
         lease_ms: int = 30_000,
         max_deliveries: int = 10,
         dead_letter: str | None = None,
-        max_records: int = 500,
+        max_records: int | None = None,
         max_bytes: int = 1 << 20,
     ) -> None:
         self._connection = connection or Connection(to, timeout)

@@ -1,0 +1,40 @@
+"""AlterPartitionReassignments (45): partitions may stay where they are, on the only broker (KIP-455)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from krappy.handlers.kafka.refusals import DONE, NO, Refused, bounded, refusal, replicas
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code
+
+Message = dict[str, Any]
+
+
+async def alter_partition_reassignments(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """Each partition is answered for: to this broker is done at once, elsewhere is impossible, nothing is to cancel."""
+    responses = []
+    for asked in bounded(request["topics"]):
+        topic = session.broker.topics.get(asked["name"])
+        count = 0 if topic is None else len(topic.partitions)
+        rows = []
+        for each in bounded(asked["partitions"]):
+            index = each["partition_index"]
+            try:
+                _check(index, count, each["replicas"], session.node.node_id)
+                rows.append({"partition_index": index, **DONE})
+            except NO as error:
+                rows.append({"partition_index": index, **refusal(error)})
+        responses.append({"name": asked["name"], "partitions": rows})
+        await session.pause()
+    return {"throttle_time_ms": 0, "error_code": 0, "error_message": None, "responses": responses}
+
+
+def _check(index: int, count: int, assigned: Sequence[int] | None, node: int) -> None:
+    """`assigned`: the brokers that partition `index` of `count` is to be on; None gives a move up. Raises Refused."""
+    if not 0 <= index < count:
+        raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+    if assigned is None:
+        raise Refused(Code.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+    replicas(assigned, node)

@@ -1,0 +1,60 @@
+"""ConsumerGroupDescribe (69): KIP-848 groups with their members, and what these have and are to have."""
+
+from __future__ import annotations
+
+from krappy.core.kafka.assignors import Partition
+from krappy.errors import KrappyError
+from krappy.handlers.kafka.group_answers import Message, by_topic, group_code
+from krappy.handlers.kafka.operations import ON_GROUP
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code
+
+MEMBER_OF_KIP_848 = 1
+
+
+def consumer_group_describe(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    groups = [_describe(session, name) for name in request["group_ids"]]
+    if request["include_authorized_operations"]:
+        for group in groups:
+            group["authorized_operations"] = ON_GROUP
+    return {"throttle_time_ms": 0, "groups": groups}
+
+
+def _describe(session: KafkaSessionPort, name: str) -> Message:
+    answer: Message = {"group_id": name, "group_state": "", "assignor_name": "", "members": [], "error_code": Code.NONE}
+    try:
+        group, names = session.broker.kafka_groups.admin.describe_modern(name)
+    except KrappyError as error:
+        code = group_code(error) if name else Code.INVALID_GROUP_ID
+        return answer | {"error_code": code, "error_message": error.text}
+
+    def parts(partitions: frozenset[Partition]) -> Message:
+        return {
+            "topic_partitions": [
+                {"topic_id": topic, "topic_name": names.get(topic, ""), "partitions": some}
+                for topic, some in by_topic(partitions)
+            ]
+        }
+
+    return answer | {
+        "group_state": group.state,
+        "group_epoch": group.epoch,
+        "assignment_epoch": group.target_epoch,
+        "assignor_name": group.assignor,
+        "members": [
+            {
+                "member_id": each.id,
+                "instance_id": each.instance_id,
+                "rack_id": each.rack,
+                "member_epoch": each.epoch,
+                "client_id": each.client_id,
+                "client_host": each.client_host,
+                "subscribed_topic_names": list(each.topics),
+                "subscribed_topic_regex": each.regex,
+                "assignment": parts(each.assigned),
+                "target_assignment": parts(group.target.get(each.id, frozenset())),
+                "member_type": MEMBER_OF_KIP_848,
+            }
+            for each in group.members.values()
+        ],
+    }

@@ -1,0 +1,52 @@
+"""CreatePartitions (37): a topic gets more partitions. Checks and codes as in Kafka's ReplicationControlManager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.handlers.kafka.create_topics import MAX_PARTITIONS
+from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, more_than_once, refusal, replicas
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code
+
+Message = dict[str, Any]
+
+
+async def create_partitions(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    broker = session.broker
+    topics = bounded(request["topics"])
+    twice = more_than_once(topic["name"] for topic in topics)
+    results = []
+    for name, topic in {topic["name"]: topic for topic in topics}.items():
+        try:
+            if name in twice:
+                raise Refused(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
+            _check(session, topic)
+            if not request["validate_only"]:
+                await broker.alter_topic(name, None, topic["count"])
+            results.append({"name": name, **DONE})
+        except NO as error:
+            results.append({"name": name, **refusal(error)})
+        await session.pause()
+    return {"throttle_time_ms": 0, "results": results}
+
+
+def _check(session: KafkaSessionPort, topic: Message) -> None:
+    found = session.broker.topics.get(topic["name"])
+    if found is None:
+        raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{topic['name']:.{SHOWN}}'")
+    count, now, assignments = topic["count"], len(found.partitions), topic["assignments"]
+    if count == now:
+        raise Refused(Code.INVALID_PARTITIONS, f"Topic already has {now} partition(s).")
+    if count < now:
+        text = f"The topic {found.name} currently has {now} partition(s); {count} would not be an increase."
+        raise Refused(Code.INVALID_PARTITIONS, text)
+    more = count - now
+    if more > MAX_PARTITIONS:
+        raise Refused(Code.POLICY_VIOLATION, f"more than {MAX_PARTITIONS} partitions in one request")
+    if assignments is not None:
+        if len(assignments) != more:
+            text = f"{more} partition(s) are to be added, but {len(assignments)} assignment(s) were specified."
+            raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, text)
+        for each in assignments:
+            replicas(each["broker_ids"], session.node.node_id)

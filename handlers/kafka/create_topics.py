@@ -1,0 +1,112 @@
+"""CreateTopics (19). The checks, their order and their codes are those of Kafka's ReplicationControlManager.
+
+A name that another topic's would be taken for once dots are written as underscores is refused, as in Kafka, where
+metrics do that; the native protocol has no such rule. There are no creation policies; one request makes at most
+`MAX_PARTITIONS`, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from krappy.handlers.kafka.config_entries import created_entries
+from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, more_than_once, refusal, replicas
+from krappy.ports import KafkaSessionPort
+from krappy.topic_config import TopicConfig, check_topic_name, normalise
+from krappy.wire.kafka import UUID_ZERO, Code
+
+Message = dict[str, Any]
+MAX_PARTITIONS = 10_000  # of one request (QuorumController.MAX_RECORDS_PER_USER_OP)
+DEFAULT = -1
+
+
+async def create_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    broker = session.broker
+    timeout = request["timeout_ms"]
+    deadline = broker.now_ms() + timeout if timeout > 0 else None  # librdkafka's 0: wait for nobody else
+    topics = bounded(request["topics"])
+    twice = more_than_once(topic["name"] for topic in topics)
+    asked = {topic["name"]: topic for topic in topics}
+    taken = _by_folded_name(broker.topics)
+    too_many = sum(_count(session, topic) for topic in asked.values()) > MAX_PARTITIONS
+    answers = []
+    for name, topic in asked.items():
+        try:
+            if name in twice:
+                raise Refused(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
+            if too_many:
+                raise Refused(Code.POLICY_VIOLATION, f"more than {MAX_PARTITIONS} partitions in one request")
+            if deadline is not None and broker.now_ms() >= deadline:
+                raise Refused(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
+            answers.append(await _create(session, topic, taken, validate_only=request["validate_only"]))
+        except NO as error:
+            answers.append({"name": name, "topic_id": UUID_ZERO, "configs": [], **refusal(error)})
+        await session.pause()
+    return {"throttle_time_ms": 0, "topics": answers}
+
+
+async def _create(session: KafkaSessionPort, topic: Message, taken: dict[str, str], *, validate_only: bool) -> Message:
+    broker, name = session.broker, topic["name"]
+    check_topic_name(name)
+    if name in broker.topics:
+        raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    folded = _fold(name)
+    if folded in taken:
+        text = f"Topic '{name}' collides with existing topic: {taken[folded]} (as '.' and '_' are taken for the same)"
+        raise Refused(Code.INVALID_TOPIC_EXCEPTION, text)
+    partitions = _partitions(session, topic)
+    if more_than_once(config["name"] for config in topic["configs"]):
+        raise Refused(Code.INVALID_CONFIG, "a setting is given twice")
+    config = normalise({config["name"]: config["value"] for config in topic["configs"]})
+    TopicConfig.parse(config)
+    uuid = UUID_ZERO
+    if not validate_only:
+        made, _ = await broker.create_topic(name, partitions, config)
+        uuid = made.uuid
+    if "." in name or "_" in name:
+        taken[folded] = name
+    described = {"num_partitions": partitions, "replication_factor": 1, "configs": created_entries(config)}
+    return {"name": name, "topic_id": uuid, **DONE, **described}
+
+
+def _partitions(session: KafkaSessionPort, topic: Message) -> int:
+    """How many partitions it is to have. Raises Refused for numbers and assignments that can't be."""
+    count, factor, assignments = topic["num_partitions"], topic["replication_factor"], topic["assignments"]
+    if assignments:
+        if factor != DEFAULT or count != DEFAULT:
+            what = "replication factor" if factor != DEFAULT else "number of partitions"
+            raise Refused(Code.INVALID_REQUEST, f"with a manual assignment the {what} has to be -1")
+        indexes = [each["partition_index"] for each in assignments]
+        if sorted(indexes) != list(range(len(indexes))):
+            text = "the partitions of a manual assignment have to be numbered 0, 1, 2 and so on, each once"
+            raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, text)
+        for each in assignments:
+            replicas(each["broker_ids"], session.node.node_id)
+        return len(indexes)
+    if factor != DEFAULT and factor <= 0:
+        raise Refused(
+            Code.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0, or -1 for the default."
+        )
+    if count != DEFAULT and count <= 0:
+        raise Refused(Code.INVALID_PARTITIONS, "Number of partitions must be larger than 0, or -1 for the default.")
+    if factor > 1:
+        text = f"The target replication factor of {factor} cannot be reached because only 1 broker is registered."
+        raise Refused(Code.INVALID_REPLICATION_FACTOR, text)
+    return _count(session, topic)
+
+
+def _count(session: KafkaSessionPort, topic: Message) -> int:
+    if topic["assignments"]:
+        return len(topic["assignments"])
+    count: int = topic["num_partitions"]
+    return session.broker.config.default_partitions if count == DEFAULT else max(0, count)
+
+
+def _fold(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _by_folded_name(names: Iterable[str]) -> dict[str, str]:
+    """The topics that others may be mistaken for."""
+    return {_fold(name): name for name in names if "." in name or "_" in name}

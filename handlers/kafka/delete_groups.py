@@ -1,0 +1,20 @@
+"""DeleteGroups (42): groups without members go, with their offsets (KIP-229); native ones too."""
+
+from __future__ import annotations
+
+from krappy.errors import KrappyError
+from krappy.handlers.kafka.group_answers import Message, group_code
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code
+
+
+async def delete_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    results = []
+    for name in request["groups_names"]:
+        code: int = Code.NONE
+        try:
+            await session.broker.kafka_groups.admin.delete(name)
+        except KrappyError as error:
+            code = group_code(error) if name else Code.INVALID_GROUP_ID
+        results.append({"group_id": name, "error_code": code})
+    return {"throttle_time_ms": 0, "results": results}

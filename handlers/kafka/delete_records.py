@@ -1,0 +1,33 @@
+"""DeleteRecords (21): moves the starts of logs up (KIP-107)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.errors import KrappyError
+from krappy.handlers.kafka.refusals import bounded
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code, code_for
+
+Message = dict[str, Any]
+UNKNOWN = -1  # the low watermark of a partition that was not changed
+
+
+async def delete_records(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    topics = []
+    for asked in bounded(request["topics"]):
+        topic = session.broker.topics.get(asked["name"])
+        partitions = []
+        for partition in bounded(asked["partitions"]):
+            index, start, code = partition["partition_index"], UNKNOWN, Code.NONE
+            if topic is None or not 0 <= index < len(topic.partitions):
+                code = Code.UNKNOWN_TOPIC_OR_PARTITION
+            else:
+                try:
+                    start = await topic.partitions[index].delete_records(partition["offset"])
+                except KrappyError as error:
+                    code = code_for(error)
+            partitions.append({"partition_index": index, "low_watermark": start, "error_code": code})
+            await session.pause()
+        topics.append({"name": asked["name"], "partitions": partitions})
+    return {"throttle_time_ms": 0, "topics": topics}

@@ -1,0 +1,60 @@
+"""DeleteTopics (20): by name, and from version 6 on also by id (KIP-516)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, more_than_once, refusal
+from krappy.handlers.kafka.sources import topic_by_id
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import UUID_ZERO, Code
+
+Message = dict[str, Any]
+BY_ID_SINCE = 6
+
+
+async def delete_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    broker = session.broker
+    if version < BY_ID_SINCE:
+        asked = [{"name": name, "topic_id": UUID_ZERO} for name in bounded(request["topic_names"])]
+    else:
+        asked = list(bounded(request["topics"]))
+    timeout = request["timeout_ms"]
+    deadline = broker.now_ms() + timeout if timeout > 0 else None
+    meant = [_name(session, topic) for topic in asked]  # before any of them is gone
+    twice = more_than_once(name for name in meant if name is not None)
+    answers: list[Message] = []
+    answered: set[str] = set()
+    for topic, name in zip(asked, meant, strict=True):
+        if name in answered:
+            continue
+        answers.append({"name": topic["name"], "topic_id": topic["topic_id"]})
+        try:
+            if topic["name"] is not None and topic["topic_id"] != UUID_ZERO:
+                raise Refused(Code.INVALID_REQUEST, "a topic is deleted by its name or by its id, not by both")
+            if name is None:
+                if topic["topic_id"] == UUID_ZERO:
+                    raise Refused(Code.INVALID_REQUEST, "neither a topic's name nor its id")
+                raise Refused(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            answered.add(name)
+            if name in twice:
+                raise Refused(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
+            found = broker.topics.get(name)
+            if found is None:
+                raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+            if deadline is not None and broker.now_ms() >= deadline:
+                raise Refused(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
+            await broker.delete_topic(name)
+            answers[-1] |= {"name": name, "topic_id": found.uuid, **DONE}
+        except NO as error:
+            answers[-1] |= refusal(error)
+        await session.pause()
+    return {"throttle_time_ms": 0, "responses": answers}
+
+
+def _name(session: KafkaSessionPort, topic: Message) -> str | None:
+    """The name of the topic that is meant; None when an id means none."""
+    if topic["name"] is not None:
+        return str(topic["name"])
+    found = topic_by_id(session, topic["topic_id"], reading=False)
+    return None if found is None else str(found.name)

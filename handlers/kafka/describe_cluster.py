@@ -1,0 +1,27 @@
+"""DescribeCluster (60): the brokers there are (KIP-700)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.handlers.kafka.operations import NOT_ASKED, ON_CLUSTER
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code
+
+BROKERS = 1  # the endpoint type; controllers have 2 (KIP-919)
+
+
+def describe_cluster(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
+    if request["endpoint_type"] != BROKERS:
+        text = "this listener is a broker's, not a controller's"
+        return {"error_code": Code.MISMATCHED_ENDPOINT_TYPE, "error_message": text, "controller_id": -1, "brokers": []}
+    node = session.node
+    broker = {"broker_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack, "is_fenced": False}
+    return {
+        "error_code": 0,
+        "endpoint_type": BROKERS,
+        "cluster_id": session.cluster_id,
+        "controller_id": node.node_id,
+        "brokers": [broker],
+        "cluster_authorized_operations": ON_CLUSTER if request["include_cluster_authorized_operations"] else NOT_ASKED,
+    }

@@ -1,0 +1,78 @@
+"""DescribeConfigs (32): all settings of topics and of this broker, with sources and defaults (KIP-133, KIP-226)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from krappy.handlers.kafka.config_entries import Resource, broker_entries, topic_entries
+from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, refusal
+from krappy.ports import KafkaSessionPort
+from krappy.topic_config import check_topic_name
+from krappy.wire.kafka import Code
+
+Message = dict[str, Any]
+MAX_ANSWER = 32 << 20
+ENTRY, ENTRY_DOCUMENTED = 150, 250  # bytes that one setting takes at the most, about
+
+
+async def describe_configs(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    results = []
+    size = 0
+    for resource in _distinct(bounded(request["resources"])):
+        named = {"resource_type": resource["resource_type"], "resource_name": resource["resource_name"]}
+        try:
+            if size > MAX_ANSWER:
+                raise Refused(
+                    Code.INVALID_REQUEST, f"more than {MAX_ANSWER} bytes: ask for fewer resources or keys at once"
+                )
+            entries = _describe(session, resource, request)
+            size += len(entries) * (ENTRY_DOCUMENTED if request["include_documentation"] else ENTRY)
+            results.append({**DONE, **named, "configs": entries})
+        except NO as error:
+            results.append({**refusal(error), **named, "configs": []})
+        await session.pause()
+    return {"throttle_time_ms": 0, "results": results}
+
+
+def _distinct(resources: Sequence[Message]) -> list[Message]:
+    """Each resource once: for one that is named twice with different keys, all of them."""
+    found: dict[tuple[int, str], Message] = {}
+    for each in resources:
+        keys = each["configuration_keys"]
+        first = found.setdefault((each["resource_type"], each["resource_name"]), {**each, "configuration_keys": set()})
+        if keys is None or first["configuration_keys"] is None:
+            first["configuration_keys"] = None
+        else:
+            first["configuration_keys"].update(keys)
+    return list(found.values())
+
+
+def _describe(session: KafkaSessionPort, resource: Message, request: Message) -> list[Message]:
+    kind, name, chosen = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
+    shown = {"synonyms": request["include_synonyms"], "documentation": request["include_documentation"]}
+    if kind == Resource.TOPIC:
+        topic = session.broker.topics.get(check_topic_name(name))
+        if topic is None:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
+        return topic_entries(topic.given, chosen, **shown)
+    if kind == Resource.BROKER:
+        if name == "":
+            return []  # what was set for all brokers while they ran: nothing
+        check_broker(session, name)
+        node = session.node
+        host = f"[{node.host}]" if ":" in node.host else node.host
+        return broker_entries(session.broker.settings(f"{host}:{node.port}"), chosen, **shown)
+    if kind in (Resource.GROUP, Resource.CLIENT_METRICS):
+        return []
+    raise Refused(
+        Code.INVALID_REQUEST, f"resources of type {kind} have no settings here: topics (2) and brokers (4) do"
+    )
+
+
+def check_broker(session: KafkaSessionPort, name: str) -> None:
+    """Whether a resource's name is this broker's id. Raises Refused."""
+    node = session.node.node_id
+    if name != str(node):
+        text = f"Unexpected broker id, expected {node} or empty string, but received '{name:.{SHOWN}}'"
+        raise Refused(Code.INVALID_REQUEST, text)

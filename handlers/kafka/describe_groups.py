@@ -1,0 +1,48 @@
+"""DescribeGroups (15): classic groups with their members; native groups are told of in the same form."""
+
+from __future__ import annotations
+
+from krappy.errors import KrappyError
+from krappy.handlers.kafka.group_answers import Message, group_code
+from krappy.handlers.kafka.operations import ON_GROUP
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code
+
+NOT_FOUND_SINCE = 6  # before, a group that is not there is a dead one (KIP-1043)
+
+
+def describe_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    groups = [_describe(session, name, version) for name in request["groups"]]
+    if request["include_authorized_operations"]:
+        for group in groups:
+            group["authorized_operations"] = ON_GROUP
+    return {"throttle_time_ms": 0, "groups": groups}
+
+
+def _describe(session: KafkaSessionPort, name: str, version: int) -> Message:
+    answer: Message = {"group_id": name, "error_code": 0, "protocol_type": "", "protocol_data": "", "members": []}
+    if not name:
+        return answer | {"error_code": Code.INVALID_GROUP_ID, "group_state": ""}
+    try:
+        found = session.broker.kafka_groups.admin.describe(name)
+    except KrappyError as error:
+        answer["group_state"] = "Dead"
+        if version >= NOT_FOUND_SINCE:
+            answer |= {"error_code": group_code(error), "error_message": error.text}
+        return answer
+    return answer | {
+        "group_state": found.state,
+        "protocol_type": found.protocol_type,
+        "protocol_data": found.protocol,
+        "members": [
+            {
+                "member_id": member_id,
+                "group_instance_id": instance_id,
+                "client_id": client_id,
+                "client_host": client_host,
+                "member_metadata": metadata,
+                "member_assignment": assignment,
+            }
+            for member_id, instance_id, client_id, client_host, metadata, assignment in found.members
+        ],
+    }

@@ -1,0 +1,48 @@
+"""DescribeProducers (61): who writes to a partition, and whose transaction is open there (KIP-664)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.errors import KrappyError
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code
+
+
+def describe_producers(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [_partition(session, topic["name"], index) for index in topic["partition_indexes"]],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def _partition(session: KafkaSessionPort, name: str, index: int) -> dict[str, Any]:
+    try:
+        producers = session.broker.topic(name).partition(index).producers()
+    except KrappyError as error:
+        return {
+            "partition_index": index,
+            "error_code": Code.UNKNOWN_TOPIC_OR_PARTITION,
+            "error_message": error.text,
+            "active_producers": [],
+        }
+    return {
+        "partition_index": index,
+        "error_code": Code.NONE,
+        "active_producers": [
+            {
+                "producer_id": each.producer_id,
+                "producer_epoch": each.epoch,
+                "last_sequence": each.last_sequence,
+                "last_timestamp": each.timestamp,
+                "coordinator_epoch": 0 if each.open_since >= 0 else -1,
+                "current_txn_start_offset": each.open_since,
+            }
+            for each in producers
+        ],
+    }

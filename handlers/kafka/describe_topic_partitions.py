@@ -1,0 +1,71 @@
+"""DescribeTopicPartitions (75): topics a page at a time, in the order of their names (KIP-966)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.handlers.kafka.operations import ON_TOPIC
+from krappy.handlers.kafka.refusals import bounded
+from krappy.handlers.kafka.sources import topic_named
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import UUID_ZERO, Code
+
+Message = dict[str, Any]
+PAGE = 2000  # partitions of one answer at the most (Kafka's max.request.partition.size.limit)
+
+
+async def describe_topic_partitions(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """All topics when none is named. An answer that is full says where the next request is to begin: `next_cursor`."""
+    names = {topic["name"] for topic in bounded(request["topics"])} or set(session.broker.topics)
+    cursor = request["cursor"]
+    first, skip = ("", 0) if cursor is None else (cursor["topic_name"], max(0, cursor["partition_index"]))
+    room = max(1, min(request["response_partition_limit"], PAGE))
+    topics: list[Message] = []
+    following = None
+    for name in sorted(name for name in names if name >= first):
+        topic = topic_named(session, name)
+        if topic is None:
+            if request["topics"]:
+                topics.append(_unknown(name))
+            continue
+        if not room:
+            following = {"topic_name": name, "partition_index": 0}
+            break
+        start = skip if name == first else 0
+        chosen = topic.partitions[start : start + room]
+        topics.append(_described(session, topic, chosen))
+        room -= len(chosen)
+        if start + len(chosen) < len(topic.partitions):
+            following = {"topic_name": name, "partition_index": start + len(chosen)}
+            break
+        await session.pause()
+    return {"throttle_time_ms": 0, "topics": topics, "next_cursor": following}
+
+
+def _described(session: KafkaSessionPort, topic: Any, partitions: Any) -> Message:
+    node = session.node.node_id
+    return {
+        "error_code": 0,
+        "name": topic.name,
+        "topic_id": topic.uuid,
+        "is_internal": False,
+        "partitions": [
+            {
+                "error_code": 0,
+                "partition_index": partition.index,
+                "leader_id": node,
+                "leader_epoch": partition.epoch,
+                "replica_nodes": [node],
+                "isr_nodes": [node],
+                "eligible_leader_replicas": [],
+                "last_known_elr": [],
+                "offline_replicas": [],
+            }
+            for partition in partitions
+        ],
+        "topic_authorized_operations": ON_TOPIC,
+    }
+
+
+def _unknown(name: str) -> Message:
+    return {"error_code": Code.UNKNOWN_TOPIC_OR_PARTITION, "name": name, "topic_id": UUID_ZERO, "partitions": []}

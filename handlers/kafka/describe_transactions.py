@@ -1,0 +1,36 @@
+"""DescribeTransactions (65): what the coordinator knows of some transactional ids (KIP-664)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.handlers.kafka.refusals import bounded
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code
+
+Message = dict[str, Any]
+
+
+def describe_transactions(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    states = [_state(session, name) for name in dict.fromkeys(bounded(request["transactional_ids"]))]
+    return {"throttle_time_ms": 0, "transaction_states": states}
+
+
+def _state(session: KafkaSessionPort, name: str) -> Message:
+    found = session.broker.transactions.find(name)
+    if found is None:
+        code = Code.TRANSACTIONAL_ID_NOT_FOUND
+        return {"error_code": code, "transactional_id": name, "producer_id": -1, "producer_epoch": -1}
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(found.partitions):
+        topics.setdefault(topic, []).append(partition)
+    return {
+        "error_code": 0,
+        "transactional_id": name,
+        "transaction_state": str(found.stage),
+        "transaction_timeout_ms": found.timeout_ms,
+        "transaction_start_time_ms": found.started_ms,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.epoch,
+        "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items()],
+    }

@@ -1,0 +1,31 @@
+"""ElectLeaders (43): every partition is led by the only broker already (KIP-183, KIP-460)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.handlers.kafka.refusals import bounded
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code
+
+Message = dict[str, Any]
+
+
+async def elect_leaders(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """Partitions that are named are answered for, one by one; of all partitions none needs an election."""
+    results = []
+    for asked in bounded(request["topic_partitions"]):
+        topic = session.broker.topics.get(asked["topic"])
+        count = 0 if topic is None else len(topic.partitions)
+        rows = [_result(index, 0 <= index < count) for index in bounded(asked["partitions"])]
+        results.append({"topic": asked["topic"], "partition_result": rows})
+        await session.pause()
+    return {"throttle_time_ms": 0, "error_code": 0, "replica_election_results": results}
+
+
+def _result(index: int, known: bool) -> Message:
+    if known:
+        code, text = Code.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
+    else:
+        code, text = Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."
+    return {"partition_id": index, "error_code": code, "error_message": text}

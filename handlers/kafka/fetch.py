@@ -1,0 +1,226 @@
+"""Fetch (1): record batches on their way out.
+
+Rules, kept here: an offset inside a batch brings the whole batch. The first partition that has anything brings at least
+one batch, however large; the last batch of a partition may be cut short. A request is answered at once when it may not
+wait, asks for nothing, meets an error, or there are min_bytes; else it waits for its partitions to move, and costs
+nothing meanwhile. There are no fetch sessions (KIP-227): each is answered with session id 0, which tells the client to
+name all its partitions each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import Any, NamedTuple
+
+from krappy.errors import KrappyError, UnknownTopic
+from krappy.handlers.kafka.sources import topic_of, wrong_epoch
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code, code_for
+
+Message = dict[str, Any]
+
+BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-516)
+READ_COMMITTED = 1
+MAX_BYTES = 55 << 20  # of one answer, as Kafka's fetch.max.bytes
+MANY = 500  # partitions that are read in one go
+
+
+class Wanted(NamedTuple):
+    """One partition of a request, found."""
+
+    asked: Message
+    source: Any  # satisfies SourcePort; None: there is an error
+    error: Code
+    by_id: bool
+
+    @property
+    def offset(self) -> int:
+        return int(self.asked["fetch_offset"])
+
+    def limit(self, committed: bool) -> int:
+        """The offset before which may be read now."""
+        return int(self.source.last_stable_offset if committed else self.source.high_watermark)
+
+
+class Fetch:
+    """One request."""
+
+    def __init__(self, session: KafkaSessionPort, request: Message, version: int) -> None:
+        self.session = session
+        self.request = request
+        self.committed = request["isolation_level"] == READ_COMMITTED
+        self.topics: list[tuple[Message, list[Wanted]]] = []
+        self.failed = False  # a partition has an error: that is to be told at once
+        by_id = version >= BY_ID_SINCE
+        for asked in request["topics"]:
+            topic = topic_of(session, asked["topic"], asked["topic_id"], by_id)
+            self.topics.append((asked, [self._find(topic, partition, by_id) for partition in asked["partitions"]]))
+        self.wanted = [wanted for _, each in self.topics for wanted in each]
+
+    def _find(self, topic: Any, asked: Message, by_id: bool) -> Wanted:
+        source, error = None, Code.NONE
+        if isinstance(topic, Code):
+            error = topic
+        elif not 0 <= asked["partition"] < len(topic.partitions):
+            error = Code.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            source = topic.partitions[asked["partition"]]
+            error = wrong_epoch(source, asked["current_leader_epoch"])
+            if not error and not source.start_offset <= asked["fetch_offset"] <= source.high_watermark:
+                error = Code.OFFSET_OUT_OF_RANGE
+                source.out_of_range()
+        if error:
+            self.failed, source = True, None
+        return Wanted(asked, source, error, by_id)
+
+    @property
+    def room(self) -> int:
+        """Bytes of records that the client takes."""
+        return max(0, min(int(self.request["max_bytes"]), MAX_BYTES))
+
+    # --- when to answer
+
+    @property
+    def at_once(self) -> bool:
+        return self.failed or not self.wanted or self.request["max_wait_ms"] <= 0
+
+    def enough(self) -> bool:
+        """Whether there is what the client wants to have before it is answered, or a reason to wait no longer."""
+        least, found = self.request["min_bytes"], 0
+        if least <= 0:
+            return True
+        for wanted in self.wanted:
+            source, offset = wanted.source, wanted.offset
+            if source.gone is not None or offset < source.start_offset:
+                return True
+            limit = wanted.limit(self.committed)
+            if offset < limit:
+                if least <= 1:
+                    return True
+                try:
+                    found += source.available(offset, wanted.asked["partition_max_bytes"], limit)
+                except (KrappyError, BlockingIOError):
+                    return True
+                if found >= least:
+                    return True
+        return False
+
+    async def wait(self) -> Message:
+        """The answer, once it is time for it."""
+        if not self.at_once:
+            sources = [wanted.source for wanted in self.wanted]
+            await self.session.broker.wait_for_moves(sources, self.enough, self.request["max_wait_ms"] / 1000)
+        async with self.session.answering(self.room) as allowed:
+            left, first = allowed, True
+            found: list[Message] = []
+            for number, wanted in enumerate(self.wanted):
+                if number % MANY == MANY - 1:
+                    await self.session.pause()
+                if wanted.source is None:
+                    found.append(_refused(wanted, wanted.error))
+                    continue
+                try:
+                    limit = wanted.limit(self.committed)
+                    most = min(wanted.asked["partition_max_bytes"], left)
+                    raw = None
+                    if wanted.offset < limit and (first or most > 0):
+                        raw = await wanted.source.fetch(wanted.offset, max(1, most), limit, min_one=first)
+                    found.append(self._partition(wanted, raw))
+                except KrappyError as error:
+                    found.append(_refused(wanted, _code(error, wanted)))
+                    continue
+                if raw is not None and len(raw.records):
+                    first = False
+                    left -= len(raw.records)
+            return self._answer(found)
+
+    # --- the answer
+
+    def now(self) -> Message | None:
+        """The answer from what is in memory; None when there is not enough of it to answer at once.
+
+        Raises BlockingIOError when the disk would have to be waited for.
+        """
+        left = min(self.room, self.session.answer_bytes)
+        first, size = True, 0
+        found: list[Message] = []
+        for wanted in self.wanted:
+            source = wanted.source
+            if source is None:
+                found.append(_refused(wanted, wanted.error))
+                continue
+            offset, limit = wanted.offset, wanted.limit(self.committed)
+            most = min(wanted.asked["partition_max_bytes"], left)
+            raw = None
+            try:
+                if offset < limit and (first or most > 0):
+                    raw = source.fetch_now(offset, max(1, most), limit, min_one=first)
+                found.append(self._partition(wanted, raw))
+            except KrappyError as error:
+                self.failed = True
+                found.append(_refused(wanted, _code(error, wanted)))
+                continue
+            if raw is not None and (got := len(raw.records)):
+                first = False
+                left -= got
+                size += got
+        return self._answer(found) if self.at_once or size >= self.request["min_bytes"] else None
+
+    def _partition(self, wanted: Wanted, raw: Any) -> Message:
+        source = wanted.source
+        if source.gone is not None:
+            raise source.gone
+        answer: Message = {
+            "partition_index": wanted.asked["partition"],
+            "error_code": 0,
+            "high_watermark": source.high_watermark,
+            "last_stable_offset": source.last_stable_offset,
+            "log_start_offset": source.start_offset,
+            "aborted_transactions": None,
+            "records": b"" if raw is None else raw.records,
+        }
+        if self.committed:
+            aborted: Sequence[tuple[int, int]] = []
+            if raw is not None:
+                aborted = source.aborted(wanted.offset, raw.end)
+            answer["aborted_transactions"] = [{"producer_id": id, "first_offset": first} for id, first in aborted]
+        return answer
+
+    def _answer(self, partitions: list[Message]) -> Message:
+        following = iter(partitions)
+        responses = [
+            {"topic": asked["topic"], "topic_id": asked["topic_id"], "partitions": [next(following) for _ in each]}
+            for asked, each in self.topics
+        ]
+        return {"error_code": 0, "session_id": 0, "responses": responses}
+
+
+def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
+    if request["session_id"]:
+        return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}
+    work = Fetch(session, request, version)
+    if session.ready and len(work.wanted) <= MANY:
+        try:
+            answer = work.now()
+            if answer is not None:
+                return answer
+        except BlockingIOError:
+            pass
+    return work.wait()
+
+
+def _code(error: KrappyError, wanted: Wanted) -> Code:
+    """A topic that was deleted while it was waited for is unknown by the name that it was asked by."""
+    return Code.UNKNOWN_TOPIC_ID if wanted.by_id and isinstance(error, UnknownTopic) else code_for(error)
+
+
+def _refused(wanted: Wanted, error: Code) -> Message:
+    return {
+        "partition_index": wanted.asked["partition"],
+        "error_code": error,
+        "high_watermark": -1,
+        "last_stable_offset": -1,
+        "log_start_offset": -1,
+        "aborted_transactions": None,
+        "records": b"",
+    }

@@ -1,0 +1,61 @@
+"""IncrementalAlterConfigs (44): SET, DELETE, and on lists APPEND and SUBTRACT (KIP-339)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Any
+
+from krappy.errors import InvalidConfig
+from krappy.handlers.kafka.config_changes import change_configs, value_of
+from krappy.handlers.kafka.refusals import SHOWN, Refused
+from krappy.ports import KafkaSessionPort, TopicPort
+from krappy.topic_config import SETTINGS, effective, nearest
+from krappy.wire.kafka import Code
+
+Message = dict[str, Any]
+
+
+class Operation(IntEnum):
+    """Kafka's AlterConfigOp.OpType."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+async def incremental_alter_configs(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    return await change_configs(session, request, _changed)
+
+
+def _changed(topic: TopicPort, configs: list[Message]) -> Mapping[str, str | None]:
+    return {config["name"]: _after(topic, config) for config in configs}
+
+
+def _after(topic: TopicPort, config: Message) -> str | None:
+    """A setting's value after one operation; None: its default."""
+    name, operation = config["name"], config["config_operation"]
+    if operation == Operation.DELETE:
+        return None
+    if operation == Operation.SET:
+        return value_of(config)
+    if operation not in (Operation.APPEND, Operation.SUBTRACT):
+        raise Refused(
+            Code.INVALID_REQUEST, f"there is no operation {operation}: 0 to 3 are SET, DELETE, APPEND, SUBTRACT"
+        )
+    given = _items(value_of(config))
+    setting = SETTINGS.get(name)
+    if setting is None:
+        raise InvalidConfig(f"there is no topic setting '{name:.80}'{nearest(name, SETTINGS)}")
+    if setting.kind != "LIST":
+        word = Operation(operation).name
+        raise Refused(Code.INVALID_CONFIG, f"Can't {word} to key '{name:.{SHOWN}}' because its type is not LIST.")
+    held = _items(effective(topic.given)[name])
+    if operation == Operation.APPEND:
+        return ",".join([*held, *(item for item in given if item not in held)])
+    return ",".join(item for item in held if item not in given)
+
+
+def _items(text: str) -> list[str]:
+    return [item for item in map(str.strip, text.split(",")) if item]

@@ -1,0 +1,35 @@
+"""InitProducerId (22): who a producer is, so that what it sends twice is stored once (KIP-98, KIP-360).
+
+Without a transactional id it is always a new id with epoch 0: a producer that must start its sequences again bumps
+its epoch by itself, and a broker that has forgotten it gives another id (Kafka's TransactionCoordinator does the same).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.errors import KrappyError
+from krappy.handlers.kafka.transactions import code_of
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code
+
+FENCED_SINCE = 4  # the version from which PRODUCER_FENCED is known
+
+
+async def init_producer_id(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
+    broker = session.broker
+    name = request["transactional_id"]
+    try:
+        if name is None:
+            producer_id, epoch = await broker.new_producer_id(), 0
+        else:
+            producer_id, epoch = await broker.transactions.init_producer(
+                name,
+                request["transaction_timeout_ms"],
+                request["producer_id"],
+                request["producer_epoch"],
+            )
+    except KrappyError as error:
+        code = code_of(error, fenced=version >= FENCED_SINCE)
+        return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
+    return {"error_code": Code.NONE, "producer_id": producer_id, "producer_epoch": epoch}

@@ -1,0 +1,24 @@
+"""ListConfigResources (74): what has settings (KIP-1142); version 0 asks for client metrics alone (KIP-714): none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.handlers.kafka.config_entries import Resource
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code
+
+SINCE_ALL = 1  # the version from which any type may be asked for
+
+
+def list_config_resources(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
+    wanted = request["resource_types"] if version >= SINCE_ALL else [Resource.CLIENT_METRICS]
+    types = set(wanted) or set(Resource)
+    if types - set(Resource):
+        return {"throttle_time_ms": 0, "error_code": Code.UNSUPPORTED_VERSION, "config_resources": []}
+    found = []
+    if Resource.TOPIC in types:
+        found += [{"resource_name": name, "resource_type": Resource.TOPIC} for name in sorted(session.broker.topics)]
+    if Resource.BROKER in types:
+        found.append({"resource_name": str(session.node.node_id), "resource_type": Resource.BROKER})
+    return {"throttle_time_ms": 0, "error_code": 0, "config_resources": found}

@@ -1,0 +1,25 @@
+"""ListGroups (16): all groups of the broker, native ones among them; filtered by state (KIP-518) and type (KIP-848)."""
+
+from __future__ import annotations
+
+from krappy.handlers.kafka.group_answers import Message
+from krappy.ports import KafkaSessionPort
+
+
+def list_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    states = {state.lower() for state in request.get("states_filter") or ()}
+    kinds = {kind.lower() for kind in request.get("types_filter") or ()}
+    return {
+        "throttle_time_ms": 0,
+        "error_code": 0,
+        "groups": [
+            {
+                "group_id": each.name,
+                "protocol_type": each.protocol_type,
+                "group_state": each.state,
+                "group_type": each.kind,
+            }
+            for each in session.broker.kafka_groups.admin.list_groups()
+            if (not states or each.state.lower() in states) and (not kinds or each.kind in kinds)
+        ],
+    }

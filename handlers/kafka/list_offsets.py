@@ -1,0 +1,83 @@
+"""ListOffsets (2): the ends of a log, and the offset of a time; exact to the record."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from krappy.errors import KrappyError
+from krappy.handlers.kafka.sources import source_for, wrong_epoch
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import Code, code_for
+
+Message = dict[str, Any]
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+_SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}  # KIP-734, KIP-405, KIP-1005
+READ_COMMITTED = 1
+
+
+def list_offsets(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
+    times = [asked["timestamp"] for topic in request["topics"] for asked in topic["partitions"]]
+    if any(time >= 0 or time == MAX_TIMESTAMP for time in times):
+        return _look_up(session, request, version)  # in the log
+    topics = []
+    for topic in request["topics"]:
+        partitions = [
+            _end(session, topic["name"], asked, request["isolation_level"], version)[0] for asked in topic["partitions"]
+        ]
+        topics.append({"name": topic["name"], "partitions": partitions})
+    return {"topics": topics}
+
+
+async def _look_up(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    topics = []
+    for topic in request["topics"]:
+        partitions = []
+        for asked in topic["partitions"]:
+            answer, source = _end(session, topic["name"], asked, request["isolation_level"], version)
+            if source is not None:
+                await _find(answer, source, asked["timestamp"], request["isolation_level"])
+            partitions.append(answer)
+        topics.append({"name": topic["name"], "partitions": partitions})
+    return {"topics": topics}
+
+
+def _end(session: KafkaSessionPort, name: str, asked: Message, isolation: int, version: int) -> tuple[Message, Any]:
+    """The answer for a partition, and its source when the log has to be searched for it."""
+    index, time = asked["partition_index"], asked["timestamp"]
+    answer: Message = {"partition_index": index, "error_code": 0, "timestamp": -1, "offset": -1}
+    try:
+        source = source_for(session, name, index)
+        if source.gone is not None:
+            raise source.gone
+    except KrappyError as error:
+        answer["error_code"] = code_for(error)
+        return answer, None
+    wrong = wrong_epoch(source, asked["current_leader_epoch"])
+    if wrong:
+        answer["error_code"] = wrong
+    elif time < LATEST_TIERED or version < _SINCE.get(time, 0):
+        answer["error_code"] = Code.UNSUPPORTED_VERSION
+    elif time >= 0 or time == MAX_TIMESTAMP:
+        return answer, source
+    elif time != LATEST_TIERED:  # of that there is none here
+        answer["offset"] = _limit(source, isolation) if time == LATEST else source.told_earliest()
+        answer["leader_epoch"] = source.epoch
+    return answer, None
+
+
+async def _find(answer: Message, source: Any, time: int, isolation: int) -> None:
+    try:
+        limit = _limit(source, isolation)
+        found = await (source.find_latest_time(limit) if time == MAX_TIMESTAMP else source.find_time(time, limit))
+    except KrappyError as error:
+        answer["error_code"] = code_for(error)
+        return
+    if found is not None:
+        answer["offset"], answer["timestamp"] = found
+        answer["leader_epoch"] = source.epoch
+
+
+def _limit(source: Any, isolation: int) -> int:
+    return int(source.last_stable_offset if isolation == READ_COMMITTED else source.high_watermark)

@@ -1,0 +1,93 @@
+"""Metadata (3): the brokers there are, the topics, and who leads their partitions: this one, all of them.
+
+A topic that is asked for by name and does not exist is created, when both the broker (auto_create_topics) and the
+client (from version 4 on) allow it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from krappy.errors import KrappyError
+from krappy.handlers.kafka.operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
+from krappy.handlers.kafka.sources import SPECIAL, topic_by_id, topic_named
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import UUID_ZERO, Code, code_for
+
+Message = dict[str, Any]
+
+
+def metadata(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
+    asked = request["topics"]
+    if asked is None or (version == 0 and not asked):
+        return _answer(session, request, [_topic(session, topic) for topic in session.broker.topics.values()])
+    if request["allow_auto_topic_creation"]:
+        absent = [topic["name"] for topic in asked if _may_create(session, topic)]
+        if absent:
+            return _create(session, request, absent)
+    return _answer(session, request, [_found(session, topic, {}) for topic in asked])
+
+
+async def _create(session: KafkaSessionPort, request: Message, absent: list[str]) -> Message:
+    failed: dict[str, KrappyError] = {}
+    for name in absent:
+        try:
+            await session.broker.topic_for_producer(name)
+        except KrappyError as error:
+            failed[name] = error
+    return _answer(session, request, [_found(session, topic, failed) for topic in request["topics"]])
+
+
+def _may_create(session: KafkaSessionPort, topic: Message) -> bool:
+    name = topic["name"]
+    return name is not None and SPECIAL not in name and name not in session.broker.topics
+
+
+def _found(session: KafkaSessionPort, asked: Message, failed: dict[str, KrappyError]) -> Message:
+    name, uuid = asked["name"], asked["topic_id"]
+    topic = topic_by_id(session, uuid) if name is None else topic_named(session, name)
+    if topic is not None:
+        return _topic(session, topic)
+    if name is None:
+        return {"error_code": Code.UNKNOWN_TOPIC_ID, "name": None, "topic_id": uuid, "partitions": []}
+    error = code_for(failed[name]) if name in failed else Code.UNKNOWN_TOPIC_OR_PARTITION
+    return {"error_code": error, "name": name, "topic_id": UUID_ZERO, "partitions": []}
+
+
+def _topic(session: KafkaSessionPort, topic: Any) -> Message:
+    node = session.node.node_id
+    replicas = [node]
+    return {
+        "error_code": 0,
+        "name": topic.name,
+        "topic_id": topic.uuid,
+        "is_internal": False,
+        "partitions": [
+            {
+                "error_code": 0,
+                "partition_index": partition.index,
+                "leader_id": node,
+                "leader_epoch": partition.epoch,
+                "replica_nodes": replicas,
+                "isr_nodes": replicas,
+                "offline_replicas": [],
+            }
+            for partition in topic.partitions
+        ],
+    }
+
+
+def _answer(session: KafkaSessionPort, request: Message, topics: list[Message]) -> Message:
+    node = session.node
+    if request["include_topic_authorized_operations"]:
+        for topic in topics:
+            topic["topic_authorized_operations"] = ON_TOPIC
+    return {
+        "brokers": [{"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}],
+        "cluster_id": session.cluster_id,
+        "controller_id": node.node_id,
+        "topics": topics,
+        "cluster_authorized_operations": ON_CLUSTER if request["include_cluster_authorized_operations"] else NOT_ASKED,
+        "error_code": 0,
+    }

@@ -1,0 +1,37 @@
+"""OffsetForLeaderEpoch (23): where a leader epoch ends, so that a client finds out what a new leader lost (KIP-320)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.errors import KrappyError
+from krappy.handlers.kafka.sources import source_for, wrong_epoch
+from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import code_for
+
+
+def offset_for_leader_epoch(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
+    return {
+        "topics": [
+            {
+                "topic": topic["topic"],
+                "partitions": [_partition(session, topic["topic"], asked) for asked in topic["partitions"]],
+            }
+            for topic in request["topics"]
+        ]
+    }
+
+
+def _partition(session: KafkaSessionPort, name: str, asked: dict[str, Any]) -> dict[str, Any]:
+    index = asked["partition"]
+    try:
+        source = source_for(session, name, index)
+    except KrappyError as error:
+        return {"partition": index, "error_code": code_for(error)}
+    wrong = wrong_epoch(source, asked["current_leader_epoch"])
+    if wrong:
+        return {"partition": index, "error_code": wrong}
+    if not 0 <= asked["leader_epoch"] <= source.epoch:
+        return {"partition": index, "error_code": 0}  # nothing is known of it: epoch and offset are -1
+    # One broker leads for ever: the current epoch, and any before it, ends where the log does.
+    return {"partition": index, "error_code": 0, "leader_epoch": source.epoch, "end_offset": source.high_watermark}

@@ -1,0 +1,65 @@
+"""How an administration handler says no to one part of a request: a code of Kafka's, and words for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from krappy.errors import InvalidRequest, KrappyError
+from krappy.wire.kafka import Code, code_for
+
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+SHOWN = 300  # characters of a name that an answer repeats
+MOST = 20_000  # topics, partitions of one topic, or resources that one request may name
+
+
+class Refused(Exception):
+    """A part of a request that is not done. Never leaves its handler."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+NO = (Refused, KrappyError)  # what a handler turns into the error code of one topic, or one resource
+
+
+def refusal(error: Exception) -> dict[str, Any]:
+    """The fields `error_code` and `error_message` of an answer."""
+    if isinstance(error, Refused):
+        return {"error_code": error.code, "error_message": error.text}
+    assert isinstance(error, KrappyError)
+    return {"error_code": code_for(error), "error_message": error.text}
+
+
+DONE: Mapping[str, Any] = {"error_code": Code.NONE, "error_message": None}
+
+
+def more_than_once(names: Iterable[K]) -> set[K]:
+    """What a request names twice, where Kafka allows it once."""
+    return {name for name, count in Counter(names).items() if count > 1}
+
+
+def bounded(items: Sequence[T] | None) -> Sequence[T]:
+    """What a request names, when that is not more than `MOST`: an answer takes many times as much as a name does.
+
+    Raises InvalidRequest, which is to close the connection.
+    """
+    if items is not None and len(items) > MOST:
+        raise InvalidRequest(f"a request that names {len(items)} things; at most {MOST} are possible")
+    return items or ()
+
+
+def replicas(assigned: Iterable[int], node: int) -> None:
+    """Checks the brokers that a partition is assigned to: this one, once. Raises Refused."""
+    brokers = list(assigned)
+    if not brokers:
+        raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, "the list of replicas of a partition is empty")
+    if len(set(brokers)) < len(brokers):
+        raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, "a partition's replicas name a broker twice")
+    unknown = next((broker for broker in brokers if broker != node), None)
+    if unknown is not None:
+        raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"there is no broker {unknown}: the only one has the id {node}")

@@ -1,0 +1,50 @@
+"""Which handler serves which API of Kafka's protocol, in which versions: what is registered here is what is advertised.
+
+A handler is a function of (session, request, version); `request` is the decoded message as a dict, and so is the
+answer. It returns
+
+- the answer, when it has it: nothing is faster;
+- a Later of it, when somebody else will finish the work: requests behind it on its connection go on meanwhile;
+- a coroutine (an `async def`): it runs as a task, and the connection's next request begins when it has ended, as in
+  Kafka (`SocketServer` mutes a channel), so a request's effects come in the order of the requests;
+- None, or a Later or coroutine that comes to None: there is no answer (Produce with acks=0).
+
+Answers leave in the order of the requests, whatever the handlers return. A KrappyError that leaves a handler closes the
+connection: what Kafka has an error code for goes into the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+Handler = Callable[..., Any]
+
+
+class Served(NamedTuple):
+    handler: Handler
+    low: int  # the versions served, both included
+    high: int
+
+
+class KafkaRegistry:
+    def __init__(self) -> None:
+        self._served: dict[int, Served] = {}
+        self.features: dict[str, int] = {}  # finalized features (KIP-584) and their levels, for ApiVersions
+
+    def register(self, api_key: int, handler: Handler, low: int, high: int) -> None:
+        """Serves versions `low` to `high` of an API. Raises ValueError when it is served already."""
+        if api_key in self._served:
+            raise ValueError(f"API key {api_key} has a handler already")
+        self._served[int(api_key)] = Served(handler, low, high)
+
+    def find(self, api_key: int, version: int) -> Handler | None:
+        """None when this API, or this version of it, is not served."""
+        served = self._served.get(api_key)
+        return served.handler if served is not None and served.low <= version <= served.high else None
+
+    def ranges(self) -> Iterator[tuple[int, int, int]]:
+        """(API key, lowest version, highest version), by key."""
+        for api_key in sorted(self._served):
+            served = self._served[api_key]
+            yield api_key, served.low, served.high

@@ -1,0 +1,37 @@
+"""SyncGroup (14): the leader of a classic group says who gets what, and each member learns its part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.core.kafka.classic_member import Synced
+from krappy.core.kafka.faults import Fault
+from krappy.handlers.kafka.group_answers import Message
+from krappy.ports import KafkaSessionPort, LaterPort
+
+PROTOCOL_SINCE = 5  # members say which protocol they believe in (KIP-559)
+
+
+def sync_group(session: KafkaSessionPort, request: Message, version: int) -> Message | LaterPort:
+    if version >= PROTOCOL_SINCE and (request["protocol_type"] is None or request["protocol_name"] is None):
+        return _answer(Synced(Fault.INCONSISTENT_GROUP_PROTOCOL))
+    later = session.broker.kafka_groups.sync(
+        request["group_id"],
+        request["member_id"],
+        request["generation_id"],
+        request["group_instance_id"],
+        request["protocol_type"],
+        request["protocol_name"],
+        {each["member_id"]: bytes(each["assignment"]) for each in request["assignments"]},
+    )
+    return later.map(_answer)  # type: ignore[no-any-return]
+
+
+def _answer(synced: Synced) -> dict[str, Any]:
+    return {
+        "throttle_time_ms": 0,
+        "error_code": synced.fault,
+        "protocol_type": synced.protocol_type,
+        "protocol_name": synced.protocol,
+        "assignment": synced.assignment,
+    }

@@ -1,0 +1,58 @@
+"""TxnOffsetCommit (28): a consumer's offsets as a part of its producer's transaction (KIP-98, KIP-447).
+
+From version 3 on the consumer says who it is in its group, so that one that the group has lost can't commit any more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.errors import KrappyError
+from krappy.handlers.kafka.transactions import code_of, named
+from krappy.ports import GroupMember, KafkaSessionPort, Position
+from krappy.types import TopicPartition
+from krappy.wire.kafka import Code
+
+FENCED_SINCE = 3  # the version from which PRODUCER_FENCED is known
+MAX_METADATA = 4096  # bytes: Kafka's offset.metadata.max.bytes
+
+
+async def txn_offset_commit(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
+    topics = session.broker.topics
+    codes: dict[TopicPartition, Code] = {}
+    positions: dict[TopicPartition, Position] = {}
+    for topic in request["topics"]:
+        for asked in topic["partitions"]:
+            at = TopicPartition(topic["name"], asked["partition_index"])
+            metadata = asked["committed_metadata"] or ""
+            if at.topic not in topics or not 0 <= at.partition < len(topics[at.topic].partitions):
+                codes[at] = Code.UNKNOWN_TOPIC_OR_PARTITION
+            elif len(metadata.encode()) > MAX_METADATA:
+                codes[at] = Code.OFFSET_METADATA_TOO_LARGE
+            else:
+                positions[at] = Position(asked["committed_offset"], asked["committed_leader_epoch"], metadata)
+    member = GroupMember(
+        request["group_id"], request["member_id"], request["generation_id"], request["group_instance_id"]
+    )
+    code = Code.NONE
+    try:
+        await session.broker.transactions.stage_offsets(
+            named(request["transactional_id"]), request["producer_id"], request["producer_epoch"], member, positions
+        )
+    except KrappyError as error:
+        code = code_of(error, fenced=version >= FENCED_SINCE)
+    return {
+        "topics": [
+            {
+                "name": topic["name"],
+                "partitions": [
+                    {
+                        "partition_index": asked["partition_index"],
+                        "error_code": codes.get(TopicPartition(topic["name"], asked["partition_index"]), code),
+                    }
+                    for asked in topic["partitions"]
+                ],
+            }
+            for topic in request["topics"]
+        ]
+    }

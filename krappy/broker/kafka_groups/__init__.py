@@ -1,0 +1,1 @@
+"""The coordinator of Kafka's consumer groups: owns the state machines, their timers, offsets and what is kept."""

@@ -1,0 +1,93 @@
+"""Kafka's groups for people and their tools: what there are, what is in them, and taking them away."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from krappy.core.kafka.classic import ClassicGroup, State
+from krappy.core.kafka.faults import Fault, Refused
+from krappy.core.kafka.modern import ModernGroup
+
+if TYPE_CHECKING:
+    from krappy.broker.kafka_groups.coordinator import KafkaGroups
+
+NATIVE = "krappy"  # the protocol type, and the type, by which Kafka's tools see a native group
+
+
+class Listed(NamedTuple):
+    name: str
+    kind: str  # "classic", "consumer", or NATIVE
+    protocol_type: str
+    state: str
+
+
+class Described(NamedTuple):
+    """`members`: (id, instance id, client id, client host, metadata, assignment)."""
+
+    state: str
+    protocol_type: str
+    protocol: str
+    members: Sequence[tuple[str, str | None, str, str, bytes, bytes]]
+
+
+class Admin:
+    def __init__(self, owner: KafkaGroups) -> None:
+        self._owner = owner
+        self._broker = owner.broker
+
+    def list_groups(self) -> list[Listed]:
+        """Every group of the broker, native ones too."""
+        found = []
+        for name, group in self._owner.groups.items():
+            machine = group.machine
+            if isinstance(machine, ClassicGroup):
+                found.append(Listed(name, "classic", machine.protocol_type or "", machine.state))
+            else:
+                found.append(Listed(name, "consumer", "consumer", machine.state))
+        for name, members in self._broker.groups.sizes().items():
+            found.append(Listed(name, NATIVE, NATIVE, "Stable" if members else "Empty"))
+        return found
+
+    def describe(self, name: str) -> Described:
+        """A classic group, or a native one. Raises Refused, GROUP_ID_NOT_FOUND."""
+        if self._broker.groups.has(name):
+            told = self._broker.groups.describe(name)
+            who = [(each["name"], None, "", each["client"], b"", b"") for each in told["members"]]
+            return Described("Stable" if who else "Empty", NATIVE, told["order"], who)
+        machine = self._owner.find(name).machine
+        if not isinstance(machine, ClassicGroup):
+            raise Refused(Fault.GROUP_ID_NOT_FOUND, f"Group {name:.249} is not a classic group.")
+        stable = machine.state is State.STABLE
+        return Described(
+            machine.state,
+            machine.protocol_type or "",
+            machine.protocol or "",
+            [
+                (
+                    *(each.id, each.instance_id, each.client_id, each.client_host),
+                    each.metadata(machine.protocol) if stable else b"",
+                    each.assignment,
+                )
+                for each in machine.members.values()
+            ],
+        )
+
+    def describe_modern(self, name: str) -> tuple[ModernGroup, dict[bytes, str]]:
+        """A KIP-848 group, and the names of its topics' ids. Raises Refused, GROUP_ID_NOT_FOUND."""
+        machine = self._owner.find(name).machine
+        if not isinstance(machine, ModernGroup):
+            raise Refused(Fault.GROUP_ID_NOT_FOUND, f"Group {name:.249} is not a consumer group.")
+        return machine, {topic.id: known for known, topic in self._owner.topics.items()}
+
+    async def delete(self, name: str) -> None:
+        """Durable on return. Raises Refused (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP), StorageError; for a native group
+        UnknownGroup, GroupNotEmpty."""
+        if self._broker.groups.has(name):
+            await self._broker.groups.delete(name)
+            return
+        group = self._owner.find(name)
+        if not group.machine.empty:
+            raise Refused(Fault.NON_EMPTY_GROUP, f"the group '{name:.249}' has members; they must leave first")
+        self._owner.forget(group)
+        await self._broker.sync_meta()

@@ -1,0 +1,382 @@
+"""All Kafka groups of the broker: whose name they have, what members ask of them, and what is kept of them.
+
+Everything happens on the event loop, a request at a time. Who waits for others (JoinGroup, SyncGroup) waits as a
+`Later`: a small object, no task. One heap of alarms has the time of all groups. What an answer promises is on the disk
+before it leaves: a group's generation or epoch, and the members' of a KIP-848 group.
+
+Members survive a restart of the broker, so that it costs nobody a rebalance: those of a classic group as of its last
+stable generation (in mid-rebalance they are about to join anyway, and are told that they are unknown), those of a
+KIP-848 group always. Sessions begin anew then.
+
+A name belongs to a Kafka group or to a native one (`krappy.broker.groups`), from the first member or offset on until
+the group is deleted or forgotten.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from krappy.broker.alarms import Alarms
+from krappy.broker.kafka_groups.admin import Admin
+from krappy.broker.kafka_groups.group import KafkaGroup, load
+from krappy.broker.kafka_groups.native import NativeView
+from krappy.broker.kafka_groups.offsets import Offsets
+from krappy.core.kafka.classic import ClassicGroup, Rules
+from krappy.core.kafka.classic_member import Join, Joined, Reply, Synced
+from krappy.core.kafka.faults import Fault, Refused
+from krappy.core.kafka.modern import KnownTopic, ModernGroup, ModernRules
+from krappy.core.kafka.modern_member import Beat, Beaten
+from krappy.errors import KrappyError
+from krappy.waiting import Later
+
+if TYPE_CHECKING:
+    from krappy.broker.broker import Broker
+    from krappy.core.kafka.offset import At, Offset
+    from krappy.store.group_offsets import GroupOffsets
+
+MAX_GROUPS = 50_000
+LONGEST_NAME = 32_767 // 4
+MEMORY_SHARE = 4  # members' metadata may take this part of the broker's memory budget
+MAX_SPECIAL = 1000  # names with an '@' that KIP-848 members may subscribe to
+
+
+class KafkaGroups:
+    def __init__(self, broker: Broker, store: GroupOffsets) -> None:
+        config = broker.config
+        self.broker = broker
+        self.store = store
+        self.groups: dict[str, KafkaGroup] = {}
+        self.rules = Rules(config.group_initial_rebalance_delay_ms, config.group_max_members)
+        self.modern_rules = ModernRules(config.group_consumer_session_timeout_ms, config.group_max_members)
+        self.heartbeat_ms = config.group_consumer_heartbeat_interval_ms
+        self.sessions = (config.group_min_session_timeout_ms, config.group_max_session_timeout_ms)
+        self.offsets = Offsets(self)
+        self.admin = Admin(self)
+        self.native = NativeView(self)
+        self._alarms = Alarms(self.now)
+        self._bytes = 0
+        self._max_bytes = config.memory_bytes // MEMORY_SHARE
+        self.topics: dict[str, KnownTopic] = {}
+        self._special: set[str] = set()
+        self._opened = self.closed = False
+
+    @staticmethod
+    def now() -> int:
+        """Ms of a clock that nobody sets: sessions do not end because the wall's clock jumps."""
+        return int(trio.current_time() * 1000)
+
+    # --- life
+
+    async def open(self) -> None:
+        """Takes up every group where it was left. Raises StorageError for what can't be read."""
+        now, wall = self.now(), self.broker.now_ms()
+        for name, kept in self.store.load_all().items():
+            group = load(self, name, kept, self.rules, self.modern_rules, now, wall)
+            self.groups[name] = group
+            self._bytes += group.bytes
+            self.offsets.count(group)
+            self._attend(group)
+        self._learn_topics()
+        self.broker.topics_changed.subscribe(self._learn_topics)
+        self.broker.stopping.subscribe(self._answer_all)
+        self.broker.spawn(self._alarms.run)
+        self.broker.spawn(self.offsets.run)
+        self._opened = True
+
+    async def close(self) -> None:
+        """From here on nothing is written any more."""
+        self.closed = True
+        if self._opened:
+            self._answer_all()
+
+    def _answer_all(self) -> None:
+        """The broker stops: who waits finds the group again elsewhere, or here later."""
+        for group in self.groups.values():
+            if isinstance(group.machine, ClassicGroup):
+                for member in group.machine.members.values():
+                    for later, answer in (
+                        (member.join, Joined(Fault.COORDINATOR_NOT_AVAILABLE, member.id)),
+                        (member.sync, Synced(Fault.COORDINATOR_NOT_AVAILABLE)),
+                    ):
+                        if later is not None:
+                            later.resolve(answer)
+
+    def _learn_topics(self) -> None:
+        """Anew whenever topics come, go or grow: KIP-848 groups compare what they get by identity."""
+        topics = {name: KnownTopic(topic.uuid, len(topic.partitions)) for name, topic in self.broker.topics.items()}
+        for name in sorted(self._special):
+            topic = self.broker.table_topic(name, {})
+            if topic is None:
+                self._special.discard(name)
+            else:
+                topics[name] = KnownTopic(topic.uuid, len(topic.partitions))
+        self.topics = topics
+
+    def _learn_special(self, names: Iterable[str]) -> None:
+        fresh = {name for name in names if "@" in name and name not in self._special}
+        if fresh and len(self._special) + len(fresh) <= MAX_SPECIAL:
+            self._special |= fresh
+            self._learn_topics()
+
+    # --- which group
+
+    def get(self, name: str) -> KafkaGroup | None:
+        return self.groups.get(name)
+
+    def find(self, name: str, other_kind: Fault = Fault.GROUP_ID_NOT_FOUND) -> KafkaGroup:
+        """Raises Refused: GROUP_ID_NOT_FOUND, or `other_kind` for a native group's name."""
+        group = self.groups.get(name)
+        if group is None:
+            self.check_free(name, other_kind)
+            raise Refused(Fault.GROUP_ID_NOT_FOUND, f"there is no group '{name:.249}'")
+        return group
+
+    def check_free(self, name: str, fault: Fault = Fault.INCONSISTENT_GROUP_PROTOCOL) -> None:
+        """Raises Refused when the name is a native group's."""
+        if self.broker.groups.has(name):
+            raise Refused(
+                fault, f"'{name:.249}' is a native group of Krappy, which Kafka's clients can't join; take another name"
+            )
+
+    def make(self, name: str) -> KafkaGroup:
+        """The group of this name, a new one if there is none. Raises Refused."""
+        group = self.groups.get(name)
+        if group is not None:
+            return group
+        if not 0 < len(name) <= LONGEST_NAME:
+            raise Refused(Fault.INVALID_GROUP_ID, f"a group's name has 1 to {LONGEST_NAME} characters")
+        self.check_free(name)
+        if self.broker.stopped or len(self.groups) >= MAX_GROUPS:
+            raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
+        group = self.groups[name] = KafkaGroup(self, name, ClassicGroup(self.rules), self.broker.now_ms())
+        return group
+
+    def forget(self, group: KafkaGroup) -> None:
+        """Out of memory and store; not synced."""
+        self.store.delete(group.name)
+        group.gone = True
+        self.offsets.count(group, -1)
+        self._bytes -= group.bytes
+        del self.groups[group.name]
+
+    # --- the classic protocol
+
+    def join(self, name: str, ask: Join) -> Later[Joined]:
+        """JoinGroup: answered when the rebalance is over. `ask.fresh_id` is given here."""
+        later: Later[Joined] = Later()
+        fresh = ask._replace(fresh_id=f"{ask.instance_id or ask.client_id or 'member'}-{uuid.uuid4()}"[-255:])
+        try:
+            if not self.sessions[0] <= ask.session_ms <= self.sessions[1]:
+                raise Refused(Fault.INVALID_SESSION_TIMEOUT)
+            if ask.member_id and name and name not in self.groups:
+                self.check_free(name)
+                raise Refused(Fault.UNKNOWN_MEMBER_ID)
+            size = sum(len(protocol) + len(metadata) for protocol, metadata in ask.protocols)
+            if self._bytes + size > self._max_bytes:
+                raise Refused(Fault.GROUP_MAX_SIZE_REACHED, "the groups' metadata takes all the memory that it may")
+            if self.broker.stopped:
+                raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
+            group = self.make(name)
+            self._classic(group).join(self.now(), later, fresh)
+        except Refused as refusal:
+            later.resolve(Joined(refusal.fault, ask.member_id))
+        else:
+            self.after(group)
+        return later
+
+    def _classic(self, group: KafkaGroup) -> ClassicGroup:
+        """Its machine, as a classic group if it is empty. Raises Refused, INCONSISTENT_GROUP_PROTOCOL."""
+        machine = group.machine
+        if isinstance(machine, ClassicGroup):
+            return machine
+        if not machine.empty:
+            raise Refused(Fault.INCONSISTENT_GROUP_PROTOCOL, "the group's members speak KIP-848's protocol")
+        classic = ClassicGroup(self.rules)
+        classic.generation = machine.epoch
+        group.machine = classic
+        return classic
+
+    def sync(
+        self,
+        name: str,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        protocol_type: str | None,
+        protocol: str | None,
+        assignments: Mapping[str, bytes],
+    ) -> Later[Synced]:
+        """SyncGroup: answered when the leader has assigned."""
+        later: Later[Synced] = Later()
+        group = self.groups.get(name)
+        if group is None or not isinstance(group.machine, ClassicGroup):
+            later.resolve(Synced(Fault.UNKNOWN_MEMBER_ID if name else Fault.INVALID_GROUP_ID))
+        elif self.broker.stopped:
+            later.resolve(Synced(Fault.COORDINATOR_NOT_AVAILABLE))
+        else:
+            group.machine.sync(
+                self.now(), later, member_id, generation, instance_id, protocol_type, protocol, assignments
+            )
+            self.after(group)
+        return later
+
+    def heartbeat(self, name: str, member_id: str, generation: int, instance_id: str | None) -> Fault:
+        group = self.groups.get(name)
+        if group is None or not isinstance(group.machine, ClassicGroup):
+            return Fault.UNKNOWN_MEMBER_ID if name else Fault.INVALID_GROUP_ID
+        fault = group.machine.heartbeat(self.now(), member_id, generation, instance_id)
+        self._attend(group)
+        return fault
+
+    def leave(self, name: str, leaving: Sequence[tuple[str, str | None]]) -> list[Fault]:
+        """Each is (member id, instance id)."""
+        group = self.groups.get(name)
+        if group is None:
+            return [Fault.UNKNOWN_MEMBER_ID if name else Fault.INVALID_GROUP_ID for _ in leaving]
+        if isinstance(group.machine, ClassicGroup):
+            faults = group.machine.leave(self.now(), leaving)
+        else:
+            faults = [group.machine.remove(*each) for each in leaving]
+        self.after(group)
+        return faults
+
+    # --- KIP-848
+
+    @staticmethod
+    def new_member_id() -> str:
+        return str(uuid.uuid4())
+
+    def beat(self, name: str, beat: Beat) -> Later[Beaten | KrappyError]:
+        """ConsumerGroupHeartbeat. Comes to the answer, or to the error that refuses it."""
+        later: Later[Beaten | KrappyError] = Later()
+        try:
+            if self.broker.stopped:
+                raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
+            if not name:
+                raise Refused(Fault.INVALID_REQUEST, "GroupId can't be empty")
+            group = self._for_beat(name, beat)
+            self._learn_special(beat.topics or ())
+            assert isinstance(group.machine, ModernGroup)
+            try:
+                beaten = group.machine.beat(self.now(), beat, self.topics)
+            finally:
+                must_sync = bool(group.machine.dirty) or not group.machine.saved
+                failed = self.after(group) if must_sync or group.forgettable else None
+                self._attend(group)
+        except Refused as refusal:
+            later.resolve(refusal)
+            return later
+        if failed is not None:
+            later.resolve(failed)
+        elif must_sync and self.broker.fsync:
+            self.broker.spawn(self._resolve_synced, [(later, beaten)])
+        else:
+            later.resolve(beaten)
+        return later
+
+    def _for_beat(self, name: str, beat: Beat) -> KafkaGroup:
+        """The KIP-848 group of this name; a first heartbeat makes one, or turns an empty classic group into one."""
+        group = self.groups.get(name)
+        if beat.epoch != 0:
+            group = self.find(name)
+        elif group is None:
+            group = self.make(name)
+        if isinstance(group.machine, ModernGroup):
+            return group
+        if beat.epoch != 0 or not group.machine.idle:
+            raise Refused(Fault.GROUP_ID_NOT_FOUND, f"'{name:.249}' is not a consumer group: it is a classic one")
+        machine = ModernGroup(self.modern_rules)
+        machine.epoch = machine.target_epoch = group.machine.generation
+        group.machine = machine
+        return group
+
+    # --- what follows
+
+    def after(self, group: KafkaGroup) -> KrappyError | None:
+        """To be called after every change of a group's machine: keeps what changed, answers who waited, sets the alarm.
+
+        An error that kept it from being kept, if any; the answers say so too.
+        """
+        machine = group.machine
+        if machine.empty and group.empty_since is None:
+            group.empty_since, machine.saved = self.broker.now_ms(), False
+        elif not machine.empty and group.empty_since is not None:
+            group.empty_since, machine.saved = None, False
+        replies: list[Reply] = []
+        if isinstance(machine, ClassicGroup):
+            replies, machine.out = machine.out, []
+        must_sync = False
+        failed = None
+        if not machine.saved or (isinstance(machine, ModernGroup) and machine.dirty):
+            must_sync = True
+            try:
+                head = None if machine.saved else group.head()
+                self.store.write(group.name, head, members=group.changed_members())
+                machine.saved = True
+            except KrappyError as error:
+                self.broker.report("group_write_failed", group=group.name, error=str(error))
+                failed = error
+                replies = [_failed(reply) for reply in replies]
+        size = group.measure()
+        self._bytes += size - group.bytes
+        group.bytes = size
+        self._attend(group)
+        if group.forgettable and not machine.turns:
+            self.forget(group)  # nobody ever got in
+        if must_sync and replies and self.broker.fsync:
+            self.broker.spawn(self._resolve_synced, replies)
+        else:
+            for reply in replies:
+                reply.token.resolve(reply.answer)
+        return failed
+
+    async def _resolve_synced(self, answers: Sequence[tuple[Later[Any], Any]]) -> None:
+        try:
+            await self.broker.sync_meta()
+        except KrappyError as error:
+            self.broker.report("group_write_failed", error=str(error))
+            for later, answer in answers:
+                later.resolve(error if isinstance(answer, Beaten) else _failed(Reply(later, answer)).answer)
+        else:
+            for later, answer in answers:
+                later.resolve(answer)
+
+    def _attend(self, group: KafkaGroup) -> None:
+        if group.machine.wake is not None:
+            self._alarms.set(group, group.machine.wake)
+
+    # --- transactions and topics
+
+    async def stage_offsets(
+        self,
+        name: str,
+        producer_id: int,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        offsets: Mapping[At, Offset],
+    ) -> None:
+        """TxnOffsetCommit: these become the group's offsets if the producer's transaction commits. Durable on return.
+
+        The caller has checked the producer's epoch and transaction. Raises Refused, StorageError.
+        """
+        await self.offsets.stage(name, producer_id, member_id, generation, instance_id, offsets)
+
+    async def complete_transaction(self, name: str, producer_id: int, commit: bool) -> None:
+        """The producer's transaction is over: what it staged counts now, or never will. Durable on return; a second
+        time it does nothing. Raises StorageError."""
+        await self.offsets.complete(name, producer_id, commit)
+
+    async def forget_topic(self, topic: str) -> None:
+        """The topic was deleted: nobody has a position in it any more. Durable after the next sync."""
+        self.offsets.forget_topic(topic)
+
+
+def _failed(reply: Reply) -> Reply:
+    if isinstance(reply.answer, Joined):
+        return Reply(reply.token, Joined(Fault.COORDINATOR_NOT_AVAILABLE, reply.answer.member_id))
+    return Reply(reply.token, Synced(Fault.COORDINATOR_NOT_AVAILABLE))

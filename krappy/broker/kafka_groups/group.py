@@ -1,0 +1,106 @@
+"""One Kafka group as the broker has it: its state machine, its offsets, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+
+from krappy.core.kafka.classic import ClassicGroup, Rules
+from krappy.core.kafka.modern import ModernGroup, ModernRules
+from krappy.core.kafka.offset import At, Offset
+from krappy.errors import StorageError
+from krappy.store.group_offsets import KeptGroup
+
+if TYPE_CHECKING:
+    from krappy.broker.kafka_groups.coordinator import KafkaGroups
+
+EACH_MEMBER = 1500  # bytes of memory that a member takes, beside what it brought along
+EACH_PARTITION = 150
+
+
+class KafkaGroup:
+    """`empty_since`: when (ms, the wall's clock) its last member left; None while it has some."""
+
+    def __init__(self, owner: KafkaGroups, name: str, machine: ClassicGroup | ModernGroup, empty_since: int) -> None:
+        self.owner = owner
+        self.name = name
+        self.machine = machine
+        self.offsets: dict[At, Offset] = {}
+        self.pending: dict[int, dict[At, Offset]] = {}  # by producer id
+        self.empty_since: int | None = empty_since
+        self.alarm: int | None = None  # the Alarms' own
+        self.bytes = 0  # that its members brought along
+        self.gone = False
+
+    def ring(self, now: int) -> None:
+        """Time has come for a session or a rebalance to end."""
+        if not (self.gone or self.owner.closed):
+            self.machine.tick(now)
+            self.owner.after(self)
+
+    @property
+    def forgettable(self) -> bool:
+        """Nothing is lost without it."""
+        return self.machine.idle and not self.offsets and not self.pending
+
+    def unstable(self, at: At) -> bool:
+        """Whether a transaction that is open will move this position."""
+        return any(at in offsets for offsets in self.pending.values())
+
+    def measure(self) -> int:
+        """Bytes of memory that its members take, about."""
+        if isinstance(self.machine, ClassicGroup):
+            return sum(EACH_MEMBER + member.size for member in self.machine.members.values())
+        return sum(
+            EACH_MEMBER + sum(map(len, each.topics)) + len(each.regex or "") + EACH_PARTITION * len(each.assigned)
+            for each in self.machine.members.values()
+        )
+
+    # --- kept
+
+    def head(self) -> bytes:
+        packed: bytes = msgpack.packb([self.machine.kind, self.empty_since, self.machine.dump()])
+        return packed
+
+    def changed_members(self) -> dict[str, bytes | None]:
+        """Members of a KIP-848 group whose kept state has changed; from then on they count as kept."""
+        if isinstance(self.machine, ClassicGroup):
+            return {}
+        found: dict[str, bytes | None] = {}
+        for member_id in self.machine.dirty:
+            state = self.machine.dump_member(member_id)
+            found[member_id] = None if state is None else msgpack.packb(state)
+        self.machine.dirty = set()
+        return found
+
+
+def load(
+    owner: KafkaGroups, name: str, kept: KeptGroup, classic: Rules, modern: ModernRules, now: int, wall: int
+) -> KafkaGroup:
+    """A group as it was kept. Raises StorageError for what can't be read."""
+    try:
+        kind, empty_since, state = ("classic", wall, None) if kept.head is None else msgpack.unpackb(kept.head)
+        machine = _machine(kind, state, kept.members, classic, modern, now)
+    except Exception as error:
+        raise StorageError(f"the Kafka group '{name}' can't be read: {error or type(error).__name__}") from error
+    group = KafkaGroup(owner, name, machine, wall if empty_since is None else empty_since)
+    if not machine.empty:
+        group.empty_since = None
+    group.offsets = kept.offsets
+    for (producer_id, topic, partition), offset in kept.pending.items():
+        group.pending.setdefault(producer_id, {})[topic, partition] = offset
+    group.bytes = group.measure()
+    return group
+
+
+def _machine(
+    kind: str, state: Sequence[Any] | None, members: Mapping[str, bytes], classic: Rules, modern: ModernRules, now: int
+) -> ClassicGroup | ModernGroup:
+    if kind == "consumer":
+        assert state is not None
+        return ModernGroup.load(state, [msgpack.unpackb(each) for each in members.values()], modern, now)
+    if kind != "classic":
+        raise ValueError(f"the kind '{kind}'")
+    return ClassicGroup(classic) if state is None else ClassicGroup.load(state, classic, now)

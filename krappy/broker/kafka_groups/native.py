@@ -1,0 +1,83 @@
+"""Kafka's groups as the native protocol tells of them, and as `krappy group` moves and deletes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from krappy.core.kafka.offset import At, Offset
+from krappy.errors import GroupNotEmpty, UnknownGroup
+
+if TYPE_CHECKING:
+    from krappy.broker.kafka_groups.coordinator import KafkaGroups
+    from krappy.broker.kafka_groups.group import KafkaGroup
+    from krappy.broker.partition import Partition
+
+
+class NativeView:
+    """Every method that is given the name of a group raises UnknownGroup when there is none."""
+
+    def __init__(self, owner: KafkaGroups) -> None:
+        self._owner = owner
+        self._broker = owner.broker
+
+    def has(self, name: str) -> bool:
+        return name in self._owner.groups
+
+    def all(self) -> list[dict[str, Any]]:
+        return [self._describe(group) for group in self._owner.groups.values()]
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """With its members."""
+        group = self._find(name)
+        members = [
+            {"name": each.id, "client": f"{each.client_id} {each.client_host}".strip(), "leased": 0}
+            for each in group.machine.members.values()
+        ]
+        return self._describe(group) | {"members": members}
+
+    def _find(self, name: str) -> KafkaGroup:
+        group = self._owner.get(name)
+        if group is None:
+            raise UnknownGroup(f"there is no group '{name:.249}'", group=name)
+        return group
+
+    def _describe(self, group: KafkaGroup) -> dict[str, Any]:
+        """As `krappy.broker.group.Group.describe` tells of a native group."""
+        return {
+            "group": group.name,
+            "kind": group.machine.kind,
+            "order": "none",
+            "topics": sorted({topic for topic, _ in group.offsets} | (group.machine.topics() or set())),
+            "partitions": [self._position(at, offset.offset) for at, offset in sorted(group.offsets.items())],
+        }
+
+    def _position(self, at: At, floor: int) -> dict[str, Any]:
+        topic = self._broker.topics.get(at[0].partition("@")[0])
+        there = topic is not None and at[1] < len(topic.partitions)
+        end = topic.partitions[at[1]].high_watermark if topic is not None and there else floor
+        counts = {"leased": 0, "redelivering": 0, "dead": 0}
+        return {"topic": at[0], "partition": at[1], "floor": floor, "end": end, "lag": max(0, end - floor), **counts}
+
+    def positions(self, name: str) -> list[tuple[str, int, int]]:
+        return [(*at, offset.offset) for at, offset in sorted(self._find(name).offsets.items())]
+
+    def check_empty(self, name: str) -> None:
+        """Raises GroupNotEmpty."""
+        members = len(self._find(name).machine.members)
+        if members:
+            raise GroupNotEmpty(
+                f"the group '{name}' has {members} members; they must leave first", group=name, members=members
+            )
+
+    async def move(self, name: str, moves: Sequence[tuple[str, Partition, int]]) -> None:
+        """Sets positions: (topic's name, partition, offset). Durable on return. Raises GroupNotEmpty, StorageError."""
+        self.check_empty(name)
+        now = self._broker.now_ms()
+        offsets = {(topic, partition.index): Offset(offset, -1, "", now) for topic, partition, offset in moves}
+        await self._owner.offsets.commit(self._find(name), offsets)
+
+    async def delete(self, name: str) -> None:
+        """Durable on return. Raises GroupNotEmpty, StorageError."""
+        self.check_empty(name)
+        await self._owner.admin.delete(name)

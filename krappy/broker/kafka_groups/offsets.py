@@ -1,0 +1,224 @@
+"""The offsets of Kafka's groups: committed, staged by transactions, fetched, and forgotten when nobody needs them.
+
+A commit is acknowledged when it is on disk; commits that arrive together share a sync. Retention (KIP-211): an offset
+is forgotten `offsets_retention_ms` after its group became empty, or after its commit, whichever is later; in a
+group with members only if they do not subscribe to its topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.core.kafka.classic import ClassicGroup, State
+from krappy.core.kafka.faults import Fault, Refused
+from krappy.core.kafka.offset import At, Offset
+from krappy.errors import KrappyError
+from krappy.store.group_offsets import PendingAt
+
+if TYPE_CHECKING:
+    from krappy.broker.kafka_groups.coordinator import KafkaGroups
+    from krappy.broker.kafka_groups.group import KafkaGroup
+
+LONGEST_METADATA = 4096  # characters; Kafka's offset.metadata.max.bytes
+CHECK_MS = 600_000  # Kafka's offsets.retention.check.interval.ms
+SOONEST_CHECK_MS = 250
+EACH = 300  # bytes of memory that an offset takes, beside its metadata
+MEMORY_SHARE = 2  # offsets may take this part of the broker's memory budget
+EPOCH_SINCE = 9  # the version of OffsetCommit that a member of a KIP-848 group needs
+
+
+class Offsets:
+    def __init__(self, owner: KafkaGroups) -> None:
+        self._owner = owner
+        self._broker = owner.broker
+        self._store = owner.store
+        self._retention_ms = owner.broker.config.offsets_retention_ms
+        self._max_bytes = owner.broker.config.memory_bytes // MEMORY_SHARE
+        self._bytes = 0
+
+    # --- committing
+
+    def check(
+        self,
+        name: str,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        *,
+        version: int = EPOCH_SINCE,
+        transactional: bool = False,
+    ) -> KafkaGroup:
+        """The group that this member, in this generation or epoch, may commit to. Raises Refused."""
+        if not name:
+            raise Refused(Fault.INVALID_GROUP_ID)
+        group = self._owner.get(name)
+        if group is None:
+            unknown = Fault.GROUP_ID_NOT_FOUND if version >= EPOCH_SINCE else Fault.ILLEGAL_GENERATION
+            self._owner.check_free(name)
+            if generation >= 0:
+                raise Refused(unknown)
+            return self._owner.make(name)
+        machine = group.machine
+        if isinstance(machine, ClassicGroup):
+            machine.check_commit(self._owner.now(), member_id, generation, instance_id, transactional=transactional)
+        else:
+            if version < EPOCH_SINCE and not transactional and generation >= 0:
+                raise Refused(Fault.UNSUPPORTED_VERSION)
+            if not (transactional and generation < 0):
+                machine.check_commit(member_id, generation, instance_id)
+        return group
+
+    async def commit(self, group: KafkaGroup, offsets: Mapping[At, Offset]) -> None:
+        """To a group that `check` gave. Durable on return. Raises Refused for want of memory, StorageError."""
+        if not offsets:
+            return
+        grown = self._grown(group.offsets, offsets)
+        self._store.write(group.name, None if group.offsets else group.head(), offsets=offsets)
+        self._bytes += grown
+        group.offsets.update(offsets)
+        await self._broker.sync_meta()
+
+    async def stage(
+        self,
+        name: str,
+        producer_id: int,
+        member_id: str,
+        generation: int,
+        instance_id: str | None,
+        offsets: Mapping[At, Offset],
+    ) -> None:
+        group = self.check(name, member_id, generation, instance_id, transactional=True)
+        pending: dict[PendingAt, Offset] = {(producer_id, *at): offset for at, offset in offsets.items()}
+        grown = self._grown(group.pending.get(producer_id, {}), offsets)
+        self._store.write(group.name, group.head(), pending=pending)
+        self._bytes += grown
+        group.pending.setdefault(producer_id, {}).update(offsets)
+        await self._broker.sync_meta()
+
+    async def complete(self, name: str, producer_id: int, commit: bool) -> None:
+        group = self._owner.get(name)
+        staged = None if group is None else group.pending.get(producer_id)
+        if group is None or staged is None:
+            return
+        held = {at: offset for at, offset in staged.items() if self._exists(at)} if commit else {}
+        gone: dict[PendingAt, Offset | None] = {(producer_id, *at): None for at in staged}
+        self._store.write(name, offsets=held, pending=gone)
+        self._bytes += self._grown(group.offsets, held, limited=False) - sum(map(_size, staged.values()))
+        group.offsets.update(held)
+        del group.pending[producer_id]
+        await self._broker.sync_meta()
+
+    def _grown(self, held: Mapping[At, Offset], offsets: Mapping[At, Offset], *, limited: bool = True) -> int:
+        """How many bytes more it takes to hold these too. Raises Refused when that is too many."""
+        grown = sum(_size(offset) - _size(held.get(at)) for at, offset in offsets.items())
+        if limited and grown > 0 and self._bytes + grown > self._max_bytes:
+            raise Refused(Fault.COORDINATOR_NOT_AVAILABLE, "offsets take all the memory that they may")
+        return grown
+
+    def count(self, group: KafkaGroup, sign: int = 1) -> None:
+        """A group with all its offsets comes, or goes (-1)."""
+        for offsets in (group.offsets, *group.pending.values()):
+            self._bytes += sign * sum(map(_size, offsets.values()))
+
+    def _exists(self, at: At) -> bool:
+        topic = self._broker.topics.get(at[0].partition("@")[0])
+        return topic is not None and at[1] < len(topic.partitions)
+
+    # --- fetching
+
+    def readable(self, name: str, member_id: str | None, epoch: int) -> KafkaGroup | None:
+        """The group whose offsets are asked for; None: there is none, so there are no offsets. Raises Refused."""
+        if not name:
+            raise Refused(Fault.INVALID_GROUP_ID)
+        group = self._owner.get(name)
+        if group is None:
+            self._owner.check_free(name)
+            return None
+        if not isinstance(group.machine, ClassicGroup) and (member_id or epoch >= 0):
+            group.machine.check_commit(member_id or "", epoch)
+        return group
+
+    # --- forgetting
+
+    async def delete_from(self, name: str, wanted: Iterable[At]) -> dict[At, Fault]:
+        """OffsetDelete: positions in topics that no member subscribes to. Durable on return. Raises Refused,
+        StorageError."""
+        group = self._owner.find(name)
+        topics = set() if group.machine.empty else group.machine.topics()
+        faults: dict[At, Fault] = {}
+        gone: list[At] = []
+        for at in wanted:
+            if not self._exists(at):
+                faults[at] = Fault.UNKNOWN_TOPIC_OR_PARTITION
+            elif topics is None or at[0] in topics:
+                faults[at] = Fault.GROUP_SUBSCRIBED_TO_TOPIC
+            else:
+                faults[at] = Fault.NONE
+                gone.append(at)
+        self._drop(group, [at for at in gone if at in group.offsets])
+        await self._broker.sync_meta()
+        return faults
+
+    def _drop(self, group: KafkaGroup, gone: Iterable[At], pending: Iterable[PendingAt] = ()) -> None:
+        gone, pending = list(gone), list(pending)
+        if gone or pending:
+            self._store.write(group.name, offsets=dict.fromkeys(gone, None), pending=dict.fromkeys(pending, None))
+        for at in gone:
+            self._bytes -= _size(group.offsets.pop(at))
+        for producer_id, *rest in pending:
+            offsets = group.pending[producer_id]
+            self._bytes -= _size(offsets.pop(tuple(rest)))  # type: ignore[arg-type]
+            if not offsets:
+                del group.pending[producer_id]
+
+    def forget_topic(self, topic: str) -> None:
+        names = {topic, f"{topic}@latest"}
+        for group in self._owner.groups.values():
+            pending = [(pid, *at) for pid, offsets in group.pending.items() for at in offsets if at[0] in names]
+            self._drop(group, [at for at in group.offsets if at[0] in names], pending)
+
+    async def run(self) -> None:
+        """Looks, now and then, for what has lapsed. Until cancelled."""
+        every = min(CHECK_MS, max(SOONEST_CHECK_MS, self._retention_ms // 4))
+        while True:
+            await trio.sleep(every / 1000)
+            for group in [*self._owner.groups.values()]:
+                try:
+                    self.expire(group, self._broker.now_ms())
+                except KrappyError as error:
+                    self._broker.report("offsets_not_expired", group=group.name, error=str(error))
+                await trio.lowlevel.checkpoint()
+
+    def expire(self, group: KafkaGroup, now: int) -> None:
+        """Forgets what has lapsed, and the group with its last offset. Raises StorageError."""
+        if group.gone or self._owner.closed:
+            return
+        machine = group.machine
+        kept: set[str] | None = set()
+        if not machine.empty:
+            settled = not isinstance(machine, ClassicGroup) or machine.state is State.STABLE
+            kept = machine.topics() if settled else None
+        since = group.empty_since or 0
+        if kept is not None:
+            self._drop(
+                group,
+                [
+                    at
+                    for at, offset in group.offsets.items()
+                    if at[0] not in kept and self._lapses(offset, since) <= now and not group.unstable(at)
+                ],
+            )
+        if group.forgettable:
+            self._owner.forget(group)
+
+    def _lapses(self, offset: Offset, since: int) -> int:
+        if offset.expires is not None:
+            return offset.expires
+        return max(since, offset.committed) + self._retention_ms
+
+
+def _size(offset: Offset | None) -> int:
+    return 0 if offset is None else EACH + 2 * len(offset.metadata)

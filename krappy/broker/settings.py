@@ -1,0 +1,83 @@
+"""The broker's own settings as Kafka's admin tools are shown them: by Kafka's name where Kafka has the same setting.
+
+A setting that only Krappy has is shown as `krappy.NAME`. They are read at the start of the process, so all are
+read-only here; and what some tools look for and is fixed in this broker is shown beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from krappy.config import KAFKA_NAMES, ServerConfig
+from krappy.topic_config import DEFAULTS, SETTINGS
+
+SCHEME = "PLAINTEXT://"  # how Kafka writes the address of a listener without encryption
+# Two settings of Kafka may be one here, and offsets.retention has another unit.
+_NAMES: dict[str, list[str]] = {}
+for _kafka, _ours in KAFKA_NAMES.items():
+    _NAMES.setdefault(_ours, []).append(_kafka)
+_NAMES.setdefault("group_max_members", ["group.max.size"])
+_FIXED = (
+    ("default.replication.factor", "1", "INT", "there is one broker"),
+    ("delete.topic.enable", "true", "BOOLEAN", "topics can be deleted"),
+    ("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT", "STRING", "listeners have no encryption yet"),
+    ("log.cleaner.enable", "true", "BOOLEAN", "compacted topics are compacted"),
+    ("offsets.topic.replication.factor", "1", "SHORT", "groups' offsets are not in a topic"),
+    ("process.roles", "broker,controller", "LIST", "one process is all there is"),
+    ("transaction.state.log.replication.factor", "1", "SHORT", "transactions are not in a topic"),
+)
+
+
+class BrokerSetting(NamedTuple):
+    """`kind` is Kafka's type of it; `given`: whether it differs from the default."""
+
+    name: str
+    value: str | None
+    kind: str
+    doc: str
+    given: bool
+
+
+def broker_settings(config: ServerConfig, advertised: str) -> list[BrokerSetting]:
+    """Every setting in force, by name. `advertised`: the HOST:PORT that Kafka clients are told."""
+    rows = [*_own(config, advertised), *_topics()]
+    rows += [BrokerSetting(name, value, kind, doc, False) for name, value, kind, doc in _FIXED]
+    return sorted({row.name: row for row in rows}.values())
+
+
+def _own(config: ServerConfig, advertised: str) -> Iterator[BrokerSetting]:
+    for spec in fields(config):
+        value, doc = getattr(config, spec.name), spec.metadata["doc"]
+        given = value != spec.default
+        if spec.name == "advertised_listeners":
+            value = advertised
+        for name in _NAMES.get(spec.name, ["krappy." + spec.name]):
+            yield BrokerSetting(name, _text(spec.name, value), _kind(value), doc, given)
+        if spec.name == "offsets_retention_ms":
+            yield BrokerSetting("offsets.retention.minutes", str(value // 60_000), "INT", doc, given)
+
+
+def _topics() -> Iterator[BrokerSetting]:
+    """What a topic gets that sets nothing, under the names that Kafka's brokers have for it."""
+    for setting in SETTINGS.values():
+        if setting.broker is not None:
+            yield BrokerSetting(setting.broker, DEFAULTS[setting.name], setting.kind, setting.doc, False)
+
+
+def _text(name: str, value: Any) -> str | None:
+    if value is None or value == "":
+        return None
+    if name in ("listen_kafka", "advertised_listeners"):
+        return SCHEME + str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "BOOLEAN"
+    if isinstance(value, int):
+        return "LONG"
+    return "STRING" if value is None or isinstance(value, str | Path) else "LIST"

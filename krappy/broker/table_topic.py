@@ -1,0 +1,171 @@
+"""`TOPIC@latest` as Kafka's handlers see it: a topic of its own, with the reading side of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from krappy.broker.latest import LatestTables
+from krappy.broker.raw_reads import Raw
+from krappy.core.latest import SUFFIX, Readings, table_of, twin_id
+from krappy.errors import KrappyError
+from krappy.waiting import Signal
+
+if TYPE_CHECKING:
+    from krappy.broker.partition import Partition
+    from krappy.broker.topic import Topic
+    from krappy.topic_config import TopicConfig
+
+STATE = "latest"  # where a connection's state has its Readings
+
+
+class TableTopic:
+    """Made for one request of one connection, whose `readings` it goes by."""
+
+    def __init__(self, topic: Topic, tables: LatestTables, readings: Readings) -> None:
+        self.name = topic.name + SUFFIX
+        self.uuid = twin_id(topic.uuid)
+        self.partitions: Sequence[TablePartition] = _Partitions(topic, tables, readings)
+        self._topic = topic
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._topic.config
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        return self._topic.given
+
+    @property
+    def deleted(self) -> bool:
+        return self._topic.deleted
+
+
+def table_topic(
+    topics: Mapping[str, Topic], tables: LatestTables, name: str, state: dict[str, Any]
+) -> TableTopic | None:
+    """The table of this name, if there is one: if its topic exists and has a view. `state`: the connection's."""
+    base = table_of(name)
+    return None if base is None else _bound(topics.get(base), tables, state)
+
+
+def table_topic_by_id(
+    topics: Mapping[bytes, Topic], tables: LatestTables, uuid: bytes, state: dict[str, Any]
+) -> TableTopic | None:
+    """As `table_topic`, by the 16 bytes of its id."""
+    return _bound(topics.get(twin_id(uuid)), tables, state)
+
+
+def _bound(topic: Topic | None, tables: LatestTables, state: dict[str, Any]) -> TableTopic | None:
+    if topic is None or not topic.config.view:
+        return None
+    readings = state.get(STATE)
+    if readings is None:
+        readings = state[STATE] = tables.readings()
+    return TableTopic(topic, tables, readings)
+
+
+class _Partitions(Sequence["TablePartition"]):
+    """As many as the topic has, each made when it is asked for."""
+
+    def __init__(self, topic: Topic, tables: LatestTables, readings: Readings) -> None:
+        self._topic = topic
+        self._tables = tables
+        self._readings = readings
+
+    def __len__(self) -> int:
+        return len(self._topic.partitions)
+
+    @overload
+    def __getitem__(self, index: int) -> TablePartition: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TablePartition]: ...
+    def __getitem__(self, index: int | slice) -> TablePartition | list[TablePartition]:
+        found = self._topic.partitions[index]
+        if isinstance(found, list):
+            return [self._made(partition) for partition in found]
+        return self._made(found)
+
+    def _made(self, partition: Partition) -> TablePartition:
+        return TablePartition(partition, self._tables, self._readings, self._topic.uuid)
+
+
+class TablePartition:
+    """Satisfies `krappy.ports.SourcePort`. What it reads below the boundary is made in `fetch` alone."""
+
+    def __init__(self, partition: Partition, tables: LatestTables, readings: Readings, topic_id: bytes) -> None:
+        self._partition = partition
+        self._tables = tables
+        self._readings = readings
+        self._topic_id = topic_id
+        self.index = partition.index
+        self.epoch = partition.epoch
+        self.topic = partition.topic + SUFFIX
+
+    # --- as its topic's
+
+    @property
+    def high_watermark(self) -> int:
+        return self._partition.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self._partition.last_stable_offset
+
+    @property
+    def start_offset(self) -> int:
+        return self._partition.start_offset
+
+    @property
+    def moved(self) -> Signal:
+        return self._partition.moved
+
+    @property
+    def gone(self) -> KrappyError | None:
+        return self._partition.gone
+
+    def producers(self) -> list[Any]:
+        """Nobody writes to a table."""
+        return []
+
+    async def find_time(self, timestamp: int, limit: int) -> tuple[int, int] | None:
+        return await self._partition.find_time(timestamp, limit)
+
+    async def find_latest_time(self, limit: int) -> tuple[int, int] | None:
+        return await self._partition.find_latest_time(limit)
+
+    # --- its own
+
+    def told_earliest(self) -> int:
+        """Where the log starts, for a connection that asks."""
+        start = self.start_offset
+        self._tables.reading(self._readings, self._partition, self._topic_id).told_earliest(start)
+        return start
+
+    def out_of_range(self) -> None:
+        """The connection was told that the log does not have its offset (any more)."""
+        self._tables.reading(self._readings, self._partition, self._topic_id).lost()
+
+    def _below(self, offset: int) -> bool:
+        """Whether a fetch at this offset reads below the boundary."""
+        reading = self._tables.reading(self._readings, self._partition, self._topic_id)
+        return reading.at(offset, self._partition.start_offset, self._partition.last_stable_offset)
+
+    def available(self, offset: int, max_bytes: int, limit: int) -> int:
+        return max_bytes if self._below(offset) else self._partition.available(offset, max_bytes, limit)
+
+    def fetch_now(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
+        if self._below(offset):
+            raise BlockingIOError(f"{self.topic}-{self.index} is made out of the view and the log")
+        return self._partition.fetch_now(offset, max_bytes, limit, min_one=min_one)
+
+    async def fetch(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
+        if not self._below(offset):
+            return await self._partition.fetch(offset, max_bytes, limit, min_one=min_one)
+        reading = self._tables.reading(self._readings, self._partition, self._topic_id)
+        some = await self._tables.read(self._partition, reading, offset, max_bytes, min_one=min_one)
+        return Raw(b"".join(some.parts), offset)
+
+    def aborted(self, start: int, end: int) -> list[tuple[int, int]]:
+        """None in what was made, which has nothing of them: `fetch` says that by ending where it started."""
+        return self._partition.aborted(start, end) if end > start else []

@@ -1,0 +1,314 @@
+"""The transaction coordinator: transitions made durable, and what follows from them (KIP-98, KIP-360, KIP-447).
+
+Rules of this file:
+
+- core/transactions.py decides. The next state is on disk before anything follows from it, and in memory after that.
+- One request at a time for each transactional id; the next waits for it, until the transaction that it ended is
+  completed. Nobody who leaves in the middle leaves it half done.
+- To complete: a marker goes to every partition of the transaction, in order with what is published there; then the
+  groups' staged offsets are settled. All of it may be done twice. When the disk refuses, it is tried again; after a
+  crash it is done on the next start. Only then does the same producer go on.
+- A transaction that is open in a partition and that nobody answers for is aborted on start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.core import transactions as core
+from krappy.core.transactions import Stage, Transaction
+from krappy.errors import KrappyError, ShuttingDown, UnknownPartition, UnknownTopic
+from krappy.ports import GroupMember, Position
+from krappy.store.group_offsets import Offset
+from krappy.types import TopicPartition
+
+if TYPE_CHECKING:
+    from krappy.broker.broker import Broker
+    from krappy.store.transactions import TransactionStore
+
+ID_LIFE_MS = 7 * 86_400_000  # Kafka's transactional.id.expiration.ms
+EXPIRY_CHECK_S = 3600.0  # and its transaction.remove.expired.transaction.cleanup.interval.ms
+RETRY_S = 1.0  # pause after the disk refused
+
+
+class TransactionCoordinator:
+    def __init__(self, broker: Broker, store: TransactionStore, max_timeout_ms: int) -> None:
+        self._broker = broker
+        self._store = store
+        self._max_timeout_ms = max_timeout_ms
+        self._all: dict[str, Transaction] = {}
+        self._names: dict[int, str] = {}  # by producer id
+        self._locks: dict[str, trio.Lock] = {}
+        self._due: dict[str, int] = {}  # when an ongoing transaction is aborted
+        self._woken = trio.Event()
+        self._looks_at = math.inf  # ms: when `_watch` wakes by itself
+        self._watching = trio.CancelScope()
+        self._ended = trio.Event()
+        self._closed = False
+        self._opened = False
+
+    # --- life
+
+    async def open(self) -> None:
+        """Takes up every transaction where it was left. Raises StorageError for a state that can't be read."""
+        for transaction in self._store.load_all().values():
+            self._set(transaction)
+        self._opened = True
+        for transaction in self._all.values():
+            if transaction.prepared:
+                self._broker.spawn(self._finish, transaction.name)
+        self._abort_orphans()
+        self._broker.spawn(self._watch)
+
+    def _abort_orphans(self) -> None:
+        """As after a power loss with durability "os": nothing else would ever end them."""
+        for topic in self._broker.topics.values():
+            for partition in topic.partitions:
+                at = TopicPartition(topic.name, partition.index)
+                for producer_id in list(partition.stability.open):
+                    found = self._of(producer_id)
+                    alive = found is not None and (found.stage is Stage.ONGOING or found.prepared)
+                    if found is None or not alive or at not in found.partitions:
+                        self._broker.report("transaction_orphaned", partition=str(partition), producer_id=producer_id)
+                        partition.end_transaction(producer_id, found.epoch if found else 0, commit=False)
+
+    async def close(self) -> None:
+        """What is not completed yet is completed after the next start."""
+        self._closed = True
+        self._watching.cancel()
+        if self._opened:
+            await self._ended.wait()
+
+    def _set(self, transaction: Transaction) -> None:
+        """What has become durable."""
+        before = self._all.get(transaction.name)
+        if before is not None and before.producer_id != transaction.producer_id:
+            self._names.pop(before.producer_id, None)
+        self._all[transaction.name] = transaction
+        self._names[transaction.producer_id] = transaction.name
+        due = transaction.due_ms
+        if due is None:
+            self._due.pop(transaction.name, None)
+        else:
+            self._due[transaction.name] = due
+            if due < self._looks_at:
+                self._woken.set()
+
+    def _of(self, producer_id: int) -> Transaction | None:
+        name = self._names.get(producer_id)
+        return None if name is None else self._all[name]
+
+    # --- requests
+
+    async def init_producer(
+        self, name: str, timeout_ms: int, expected_id: int = core.NO_ID, expected_epoch: int = core.NO_EPOCH
+    ) -> tuple[int, int]:
+        """InitProducerId: (producer id, epoch) for whoever takes over this transactional id.
+
+        An open transaction of the one before is aborted first. Raises as core's `begin`; InvalidTransactionTimeout.
+        """
+        core.check_timeout(timeout_ms, self._max_timeout_ms)
+        async with self._one_at_a_time(name):
+            found = self._all.get(name)
+            for _ in range(2):
+                new_id = core.NO_ID
+                if core.needs_new_id(found, expected_epoch):
+                    new_id = await self._broker.new_producer_id()
+                begun = core.begin(
+                    found,
+                    name,
+                    timeout_ms,
+                    self._broker.now_ms(),
+                    new_id=new_id,
+                    expected_id=expected_id,
+                    expected_epoch=expected_epoch,
+                )
+                await self._save(begun)
+                if not begun.prepared:
+                    return begun.producer_id, begun.epoch
+                await self._complete(begun)
+                found = self._all[name]
+            raise core.pending(found or begun)
+
+    async def add_partitions(
+        self, name: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """AddPartitionsToTxn. Raises as core's `add`."""
+        await self._change(
+            name, lambda found, now: core.add(found, producer_id, epoch, now, partitions=tuple(partitions))
+        )
+
+    async def add_group(self, name: str, producer_id: int, epoch: int, group: str) -> None:
+        """AddOffsetsToTxn: offsets of the group are about to be staged. Raises as core's `add`."""
+        await self._change(name, lambda found, now: core.add(found, producer_id, epoch, now, groups=(group,)))
+
+    async def end(self, name: str, producer_id: int, epoch: int, commit: bool) -> None:
+        """EndTxn: decides, and completes unless the disk refuses just then. Raises as core's `end`."""
+        async with self._one_at_a_time(name):
+            found = self._all.get(name)
+            ended = core.end(found, producer_id, epoch, self._broker.now_ms(), commit=commit)
+            if ended is not found:
+                await self._save(ended)
+                await self._complete(ended)
+
+    async def stage_offsets(
+        self, name: str, producer_id: int, epoch: int, member: GroupMember, offsets: Mapping[TopicPartition, Position]
+    ) -> None:
+        """TxnOffsetCommit: these become the group's offsets when the transaction commits. Durable when it returns.
+
+        Raises as core's `check_offsets`, and Refused when the group does not have this member in this generation.
+        """
+        core.check_offsets(self._all.get(name), producer_id, epoch, member.group)
+        now = self._broker.now_ms()
+        staged = {(at.topic, at.partition): Offset(*position, now) for at, position in offsets.items()}
+        await self._broker.kafka_groups.stage_offsets(
+            member.group, producer_id, member.id, member.generation, member.instance_id, staged
+        )
+
+    def check_write(self, producer_id: int, epoch: int, at: TopicPartition) -> None:
+        """Whether a transactional batch may be appended now. Raises InvalidTransaction, ProducerFenced."""
+        core.check_write(self._of(producer_id), epoch, at)
+
+    def find(self, name: str) -> Transaction | None:
+        return self._all.get(name)
+
+    def list(self) -> list[Transaction]:
+        """Every transactional id, by name."""
+        return [self._all[name] for name in sorted(self._all)]
+
+    # --- how
+
+    @asynccontextmanager
+    async def _one_at_a_time(self, name: str) -> AsyncIterator[None]:
+        lock = self._locks.setdefault(name, trio.Lock())
+        await lock.acquire()
+        try:
+            if self._closed:
+                raise ShuttingDown("the broker is shutting down")
+            with trio.CancelScope(shield=True):  # who asked may leave; what was begun is brought to its end
+                yield
+        finally:
+            lock.release()
+            if name not in self._all and not lock.statistics().tasks_waiting:
+                self._locks.pop(name, None)
+
+    async def _change(self, name: str, change: Callable[[Transaction | None, int], Transaction]) -> None:
+        async with self._one_at_a_time(name):
+            found = self._all.get(name)
+            changed = change(found, self._broker.now_ms())
+            if changed is not found:
+                await self._save(changed)
+
+    async def _save(self, transaction: Transaction) -> None:
+        """Makes a state durable, then true. Raises StorageError: it then may or may not be on disk."""
+        self._store.put(transaction)
+        await self._broker.sync_meta()
+        self._set(transaction)
+
+    async def _complete(self, transaction: Transaction) -> None:
+        """Does what was decided, or leaves it to a task that tries again until it is done."""
+        try:
+            await self._carry_out(transaction)
+        except KrappyError as error:
+            if not self._closed:
+                self._broker.report("transaction_waits", transactional_id=transaction.name, error=str(error))
+                self._broker.spawn(self._finish, transaction.name)
+
+    async def _carry_out(self, transaction: Transaction) -> None:
+        commit = transaction.stage is Stage.PREPARE_COMMIT
+        markers = []
+        for at in sorted(transaction.partitions):
+            try:
+                partition = self._broker.topic(at.topic).partition(at.partition)
+                markers.append(partition.end_transaction(transaction.producer_id, transaction.epoch, commit))
+            except (UnknownTopic, UnknownPartition):
+                continue  # deleted, and all of the transaction's events with it
+        trouble: KrappyError | None = None
+        for later in markers:
+            try:
+                await later.wait()
+            except UnknownTopic:
+                continue
+            except KrappyError as error:
+                trouble = error
+        if trouble is not None:
+            raise trouble
+        for group in sorted(transaction.groups):
+            await self._broker.kafka_groups.complete_transaction(group, transaction.producer_id, commit)
+        completed = core.complete(transaction, self._broker.now_ms())
+        self._store.put(completed)  # should it be lost, the markers are written again
+        self._set(completed)
+
+    async def _finish(self, name: str) -> None:
+        """Completes a prepared transaction, whatever it takes."""
+        while not self._closed:
+            async with self._locks.setdefault(name, trio.Lock()):
+                found = self._all.get(name)
+                if found is None or not found.prepared:
+                    return
+                try:
+                    await self._carry_out(found)
+                    return
+                except KrappyError as error:
+                    if not self._closed:
+                        self._broker.report("transaction_waits", transactional_id=name, error=str(error))
+            await trio.sleep(RETRY_S)
+
+    # --- time
+
+    async def _watch(self) -> None:
+        """Aborts transactions that take longer than their producers said; forgets ids that nobody uses."""
+        try:
+            with self._watching:
+                next_expiry = trio.current_time() + EXPIRY_CHECK_S
+                while True:
+                    self._looks_at = min(self._due.values(), default=math.inf)
+                    self._woken = trio.Event()
+                    wait = min((self._looks_at - self._broker.now_ms()) / 1000, next_expiry - trio.current_time())
+                    with trio.move_on_after(max(0.0, wait)):
+                        await self._woken.wait()
+                    now = self._broker.now_ms()
+                    for name in [name for name, due in self._due.items() if due <= now]:
+                        await self._guarded(self._time_out, name)
+                    if trio.current_time() >= next_expiry:
+                        next_expiry = trio.current_time() + EXPIRY_CHECK_S
+                        await self.expire(now)
+        finally:
+            self._ended.set()
+
+    async def _guarded(self, run: Callable[[str], Awaitable[None]], name: str) -> None:
+        try:
+            await run(name)
+        except KrappyError as error:
+            self._broker.report("transaction_waits", transactional_id=name, error=str(error))
+            await trio.sleep(RETRY_S)
+
+    async def _time_out(self, name: str) -> None:
+        async with self._one_at_a_time(name):
+            found = self._all.get(name)
+            if found is None or not core.overdue(found, self._broker.now_ms()):
+                return
+            self._broker.report("transaction_timed_out", transactional_id=name, producer_id=found.producer_id)
+            fenced = core.fence(found, self._broker.now_ms())
+            await self._save(fenced)
+            await self._complete(fenced)
+
+    async def expire(self, now_ms: int) -> int:
+        """Forgets transactional ids that nobody used for `ID_LIFE_MS`; how many."""
+        old = [found for found in self._all.values() if core.expired(found, now_ms, ID_LIFE_MS)]
+        for each in old:
+            await self._guarded(self._forget, each.name)
+        return len(old)
+
+    async def _forget(self, name: str) -> None:
+        async with self._one_at_a_time(name):
+            found = self._all.get(name)
+            if found is not None and core.expired(found, self._broker.now_ms(), ID_LIFE_MS):
+                self._store.delete(name)
+                del self._all[name]
+                self._names.pop(found.producer_id, None)

@@ -1,0 +1,1 @@
+"""Kafka's consumer groups as pure state machines: messages and a time (ms) go in, answers and effects come out."""

@@ -1,0 +1,488 @@
+"""One classic group: the state machine behind JoinGroup, SyncGroup, Heartbeat and LeaveGroup.
+
+    Empty ─ first join ─► PreparingRebalance ─ all joined, or late ─► CompletingRebalance ─ leader's sync ─► Stable
+                              ▲                                             │                                  │
+                              └────── a member comes, goes, or changes ─────┴──────────────────────────────────┘
+
+Rules, kept here:
+
+- A rebalance ends when every member has joined and nobody holds a promised member id (KIP-394), or when the longest
+  rebalance timeout is over; dynamic members that have not joined are out then, static ones stay (KIP-345).
+- The first rebalance of an empty group waits for others to come (KIP-134).
+- A session does not run out while the member's join or sync is parked: it can't send heartbeats then. Only one that
+  has never been answered is given up after NEW_MEMBER_MS, for it may be gone (KIP-394's motivation).
+- Who joined and does not sync within the rebalance timeout is out (KAFKA-9672).
+- A static member that comes back to a stable group, asking for the same, is given its place, and nobody notices.
+- The generation only grows.
+
+Every method that may answer parked requests leaves those answers in `out`; `saved` turns False when the state that
+`dump` gives has changed; `wake` is when `tick` is to be called (or earlier than needed: never later).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from krappy.core.kafka.classic_member import Join, Joined, Member, Reply, Synced, common, elect, same_subscription
+from krappy.core.kafka.faults import Fault, Refused
+from krappy.core.kafka.subscription import subscribed_topics
+
+NEW_MEMBER_MS = 300_000
+
+
+class State(StrEnum):
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class Rules(NamedTuple):
+    initial_delay_ms: int = 3000
+    max_members: int = 1000
+    max_bytes: int = 16 << 20  # of all members' metadata and assignments
+
+
+class ClassicGroup:
+    kind = "classic"
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.state = State.EMPTY
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.out: list[Reply] = []
+        self.saved = True
+        self.wake: int | None = None
+        self._static: dict[str, str] = {}  # instance id -> member id
+        self._promised: dict[str, int] = {}  # member ids given out by MEMBER_ID_REQUIRED -> when they lapse
+        self._unsynced: set[str] = set()
+        self._rebalance_by: int | None = None
+        self._sync_by: int | None = None
+        self._first = False  # this rebalance is the first of an empty group
+        self._first_left = 0  # ms that it may still be put off
+        self._newcomer = False  # somebody came since it was last put off
+
+    # --- joining
+
+    def join(self, now: int, token: Any, ask: Join) -> None:
+        """Answers `token` now or when the rebalance is over."""
+        try:
+            self._check_protocols(ask)
+            if ask.member_id:
+                self._join_known(now, token, ask)
+            elif ask.instance_id is not None and ask.instance_id in self._static:
+                self._return_static(now, token, ask)
+            else:
+                self._join_new(now, token, ask)
+        except Refused as refusal:
+            self.out.append(Reply(token, Joined(refusal.fault, refusal.details.get("member_id", ask.member_id))))
+
+    def _check_protocols(self, ask: Join) -> None:
+        offered = {name for name, _ in ask.protocols}
+        others = [member for member in self.members.values() if member.id != ask.member_id]
+        fits = bool(ask.protocol_type and offered)
+        if self.members:
+            fits = ask.protocol_type == self.protocol_type and bool(offered & common(self.members.values()))
+        if not fits:
+            raise Refused(Fault.INCONSISTENT_GROUP_PROTOCOL)
+        size = sum(len(name) + len(metadata) for name, metadata in ask.protocols)
+        if size + sum(member.size for member in others) > self.rules.max_bytes:
+            raise Refused(Fault.GROUP_MAX_SIZE_REACHED)
+
+    def _join_new(self, now: int, token: Any, ask: Join) -> None:
+        if len(self.members) + len(self._promised) >= self.rules.max_members:
+            raise Refused(Fault.GROUP_MAX_SIZE_REACHED)
+        if ask.id_first and ask.instance_id is None:
+            self._promised[ask.fresh_id] = now + ask.session_ms
+            self._wake_at(now + ask.session_ms)
+            self.out.append(Reply(token, Joined(Fault.MEMBER_ID_REQUIRED, ask.fresh_id)))
+            return
+        self._add(now, token, ask, ask.fresh_id)
+
+    def _join_known(self, now: int, token: Any, ask: Join) -> None:
+        if ask.member_id in self._promised and ask.instance_id is None:
+            del self._promised[ask.member_id]
+            self._add(now, token, ask, ask.member_id)
+            return
+        member = self._member(ask.member_id, ask.instance_id)
+        changed = member.protocols != ask.protocols
+        if self.state is State.PREPARING:
+            self._update(now, token, member, ask)
+            self._complete_if_all_joined(now)
+        elif (self.state is State.COMPLETING and not changed) or (
+            self.state is State.STABLE and not changed and member.id != self.leader
+        ):
+            member.expires = self._wake_at(now + member.session_ms)
+            self.out.append(Reply(token, self._joined(member)))  # its answer was lost, and nothing has changed
+        else:
+            self._update(now, token, member, ask)
+            self._rebalance(now)
+
+    def _add(self, now: int, token: Any, ask: Join, member_id: str) -> None:
+        member = Member(
+            member_id, ask.instance_id, ask.client_id, ask.client_host, ask.session_ms, ask.rebalance_ms, ask.protocols
+        )
+        if not self.members:
+            self.protocol_type = ask.protocol_type
+            self.leader = None
+        self.members[member_id] = member
+        if ask.instance_id is not None:
+            self._static[ask.instance_id] = member_id
+        if self.leader is None:
+            self.leader = member_id
+        self._newcomer = True
+        self._park_join(now, token, member)
+        self._rebalance(now)
+
+    def _park_join(self, now: int, token: Any, member: Member) -> None:
+        if member.join is not None:  # it asked again: who waited first is told so, for answers go out in order
+            self.out.append(Reply(member.join, Joined(Fault.REBALANCE_IN_PROGRESS, member.id)))
+        member.join = token
+        member.expires = self._wake_at(now + NEW_MEMBER_MS) if member.is_new else None
+
+    def _update(self, now: int, token: Any, member: Member, ask: Join) -> None:
+        member.protocols = ask.protocols
+        member.session_ms, member.rebalance_ms = ask.session_ms, ask.rebalance_ms
+        member.client_id, member.client_host = ask.client_id, ask.client_host
+        self._park_join(now, token, member)
+
+    def _return_static(self, now: int, token: Any, ask: Join) -> None:
+        """A static member is back under its instance id, without knowing its member id: the old one is fenced."""
+        assert ask.instance_id is not None
+        old = self.members.pop(self._static[ask.instance_id])
+        self._answer_parked(old, Fault.FENCED_INSTANCE_ID)
+        member = Member.load(old.dump())
+        member.id = ask.fresh_id
+        self.members[member.id] = member
+        self._static[ask.instance_id] = member.id
+        self._unsynced.discard(old.id)
+        led = self.leader == old.id
+        if led:
+            self.leader = member.id
+        self._update(now, token, member, ask)
+        same = same_subscription(old.metadata(self.protocol), member.metadata(self.protocol))
+        if self.state is State.STABLE and elect([*self.members.values()]) == self.protocol and same:
+            member.join, member.expires = None, self._wake_at(now + member.session_ms)
+            answer = self._joined(member)
+            if led and ask.may_skip:
+                answer = answer._replace(skip_assignment=True)
+            elif led:  # a stable group takes no assignment: it must not think itself the leader
+                answer = answer._replace(leader=old.id, members=())
+            self.saved = False
+            self.out.append(Reply(token, answer))
+        elif self.state is State.PREPARING:
+            self._complete_if_all_joined(now)
+        else:
+            self._rebalance(now)
+
+    # --- the rebalance
+
+    def _rebalance(self, now: int) -> None:
+        """Begins one, or sees whether the one under way is complete."""
+        if self.state is State.PREPARING:
+            self._complete_if_all_joined(now)
+            return
+        was_empty = self.state is State.EMPTY
+        self._stop_syncing(now)
+        self.state = State.PREPARING
+        longest = self._longest_rebalance()
+        self._first = was_empty and self.rules.initial_delay_ms > 0
+        if self._first:
+            self._newcomer = False
+            self._first_left = max(longest - self.rules.initial_delay_ms, 0)
+            self._rebalance_by = self._wake_at(now + min(self.rules.initial_delay_ms, longest))
+        else:
+            self._rebalance_by = self._wake_at(now + longest)
+            self._complete_if_all_joined(now)
+
+    def _longest_rebalance(self) -> int:
+        return max((member.rebalance_ms for member in self.members.values()), default=0)
+
+    def _complete_if_all_joined(self, now: int) -> None:
+        if self._first and self.members:
+            return
+        if not self._promised and all(member.join is not None for member in self.members.values()):
+            self._complete(now)
+
+    def _rebalance_timed_out(self, now: int) -> None:
+        if self._first and self._newcomer and self._first_left:
+            delay = min(self.rules.initial_delay_ms, self._first_left)
+            self._newcomer = False
+            self._first_left -= delay
+            self._rebalance_by = self._wake_at(now + delay)
+        else:
+            self._complete(now)
+
+    def _complete(self, now: int) -> None:
+        """The next generation: whoever has joined, and the static members."""
+        for member in [*self.members.values()]:
+            if member.join is None and member.instance_id is None:
+                self._forget(member)
+        joined = [member for member in self.members.values() if member.join is not None]
+        if self.members and not joined:  # static members that are away: wait on
+            self._first = False
+            self._rebalance_by = self._wake_at(now + max(1, self._longest_rebalance()))
+            return
+        self._first = False
+        self._rebalance_by = None
+        self.generation += 1
+        self.saved = False
+        if not joined:
+            self.state, self.protocol, self.leader = State.EMPTY, None, None
+            return
+        self.state = State.COMPLETING
+        self.protocol = elect([*self.members.values()])
+        if self.leader is None or self.leader not in self.members or self.members[self.leader].join is None:
+            self.leader = joined[0].id
+        self._unsynced = {*self.members}
+        self._sync_by = self._wake_at(now + max(1, self._longest_rebalance()))
+        for member in self.members.values():
+            member.assignment = b""
+        for member in joined:
+            self.out.append(Reply(member.join, self._joined(member)))
+            member.join, member.is_new = None, False
+            member.expires = self._wake_at(now + member.session_ms)
+
+    def _joined(self, member: Member) -> Joined:
+        assert self.leader is not None
+        all_of_them = [(each.id, each.instance_id, each.metadata(self.protocol)) for each in self.members.values()]
+        return Joined(
+            Fault.NONE,
+            member.id,
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader,
+            all_of_them if member.id == self.leader else (),
+        )
+
+    # --- syncing
+
+    def sync(
+        self,
+        now: int,
+        token: Any,
+        member_id: str,
+        generation: int,
+        instance_id: str | None = None,
+        protocol_type: str | None = None,
+        protocol: str | None = None,
+        assignments: Mapping[str, bytes] | None = None,
+    ) -> None:
+        """Answers `token` now or when the leader has synced. `protocol_type` and `protocol` are checked if given
+        (KIP-559)."""
+        try:
+            member = self._member(member_id, instance_id)
+            if generation != self.generation:
+                raise Refused(Fault.ILLEGAL_GENERATION)
+            given = (protocol_type or self.protocol_type, protocol or self.protocol)
+            if self.state is not State.PREPARING and given != (self.protocol_type, self.protocol):
+                raise Refused(Fault.INCONSISTENT_GROUP_PROTOCOL)
+            if self.state is State.PREPARING:
+                raise Refused(Fault.REBALANCE_IN_PROGRESS)
+            assigned = assignments or {}
+            held = sum(each.size for each in self.members.values())
+            if held + sum(map(len, assigned.values())) > 2 * self.rules.max_bytes:
+                raise Refused(Fault.INVALID_REQUEST)
+        except Refused as refusal:
+            self.out.append(Reply(token, Synced(refusal.fault)))
+            return
+        self._unsynced.discard(member.id)
+        if self.state is State.STABLE:
+            member.expires = self._wake_at(now + member.session_ms)
+            self.out.append(Reply(token, self._synced(member)))
+            return
+        if member.sync is not None:
+            self.out.append(Reply(member.sync, Synced(Fault.REBALANCE_IN_PROGRESS)))
+        member.sync, member.expires = token, None
+        if member.id == self.leader:
+            self._settle(now, assigned)
+
+    def _settle(self, now: int, assignments: Mapping[str, bytes]) -> None:
+        self.state = State.STABLE
+        self.saved = False
+        for member in self.members.values():
+            member.assignment = assignments.get(member.id, b"")
+            if member.sync is not None:
+                self.out.append(Reply(member.sync, self._synced(member)))
+                member.sync, member.expires = None, self._wake_at(now + member.session_ms)
+
+    def _synced(self, member: Member) -> Synced:
+        return Synced(Fault.NONE, self.protocol_type, self.protocol, member.assignment)
+
+    def _stop_syncing(self, now: int) -> None:
+        self._sync_by = None
+        self._unsynced.clear()
+        for member in self.members.values():
+            if member.sync is not None:
+                self.out.append(Reply(member.sync, Synced(Fault.REBALANCE_IN_PROGRESS)))
+                member.sync = None
+                if member.join is None:
+                    member.expires = self._wake_at(now + member.session_ms)
+
+    # --- staying and leaving
+
+    def heartbeat(self, now: int, member_id: str, generation: int, instance_id: str | None = None) -> Fault:
+        """REBALANCE_IN_PROGRESS tells the member to join again."""
+        try:
+            member = self._member(member_id, instance_id)
+        except Refused as refusal:
+            return refusal.fault
+        if generation != self.generation:
+            return Fault.ILLEGAL_GENERATION
+        if member.join is None and member.sync is None:
+            member.expires = self._wake_at(now + member.session_ms)
+        return Fault.REBALANCE_IN_PROGRESS if self.state is State.PREPARING else Fault.NONE
+
+    def leave(self, now: int, leaving: Sequence[tuple[str, str | None]]) -> list[Fault]:
+        """Each is (member id, instance id); a static member may be named by its instance alone (KIP-345)."""
+        faults = []
+        gone = False
+        for member_id, instance_id in leaving:
+            if member_id in self._promised and instance_id is None:
+                del self._promised[member_id]
+                gone = True
+                faults.append(Fault.NONE)
+                continue
+            try:
+                if instance_id is not None and not member_id:
+                    member_id = self._static.get(instance_id, "")
+                self._forget(self._member(member_id, instance_id))
+            except Refused as refusal:
+                faults.append(refusal.fault)
+            else:
+                gone = True
+                faults.append(Fault.NONE)
+        if gone:
+            self._someone_left(now)
+        return faults
+
+    def _someone_left(self, now: int) -> None:
+        if self.state is not State.EMPTY:
+            self._rebalance(now)
+
+    def _forget(self, member: Member) -> None:
+        self._answer_parked(member, Fault.UNKNOWN_MEMBER_ID)
+        del self.members[member.id]
+        self._unsynced.discard(member.id)
+        if member.instance_id is not None:
+            del self._static[member.instance_id]
+        if self.leader == member.id:
+            self.leader = next(iter(self.members), None)
+
+    def _answer_parked(self, member: Member, fault: Fault) -> None:
+        if member.join is not None:
+            self.out.append(Reply(member.join, Joined(fault, member.id)))
+        if member.sync is not None:
+            self.out.append(Reply(member.sync, Synced(fault)))
+        member.join = member.sync = None
+
+    def _member(self, member_id: str, instance_id: str | None) -> Member:
+        """Raises Refused: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID for one whose instance another has taken."""
+        if instance_id is not None:
+            holder = self._static.get(instance_id)
+            if holder is None:
+                raise Refused(Fault.UNKNOWN_MEMBER_ID)
+            if holder != member_id:
+                raise Refused(Fault.FENCED_INSTANCE_ID)
+        member = self.members.get(member_id)
+        if member is None:
+            raise Refused(Fault.UNKNOWN_MEMBER_ID)
+        return member
+
+    # --- time
+
+    def _wake_at(self, due: int) -> int:
+        if self.wake is None or due < self.wake:
+            self.wake = due
+        return due
+
+    def tick(self, now: int) -> None:
+        """Sees to everything that is due at `now`."""
+        lapsed = [member_id for member_id, due in self._promised.items() if due <= now]
+        for member_id in lapsed:
+            del self._promised[member_id]
+        expired = [each for each in self.members.values() if each.expires is not None and each.expires <= now]
+        if self._sync_by is not None and self._sync_by <= now:
+            self._sync_by = None
+            expired += [self.members[each] for each in sorted(self._unsynced) if self.members[each] not in expired]
+            self._unsynced.clear()
+        for member in expired:
+            self._forget(member)
+        if expired or (lapsed and self.state is State.PREPARING):
+            self._someone_left(now)
+        if self._rebalance_by is not None and self._rebalance_by <= now:
+            self._rebalance_timed_out(now)
+        dues = [member.expires for member in self.members.values()]
+        dues += [*self._promised.values(), self._rebalance_by, self._sync_by]
+        self.wake = min((due for due in dues if due is not None), default=None)
+
+    # --- what others ask
+
+    @property
+    def empty(self) -> bool:
+        return not self.members
+
+    @property
+    def turns(self) -> int:
+        """How many generations there were."""
+        return self.generation
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is lost when it is forgotten."""
+        return not self.members and not self._promised
+
+    def check_commit(
+        self, now: int, member_id: str, generation: int, instance_id: str | None, *, transactional: bool = False
+    ) -> None:
+        """May these offsets be committed? Without a member only to an empty group. Raises Refused."""
+        if generation < 0 and not self.members:
+            return
+        if generation < 0 and not member_id and instance_id is None:
+            if not transactional:
+                raise Refused(Fault.UNKNOWN_MEMBER_ID)
+            return
+        member = self._member(member_id, instance_id)
+        if generation != self.generation:
+            raise Refused(Fault.ILLEGAL_GENERATION)
+        if self.state is State.COMPLETING and not transactional:
+            raise Refused(Fault.REBALANCE_IN_PROGRESS)
+        if member.join is None and member.sync is None:
+            member.expires = self._wake_at(now + member.session_ms)
+
+    def topics(self) -> set[str] | None:
+        """The topics that members subscribe to; None when they are no consumers (Kafka Connect, say)."""
+        found: set[str] = set()
+        if self.protocol_type != "consumer":
+            return None if self.members else found
+        for member in self.members.values():
+            for _, metadata in member.protocols:
+                found |= subscribed_topics(metadata) or set()
+        return found
+
+    def dump(self) -> list[Any]:
+        """The state as plain values, to be kept. In mid-rebalance only the generation: its members must join again."""
+        members = [member.dump() for member in self.members.values()] if self.state is State.STABLE else []
+        return [self.generation, self.protocol_type, self.protocol if members else None, self.leader, members]
+
+    @classmethod
+    def load(cls, state: Sequence[Any], rules: Rules, now: int) -> ClassicGroup:
+        """The group as it was; sessions begin anew. Raises ValueError or TypeError for what `dump` did not give."""
+        group = cls(rules)
+        group.generation, group.protocol_type, group.protocol, leader, members = state
+        for each in members:
+            member = Member.load(each)
+            member.expires = group._wake_at(now + member.session_ms)
+            group.members[member.id] = member
+            if member.instance_id is not None:
+                group._static[member.instance_id] = member.id
+        if group.members:
+            group.state, group.leader = State.STABLE, leader if leader in group.members else next(iter(group.members))
+        return group

@@ -1,0 +1,411 @@
+"""One KIP-848 group: the state machine behind ConsumerGroupHeartbeat. The broker assigns; members follow, one by one.
+
+- The *group epoch* grows with every change of members, of what they subscribe to, or of the topics there are. The
+  *target* is assigned for an epoch. A member's own epoch says which target it has reached.
+- A member is taken to the target in steps (`modern_member.reconcile`): it gives up first, and only when it has said so
+  it gets the rest; a partition that another still holds waits. So nobody stops but who loses something.
+- No partition is ever with two members: it is held from the answer that assigns it until a heartbeat that no longer
+  owns it, or until its member is fenced.
+- A static member (KIP-345) that leaves for a while (epoch -2) keeps what it has until its session ends; whoever comes
+  under its instance id takes its place.
+- All of it is kept, member by member, so that after a restart of the broker members go on with their next heartbeat.
+  The target is not: it is assigned anew, which the assignors' stickiness makes the same one.
+
+`dirty` collects the ids of members whose kept state has changed (`dump_member`; None from it: gone), `saved` turns
+False with the group's own; `wake` is when `tick` must be called at the latest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from krappy.core.kafka.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Partition, Wants
+from krappy.core.kafka.faults import Fault, Refused
+from krappy.core.kafka.modern_member import AWAY, JOINING, LEAVING, NOTHING, Beat, Beaten, ModernMember, Step, reconcile
+from krappy.core.kafka.topic_regex import TopicRegex
+
+
+class KnownTopic(NamedTuple):
+    id: bytes
+    partitions: int
+
+
+Topics = Mapping[str, KnownTopic]  # by name: all that there are
+
+
+class ModernRules(NamedTuple):
+    session_ms: int = 45_000
+    max_members: int = 1000
+
+
+class ModernGroup:
+    kind = "consumer"
+
+    def __init__(self, rules: ModernRules) -> None:
+        self.rules = rules
+        self.epoch = 0
+        self.target_epoch = 0
+        self.target: dict[str, frozenset[Partition]] = {}
+        self.members: dict[str, ModernMember] = {}
+        self.dirty: set[str] = set()
+        self.saved = True
+        self.wake: int | None = None
+        self.assignor = DEFAULT_ASSIGNOR
+        self._static: dict[str, str] = {}
+        self._holders: dict[Partition, str] = {}
+        self._subscribed: dict[str, KnownTopic] = {}  # what the target was assigned for
+        self._seen: Topics | None = None  # the topics looked at last
+        self._regexes: dict[str, TopicRegex] = {}
+
+    # --- heartbeats
+
+    def beat(self, now: int, beat: Beat, topics: Topics) -> Beaten:
+        """One heartbeat. `topics` is another object whenever there are other topics than before. Raises Refused."""
+        check_beat(beat)
+        if beat.epoch in (LEAVING, AWAY):
+            return self._leave(now, beat)
+        if beat.regex:
+            self._compile(beat.regex)
+        member = self._joining(beat) if beat.epoch == JOINING else self._known(beat)
+        joins = beat.epoch == JOINING
+        member.expires = self._wake_at(now + self.rules.session_ms)
+        changed = self._adopt(member, beat)
+        if changed or self._topics_changed(topics):
+            self._bump()
+        if self.target_epoch != self.epoch:
+            self._assign(topics)
+        before = (member.assigned, member.epoch, member.step, member.revoking)
+        owned = NOTHING if joins and beat.owned is None else beat.owned
+        self._reconcile(now, member, owned)
+        if before != (member.assigned, member.epoch, member.step, member.revoking):
+            self.dirty.add(member.id)
+        tell = joins or beat.full or member.assigned != before[0]
+        return Beaten(member.id, member.epoch, member.assigned if tell else None)
+
+    def _joining(self, beat: Beat) -> ModernMember:
+        """The member that a first heartbeat is of: a new one, one that joins again, or a static one that is back."""
+        if beat.instance_id is not None:
+            there = self.members.get(self._static.get(beat.instance_id, ""))
+            if there is not None and there.id != beat.member_id:
+                if there.epoch != AWAY:
+                    raise Refused(
+                        Fault.UNRELEASED_INSTANCE_ID,
+                        f"the instance '{beat.instance_id:.100}' is with member {there.id:.100}",
+                    )
+                return self._replace(there, beat.member_id)
+            if there is not None and there.epoch == AWAY:
+                there.epoch = there.previous_epoch
+        member = self.members.get(beat.member_id)
+        if member is None:
+            if len(self.members) >= self.rules.max_members:
+                raise Refused(Fault.GROUP_MAX_SIZE_REACHED)
+            member = self.members[beat.member_id] = ModernMember(beat.member_id, beat.instance_id)
+            self.dirty.add(member.id)
+            if beat.instance_id is not None:
+                self._static[beat.instance_id] = member.id
+            self._bump()
+        elif member.instance_id != beat.instance_id:
+            raise Refused(Fault.INVALID_REQUEST, "a member id can't move to another instance id")
+        return member
+
+    def _replace(self, old: ModernMember, member_id: str) -> ModernMember:
+        """A static member's new process takes over what the one before left."""
+        if member_id in self.members:
+            raise Refused(Fault.INVALID_REQUEST, "this member id is in use")
+        member = ModernMember.load(old.dump())
+        member.id, member.epoch = member_id, old.previous_epoch
+        del self.members[old.id]
+        self.members[member_id] = member
+        assert member.instance_id is not None
+        self._static[member.instance_id] = member_id
+        for partition in member.assigned | member.revoking:
+            self._holders[partition] = member_id
+        if old.id in self.target:
+            self.target[member_id] = self.target.pop(old.id)
+        self.dirty |= {old.id, member_id}
+        return member
+
+    def _known(self, beat: Beat) -> ModernMember:
+        if beat.instance_id is not None:
+            holder = self._static.get(beat.instance_id)
+            if holder is None:
+                raise Refused(Fault.UNKNOWN_MEMBER_ID, f"no member has the instance id '{beat.instance_id:.100}'")
+            if holder != beat.member_id:
+                raise Refused(
+                    Fault.FENCED_INSTANCE_ID, f"the instance '{beat.instance_id:.100}' is with another member now"
+                )
+        member = self.members.get(beat.member_id)
+        if member is None:
+            raise Refused(Fault.UNKNOWN_MEMBER_ID, f"there is no member {beat.member_id:.100}")
+        late = (
+            beat.epoch == member.previous_epoch
+            and beat.owned is not None
+            and beat.owned <= member.assigned
+            and member.epoch > 0
+        )
+        if beat.epoch != member.epoch and not late:  # late: the answer that told it of its epoch was lost
+            raise Refused(
+                Fault.FENCED_MEMBER_EPOCH, f"member {member.id:.100} is in epoch {member.epoch}, and says {beat.epoch}"
+            )
+        return member
+
+    def _adopt(self, member: ModernMember, beat: Beat) -> bool:
+        """Takes over what the heartbeat says. Whether the group must be assigned anew for it."""
+        before = (member.topics, member.regex, member.assignor, member.rack)
+        joins = beat.epoch == JOINING
+        if beat.topics is not None:
+            member.topics = tuple(sorted(set(beat.topics)))
+        elif joins:
+            member.topics = ()
+        if beat.regex is not None or joins:
+            member.regex = beat.regex or None
+        if beat.assignor is not None or joins:
+            member.assignor = beat.assignor
+        if beat.rack is not None or joins:
+            member.rack = beat.rack
+        if beat.rebalance_ms != -1:
+            member.rebalance_ms = beat.rebalance_ms
+        seen = (member.client_id, member.client_host)
+        member.client_id, member.client_host = beat.client_id, beat.client_host
+        changed = before != (member.topics, member.regex, member.assignor, member.rack)
+        if changed or seen != (member.client_id, member.client_host):
+            self.dirty.add(member.id)
+        return changed
+
+    def _compile(self, pattern: str) -> TopicRegex:
+        if pattern not in self._regexes:
+            used = {member.regex for member in self.members.values()}
+            self._regexes = {text: regex for text, regex in self._regexes.items() if text in used}
+            self._regexes[pattern] = TopicRegex(pattern)
+        return self._regexes[pattern]
+
+    # --- assigning
+
+    def _bump(self) -> None:
+        if self.epoch == self.target_epoch:
+            self.epoch += 1
+            self.saved = False
+
+    def _topics_changed(self, topics: Topics) -> bool:
+        if topics is self._seen:
+            return False
+        self._seen = topics
+        return self._subscribed != self._wanted(topics)
+
+    def _wanted(self, topics: Topics) -> dict[str, KnownTopic]:
+        """The topics that there are among those subscribed to."""
+        names = {name for member in self.members.values() for name in member.topics}
+        found = {name: topics[name] for name in names if name in topics}
+        for pattern in {member.regex for member in self.members.values() if member.regex}:
+            matches = self._compile(pattern).matches
+            matching = {name: topic for name, topic in topics.items() if "@" not in name and matches(name)}
+            found.update(matching)
+        return found
+
+    def _names(self, member: ModernMember) -> set[str]:
+        names = {name for name in member.topics if name in self._subscribed}
+        if member.regex:
+            matches = self._compile(member.regex).matches
+            names |= {name for name in self._subscribed if matches(name)}
+        return names
+
+    def _assign(self, topics: Topics) -> None:
+        self._subscribed = self._wanted(topics)
+        self.assignor = self._elect()
+        ids: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
+        wants: dict[str, Wants] = {}
+        for member in self.members.values():
+            alike = (member.topics, member.regex)
+            if alike not in ids:
+                ids[alike] = frozenset(self._subscribed[name].id for name in self._names(member))
+            holds = self.target.get(member.id, member.assigned)
+            wants[member.id] = Wants(ids[alike], holds, member.instance_id or member.id)
+        sizes = {topic.id: topic.partitions for topic in self._subscribed.values()}
+        self.target = ASSIGNORS[self.assignor](wants, sizes)
+        self.target_epoch = self.epoch
+
+    def _elect(self) -> str:
+        """The assignor that most members ask for."""
+        votes = Counter(member.assignor for member in self.members.values() if member.assignor is not None)
+        return max(sorted(votes), key=votes.__getitem__) if votes else DEFAULT_ASSIGNOR
+
+    def _reconcile(self, now: int, member: ModernMember, owned: frozenset[Partition] | None) -> None:
+        before = member.assigned | member.revoking
+        was, step = member.epoch, member.step
+        target = self.target.get(member.id, NOTHING)
+        reconcile(member, target, self.target_epoch, owned, lambda at: self._holders.get(at, member.id) != member.id)
+        after = member.assigned | member.revoking
+        for partition in before - after:
+            if self._holders.get(partition) == member.id:
+                del self._holders[partition]
+        for partition in after - before:
+            self._holders[partition] = member.id
+        if member.step is not Step.UNREVOKED:
+            member.revoke_by = None
+        elif step is not Step.UNREVOKED or was != member.epoch:
+            member.revoke_by = self._wake_at(now + member.rebalance_ms)
+
+    # --- leaving
+
+    def _leave(self, now: int, beat: Beat) -> Beaten:
+        """For good, or for a while."""
+        if beat.instance_id is not None:
+            holder = self._static.get(beat.instance_id)
+            if holder is None:
+                raise Refused(Fault.UNKNOWN_MEMBER_ID)
+            if holder != beat.member_id:
+                raise Refused(Fault.FENCED_INSTANCE_ID)
+        member = self.members.get(beat.member_id)
+        if member is None:
+            raise Refused(Fault.UNKNOWN_MEMBER_ID)
+        if beat.epoch == AWAY:
+            if member.epoch != AWAY:
+                member.previous_epoch, member.epoch = member.epoch, AWAY
+                member.revoke_by = None
+                for partition in member.revoking:  # its process is gone, and so is what it held
+                    self._holders.pop(partition, None)
+                member.revoking = NOTHING
+                if member.step is Step.UNREVOKED:
+                    member.step = Step.UNRELEASED
+                self.dirty.add(member.id)
+        else:
+            self._forget(member)
+        return Beaten(beat.member_id, beat.epoch)
+
+    def remove(self, member_id: str, instance_id: str | None) -> Fault:
+        """Takes a member out by order of an administrator: by its id, or a static one by its instance."""
+        if instance_id is not None and not member_id:
+            member_id = self._static.get(instance_id, "")
+        member = self.members.get(member_id)
+        if member is None:
+            return Fault.UNKNOWN_MEMBER_ID
+        if instance_id is not None and member.instance_id != instance_id:
+            return Fault.FENCED_INSTANCE_ID
+        self._forget(member)
+        return Fault.NONE
+
+    def _forget(self, member: ModernMember) -> None:
+        del self.members[member.id]
+        self.target.pop(member.id, None)
+        if member.instance_id is not None:
+            self._static.pop(member.instance_id, None)
+        for partition in member.assigned | member.revoking:
+            if self._holders.get(partition) == member.id:
+                del self._holders[partition]
+        self.dirty.add(member.id)
+        self._bump()
+
+    # --- time
+
+    def _wake_at(self, due: int) -> int:
+        if self.wake is None or due < self.wake:
+            self.wake = due
+        return due
+
+    def tick(self, now: int) -> None:
+        """Fences whose session is over, and who does not give up what it must in its rebalance timeout."""
+        for member in [*self.members.values()]:
+            dues = [due for due in (member.expires, member.revoke_by) if due is not None]
+            if any(due <= now for due in dues):
+                self._forget(member)
+        dues = [due for each in self.members.values() for due in (each.expires, each.revoke_by) if due is not None]
+        self.wake = min(dues, default=None)
+
+    # --- what others ask
+
+    @property
+    def state(self) -> str:
+        if not self.members:
+            return "Empty"
+        if self.target_epoch != self.epoch:
+            return "Assigning"
+        calm = all(each.epoch == self.target_epoch and each.step is Step.STABLE for each in self.members.values())
+        return "Stable" if calm else "Reconciling"
+
+    @property
+    def empty(self) -> bool:
+        return not self.members
+
+    @property
+    def turns(self) -> int:
+        """How many epochs there were."""
+        return self.epoch
+
+    @property
+    def idle(self) -> bool:
+        return not self.members
+
+    def check_commit(self, member_id: str, epoch: int, instance_id: str | None = None) -> None:
+        """May this member commit (or fetch) offsets in this epoch? Raises Refused."""
+        if epoch < 0 and not self.members:
+            return
+        member = self.members.get(member_id)
+        if member is None:
+            raise Refused(Fault.UNKNOWN_MEMBER_ID)
+        if epoch != member.epoch:
+            raise Refused(Fault.STALE_MEMBER_EPOCH)
+
+    def topics(self) -> set[str] | None:
+        """The topics that members subscribe to."""
+        found = {name for member in self.members.values() for name in member.topics}
+        for member in self.members.values():
+            if member.regex:
+                found |= self._names(member)
+        return found
+
+    # --- kept
+
+    def dump(self) -> list[Any]:
+        return [self.epoch]
+
+    def dump_member(self, member_id: str) -> list[Any] | None:
+        member = self.members.get(member_id)
+        return None if member is None else member.dump()
+
+    @classmethod
+    def load(cls, state: Sequence[Any], members: Sequence[Sequence[Any]], rules: ModernRules, now: int) -> ModernGroup:
+        """The group as it was; sessions begin anew, and the target is to be assigned. Raises ValueError or TypeError
+        for what was not dumped."""
+        group = cls(rules)
+        (group.epoch,) = state
+        for each in members:
+            member = ModernMember.load(each)
+            member.expires = group._wake_at(now + rules.session_ms)
+            if member.step is Step.UNREVOKED:
+                member.revoke_by = group._wake_at(now + member.rebalance_ms)
+            group.members[member.id] = member
+            if member.instance_id is not None:
+                group._static[member.instance_id] = member.id
+            for partition in member.assigned | member.revoking:
+                group._holders[partition] = member.id
+        group.epoch = max([group.epoch, *(each.epoch for each in group.members.values())])
+        group.target_epoch = group.epoch
+        group._bump()
+        return group
+
+
+def check_beat(beat: Beat) -> None:
+    """What a heartbeat must say, whatever the group (KIP-848, "Request Validation"). Raises Refused."""
+    problem = None
+    if not beat.member_id:
+        problem = "MemberId can't be empty"
+    elif beat.instance_id == "" or beat.rack == "":
+        problem = "InstanceId and RackId are null or not empty"
+    elif beat.epoch < AWAY:
+        problem = f"MemberEpoch is {beat.epoch}; the least is -2"
+    elif beat.epoch == AWAY and beat.instance_id is None:
+        problem = "only a static member, with an InstanceId, may leave with epoch -2"
+    elif beat.epoch == JOINING and beat.rebalance_ms <= 0:
+        problem = "RebalanceTimeoutMs must be given with the first heartbeat"
+    elif beat.epoch == JOINING and beat.owned:
+        problem = "TopicPartitions must be empty in the first heartbeat"
+    elif beat.epoch == JOINING and beat.topics is None and not beat.regex:
+        problem = "SubscribedTopicNames or SubscribedTopicRegex must be given with the first heartbeat"
+    if problem is not None:
+        raise Refused(Fault.INVALID_REQUEST, problem)
+    if beat.assignor is not None and beat.assignor not in ASSIGNORS:
+        raise Refused(
+            Fault.UNSUPPORTED_ASSIGNOR, f"there is no assignor '{beat.assignor:.40}'; there are {', '.join(ASSIGNORS)}"
+        )

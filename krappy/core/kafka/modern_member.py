@@ -1,0 +1,125 @@
+"""A member of a KIP-848 group, what its heartbeat says, and how it is brought step by step to what it is to have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from krappy.core.kafka.assignors import Partition
+
+JOINING, LEAVING, AWAY = 0, -1, -2  # epochs with a meaning: joins; leaves; leaves for a while (static members)
+
+
+class Beat(NamedTuple):
+    """A ConsumerGroupHeartbeat. None (or -1 for `rebalance_ms`): as before."""
+
+    member_id: str
+    epoch: int
+    instance_id: str | None = None
+    rack: str | None = None
+    rebalance_ms: int = -1
+    topics: tuple[str, ...] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    owned: frozenset[Partition] | None = None
+    client_id: str = ""
+    client_host: str = ""
+
+    @property
+    def full(self) -> bool:
+        """It says everything, as after a lost answer: so it is told everything."""
+        return (
+            self.rebalance_ms != -1 and (self.topics is not None or self.regex is not None) and (self.owned is not None)
+        )
+
+
+class Beaten(NamedTuple):
+    """The answer. `assignment` None: as before."""
+
+    member_id: str
+    epoch: int
+    assignment: frozenset[Partition] | None = None
+
+
+class Step(StrEnum):
+    """How far a member has come; KIP-848's names."""
+
+    STABLE = "stable"
+    UNREVOKED = "unrevoked"  # it must give something up first
+    UNRELEASED = "unreleased"  # another must
+
+
+NOTHING: frozenset[Partition] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class ModernMember:
+    id: str
+    instance_id: str | None = None
+    rack: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_ms: int = 0
+    topics: tuple[str, ...] = ()
+    regex: str | None = None
+    assignor: str | None = None
+    epoch: int = 0
+    previous_epoch: int = 0
+    step: Step = Step.STABLE
+    assigned: frozenset[Partition] = NOTHING
+    revoking: frozenset[Partition] = NOTHING  # taken away, and not given up yet
+    expires: int | None = field(default=None)  # when its session ends
+    revoke_by: int | None = field(default=None)  # when it must have given up what it is asked to
+
+    def dump(self) -> list[Any]:
+        """Plain values that `load` takes."""
+        who = [self.id, self.instance_id, self.rack, self.client_id, self.client_host, self.rebalance_ms]
+        wants = [list(self.topics), self.regex, self.assignor]
+        has = [sorted(self.assigned), sorted(self.revoking)]
+        return [*who, *wants, self.epoch, self.previous_epoch, str(self.step), *has]
+
+    @classmethod
+    def load(cls, state: Sequence[Any]) -> ModernMember:
+        id, instance_id, rack, client_id, client_host, rebalance_ms, topics, regex, assignor = state[:9]
+        epoch, previous, step, assigned, revoking = state[9:]
+        return cls(
+            *(id, instance_id, rack, client_id, client_host, rebalance_ms),
+            *(tuple(topics), regex, assignor, epoch, previous, Step(step)),
+            assigned=frozenset((bytes(topic), index) for topic, index in assigned),
+            revoking=frozenset((bytes(topic), index) for topic, index in revoking),
+        )
+
+
+def reconcile(
+    member: ModernMember,
+    target: frozenset[Partition],
+    target_epoch: int,
+    owned: frozenset[Partition] | None,
+    taken: Callable[[Partition], bool],
+) -> None:
+    """One step towards `target` (KIP-848, "Rebalance process"): first what is too much goes, then what lacks comes.
+
+    `owned`: what the member says that it still has; None: nothing new. `taken`: whether another member has a partition,
+    or has not given it up yet.
+    """
+
+    def still_owns(partitions: frozenset[Partition]) -> bool:
+        return bool(partitions) and (owned is None or not owned.isdisjoint(partitions))
+
+    if member.step is Step.STABLE and member.epoch == target_epoch:
+        return
+    if member.step is Step.UNREVOKED and still_owns(member.revoking):
+        return
+    kept = member.assigned & target
+    surplus = member.assigned - target
+    missing = target - kept
+    free = frozenset(partition for partition in missing if not taken(partition))
+    if still_owns(surplus):
+        member.step, member.assigned, member.revoking = Step.UNREVOKED, kept, surplus
+        return
+    member.assigned, member.revoking = kept | free, NOTHING
+    member.step = Step.STABLE if free == missing else Step.UNRELEASED
+    if member.epoch != target_epoch:
+        member.previous_epoch, member.epoch = member.epoch, target_epoch

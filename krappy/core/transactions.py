@@ -1,0 +1,250 @@
+"""The states of one transactional id, and what each request makes of them (KIP-98, KIP-360).
+
+    Empty ──add──▶ Ongoing ──end──▶ PrepareCommit ──▶ CompleteCommit ──add──▶ Ongoing …
+                      │
+                      └──end, timeout, a new producer──▶ PrepareAbort ──▶ CompleteAbort
+    Empty, CompleteCommit, CompleteAbort ──unused for long──▶ Dead
+
+Rules of this file. A state is an immutable value. A request's function takes it and gives the next one, or the same
+object when nothing changes, or raises why it is refused; whoever calls makes the next state durable before anything
+follows from it. PrepareCommit and PrepareAbort are decisions: nothing but their completion comes after them. A
+producer is fenced by its epoch: whoever takes a transactional id over, and the timeout, raise it. Times are ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from krappy.errors import (
+    InvalidRequest,
+    InvalidTransaction,
+    InvalidTransactionTimeout,
+    ProducerFenced,
+    TransactionFenced,
+    TransactionPending,
+    UnknownProducerMapping,
+)
+from krappy.types import TopicPartition
+
+NO_ID = NO_EPOCH = -1
+MAX_GROUPS = 1000  # of one transaction: each of its transitions is written with all of them
+MAX_EPOCH = 2**15 - 2  # then the producer gets another id; one more is left to fence it with
+
+
+class Stage(StrEnum):
+    """As Kafka names them to its admin tools."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+
+
+PREPARED = frozenset({Stage.PREPARE_COMMIT, Stage.PREPARE_ABORT})
+COMPLETED = {Stage.PREPARE_COMMIT: Stage.COMPLETE_COMMIT, Stage.PREPARE_ABORT: Stage.COMPLETE_ABORT}
+
+
+class Transaction(NamedTuple):
+    """One transactional id. Its producer has `epoch`; before its last bump it had (`last_id`, `last_epoch`)."""
+
+    name: str
+    producer_id: int
+    epoch: int
+    timeout_ms: int
+    stage: Stage = Stage.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    groups: frozenset[str] = frozenset()  # whose offsets are staged
+    started_ms: int = -1  # the transaction, not the id
+    updated_ms: int = -1
+    last_id: int = NO_ID
+    last_epoch: int = NO_EPOCH
+
+    @property
+    def prepared(self) -> bool:
+        """Decided, and not completed."""
+        return self.stage in PREPARED
+
+    @property
+    def due_ms(self) -> int | None:
+        """When it is aborted for taking too long."""
+        return self.started_ms + self.timeout_ms if self.stage is Stage.ONGOING else None
+
+
+def check_timeout(timeout_ms: int, maximum_ms: int) -> None:
+    """Raises InvalidTransactionTimeout."""
+    if not 0 < timeout_ms <= maximum_ms:
+        raise InvalidTransactionTimeout(
+            f"a transaction timeout of {timeout_ms} ms; it may be 1 to {maximum_ms} (transaction.max.timeout.ms)"
+        )
+
+
+def needs_new_id(found: Transaction | None, expected_epoch: int) -> bool:
+    """Whether `begin` will take the `new_id` that it is given."""
+    if found is None:
+        return True
+    retried = expected_epoch != NO_EPOCH and expected_epoch == found.last_epoch and found.epoch == 0
+    return found.epoch >= MAX_EPOCH and found.stage is not Stage.ONGOING and not retried
+
+
+def begin(
+    found: Transaction | None,
+    name: str,
+    timeout_ms: int,
+    now_ms: int,
+    *,
+    new_id: int = NO_ID,
+    expected_id: int = NO_ID,
+    expected_epoch: int = NO_EPOCH,
+) -> Transaction:
+    """InitProducerId: a producer takes the transactional id, and fences whoever had it.
+
+    With an expected id and epoch it goes on after an error of its own (KIP-360), and is refused when another producer
+    has come since. A transaction that it finds open is to be aborted first: the state then is PrepareAbort, with the
+    epoch raised already, and the producer is to ask again. Raises TransactionPending, TransactionFenced.
+    """
+    if not name:
+        raise InvalidRequest("a transactional id may not be empty")
+    if found is None:
+        return Transaction(name, new_id, 0, timeout_ms, updated_ms=now_ms)
+    expects = expected_id != NO_ID
+    if expects and expected_id not in (found.producer_id, found.last_id):
+        raise _fenced(found, expected_epoch)
+    if found.prepared:
+        raise pending(found)
+    if found.stage is Stage.ONGOING:
+        if expects and (expected_id, expected_epoch) != (found.producer_id, found.epoch):
+            raise _fenced(found, expected_epoch)
+        return fence(found, now_ms, keep_last=expects)
+    if expects and (expected_id, expected_epoch) == (found.last_id, found.last_epoch):
+        # It asks again: the answer was lost.
+        return found._replace(stage=Stage.EMPTY, timeout_ms=timeout_ms, updated_ms=now_ms)
+    if expects and (expected_id, expected_epoch) != (found.producer_id, found.epoch):
+        raise _fenced(found, expected_epoch)
+    last_id, last_epoch = (found.producer_id, found.epoch) if expects else (NO_ID, NO_EPOCH)
+    producer_id, epoch = found.producer_id, found.epoch + 1
+    if found.epoch >= MAX_EPOCH:
+        producer_id, epoch = new_id, 0
+    return Transaction(name, producer_id, epoch, timeout_ms, updated_ms=now_ms, last_id=last_id, last_epoch=last_epoch)
+
+
+def check_producer(found: Transaction | None, producer_id: int, epoch: int) -> Transaction:
+    """The transactional id as this producer has it. Raises UnknownProducerMapping, TransactionFenced."""
+    if found is None or found.producer_id != producer_id:
+        raise UnknownProducerMapping(f"producer {producer_id} does not have this transactional id")
+    if found.epoch != epoch:
+        raise _fenced(found, epoch)
+    return found
+
+
+def add(
+    found: Transaction | None,
+    producer_id: int,
+    epoch: int,
+    now_ms: int,
+    partitions: Iterable[TopicPartition] = (),
+    groups: Iterable[str] = (),
+) -> Transaction:
+    """AddPartitionsToTxn, AddOffsetsToTxn: the first of them begins a transaction.
+
+    Raises UnknownProducerMapping, TransactionFenced, TransactionPending, InvalidRequest.
+    """
+    found = check_producer(found, producer_id, epoch)
+    if found.prepared:
+        raise pending(found)
+    ongoing = found.stage is Stage.ONGOING
+    all_partitions = (found.partitions if ongoing else frozenset()) | frozenset(partitions)
+    all_groups = (found.groups if ongoing else frozenset()) | frozenset(groups)
+    if len(all_groups) > MAX_GROUPS:
+        raise InvalidRequest(f"offsets of more than {MAX_GROUPS} groups in one transaction")
+    if ongoing and (all_partitions, all_groups) == (found.partitions, found.groups):
+        return found
+    return found._replace(
+        stage=Stage.ONGOING,
+        partitions=all_partitions,
+        groups=all_groups,
+        started_ms=found.started_ms if ongoing else now_ms,
+        updated_ms=now_ms,
+    )
+
+
+def end(found: Transaction | None, producer_id: int, epoch: int, now_ms: int, *, commit: bool) -> Transaction:
+    """EndTxn. The same state when that very end has been completed before: the answer was lost.
+
+    Raises UnknownProducerMapping, TransactionFenced, TransactionPending, InvalidTransaction.
+    """
+    found = check_producer(found, producer_id, epoch)
+    prepare = Stage.PREPARE_COMMIT if commit else Stage.PREPARE_ABORT
+    if found.stage is Stage.ONGOING:
+        return found._replace(stage=prepare, updated_ms=now_ms)
+    if found.stage is prepare:
+        raise pending(found)
+    if found.stage is COMPLETED[prepare]:
+        return found
+    raise InvalidTransaction(f"{'commit' if commit else 'abort'} of '{found.name}', which is {found.stage}")
+
+
+def fence(found: Transaction, now_ms: int, *, keep_last: bool = False) -> Transaction:
+    """Aborts an ongoing transaction against its producer's will: the epoch is raised, so it can't go on.
+
+    With `keep_last` the producer of the epoch before may still ask for the new one.
+    """
+    return found._replace(
+        stage=Stage.PREPARE_ABORT,
+        epoch=found.epoch + 1,
+        updated_ms=now_ms,
+        last_id=found.producer_id if keep_last else NO_ID,
+        last_epoch=found.epoch if keep_last else NO_EPOCH,
+    )
+
+
+def overdue(found: Transaction, now_ms: int) -> bool:
+    due = found.due_ms
+    return due is not None and due <= now_ms
+
+
+def complete(found: Transaction, now_ms: int) -> Transaction:
+    """Every marker is on disk and every staged offset settled."""
+    return found._replace(
+        stage=COMPLETED[found.stage], partitions=frozenset(), groups=frozenset(), started_ms=-1, updated_ms=now_ms
+    )
+
+
+def expired(found: Transaction, now_ms: int, kept_ms: int) -> bool:
+    """Whether an id that nobody used for `kept_ms` is Dead (transactional.id.expiration.ms)."""
+    return found.stage is not Stage.ONGOING and not found.prepared and now_ms - found.updated_ms > kept_ms
+
+
+def check_offsets(found: Transaction | None, producer_id: int, epoch: int, group: str) -> None:
+    """Whether this producer may stage offsets of the group now.
+
+    Raises UnknownProducerMapping, TransactionFenced, TransactionPending, InvalidTransaction.
+    """
+    found = check_producer(found, producer_id, epoch)
+    if found.prepared:
+        raise pending(found)
+    if found.stage is not Stage.ONGOING or group not in found.groups:
+        raise InvalidTransaction(f"offsets of the group '{group}' are not part of an ongoing transaction")
+
+
+def check_write(found: Transaction | None, epoch: int, at: TopicPartition) -> None:
+    """Whether a batch of this epoch may go to the partition now.
+
+    Raises ProducerFenced for an old epoch, InvalidTransaction when the partition is not in an ongoing transaction.
+    """
+    if found is not None and epoch < found.epoch:
+        raise ProducerFenced(f"'{found.name}' is at epoch {found.epoch}; this batch is of epoch {epoch}")
+    if found is None or epoch != found.epoch or found.stage is not Stage.ONGOING or at not in found.partitions:
+        raise InvalidTransaction(f"{at} is not part of an ongoing transaction of this producer")
+
+
+def _fenced(found: Transaction, epoch: int) -> TransactionFenced:
+    return TransactionFenced(f"'{found.name}' is at epoch {found.epoch}; this producer has epoch {epoch}")
+
+
+def pending(found: Transaction) -> TransactionPending:
+    return TransactionPending(f"the last transaction of '{found.name}' is being completed: {found.stage}")

@@ -1,0 +1,417 @@
+"""One connection, whatever it speaks: bytes to frames and answers to bytes, within bounds.
+
+Both protocols frame alike: four bytes of size, then as much. A subclass says what a frame means (`_dispatch`). Rules,
+kept here:
+
+- Frames are dispatched in the order they came, and only while the peer takes its answers and memory allows it.
+- Every byte of a request counts against the budget until it is answered, every byte of an answer until it is sent.
+- Nothing that a peer sends ends more than its own connection, and that only when its framing is broken.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, NoReturn
+
+import trio
+
+from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
+from krappy.server.budget import FAIR
+from krappy.types import FilePart
+from krappy.waiting import Signal, wait_any
+
+if TYPE_CHECKING:
+    from krappy.server.server import Server
+
+Part = bytes | memoryview | FilePart
+
+SIZE = struct.Struct(">I")
+LARGE = 128 << 10  # a frame beyond this gets a buffer of its own, once the budget has room for it
+OUTBOX = 1 << 20  # answers waiting to be sent, beyond which nothing more is read or polled
+IN_FLIGHT = 48 << 20  # request bytes of one connection
+TASK = 4 << 10  # bytes that a waiting request counts for beside its own when it has a task,
+LATER = 1 << 10  # and when it has none
+JOIN = 128 << 10  # small answers are joined up to this size for one send
+MORE = getattr(socket, "MSG_MORE", 0)  # more follows at once: let the system join it into fewer packets
+GRACE = 3.0  # seconds that a peer may keep memory waiting while it is short,
+SLOWEST = 4 << 20  # and for a large frame the bytes a second that it has to come in beyond that
+
+
+class Channel:
+    def __init__(self, server: Server, sock: socket.socket, client: str) -> None:
+        self._server = server
+        self._sock = sock
+        self.client = client
+        self._rest = bytearray()  # the beginning of a frame that is not whole yet
+        self._held_back = False  # there may be whole frames in it, which wait for answers to be taken
+        self._large: bytearray | None = None  # or a large frame's own buffer,
+        self._filled = 0  # how much of it is there,
+        self._wanted = 0  # and the size of the whole frame
+        self._large_since = 0.0  # when room was made for it
+        self._stuck_since = 0.0  # when the peer last took something, while answers wait; 0: none wait
+        self._outbox: deque[Part] = deque()
+        self.outbox_bytes = 0  # of answers that wait to be sent,
+        self._charged = 0  # and what of these takes memory: a part of a file takes none
+        self.in_flight = 0
+        self._reading = False  # inside the read loop: answers are flushed at its end
+        self._wake = trio.Event()
+        self.changed = Signal()  # fewer answers wait, or fewer requests
+        self._nursery: trio.Nursery | None = None  # of waiting requests
+        self._life = trio.CancelScope()  # of the whole connection
+        self._finishing = False
+        self._ended = False
+        self.received = 0  # bytes, over its life
+        self.requests = 0
+
+    # --- what a protocol says
+
+    _least = 0  # bytes that a frame must have behind its size
+    _keeping_back = False  # no further request may begin
+
+    def _dispatch(self, frame: memoryview, size: int, lent: bool) -> None:
+        """Begins one request. `frame`: what follows the size field; `size`: bytes of both together.
+
+        When it is `lent`, its bytes are valid only until this returns. A KrappyError from here ends the connection.
+        """
+        raise NotImplementedError
+
+    def _broken(self, error: KrappyError) -> None:
+        """The connection ends for this; what is sent now is the last that the peer gets."""
+        raise NotImplementedError
+
+    def _close_session(self) -> None:
+        """Called when the peer has left, and again at the end."""
+        raise NotImplementedError
+
+    @property
+    def _waited_for(self) -> bool:
+        """Whether the peer is right to be silent: it waits for an answer."""
+        return False
+
+    # --- life
+
+    async def serve(self) -> None:
+        """Serves the peer until it leaves, breaks the protocol, or idles too long.
+
+        A peer that leaves gets what its publishes came to, if it still listens; its waiting requests are dropped.
+        When the broker stops, they are waited for.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                self._life = nursery.cancel_scope
+                nursery.start_soon(self._write)
+                try:
+                    async with trio.open_nursery() as tasks:
+                        self._nursery = tasks
+                        await self._read()
+                        if not self._finishing:
+                            tasks.cancel_scope.cancel()
+                        self._close_session()
+                except* KrappyError as broken:
+                    self._broken(_first(broken))
+                except* OSError:
+                    self._life.cancel()
+                self._close_session()
+                with trio.move_on_after(self._server.drain_seconds):
+                    await wait_any([self.changed], lambda: not self.in_flight and not self.outbox_bytes)
+                self._life.cancel()
+        finally:
+            self._ended = True
+            self._close_session()
+            self._drop_large()
+            self._server.budget.credit(self._charged)
+            self._outbox.clear()
+            self.outbox_bytes = self._charged = 0
+            self._sock.close()
+
+    def finish(self) -> None:
+        """Reads no more; what is in flight is answered, then the connection ends (graceful stop)."""
+        self._finishing = True
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RD)  # wakes the reader
+        self.changed.fire()
+
+    # --- in
+
+    async def _read(self) -> None:
+        sock, scratch = self._sock, self._server.scratch
+        while not self._finishing:
+            large = self._large
+            count = 0
+            if not self._held_back:
+                try:
+                    count = sock.recv_into(scratch if large is None else memoryview(large)[self._filled :])
+                except BlockingIOError:
+                    await self._bytes_come()
+                    continue
+                if count == 0:
+                    if self._finishing:
+                        return
+                    if self._rest or large is not None:
+                        raise ProtocolError("the connection ended inside a frame") from None
+                    return
+            self.received += count
+            if large is not None and self._filled + count == self._wanted and not self._may_begin():
+                await self._room(self._may_begin)
+            self._reading = True
+            try:
+                if large is None:
+                    self._take(scratch[:count])
+                else:
+                    self._fill(large, count)
+            finally:
+                self._reading = False
+            self._flush()
+            if self._wanted and self._large is None:
+                await self._make_room()
+            await self._room(self._may_begin if self._held_back else self._may_read)
+
+    async def _bytes_come(self) -> None:
+        """Waits for the peer. Raises RequestTimeout when it is idle too long, or silent in the middle of a frame."""
+        halfway = bool(self._rest) or self._large is not None
+        seconds = min(self._server.idle_seconds, self._server.stall_seconds) if halfway else self._server.idle_seconds
+        with trio.move_on_after(seconds) as scope:
+            await trio.lowlevel.wait_readable(self._sock)
+        if scope.cancelled_caught and (halfway or not self._waited_for):
+            what = "silent in the middle of a frame" if halfway else "idle"
+            raise RequestTimeout(f"the connection was {what} for {seconds:g} s")
+
+    def _fill(self, large: bytearray, count: int) -> None:
+        self._filled += count
+        if self._filled < self._wanted:
+            return
+        view, size = memoryview(large), self._wanted
+        self._drop_large()
+        self._dispatch(view[4:size], size, False)
+
+    async def _make_room(self) -> None:
+        """A buffer for a large frame. The system gives it memory as its bytes come; the budget is asked for all."""
+        await self._server.budget.reserve(self._wanted)
+        self._large = bytearray(self._wanted)
+        self._filled = len(self._rest)
+        self._large[: self._filled] = self._rest
+        self._rest = bytearray()
+        self._large_since = trio.current_time()
+
+    def _drop_large(self) -> None:
+        if self._large is not None:
+            self._server.budget.credit(len(self._large))
+        self._large, self._filled, self._wanted = None, 0, 0
+
+    def _take(self, chunk: memoryview) -> None:
+        """Dispatches the whole frames of a chunk and keeps its rest; notes when that begins a large frame."""
+        self._held_back = False
+        if self._rest:
+            self._rest += chunk
+            data = memoryview(self._rest)
+        else:
+            data = chunk
+        position, held = 0, len(data)
+        limit = self._server.max_frame
+        while held - position >= 4:
+            size = SIZE.unpack_from(data, position)[0]
+            if not self._least <= size <= limit:
+                self._refuse_size(size)
+            size += 4
+            end = position + size
+            if end > held:
+                self._wanted = size if size > LARGE else 0
+                break
+            if not self._may_begin():  # its answer is not to be made before those ahead of it can be sent
+                self._held_back = True
+                break
+            self._dispatch(data[position + 4 : end], size, True)
+            position = end
+        if position or data is chunk:
+            self._rest = bytearray(data[position:])
+
+    def _refuse_size(self, size: int) -> NoReturn:
+        """The size is read as unsigned: a negative one is too large."""
+        if size < self._least:
+            raise ProtocolError(f"a frame of size {size}: at least {self._least} bytes are needed")
+        limit = self._server.max_frame
+        raise FrameTooLarge(f"a frame of {size} bytes; the limit is {limit}", limit=limit)
+
+    async def _room(self, enough: Callable[[], bool]) -> None:
+        """Back-pressure: returns when this connection may send more."""
+        if enough():
+            await trio.lowlevel.checkpoint()
+            return
+        self._server.budget.stalls += 1
+        await wait_any([self.changed, self._server.budget.freed], enough)
+
+    def _may_begin(self) -> bool:
+        """Whether the next request may be taken up. Reading goes on without: so it is seen when the peer leaves."""
+        return (not self._keeping_back and self._may_read()) or self._finishing
+
+    def _may_read(self) -> bool:
+        return self._finishing or (
+            self.outbox_bytes <= OUTBOX
+            and self.in_flight <= IN_FLIGHT
+            and (not self._server.budget.spent or self._is_small)
+        )
+
+    # --- out
+
+    def _send(self, data: Part) -> None:
+        if self._ended:  # an answer to who has left
+            return
+        self._outbox.append(data)
+        self.outbox_bytes += len(data)
+        if type(data) is not FilePart:
+            self._charged += len(data)
+            self._server.budget.charge(len(data))
+        if not self._reading:
+            self._wake.set()
+
+    def _flush(self) -> None:
+        """Sends what can be sent now; the rest is the writer task's."""
+        if self._outbox and not self._wake.is_set():
+            with contextlib.suppress(OSError):  # the reader and the writer will meet it too
+                self._send_some()
+            if self._outbox:
+                self._wake.set()
+
+    def _send_some(self) -> None:
+        """One pass over the outbox until it is empty or the socket is full. Raises OSError for a dead peer."""
+        outbox = self._outbox
+        while outbox:
+            part = outbox.popleft()
+            if isinstance(part, FilePart):
+                if self._send_file(part):
+                    continue
+                return
+            data: bytes | memoryview = part
+            if len(data) < JOIN and outbox:
+                data = self._joined(data)
+            try:
+                sent = self._sock.send(data, MORE if outbox else 0)
+            except BlockingIOError:
+                outbox.appendleft(data)
+                return
+            except OSError:
+                outbox.appendleft(data)
+                raise
+            self.outbox_bytes -= sent
+            self._charged -= sent
+            self._server.budget.credit(sent)
+            if sent < len(data):
+                outbox.appendleft(memoryview(data)[sent:])
+                return
+
+    def _joined(self, first: bytes | memoryview) -> bytes:
+        """It with the small ones that follow it."""
+        outbox, parts, total = self._outbox, [first], len(first)
+        while outbox and total + len(outbox[0]) <= JOIN:
+            following = outbox[0]
+            if isinstance(following, FilePart):
+                break
+            parts.append(following)
+            total += len(following)
+            outbox.popleft()
+        return b"".join(parts)
+
+    def _send_file(self, part: FilePart) -> bool:
+        """From the file to the socket, without a copy of ours; whether all of it went. Raises OSError."""
+        try:
+            sent = os.sendfile(self._sock.fileno(), part.file.fd, part.position, part.size)
+        except BlockingIOError:
+            self._outbox.appendleft(part)
+            return False
+        if not sent:
+            raise OSError("a file that is shorter than it was")
+        self.outbox_bytes -= sent
+        if sent < part.size:
+            self._outbox.appendleft(part.after(sent))
+            return False
+        return True
+
+    async def _write(self) -> None:
+        while True:
+            await self._wake.wait()
+            before = self.outbox_bytes
+            try:
+                self._send_some()
+            except OSError:
+                self._life.cancel()
+                return
+            if self.outbox_bytes != before:
+                self.changed.fire()
+            if not self._outbox:
+                self._stuck_since = 0.0
+                self._wake = trio.Event()
+                continue
+            if self.outbox_bytes != before or not self._stuck_since:
+                self._stuck_since = trio.current_time()
+            with trio.move_on_after(self._server.stall_seconds) as scope:
+                await trio.lowlevel.wait_writable(self._sock)
+            if scope.cancelled_caught:
+                self.drop()
+                return
+
+    @property
+    def ready(self) -> bool:
+        """Whether another answer may be made: the peer takes its answers, and the server has room for more."""
+        return self.outbox_bytes <= OUTBOX and (not self._server.budget.spent or self._is_small)
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether it holds so little that it may go on whatever the others hold."""
+        return self.in_flight + self.outbox_bytes < FAIR
+
+    async def writable(self) -> None:
+        """Waits until it is ready."""
+        if not self.ready:
+            await wait_any([self.changed, self._server.budget.freed], lambda: self.ready)
+
+    @property
+    def answer_bytes(self) -> int:
+        """How large an answer that is made now should be at the most."""
+        return self._server.budget.answer_bytes
+
+    @contextlib.asynccontextmanager
+    async def answering(self, limit: int) -> AsyncIterator[int]:
+        """Room for an answer that takes its time to make: waits until it is ready; how large it may be, up to `limit`.
+
+        As much counts as in flight meanwhile.
+        """
+        await self.writable()
+        count = min(limit, self.answer_bytes)
+        self.in_flight += count
+        self._server.budget.charge(count)
+        try:
+            yield count
+        finally:
+            self.in_flight -= count
+            self._server.budget.credit(count)
+            self.changed.fire()
+
+    # --- when memory is short
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that wait for the peer: of a large frame that it has begun, and of answers."""
+        return self._charged + (0 if self._large is None else len(self._large))
+
+    def overdue(self, now: float) -> bool:
+        """Whether the peer lets them wait for longer than it may while others want the memory."""
+        stuck = self._charged and self._stuck_since and now - self._stuck_since > GRACE
+        return bool(stuck) or (self._large is not None and now - self._large_since > GRACE + len(self._large) / SLOWEST)
+
+    def drop(self) -> None:
+        """Ends the connection at once."""
+        self._server.report("peer_stalled", client=self.client, waiting=self.held)
+        self._life.cancel()
+
+
+def _first(group: BaseExceptionGroup[KrappyError]) -> KrappyError:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, KrappyError)
+    return error

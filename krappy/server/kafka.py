@@ -1,0 +1,232 @@
+"""One connection of Kafka's protocol: frames to handlers, answers in the order of the requests.
+
+Rules, kept here:
+
+- Requests begin in the order they came. One that is answered by a Later (a publish) lets the next begin; one that runs
+  as a task keeps it back until it has ended, as Kafka does by muting the channel. The socket is read meanwhile, so
+  that a peer who leaves is noticed.
+- Answers leave in the order of the requests: one that is ready before its turn waits in its place.
+- Kafka has no answer that says "I don't understand": a frame that can't be read, and an API or version that isn't
+  served, end the connection, after what was asked before is answered. But an unknown version of ApiVersions is answered
+  in its version 0, which every client reads.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from krappy.config import parse_address
+from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
+from krappy.handlers.kafka.api_versions import ApiVersions
+from krappy.handlers.kafka.registry import KafkaRegistry
+from krappy.ports import NodeInfo
+from krappy.server.channel import LATER, OUTBOX, TASK, Channel, Part
+from krappy.server.kafka_session import KafkaSession
+from krappy.types import FilePart
+from krappy.waiting import Later
+from krappy.wire.kafka import decode_request, encode_response, parse_header
+from krappy.wire.kafka.apis import ApiKey
+from krappy.wire.kafka.codes import Code
+
+if TYPE_CHECKING:
+    from krappy.server.server import Server
+
+MAX_PLAIN = 16 << 20  # bytes of a request without records: it takes many times as much once it is decoded
+
+
+class Advertised(NamedTuple):
+    """What clients are told of this broker. `address`: HOST:PORT, or empty: where each connection reached it."""
+
+    node_id: int
+    address: str
+    rack: str | None
+
+    def node(self, sock: socket.socket) -> NodeInfo:
+        host, port = parse_address(self.address) if self.address else sock.getsockname()[:2]
+        return NodeInfo(self.node_id, host.removeprefix("::ffff:"), port, self.rack)
+
+
+class Kafka:
+    """Kafka's protocol, for a listener."""
+
+    def __init__(self, registry: KafkaRegistry, advertised: Advertised) -> None:
+        self.registry = registry
+        self.advertised = advertised
+        self.versions = ApiVersions(registry)
+
+    def connect(self, server: Server, sock: socket.socket, client: str) -> KafkaConnection:
+        return KafkaConnection(server, sock, client, self)
+
+    def refusal(self, error: KrappyError) -> bytes:
+        return b""
+
+
+class Slot:
+    """The place of one request's answer among those of its connection."""
+
+    __slots__ = ("charged", "correlation_id", "done", "key", "parts", "size", "version")
+
+    def __init__(self, key: ApiKey, version: int, correlation_id: int) -> None:
+        self.key = key
+        self.version = version
+        self.correlation_id = correlation_id
+        self.size = 0  # bytes that the request counts for until it is answered
+        self.done = False
+        self.parts: Sequence[Part] = ()
+        self.charged = 0  # bytes of an answer that waits for those ahead of it
+
+
+class KafkaConnection(Channel):
+    def __init__(self, server: Server, sock: socket.socket, client: str, speech: Kafka) -> None:
+        super().__init__(server, sock, client)
+        self._speech = speech
+        self.session = KafkaSession(server.broker, client, speech.advertised.node(sock), self)
+        self._slots: deque[Slot] = deque()  # of requests that are not answered yet, or whose answers are not sent
+        self._muted = False  # a task runs
+        self._early = 0  # bytes of answers that wait for their turn
+
+    # --- what the channel asks
+
+    def _broken(self, error: KrappyError) -> None:
+        if not isinstance(error, RequestTimeout):  # that it idled is nothing to tell
+            self._server.report("kafka_connection_ended", client=self.client, reason=str(error))
+
+    def _close_session(self) -> None:
+        self.session.close()
+        if self._ended:
+            self._server.budget.credit(self._early)
+            self._early = 0
+            self._slots.clear()
+
+    def _hold(self) -> None:
+        """Whether the next request may begin has changed."""
+        self._keeping_back = self._muted or self._early > OUTBOX
+
+    @property
+    def _waited_for(self) -> bool:
+        return bool(self._slots)
+
+    # --- requests
+
+    def _dispatch(self, frame: memoryview, size: int, lent: bool) -> None:
+        """Begins one request. The single place that every request of every Kafka connection passes."""
+        self.requests += 1
+        if self._finishing:
+            return
+        if lent:
+            frame = memoryview(bytes(frame))
+        header = parse_header(frame)
+        key, version = header.api_key, header.version
+        if key != ApiKey.PRODUCE and size > MAX_PLAIN:
+            raise FrameTooLarge(f"a request of {size} bytes to API {key}; the limit is {MAX_PLAIN}", limit=MAX_PLAIN)
+        handler = self._speech.registry.find(key, version)
+        slot = Slot(key, version, header.correlation_id)
+        if handler is None:
+            if key != ApiKey.API_VERSIONS:
+                raise ProtocolError(f"version {version} of API {key} is not served")
+            slot.version = 0
+            self._slots.append(slot)
+            self._answer(slot, self._speech.versions.answer(Code.UNSUPPORTED_VERSION))
+            return
+        request = decode_request(key, version, frame[header.body_at :])
+        self.session.client_id = header.client_id
+        try:
+            answer = handler(self.session, request, version)
+        except KrappyError:
+            raise
+        except Exception as error:
+            raise self._server.fault(error, key) from error
+        if answer is None:
+            return
+        self._slots.append(slot)
+        if type(answer) is dict:
+            self._answer(slot, answer)
+        elif isinstance(answer, Later):
+            slot.size = size + LATER + answer.cost
+            self.in_flight += slot.size
+            self._server.budget.charge(slot.size)
+            answer.then(lambda value, error: self._finished(slot, value, error))
+        else:
+            slot.size = size + TASK
+            self.in_flight += slot.size
+            self._server.budget.park(slot.size)
+            self._muted = True
+            self._hold()
+            assert self._nursery is not None
+            self._nursery.start_soon(self._wait_for, slot, answer)
+
+    async def _wait_for(self, slot: Slot, answer: Coroutine[Any, Any, dict[str, Any] | None]) -> None:
+        try:
+            value = await answer
+        except Exception as error:
+            self._server.budget.park(-slot.size)
+            self._settle(slot, None, error)
+        except BaseException:
+            self._server.budget.park(-slot.size)
+            self.in_flight -= slot.size
+            raise
+        else:
+            self._server.budget.park(-slot.size)
+            self._settle(slot, value, None)
+        finally:
+            self._muted = False
+            self._hold()
+            self.changed.fire()
+
+    def _finished(self, slot: Slot, value: dict[str, Any] | None, error: Exception | None) -> None:
+        self._server.budget.credit(slot.size)
+        self._settle(slot, value, error)
+
+    def _settle(self, slot: Slot, value: dict[str, Any] | None, error: Exception | None) -> None:
+        """A request that was waited for has ended."""
+        self.in_flight -= slot.size
+        if error is not None:
+            self._fail(slot, error)
+        elif value is None:
+            slot.done = True
+            self._pass_on()
+        else:
+            self._answer(slot, value)
+        self.changed.fire()
+
+    def _fail(self, slot: Slot, error: Exception) -> None:
+        """There is no answer for this: the connection ends, as it would have from inside the read loop."""
+        if not isinstance(error, KrappyError):
+            error = self._server.fault(error, slot.key)
+        if not self._ended:
+            self._broken(error)
+            self._life.cancel()
+
+    # --- answers
+
+    def _answer(self, slot: Slot, value: dict[str, Any]) -> None:
+        if self._ended:
+            return
+        try:
+            slot.parts = encode_response(slot.key, slot.version, slot.correlation_id, value)
+        except Exception as error:
+            self._fail(slot, error)
+            return
+        slot.done = True
+        if self._slots[0] is slot:
+            self._pass_on()
+        else:
+            slot.charged = sum(len(part) for part in slot.parts if not isinstance(part, FilePart))
+            self._server.budget.charge(slot.charged)
+            self._early += slot.charged
+            self._hold()
+
+    def _pass_on(self) -> None:
+        """Sends what has its turn."""
+        slots = self._slots
+        while slots and slots[0].done:
+            slot = slots.popleft()
+            if slot.charged:
+                self._server.budget.credit(slot.charged)
+                self._early -= slot.charged
+                self._hold()
+            for part in slot.parts:
+                self._send(part)

@@ -1,0 +1,364 @@
+"""The settings that a topic may have, by Kafka's names, with Kafka's defaults and limits: one row for each.
+
+Everything that is known about a setting stands in its row of `SETTINGS`. Source of names, types, defaults and ranges:
+Kafka's "Topic Configs" (TopicConfig.java, LogConfig.java, ServerTopicConfigSynonyms.java); `view.enable` is Krappy's
+own. Kafka's settings come in three kinds here:
+
+- most are honoured as in Kafka;
+- some are about what this broker does not have (replicas, tiered storage, files that are allocated ahead): they are
+  taken and shown, so that tools that always set them work, as long as what they ask for holds anyway;
+- what would have to be honoured and is not (min.insync.replicas=2, remote.storage.enable=true) is refused.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from krappy.errors import InvalidConfig
+
+Given = str | int | float | bool | None
+FOREVER = 2**63 - 1  # how Kafka writes "no limit" where -1 is not allowed
+_INT = re.compile(r"[+-]?[0-9]{1,30}")
+_THROTTLED = re.compile(r"[0-9]{1,10}:[0-9]{1,10}(,[0-9]{1,10}:[0-9]{1,10})*")
+
+
+class Setting(NamedTuple):
+    """One row of the table. `read` turns what was given into Kafka's text for it, or raises ValueError. `kind` is
+    Kafka's type of it: BOOLEAN, STRING, INT, LONG, DOUBLE or LIST. `broker`: the name of Kafka's setting of the whole
+    broker that this one overrides, if there is one."""
+
+    name: str
+    default: str
+    read: Callable[[Given], str]
+    kind: str
+    doc: str
+    broker: str | None = None
+
+
+def _integer(low: int, high: int) -> Callable[[Given], str]:
+    def read(given: Given) -> str:
+        if isinstance(given, float) and given.is_integer():
+            given = int(given)
+        if isinstance(given, str) and _INT.fullmatch(given.strip()):
+            given = int(given)
+        if type(given) is not int:
+            raise ValueError("a whole number is needed")
+        if not low <= given <= high:
+            raise ValueError(f"at least {low} is needed" if given < low else f"at most {high} is allowed")
+        return str(given)
+
+    return read
+
+
+def _ratio(given: Given) -> str:
+    try:
+        if isinstance(given, bool) or not isinstance(given, str | int | float):
+            raise ValueError
+        number = float(given)
+    except (OverflowError, ValueError):
+        raise ValueError("a number from 0 to 1 is needed") from None
+    if not math.isfinite(number) or not 0 <= number <= 1:
+        raise ValueError("a number from 0 to 1 is needed")
+    return str(number)
+
+
+def _choice(*choices: str) -> Callable[[Given], str]:
+    def read(given: Given) -> str:
+        if isinstance(given, str) and given.strip() in choices:
+            return given.strip()
+        raise ValueError("one of " + ", ".join(choices) + " is needed")
+
+    return read
+
+
+def _boolean(given: Given) -> str:
+    text = str(given).strip().lower()
+    if text not in ("true", "false"):
+        raise ValueError("true or false is needed")
+    return text
+
+
+def _policy(given: Given) -> str:
+    words = {word.strip() for word in given.split(",")} if isinstance(given, str) else {""}
+    if not words <= {"compact", "delete"}:
+        raise ValueError("compact, delete or compact,delete is needed")
+    return ",".join(sorted(words))
+
+
+def _throttled(given: Given) -> str:
+    text = given.strip() if isinstance(given, str) else "?"
+    if text in ("", "*") or _THROTTLED.fullmatch(text):
+        return text
+    raise ValueError("*, or a list of partition:broker is needed")
+
+
+def _only(value: str, why: str, read: Callable[[Given], str] | None = None) -> Callable[[Given], str]:
+    """One value is possible: the one that holds anyway."""
+
+    def check(given: Given) -> str:
+        if given == value or (read is not None and read(given) == value):
+            return value
+        raise ValueError(f"only '{value}' is possible: {why}")
+
+    return check
+
+
+_DURATION = _integer(0, FOREVER)
+_INT32 = 2**31 - 1
+_TABLE = (
+    Setting(
+        "cleanup.policy",
+        "delete",
+        _policy,
+        "LIST",
+        "what becomes of old segments: delete, compact or compact,delete",
+        "log.cleanup.policy",
+    ),
+    Setting(
+        "compression.type",
+        "producer",
+        _only("producer", "batches are stored as their producers compressed them"),
+        "STRING",
+        "batches are stored as their producer compressed them",
+        "compression.type",
+    ),
+    Setting(
+        "delete.retention.ms",
+        "86400000",
+        _DURATION,
+        "LONG",
+        "ms that a tombstone outlives its compaction",
+        "log.cleaner.delete.retention.ms",
+    ),
+    Setting(
+        "file.delete.delay.ms",
+        "60000",
+        _DURATION,
+        "LONG",
+        "taken and not used: the files of deleted segments go at once",
+        "log.segment.delete.delay.ms",
+    ),
+    Setting(
+        "flush.messages",
+        str(FOREVER),
+        _integer(1, FOREVER),
+        "LONG",
+        "taken and not used: the broker's durability says when events are synced; by default before they are acked",
+        "log.flush.interval.messages",
+    ),
+    Setting(
+        "flush.ms", str(FOREVER), _DURATION, "LONG", "taken and not used, as flush.messages", "log.flush.interval.ms"
+    ),
+    Setting(
+        "follower.replication.throttled.replicas",
+        "",
+        _throttled,
+        "LIST",
+        "taken and not used: there are no followers",
+    ),
+    Setting(
+        "index.interval.bytes",
+        "4096",
+        _integer(0, _INT32),
+        "INT",
+        "bytes of log between two entries of its index",
+        "log.index.interval.bytes",
+    ),
+    Setting(
+        "leader.replication.throttled.replicas",
+        "",
+        _throttled,
+        "LIST",
+        "taken and not used: there are no followers",
+    ),
+    Setting(
+        "local.retention.bytes",
+        "-2",
+        _integer(-2, FOREVER),
+        "LONG",
+        "taken and not used: it is for topics with remote.storage.enable=true",
+        "log.local.retention.bytes",
+    ),
+    Setting(
+        "local.retention.ms",
+        "-2",
+        _integer(-2, FOREVER),
+        "LONG",
+        "taken and not used: it is for topics with remote.storage.enable=true",
+        "log.local.retention.ms",
+    ),
+    Setting(
+        "max.compaction.lag.ms",
+        str(FOREVER),
+        _integer(1, FOREVER),
+        "LONG",
+        "ms after which an event is compacted, however clean the log is",
+        "log.cleaner.max.compaction.lag.ms",
+    ),
+    Setting(
+        "max.message.bytes",
+        "1048588",
+        _integer(0, _INT32),
+        "INT",
+        "bytes of the largest record batch accepted",
+        "message.max.bytes",
+    ),
+    Setting(
+        "message.timestamp.after.max.ms",
+        str(FOREVER),
+        _only(str(FOREVER), "events are taken whatever their timestamps", _DURATION),
+        "LONG",
+        "no limit: events are taken however far in the future their timestamps are",
+        "log.message.timestamp.after.max.ms",
+    ),
+    Setting(
+        "message.timestamp.before.max.ms",
+        str(FOREVER),
+        _only(str(FOREVER), "events are taken whatever their timestamps", _DURATION),
+        "LONG",
+        "no limit: events are taken however old their timestamps are",
+        "log.message.timestamp.before.max.ms",
+    ),
+    Setting(
+        "message.timestamp.type",
+        "CreateTime",
+        _choice("CreateTime", "LogAppendTime"),
+        "STRING",
+        "whose clock stamps events: the producer's (CreateTime) or the broker's (LogAppendTime)",
+        "log.message.timestamp.type",
+    ),
+    Setting(
+        "min.cleanable.dirty.ratio",
+        "0.5",
+        _ratio,
+        "DOUBLE",
+        "share of the log that is uncleaned when a cleaning starts",
+        "log.cleaner.min.cleanable.ratio",
+    ),
+    Setting(
+        "min.compaction.lag.ms",
+        "0",
+        _DURATION,
+        "LONG",
+        "ms that an event is safe from compaction",
+        "log.cleaner.min.compaction.lag.ms",
+    ),
+    Setting(
+        "min.insync.replicas",
+        "1",
+        _only("1", "there is one broker, and so one replica of each partition", _integer(1, _INT32)),
+        "INT",
+        "replicas that an event must reach to be acknowledged: the one there is",
+        "min.insync.replicas",
+    ),
+    Setting(
+        "preallocate",
+        "false",
+        _boolean,
+        "BOOLEAN",
+        "taken and not used: segments grow as they are written",
+        "log.preallocate",
+    ),
+    Setting(
+        "remote.storage.enable",
+        "false",
+        _only("false", "there is no tiered storage", _boolean),
+        "BOOLEAN",
+        "whether old segments move to remote storage: there is none",
+    ),
+    Setting(
+        "retention.bytes",
+        "-1",
+        _integer(-1, FOREVER),
+        "LONG",
+        "bytes that a partition may hold; -1: no limit",
+        "log.retention.bytes",
+    ),
+    Setting(
+        "retention.ms",
+        "604800000",
+        _integer(-1, FOREVER),
+        "LONG",
+        "ms that an event is kept; -1: forever",
+        "log.retention.ms",
+    ),
+    Setting(
+        "segment.bytes",
+        "1073741824",
+        _integer(14, _INT32),
+        "INT",
+        "bytes after which a segment is closed",
+        "log.segment.bytes",
+    ),
+    Setting(
+        "segment.index.bytes",
+        "10485760",
+        _integer(4, _INT32),
+        "INT",
+        "taken and not used: an index grows as its segment does",
+        "log.index.size.max.bytes",
+    ),
+    Setting(
+        "segment.jitter.ms",
+        "0",
+        _DURATION,
+        "LONG",
+        "the most by which a segment may be closed before its segment.ms: it never is",
+        "log.roll.jitter.ms",
+    ),
+    Setting(
+        "segment.ms",
+        "604800000",
+        _integer(1, FOREVER),
+        "LONG",
+        "ms after which a segment is closed",
+        "log.roll.ms",
+    ),
+    Setting(
+        "unclean.leader.election.enable",
+        "false",
+        _boolean,
+        "BOOLEAN",
+        "taken and not used: there is one replica, which leads",
+        "unclean.leader.election.enable",
+    ),
+    Setting("view.enable", "true", _boolean, "BOOLEAN", "whether the latest value of each key is kept for lookups"),
+)
+SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TABLE}
+DOCS: dict[str, str] = {setting.name: setting.doc for setting in _TABLE}
+DEFAULTS: dict[str, str] = {setting.name: setting.default for setting in _TABLE}
+
+
+def normalise(given: Mapping[str, Given]) -> dict[str, str]:
+    """The settings given, each checked by itself and written as Kafka writes it.
+
+    None stands for "as if it were not given", as in Kafka's CreateTopics and AlterConfigs. Raises InvalidConfig
+    that names the setting, and for an unknown one the nearest that exists.
+    """
+    found: dict[str, str] = {}
+    for name, value in given.items():
+        setting = SETTINGS.get(name)
+        if setting is None:
+            raise InvalidConfig(f"there is no topic setting '{name!s:.80}'{nearest(name, SETTINGS)}", setting=name)
+        if value is None:
+            continue
+        try:
+            found[name] = setting.read(value)
+        except ValueError as error:
+            raise InvalidConfig(f"{name} = {value!r:.80}: {error}", setting=name) from None
+    return found
+
+
+def effective(held: Mapping[str, str]) -> dict[str, str]:
+    """Every setting in force, as Kafka writes it, for a topic that these were set for."""
+    return {**DEFAULTS, **held}
+
+
+def nearest(name: object, known: Mapping[str, Any]) -> str:
+    """`; the nearest is 'x'` for an unknown name, or nothing when none is near. Shared with the server's settings."""
+    close = difflib.get_close_matches(str(name)[:80].lower(), known, n=1, cutoff=0.5)
+    return f"; the nearest is '{close[0]}'" if close else ""

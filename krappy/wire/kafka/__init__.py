@@ -1,0 +1,47 @@
+"""Kafka's wire protocol: bytes in, dicts out, and back. Pure: no sockets, files or clocks.
+
+A message is a dict with Kafka's own field names in snake_case; structs are dicts, arrays are lists (None when null),
+strings are str, `bytes` are bytes, `records` are a memoryview of the frame, uuids are 16 bytes. Tagged fields (KIP-482)
+are keys like others. A message that was read has every key of its API: where the version lacks a field, its default. A
+writer takes the default for a missing key and ignores keys that the version lacks, so one dict serves all versions.
+
+    apis.py      the APIs, the versions spoken, where each became flexible
+    schema/      what the messages hold: a table by noun, in the notation of notation.py
+    reading.py   compiles fields to a function that reads them; writing.py: that writes them
+    codec.py     headers, requests and responses
+    codes.py     error codes
+    embedded.py  what Kafka's consumers put into the opaque bytes of group messages
+
+To add a version: raise its API's range in apis.py, and write its new fields, with their versions, into the schema. To
+add an API: give it a key, a range and a first flexible version in apis.py, and a Shape in the file of schema/ that has
+its noun. Nothing else here changes; tests/wire/kafka compares all of it with two other implementations.
+"""
+
+from krappy.wire.kafka.apis import FIRST_FLEXIBLE, RANGES, ApiKey
+from krappy.wire.kafka.codec import (
+    Header,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    parse_header,
+)
+from krappy.wire.kafka.codes import Code, code_for
+from krappy.wire.kafka.notation import UUID_ZERO
+from krappy.wire.kafka.writing import Part
+
+__all__ = [
+    "FIRST_FLEXIBLE",
+    "RANGES",
+    "UUID_ZERO",
+    "ApiKey",
+    "Code",
+    "Header",
+    "Part",
+    "code_for",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "parse_header",
+]

@@ -1,0 +1,186 @@
+"""Requests and responses as dicts, and back. The functions of an API, version and direction are compiled at first use.
+
+Rule of this file: whatever the bytes, only ProtocolError leaves what reads them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from krappy.errors import ProtocolError
+from krappy.wire.kafka.apis import FIRST_FLEXIBLE, RANGES, ApiKey
+from krappy.wire.kafka.notation import Field, at, read
+from krappy.wire.kafka.reading import Reader, compile_reader, skip_tags
+from krappy.wire.kafka.schema import TABLE
+from krappy.wire.kafka.writing import Part, Writer, compile_writer
+
+MOST_ELEMENTS = 1 << 17  # of all arrays of a request together: what a small frame may grow to in memory is bounded
+_ANY_NUMBER = 1 << 31
+# librdkafka (2.16, at least) asks for all topics by a null array of four bytes where the version has one.
+_ALL_TOPICS = bytes(4)
+
+_HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
+_INT32 = struct.Struct(">i")
+_KEYS = {int(key): key for key in ApiKey}
+
+
+class Header(NamedTuple):
+    """What stands before a request's body, which begins at `body_at`."""
+
+    api_key: ApiKey
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body_at: int
+
+
+def parse_header(frame: memoryview) -> Header:
+    """The header of a request; `frame`: what follows its size. The version need not be one that is spoken.
+
+    The client id is a string of the old form in flexible versions too (KIP-482). Raises ProtocolError for an unknown
+    API, or bytes that are no header.
+    """
+    try:
+        number, version, correlation_id, size = _HEADER.unpack_from(frame, 0)
+        key = _KEYS.get(number)
+        if key is None:
+            raise ProtocolError(f"unknown API key {number}")
+        pos = 10
+        client_id = None
+        if size >= 0:
+            pos += size
+            if pos > len(frame):
+                raise ProtocolError("a request header that ends early")
+            client_id = str(frame[10:pos], "utf-8")
+        elif size != -1:
+            raise ProtocolError("a client id of negative length")
+        if version >= FIRST_FLEXIBLE[key] and not _is_unknown(key, version):
+            tags = frame[pos]
+            pos += 1
+            if tags:
+                pos = skip_tags(frame, pos, len(frame), tags)
+    except (struct.error, IndexError):
+        raise ProtocolError("a request header that ends early") from None
+    except UnicodeDecodeError:
+        raise ProtocolError("a client id that is not UTF-8") from None
+    return Header(key, version, correlation_id, client_id, pos)
+
+
+def decode_request(api_key: ApiKey, version: int, body: memoryview) -> dict[str, Any]:
+    """The body of a request. It has every key of the API, with its default where the version lacks it.
+
+    The body of an ApiVersions request of an unknown version is not looked at: it is answered all the same (KIP-511).
+    Raises ProtocolError.
+    """
+    if _is_unknown(api_key, version):
+        return decode_request(api_key, 0, memoryview(b""))
+    read = _READERS.get((api_key, version, False)) or _reader(api_key, version, False)
+    if api_key is ApiKey.METADATA and version >= 11 and len(body) == 7 and body[:4] == _ALL_TOPICS:
+        body = body[3:]
+    return _decoded(read, body, 0, MOST_ELEMENTS, api_key, version)
+
+
+def decode_response(api_key: ApiKey, version: int, frame: memoryview) -> tuple[int, dict[str, Any]]:
+    """The correlation id and the body of a response; `frame`: what follows its size. Raises ProtocolError."""
+    read = _READERS.get((api_key, version, True)) or _reader(api_key, version, True)
+    try:
+        correlation_id: int = _INT32.unpack_from(frame, 0)[0]
+        pos = 4
+        if _has_tags(api_key, version):
+            pos = skip_tags(frame, 5, len(frame), frame[4])
+    except (struct.error, IndexError):
+        raise ProtocolError("a response header that ends early") from None
+    return correlation_id, _decoded(read, frame, pos, _ANY_NUMBER, api_key, version)
+
+
+def encode_response(api_key: ApiKey, version: int, correlation_id: int, body: Mapping[str, Any]) -> list[Part]:
+    """A whole response with its size, in parts to be sent in order.
+
+    Parts are bytes, but for records of more than a few bytes, which are passed on as they are given. An ApiVersions
+    response of an unknown version is written as version 0 (KIP-511).
+    """
+    if _is_unknown(api_key, version):
+        version = 0
+    write = _WRITERS.get((api_key, version, True)) or _writer(api_key, version, True)
+    out = bytearray(b"\0\0\0\0" + _INT32.pack(correlation_id))
+    if _has_tags(api_key, version):
+        out += b"\0"
+    return _framed(write, out, body)
+
+
+def encode_request(
+    api_key: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
+) -> bytes:
+    """A whole request with its size."""
+    write = _WRITERS.get((api_key, version, False)) or _writer(api_key, version, False)
+    name = b"" if client_id is None else client_id.encode()
+    size = -1 if client_id is None else len(name)
+    out = bytearray(b"\0\0\0\0" + _HEADER.pack(api_key, version, correlation_id, size) + name)
+    if version >= FIRST_FLEXIBLE[api_key]:
+        out += b"\0"
+    return b"".join(_framed(write, out, body))
+
+
+def _is_unknown(api_key: ApiKey, version: int) -> bool:
+    """An ApiVersions of a version that is not spoken yet: the one request that is answered all the same."""
+    return api_key is ApiKey.API_VERSIONS and version > RANGES[api_key][1]
+
+
+def _has_tags(api_key: ApiKey, version: int) -> bool:
+    """Whether the response header ends with tagged fields; that of ApiVersions never does (KIP-511)."""
+    return version >= FIRST_FLEXIBLE[api_key] and api_key is not ApiKey.API_VERSIONS
+
+
+def _decoded(read: Reader, frame: memoryview, pos: int, room: int, api_key: ApiKey, version: int) -> dict[str, Any]:
+    end = len(frame)
+    try:
+        found, pos = read(frame, pos, end, room)
+    except ProtocolError as error:
+        reason = error.text
+    except (struct.error, IndexError):
+        reason = "the frame ends early"
+    except UnicodeDecodeError:
+        reason = "a string that is not UTF-8"
+    else:
+        if pos == end:
+            return found
+        reason = f"{end - pos} bytes too many"
+    raise ProtocolError(f"{api_key.name} version {version}: {reason}") from None
+
+
+def _framed(write: Writer, out: bytearray, body: Mapping[str, Any]) -> list[Part]:
+    parts: list[Part] = []
+    last = write(out, parts, body)
+    if not parts:
+        _INT32.pack_into(last, 0, len(last) - 4)
+        return [bytes(last)]
+    if last:
+        parts.append(last)
+    _INT32.pack_into(parts[0], 0, sum(map(len, parts)) - 4)
+    return [bytes(part) if type(part) is bytearray else part for part in parts]
+
+
+_READERS: dict[tuple[ApiKey, int, bool], Reader] = {}
+_WRITERS: dict[tuple[ApiKey, int, bool], Writer] = {}
+
+
+def _fields(api_key: ApiKey, version: int, response: bool) -> tuple[Field, ...]:
+    low, high = RANGES[api_key]
+    if not low <= version <= high:
+        raise ProtocolError(f"{api_key.name} version {version} is not spoken, only {low} to {high}")
+    shape = TABLE[api_key]
+    return at(read(shape.response if response else shape.request), version)
+
+
+def _reader(api_key: ApiKey, version: int, response: bool) -> Reader:
+    fields = _fields(api_key, version, response)
+    found = compile_reader(fields, version >= FIRST_FLEXIBLE[api_key])
+    return _READERS.setdefault((api_key, version, response), found)
+
+
+def _writer(api_key: ApiKey, version: int, response: bool) -> Writer:
+    fields = _fields(api_key, version, response)
+    found = compile_writer(fields, version >= FIRST_FLEXIBLE[api_key])
+    return _WRITERS.setdefault((api_key, version, response), found)

@@ -1,0 +1,164 @@
+"""How a message is written down in the schema table, and how a version of it is read out.
+
+One field a line: its name, its type, and where they differ from the usual, the versions that have it, its default and
+its tag. The fields of a struct follow it, indented by two:
+
+    topics          []               an array of structs
+      name          string           a string in all versions
+      topic_id      uuid     13+     from version 13 on; `-12`: up to 12; `3-5`, `4`
+      partitions    []int32          an array of numbers
+      metadata      bytes?           may be null, which is then its default; `string?7+`: may be null from 7 on
+      leader_epoch  int32    5+  = -1    its default where the version lacks it, or a writer leaves it out
+      leader        {}       10+  tag 0  one struct; a tagged field: left out when it equals its default
+      cursor        {}?              a struct that may be null
+
+Types: bool, int8, int16, uint16, int32, uint32, int64, float64, uuid (16 bytes), string, bytes, records. Without
+`=`, a default is 0, "", b"", an empty array, or a struct of defaults.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+FIXED = {  # types of a fixed width, and their letters in `struct`
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "float64": "d",
+    "uuid": "16s",
+}
+UUID_ZERO = bytes(16)
+_TYPE = re.compile(r"(\[\])?(\w*|\{\})(\?([\d+-]*))?")
+
+
+class Shape(NamedTuple):
+    """The fields of an API's request and response, in the notation."""
+
+    request: str
+    response: str
+
+
+class Span(NamedTuple):
+    """Versions from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+    @classmethod
+    def read(cls, text: str | None) -> Span:
+        if not text:
+            return ALWAYS
+        low, dash, high = text.partition("-")
+        if text.endswith("+"):
+            return cls(int(text[:-1]), ALWAYS.high)
+        return cls(int(low or 0), int(high) if dash else int(low))
+
+    def __contains__(self, version: object) -> bool:
+        return isinstance(version, int) and self.low <= version <= self.high
+
+
+ALWAYS = Span(0, 1 << 15)
+NEVER = Span(1, 0)
+
+
+@dataclass(frozen=True)
+class Field:
+    """`kind`: a name of FIXED, "string", "bytes", "records" or "struct". `present`: the version read out has it."""
+
+    name: str
+    kind: str
+    array: bool
+    versions: Span
+    nulls: Span
+    default: Any
+    tag: int | None
+    fields: tuple[Field, ...] = ()
+    present: bool = True
+    nullable: bool = False
+
+    def fresh(self) -> str:
+        """Python source of a new default value."""
+        if self.default is not None or self.nulls != NEVER:
+            return repr(self.default)
+        if self.array:
+            return "[]"
+        return "{" + ", ".join(f"{field.name!r}: {field.fresh()}" for field in self.fields) + "}"
+
+
+def read(text: str) -> tuple[Field, ...]:
+    """The fields of a message in the notation. Raises ValueError for a line that is not of it."""
+    lines = [(len(line) - len(line.lstrip()), line.strip()) for line in text.splitlines() if line.strip()]
+    fields, rest = _block(lines, lines[0][0] if lines else 0)
+    if rest:
+        raise ValueError(f"indented too little: {rest[0][1]!r}")
+    return fields
+
+
+def _block(lines: list[tuple[int, str]], indent: int) -> tuple[tuple[Field, ...], list[tuple[int, str]]]:
+    found = []
+    while lines and lines[0][0] >= indent:
+        depth, line = lines[0]
+        if depth != indent:
+            raise ValueError(f"indented too far: {line!r}")
+        inner, lines = _block(lines[1:], indent + 2)
+        found.append(_field(line, inner))
+    return tuple(found), lines
+
+
+def _field(line: str, inner: tuple[Field, ...]) -> Field:
+    name, written, *more = line.split()
+    match = _TYPE.fullmatch(written)
+    versions = default = tag = None
+    while more:
+        word = more.pop(0)
+        if word == "=" and more:
+            default = more.pop(0)
+        elif word == "tag" and more:
+            tag = int(more.pop(0))
+        elif versions is None:
+            versions = word
+        else:
+            raise ValueError(f"not a field: {line!r}")
+    if match is None:
+        raise ValueError(f"not a type: {line!r}")
+    array, kind = bool(match[1]), match[2]
+    is_struct = kind == "{}" or (array and not kind)
+    if is_struct != bool(inner) or not (is_struct or kind in FIXED or kind in ("string", "bytes", "records")):
+        raise ValueError(f"an unknown type, or fields missing: {line!r}")
+    nulls = Span.read(match[4]) if match[3] else NEVER
+    value = None if array or is_struct or nulls != NEVER else _default(kind, default)
+    return Field(name, "struct" if is_struct else kind, array, Span.read(versions), nulls, value, tag, inner)
+
+
+def _default(kind: str, text: str | None) -> Any:
+    match kind:
+        case "bool":
+            return text == "true"
+        case "string":
+            return ""
+        case "bytes" | "records":
+            return b""
+        case "uuid":
+            return UUID_ZERO
+        case "float64":
+            return float(text or 0)
+    return int(text or 0)
+
+
+def at(fields: tuple[Field, ...], version: int) -> tuple[Field, ...]:
+    """The fields as they are in one version: which are present, and which may be null."""
+    return tuple(
+        replace(
+            field,
+            fields=at(field.fields, version),
+            present=version in field.versions,
+            nullable=version in field.nulls,
+        )
+        for field in fields
+    )

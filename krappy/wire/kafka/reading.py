@@ -1,0 +1,249 @@
+"""Compiles the fields of one version of a message to a Python function that reads it.
+
+Rules of this file: the function takes a memoryview of bytes and raises ProtocolError, struct.error, IndexError or
+UnicodeDecodeError for bytes that are not the message, nothing else; `codec` makes ProtocolError of them all. Every
+length is held against what is left of the frame before anything is made of it: numbers are read by `unpack_from` and by
+index, which check, and slices, which would be cut short silently, are checked first. A count of elements must fit into
+what is left when each is as short as it can be, and `room` bounds how many elements a whole message may have.
+
+Fields of fixed width that follow each other, and the length or its first byte of what comes next, are read by one
+`unpack_from`. Everything is in one function: calls are what costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, NoReturn
+
+from krappy.errors import ProtocolError
+from krappy.wire.kafka.notation import FIXED, Field
+
+LONGEST_STRING = 32767  # Kafka's limit; for flexible versions too
+Reader = Callable[[memoryview, int, int, int], tuple[dict[str, Any], int]]  # (frame, position, its end, room)
+
+
+def compile_reader(fields: tuple[Field, ...], flexible: bool) -> Reader:
+    """A function (frame, position, end, room) -> (message, position after it)."""
+    source = _Source(flexible)
+    value = source.struct(fields)
+    lines = ["def read(buf, pos, end, room):", *("    " + line for line in source.lines), f"    return {value}, pos"]
+    exec("\n".join(lines), source.names)
+    reader: Reader = source.names["read"]
+    return reader
+
+
+class _Source:
+    """Lines of a function in the making, and the pending run of numbers that one `unpack_from` will read."""
+
+    def __init__(self, flexible: bool) -> None:
+        self.flexible = flexible
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {"short": _short, "wrong": _wrong, "varint": _varint, "skip": skip_tags}
+        self.indent = ""
+        self.count = 0
+        self.run: list[tuple[str, str]] = []  # (letter, variable)
+
+    def new(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def add(self, *lines: str) -> None:
+        self.lines += [self.indent + line for line in lines]
+
+    def flush(self) -> None:
+        """Reads the pending run."""
+        if len(self.run) == 1 and self.run[0][0] == "B":
+            self.add(f"{self.run[0][1]} = buf[pos]", "pos += 1")
+        elif self.run:
+            letters = ">" + "".join(letter for letter, _ in self.run)
+            unpack = "unpack_" + letters[1:].replace("?", "t")
+            self.names[unpack] = Struct(letters).unpack_from
+            self.add(f"{', '.join(name for _, name in self.run)}, = {unpack}(buf, pos)")
+            self.add(f"pos += {Struct(letters).size}")
+        self.run = []
+
+    def struct(self, fields: tuple[Field, ...]) -> str:
+        """Reads a struct; returns the expression that makes it."""
+        tagged = [field for field in fields if field.present and field.tag is not None]
+        values = {field.name: field.fresh() for field in fields if not field.present}
+        for field in fields:
+            if field.present and field.tag is None:
+                values[field.name] = self.field(field)
+        if self.flexible:
+            number = self.new("n")
+            self.run.append(("B", number))
+            self.flush()
+            if tagged:
+                values |= self.tags(tagged, number)
+            else:
+                self.add(f"if {number}:", f"    pos = skip(buf, pos, end, {number})")
+        self.flush()
+        return "{" + ", ".join(f"{field.name!r}: {values[field.name]}" for field in fields) + "}"
+
+    def tags(self, fields: list[Field], number: str) -> dict[str, str]:
+        """Reads tagged fields; returns the variable of each. Unknown tags are skipped."""
+        values = {field.name: self.new("v") for field in fields}
+        for field in fields:
+            self.add(f"{values[field.name]} = {field.fresh()}")
+        self.add(f"if {number}:")
+        self.indent += "    "
+        self.add(f"if {number} > 127:", f"    {number}, pos = varint(buf, pos, {number})")
+        tag, size, stop = self.new("n"), self.new("n"), self.new("n")
+        self.add(f"for _ in range({number}):")
+        self.indent += "    "
+        for variable in (tag, size):
+            self.add(f"{variable} = buf[pos]", "pos += 1", f"if {variable} > 127:")
+            self.add(f"    {variable}, pos = varint(buf, pos, {variable})")
+        self.add(f"{stop} = pos + {size}", f"if {stop} > end:", "    short()")
+        for index, field in enumerate(fields):
+            self.add(f"{'elif' if index else 'if'} {tag} == {field.tag}:")
+            self.indent += "    "
+            value = self.field(field)
+            self.flush()
+            self.add(
+                f"{values[field.name]} = {value}", f"if pos != {stop}:", "    wrong('a tagged field of another size')"
+            )
+            self.indent = self.indent[4:]
+        self.add("else:", f"    pos = {stop}")
+        self.indent = self.indent[8:]
+        return values
+
+    def field(self, field: Field) -> str:
+        """Reads a field; returns the expression of its value, to be used once the run is flushed."""
+        if field.array:
+            return self.array(field)
+        if field.kind in FIXED:
+            value = self.new("v")
+            self.run.append((FIXED[field.kind], value))
+            return value
+        if field.kind != "struct":
+            return self.blob(field.kind, field.nullable)
+        if not field.nullable:
+            return self.struct(field.fields)
+        there, value = self.new("n"), self.new("v")
+        self.run.append(("b", there))
+        self.flush()
+        self.add(f"if {there} < 0:", f"    {value} = None", "else:")
+        self.indent += "    "
+        self.add(f"{value} = {self.struct(field.fields)}")
+        self.indent = self.indent[4:]
+        return value
+
+    def length(self, letter: str) -> str:
+        """Reads a length; returns its variable, -1 for null."""
+        size = self.new("n")
+        self.run.append(("B" if self.flexible else letter, size))
+        self.flush()
+        if self.flexible:
+            self.add(f"if {size} > 127:", f"    {size}, pos = varint(buf, pos, {size})", f"{size} -= 1")
+        return size
+
+    def null(self, size: str, value: str, nullable: bool) -> None:
+        """The branch for a negative length."""
+        self.add(f"if {size} < 0:")
+        if nullable:
+            self.add(f"    if {size} != -1:", "        wrong('a negative length')") if not self.flexible else None
+            self.add(f"    {value} = None", "else:")
+            self.indent += "    "
+        else:
+            self.add("    wrong('null where there must be a value')")
+
+    def blob(self, kind: str, nullable: bool) -> str:
+        """Reads a string, bytes or records."""
+        size, value, stop = self.length("h" if kind == "string" else "i"), self.new("v"), self.new("n")
+        outer = self.indent
+        self.null(size, value, nullable)
+        self.add(f"{stop} = pos + {size}", f"if {stop} > end:", "    short()")
+        if kind == "string":
+            if self.flexible:
+                self.add(f"if {size} > {LONGEST_STRING}:", "    wrong('a string that is too long')")
+            self.add(f"{value} = str(buf[pos:{stop}], 'utf-8')")
+        else:
+            self.add(f"{value} = buf[pos:{stop}]" if kind == "records" else f"{value} = bytes(buf[pos:{stop}])")
+        self.add(f"pos = {stop}")
+        self.indent = outer
+        return value
+
+    def array(self, field: Field) -> str:
+        size, value = self.length("i"), self.new("v")
+        outer = self.indent
+        self.null(size, value, field.nullable)
+        shortest = smallest(field, self.flexible)
+        self.add(f"if {size}{f' * {shortest}' if shortest > 1 else ''} > end - pos:", "    short()")
+        self.add(f"room -= {size}", "if room < 0:", "    wrong('too many elements')")
+        if field.kind in FIXED and field.kind != "uuid":
+            self.names["Struct"] = Struct
+            self.add(f"{value} = list(Struct(f'>{{{size}}}{FIXED[field.kind]}').unpack_from(buf, pos))")
+            self.add(f"pos += {size} * {shortest}")
+        else:
+            append = self.new("f")
+            self.add(f"{value} = []", f"{append} = {value}.append", f"for _ in range({size}):")
+            self.indent += "    "
+            if field.kind == "struct":
+                element = self.struct(field.fields)
+            elif field.kind == "uuid":
+                self.run.append(("16s", element := self.new("v")))
+                self.flush()
+            else:
+                element = self.blob(field.kind, False)
+            self.add(f"{append}({element})")
+        self.indent = outer
+        return value
+
+
+def smallest(field: Field, flexible: bool) -> int:
+    """The bytes that one element of this field takes at least: 1 or more, so that a count is bounded by the frame."""
+    if field.kind in FIXED:
+        return Struct(">" + FIXED[field.kind]).size
+    if field.kind != "struct":
+        return 1 if flexible else 2 if field.kind == "string" else 4
+    total = int(flexible)
+    for inner in field.fields:
+        if inner.present and inner.tag is None:
+            is_one = inner.nullable and inner.kind == "struct"
+            total += (1 if flexible else 4) if inner.array else 1 if is_one else smallest(inner, flexible)
+    if not total:
+        raise ValueError(f"{field.name}: an element of no bytes")
+    return total
+
+
+def skip_tags(buf: memoryview, pos: int, end: int, number: int) -> int:
+    """The position after tagged fields that nobody here knows. `number`: the first byte of their number, at pos - 1."""
+    if number > 127:
+        number, pos = _varint(buf, pos, number)
+    for _ in range(number):  # each takes two bytes or more: the frame's end stops a number that is too large
+        tag = buf[pos]
+        pos += 1
+        if tag > 127:
+            tag, pos = _varint(buf, pos, tag)
+        size = buf[pos]
+        pos += 1
+        if size > 127:
+            size, pos = _varint(buf, pos, size)
+        pos += size
+        if pos > end:
+            _short()
+    return pos
+
+
+def _varint(buf: memoryview, pos: int, first: int) -> tuple[int, int]:
+    """An unsigned varint of 32 bits whose first byte, at pos - 1, is `first` and says that there is more."""
+    value = first & 0x7F
+    for shift in (7, 14, 21, 28):
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 128:
+            if value >> 32:
+                break
+            return value, pos
+    raise ProtocolError("a varint that is too long")
+
+
+def _short() -> NoReturn:
+    raise ProtocolError("a length that is beyond the end of the frame")
+
+
+def _wrong(text: str) -> NoReturn:
+    raise ProtocolError(text)

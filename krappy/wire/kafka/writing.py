@@ -1,0 +1,228 @@
+"""Compiles the fields of one version of a message to a Python function that writes it.
+
+Rules of this file: a message is a dict; a key that it lacks, and one that is None where the version has no null, is
+written as the field's default; a key that the version lacks is not looked at. A value that does not fit its field
+is a programmer's error and raises what Python raises (struct.error, TypeError, AttributeError, ValueError).
+
+The function adds to a bytearray, in which fields of fixed width that follow each other are written by one `pack`.
+Records that are long, or lie in a file, become parts of their own, unread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from struct import Struct
+from typing import Any, NoReturn
+
+from krappy.wire.kafka.notation import FIXED, Field
+
+INLINE = 2048  # bytes of records that are copied between their neighbours rather than made a part of their own
+LONGEST_STRING = 32767
+Part = Any  # bytes, memoryview, or an object with a length that stands for that many bytes (of a file)
+Writer = Callable[[bytearray, "list[Part]", Mapping[str, Any]], bytearray]
+
+
+def compile_writer(fields: tuple[Field, ...], flexible: bool) -> Writer:
+    """A function (out, parts, message) -> out, where `out` is the bytearray to go on with."""
+    source = _Source(flexible)
+    source.struct(fields, "message")
+    source.flush()
+    lines = ["def write(out, parts, message):", *("    " + line for line in source.lines), "    return out"]
+    exec("\n".join(lines), source.names)
+    writer: Writer = source.names["write"]
+    return writer
+
+
+class _Source:
+    """Lines of a function in the making, and the pending run of values that one `pack` will write."""
+
+    def __init__(self, flexible: bool) -> None:
+        self.flexible = flexible
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {"VARINTS": VARINTS, "varint": varint, "put_records": _put_records}
+        self.names |= {"NOTHING": {}, "long": _long, "put_tags": _put_tags, "Struct": Struct}
+        self.indent = ""
+        self.count = 0
+        self.run: list[tuple[str, str]] = []  # (letter, expression); no expression for a zero byte
+
+    def new(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def add(self, *lines: str) -> None:
+        self.lines += [self.indent + line for line in lines]
+
+    def flush(self) -> None:
+        """Writes the pending run."""
+        if self.run:
+            letters = ">" + "".join(letter for letter, _ in self.run)
+            values = ", ".join(value for _, value in self.run if value)
+            if not values:
+                self.add(f"out += {bytes(len(self.run))!r}")
+            else:
+                pack = "pack_" + letters[1:].replace("?", "t")
+                self.names[pack] = Struct(letters).pack
+                self.add(f"out += {pack}({values})")
+            self.run = []
+
+    def struct(self, fields: tuple[Field, ...], message: str) -> None:
+        present = [field for field in fields if field.present]
+        if present:
+            get = self.new("get")
+            self.add(f"{get} = {message}.get")
+        for field in present:
+            if field.tag is None:
+                self.field(field, self.got(field, get))
+        if self.flexible:
+            tagged = sorted((field for field in present if field.tag is not None), key=lambda field: field.tag or 0)
+            if tagged:
+                self.flush()
+                self.tags(tagged, get)
+            else:
+                self.run.append(("x", ""))
+
+    def got(self, field: Field, get: str) -> str:
+        default = "None" if field.array or field.kind == "struct" else repr(field.default)
+        return f"{get}({field.name!r}, {default})" if default != "None" else f"{get}({field.name!r})"
+
+    def tags(self, fields: list[Field], get: str) -> None:
+        """Tagged fields: each that is given is written apart, and left out when its bytes are those of the default."""
+        values = [self.new("v") for _ in fields]
+        for field, value in zip(fields, values, strict=True):
+            self.add(f"{value} = {get}({field.name!r})")
+        self.add(f"if {' is None and '.join(values)} is None:", "    out += b'\\0'", "else:")
+        writers = []
+        for field in fields:
+            inner = _Source(True)
+            inner.field(field, "message")
+            inner.flush()
+            lines = ["def write(out, parts, message):", *("    " + line for line in inner.lines), "    return out"]
+            exec("\n".join(lines), inner.names)
+            write = inner.names["write"]
+            writers.append((field.tag, write, bytes(write(bytearray(), [], eval(field.fresh())))))
+        table = self.new("TAGS")
+        self.names[table] = writers
+        self.add(f"    put_tags(out, {table}, ({', '.join(values)},))")
+
+    def field(self, field: Field, value: str) -> None:
+        if field.array:
+            self.array(field, value)
+        elif field.kind in FIXED:
+            self.run.append((FIXED[field.kind], value))
+        elif field.kind == "struct":
+            self.one(field, value)
+        elif field.kind == "records":
+            self.records(value, field.nullable)
+        else:
+            self.blob(field.kind, value, field.nullable)
+
+    def one(self, field: Field, value: str) -> None:
+        """A struct."""
+        found = self.new("v")
+        if not field.nullable:
+            self.add(f"{found} = {value} or NOTHING")
+            self.struct(field.fields, found)
+            return
+        self.flush()
+        self.add(f"{found} = {value}", f"if {found} is None:", "    out += b'\\xff'", "else:")
+        self.indent += "    "
+        self.run.append(("b", "1"))
+        self.struct(field.fields, found)
+        self.flush()
+        self.indent = self.indent[4:]
+
+    def length(self, size: str, letter: str) -> None:
+        """Writes a length that a variable holds, already one more than the length in flexible versions."""
+        if self.flexible:
+            self.flush()
+            self.add(f"out += VARINTS[{size}] if {size} < {len(VARINTS)} else varint({size})")
+        else:
+            self.run.append((letter, size))
+
+    def blob(self, kind: str, value: str, nullable: bool) -> None:
+        """A string, or bytes."""
+        found, size, extra = self.new("v"), self.new("n"), " + 1" if self.flexible else ""
+        self.add(f"{found} = {value}", f"if {found} is None:", f"    {found} = b''")
+        null = (0 if self.flexible else -1) if nullable else (1 if self.flexible else 0)
+        self.add(f"    {size} = {null}", "else:")
+        if kind == "string":
+            self.add(f"    {found} = {found}.encode()")
+        self.add(f"    {size} = len({found}){extra}")
+        if kind == "string":
+            self.add(f"    if {size} > {LONGEST_STRING + self.flexible}:", f"        long({found})")
+        self.length(size, "h" if kind == "string" else "i")
+        self.flush()
+        self.add(f"out += {found}")
+
+    def records(self, value: str, nullable: bool) -> None:
+        found, size, extra = self.new("v"), self.new("n"), " + 1" if self.flexible else ""
+        null = (0 if self.flexible else -1) if nullable else (1 if self.flexible else 0)
+        self.add(f"{found} = {value}", f"if {found} is None:", f"    {size} = {null}", "else:")
+        self.add(f"    {size} = (sum(map(len, {found})) if {found}.__class__ is list else len({found})){extra}")
+        self.length(size, "i")
+        self.flush()
+        self.add(f"if {found}:", f"    out = put_records(out, parts, {found}, {size})")
+
+    def array(self, field: Field, value: str) -> None:
+        found, size, extra = self.new("v"), self.new("n"), " + 1" if self.flexible else ""
+        null = (0 if self.flexible else -1) if field.nullable else (1 if self.flexible else 0)
+        self.add(f"{found} = {value}", f"if {found} is None:", f"    {found} = ()", f"    {size} = {null}")
+        self.add("else:", f"    {size} = len({found}){extra}")
+        self.length(size, "i")
+        self.flush()
+        if field.kind in FIXED and field.kind != "uuid":
+            self.add(f"if {found}:", f"    out += Struct(f'>{{len({found})}}{FIXED[field.kind]}').pack(*{found})")
+            return
+        element = self.new("e")
+        self.add(f"for {element} in {found}:")
+        self.indent += "    "
+        if field.kind == "struct":
+            self.struct(field.fields, element)
+        elif field.kind == "uuid":
+            self.run.append(("16s", element))
+        else:
+            self.blob(field.kind, element, False)
+        self.flush()
+        self.indent = self.indent[4:]
+
+
+def varint(number: int) -> bytes:
+    """An unsigned number as varint."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+VARINTS = [varint(number) for number in range(1024)]
+
+
+def _put_records(out: bytearray, parts: list[Part], records: Any, size: int) -> bytearray:
+    """Records as parts of their own, or copied when they are few bytes. Returns the bytearray to go on with."""
+    buffers = records if records.__class__ is list else (records,)
+    if size <= INLINE and all(isinstance(buffer, (bytes, bytearray, memoryview)) for buffer in buffers):
+        for buffer in buffers:
+            out += buffer
+        return out
+    parts.append(out)
+    parts.extend(buffers)
+    return bytearray()
+
+
+def _put_tags(out: bytearray, table: list[tuple[int, Writer, bytes]], values: tuple[Any, ...]) -> None:
+    """Tagged fields: (tag, writer, the default's bytes) and a value for each."""
+    written = []
+    for (tag, write, default), value in zip(table, values, strict=True):
+        if value is not None:
+            data = write(bytearray(), [], value)
+            if data != default:
+                written.append((tag, data))
+    out += varint(len(written))
+    for tag, data in written:
+        out += varint(tag) + varint(len(data)) + data
+
+
+def _long(text: bytes) -> NoReturn:
+    raise ValueError(f"a string of {len(text)} bytes, more than {LONGEST_STRING}")

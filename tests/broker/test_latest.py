@@ -1,0 +1,394 @@
+"""`TOPIC@latest`, straight on a broker: whoever reads it ends with the table, wherever and whenever it began."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from krappy import batch
+from krappy.broker.broker import Broker
+from krappy.broker.housekeeping import Housekeeper
+from krappy.broker.latest import LatestTables
+from krappy.broker.partition import Partition
+from krappy.core import latest, live_offsets
+from krappy.core.latest import Reading
+from krappy.entry import unpack_entry
+from krappy.errors import OffsetOutOfRange, StorageError, UnknownTopic, ViewDisabled
+from tests.broker.engine import running
+
+NEVER = 2**40  # ms
+Row = tuple[int, bytes, bytes | None]  # offset, key, value
+
+
+class Consumer:
+    """An application that keeps a dict of what it has read, over connections that come and go."""
+
+    def __init__(self, room: int = 1) -> None:
+        self.position = 0
+        self.began = 0  # it knows nothing of what was before
+        self.held: dict[bytes, tuple[int, bytes]] = {}
+        self.rows: list[Row] = []
+        self.reading = Reading()
+        self.room = room
+
+    def reconnect(self) -> None:
+        self.reading = Reading()
+
+    async def fetch(self, tables: LatestTables, partition: Partition) -> bool:
+        """One answer. False at the end of the log."""
+        end = partition.last_stable_offset
+        if self.position < partition.start_offset:
+            self.reading.lost()
+            self.position = partition.start_offset
+        if self.position >= end:
+            return False
+        reading, start = self.reading, partition.start_offset
+        if not reading._begun and reading.blank is None and self.position == start in (0, reading._earliest):
+            self.held.clear()  # as KAFKA.md asks of who begins at the log's start on a new connection
+        if self.reading.at(self.position, partition.start_offset, end):
+            try:
+                some = await tables.read(partition, self.reading, self.position, self.room)
+            except OffsetOutOfRange:
+                return True
+            data, following = b"".join(some.parts), some.following
+            assert len(data) == some.size
+        else:
+            span = await partition.read(self.position, self.room)
+            data, following = bytes(span.data), span.next_offset
+        at = self.position
+        for header, view in batch.split(data):
+            assert header.base_offset >= at or at == self.position, "batches that overlap"
+            at = header.next_offset
+            columns = batch.decode(view)
+            for offset, key, value in zip(columns.offsets, columns.keys, columns.values, strict=True):
+                if offset >= self.position:
+                    assert key is not None
+                    self._take(offset, key, value)
+        assert at == following > self.position, "a consumer goes on behind the last batch"
+        self.position = following
+        return True
+
+    def _take(self, offset: int, key: bytes, value: bytes | None) -> None:
+        self.rows.append((offset, key, value))
+        if value is None:
+            self.held.pop(key, None)
+        else:
+            self.held[key] = offset, value
+
+    async def finish(self, tables: LatestTables, partition: Partition) -> None:
+        while await self.fetch(tables, partition):
+            pass
+
+
+async def write(partition: Partition, *pairs: tuple[str, str | None], codec: int = 0) -> int:
+    keys = [key.encode() for key, _ in pairs]
+    values = [None if value is None else value.encode() for _, value in pairs]
+    later = partition.publish(batch.encode(keys, values, timestamps=1_000, codec=codec))
+    return (await later.wait()).offset
+
+
+async def table(broker: Broker, partition: Partition) -> dict[bytes, tuple[int, bytes]]:
+    await partition.view_wait(None, 30)
+    entries, _ = broker.views.entries(partition.number, None, 100_000)
+    scan = broker.scan([partition], None, None, None, tombstones=False)
+    items = scan.page(100_000, 1 << 30).items
+    scan.close()
+    found = {}
+    for packed, entry in zip(items[::2], items[1::2], strict=True):
+        offset, _, value, _ = unpack_entry(entry)
+        assert value is not None
+        assert entry in entries
+        found[packed[2:]] = offset, value
+    return found
+
+
+async def topic(broker: Broker, **config: Any) -> Partition:
+    given = {name.replace("_", "."): str(value) for name, value in config.items()}
+    return (await broker.create_topic("t", 1, given))[0].partition(0)
+
+
+def tables_of(broker: Broker, room: int = 1 << 20) -> LatestTables:
+    return LatestTables(broker, room)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 8 offsets, and a reader that comes back 3 behind is far behind."""
+    monkeypatch.setattr(live_offsets, "BITS", 3)
+    monkeypatch.setattr(live_offsets, "BLOCK", 8)
+    monkeypatch.setattr(latest, "RAW_LAG", 3)
+
+
+def run(body: Any, folder: Path, **given: Any) -> None:
+    async def main() -> None:
+        with trio.fail_after(60):
+            async with running(folder, **given) as broker:
+                await body(broker)
+
+    trio.run(main)
+
+
+def test_one_record_per_live_key_then_every_event(tmp_path: Path) -> None:
+    async def body(broker: Broker) -> None:
+        partition = await topic(broker)
+        await write(partition, ("a", "1"), ("b", "1"), ("c", "1"))
+        await write(partition, ("a", "2"), ("c", None), ("d", "1"))
+        await write(partition, ("e", "1"), ("e", None), ("a", "3"))
+        consumer = Consumer(room=1 << 20)
+        await consumer.finish(tables_of(broker), partition)
+        assert consumer.rows == [(1, b"b", b"1"), (5, b"d", b"1"), (8, b"a", b"3")]
+        await write(partition, ("b", "2"), ("b", None), ("a", "4"))
+        await consumer.finish(tables_of(broker), partition)
+        assert consumer.rows[3:] == [(9, b"b", b"2"), (10, b"b", None), (11, b"a", b"4")]
+
+    run(body, tmp_path)
+
+
+def test_nothing_is_left_but_its_offsets(tmp_path: Path) -> None:
+    async def body(broker: Broker) -> None:
+        partition = await topic(broker)
+        await write(partition, ("a", "1"), ("a", None))
+        reading = Reading()
+        assert reading.at(0, 0, 2)
+        some = await tables_of(broker).read(partition, reading, 0, 1 << 20)
+        [(header, _)] = batch.split(b"".join(some.parts))
+        assert (header.count, header.base_offset, header.next_offset) == (0, 0, 2)
+        assert some.following == 2
+        assert not reading.at(2, 0, 2)
+
+    run(body, tmp_path)
+
+
+def test_a_deletion_is_given_to_whoever_may_know_what_it_deletes(tmp_path: Path, small: None) -> None:
+    async def body(broker: Broker) -> None:
+        partition, tables = await topic(broker), tables_of(broker)
+        await write(partition, ("a", "1"), ("b", "1"), ("c", "1"), ("d", "1"))
+        first, other = Consumer(), Consumer()
+        for consumer in (first, other):
+            await consumer.finish(tables, partition)
+            consumer.reconnect()
+        await write(partition, ("a", None), ("b", "2"), ("b", None), ("x", "1"), ("x", "2"))
+        await first.finish(tables, partition)
+        assert first.rows[4:] == [(4, b"a", None), (6, b"b", None), (8, b"x", b"2")]  # 5 events behind: far behind
+        other.position = 7
+        await other.finish(tables, partition)
+        assert other.rows[4:] == [(7, b"x", b"1"), (8, b"x", b"2")]  # near the end: everything
+        anew = Consumer()
+        await anew.finish(tables, partition)
+        assert anew.rows == [(2, b"c", b"1"), (3, b"d", b"1"), (8, b"x", b"2")]
+
+    run(body, tmp_path)
+
+
+def test_whoever_lost_its_place_is_given_deletions_from_the_start_on(tmp_path: Path) -> None:
+    async def body(broker: Broker) -> None:
+        partition, tables = await topic(broker, segment_bytes=100), tables_of(broker)
+        await write(partition, ("a", "1"))
+        consumer = Consumer()
+        await consumer.finish(tables, partition)
+        await write(partition, ("b", "1"))
+        await write(partition, ("a", None))
+        await write(partition, ("c", "1"))
+        partition.log.delete_before(2)
+        consumer.reconnect()
+        await consumer.finish(tables, partition)
+        assert consumer.rows[1:] == [(2, b"a", None), (3, b"c", b"1")]
+        anew = Consumer()
+        anew.position = 2
+        anew.reading.told_earliest(2)
+        await anew.finish(tables, partition)
+        assert anew.rows == [(3, b"c", b"1")]
+
+    run(body, tmp_path)
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_records_come_as_they_were_written(tmp_path: Path, codec: int) -> None:
+    """Headers, timestamps, and lengths of every kind, out of compressed batches too."""
+
+    async def body(broker: Broker) -> None:
+        partition = await topic(broker)
+        count = 300
+        keys: list[bytes | None] = [b"key-%d" % (number % 250) for number in range(count)]
+        values = [bytes([number % 251]) * (number * 7 % 300) for number in range(count)]
+        headers = [(("name", b"x" * number), ("none", None)) if number % 3 else () for number in range(count)]
+        times = [1_000 + number * number for number in range(count)]
+        data = batch.encode(keys, list(values), timestamps=times, headers=headers, codec=codec)
+        await partition.publish(data).wait()
+        reading = Reading()
+        assert reading.at(0, 0, count)
+        some = await tables_of(broker).read(partition, reading, 0, 1 << 20)
+        [(_, view)] = batch.split(b"".join(some.parts))
+        columns = batch.decode(view)
+        assert list(columns.offsets) == list(range(50, count))
+        assert columns.keys == keys[50:]
+        assert columns.values == values[50:]
+        assert columns.timestamps == times[50:]
+        assert columns.headers == headers[50:]
+
+    run(body, tmp_path)
+
+
+def test_a_set_is_shared_and_all_of_them_are_bounded(tmp_path: Path, small: None, monkeypatch: Any) -> None:
+    monkeypatch.setattr("krappy.broker.latest.LEAST", 1)
+
+    async def body(broker: Broker) -> None:
+        partition = await topic(broker)
+        for number in range(100):
+            await write(partition, (f"k{number}", "1"))
+        tables = tables_of(broker, room=2000)  # too little for all of its 13 blocks
+        consumers = [Consumer(room=50) for _ in range(20)]
+        making = 0
+        made = tables._make
+
+        async def counted(*args: Any) -> Any:
+            nonlocal making
+            making += 1
+            return await made(*args)
+
+        monkeypatch.setattr(tables, "_make", counted)
+        async with trio.open_nursery() as nursery:
+            for consumer in consumers:
+                nursery.start_soon(consumer.finish, tables, partition)
+        for consumer in consumers:
+            assert [row[0] for row in consumer.rows] == list(range(100))
+        assert tables.size <= 2000
+        assert 2 <= making <= 60, "each window is made once, about, whoever reads it"
+        tables.forget(partition.number)
+        assert not tables.size
+
+    run(body, tmp_path)
+
+
+def test_a_topic_without_a_view_has_no_table(tmp_path: Path) -> None:
+    async def body(broker: Broker) -> None:
+        partition = await topic(broker, view_enable="false")
+        await write(partition, ("a", "1"))
+        reading = Reading()
+        assert reading.at(0, 0, 1)
+        with pytest.raises(ViewDisabled):
+            await tables_of(broker).read(partition, reading, 0, 1 << 20)
+
+    run(body, tmp_path)
+
+
+@pytest.mark.parametrize("ending", ["off", "off and on", "deleted"])
+def test_a_view_that_goes_away_under_a_reader_is_no_empty_table(tmp_path: Path, monkeypatch: Any, ending: str) -> None:
+    monkeypatch.setattr("krappy.broker.latest.SLICE", 1)
+
+    async def body(broker: Broker) -> None:
+        partition, tables = await topic(broker), tables_of(broker)
+        await write(partition, *((f"k{number}", "1") for number in range(20_000)))
+        reading = Reading()
+        assert reading.at(0, 0, 20_000)
+        refused = False
+
+        async def read() -> None:
+            nonlocal refused
+            with pytest.raises((ViewDisabled, StorageError, UnknownTopic)):
+                await tables.read(partition, reading, 0, 1 << 20)
+            refused = True
+
+        async with trio.open_nursery() as nursery:
+            await partition.view_wait(None, 30)
+            nursery.start_soon(read)
+            for _ in range(10):
+                await trio.lowlevel.checkpoint()
+            assert tables._making, "it is looking through the view"
+            if ending == "deleted":
+                await broker.delete_topic("t")
+            else:
+                await broker.alter_topic("t", {"view.enable": "false"}, None)
+                if ending == "off and on":
+                    await broker.alter_topic("t", {"view.enable": "true"}, None)
+        assert refused
+        assert not tables.size
+
+    run(body, tmp_path)
+
+
+KEYS = st.sampled_from("abcdefgh")
+BATCH = st.lists(st.tuples(KEYS, st.none() | st.sampled_from("xyz")), min_size=1, max_size=6)
+WHO = st.integers(0, 3)
+STEP = st.one_of(
+    st.tuples(st.just("write"), BATCH, st.sampled_from([0, 0, 4])),
+    st.tuples(st.just("fetch"), WHO, st.integers(1, 4)),
+    st.tuples(st.just("fetch"), WHO, st.integers(1, 4)),
+    st.tuples(st.just("reconnect"), WHO),
+    st.tuples(st.just("again"), WHO),
+    st.tuples(st.just("skip"), WHO, st.integers(0, 40)),
+    st.tuples(st.just("clean")),
+    st.tuples(st.just("expire"), st.integers(0, 100)),
+    st.tuples(st.just("restart")),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEP, max_size=40), compacted=st.booleans(), narrow=st.booleans())
+def test_every_reader_ends_with_the_table(small: None, steps: list[Any], compacted: bool, narrow: bool) -> None:
+    config = {"segment.bytes": "200", "retention.ms": "-1", "delete.retention.ms": str(NEVER)}
+    if compacted:
+        config |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
+    consumers = [Consumer(room) for room in (1, 60, 300, 1 << 20)]
+    left = list(steps)
+
+    async def life(folder: Path) -> None:
+        async with running(folder) as broker:
+            if "t" not in broker.topics:
+                await broker.create_topic("t", 1, config)
+            partition = broker.topic("t").partition(0)
+            tables = tables_of(broker, room=200 if narrow else 1 << 20)
+            while left:
+                step = left.pop(0)
+                match step[0]:
+                    case "write":
+                        await write(partition, *step[1], codec=step[2])
+                    case "fetch":
+                        for _ in range(step[2]):
+                            await consumers[step[1]].fetch(tables, partition)
+                    case "reconnect":
+                        consumers[step[1]].reconnect()
+                    case "again":  # from the start, with what it knows
+                        consumers[step[1]].position = partition.start_offset
+                        consumers[step[1]].began = min(consumers[step[1]].began, partition.start_offset)
+                        consumers[step[1]].reading.told_earliest(partition.start_offset)
+                    case "skip":  # and another application that starts from nothing, in the middle
+                        at = min(partition.start_offset + step[2], partition.last_stable_offset)
+                        consumers[step[1]] = Consumer(consumers[step[1]].room)
+                        consumers[step[1]].position = consumers[step[1]].began = at
+                    case "clean" if compacted:
+                        await Housekeeper(broker).clean(partition, broker.now_ms())
+                    case "expire" if not compacted:
+                        await partition.view_wait(None, 30)
+                        before = min(step[1], partition.last_stable_offset)
+                        await partition.delete_records(before)
+                    case "restart":
+                        for consumer in consumers:
+                            consumer.reconnect()
+                        return
+            want = await table(broker, partition)
+            for consumer in consumers:
+                await consumer.finish(tables, partition)
+                held = {key: row for key, row in consumer.held.items() if row[0] >= partition.start_offset}
+                assert held == {key: row for key, row in want.items() if row[0] >= consumer.began}
+            anew = Consumer(100)
+            anew.position = partition.start_offset
+            anew.reading.told_earliest(partition.start_offset)
+            await anew.finish(tables, partition)
+            assert {key: (offset, value) for offset, key, value in anew.rows} == want
+            assert [row[0] for row in anew.rows] == sorted(row[0] for row in want.values())
+
+    async def lives() -> None:
+        with tempfile.TemporaryDirectory() as folder, trio.fail_after(60):
+            await life(Path(folder))
+            while left:
+                await life(Path(folder))
+            await life(Path(folder))
+
+    trio.run(lives)

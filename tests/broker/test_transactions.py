@@ -1,0 +1,501 @@
+"""Transactions as the broker does them: what its readers and its view see, and what a restart finds."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import trio_test
+
+from krappy import batch
+from krappy.broker.broker import Broker
+from krappy.broker.housekeeping import Housekeeper
+from krappy.broker.partition import Partition
+from krappy.cli import checkup
+from krappy.core.transactions import Stage
+from krappy.entry import entry_offset, unpack_entry
+from krappy.errors import (
+    InvalidTransaction,
+    InvalidTransactionTimeout,
+    OffsetMismatch,
+    ProducerFenced,
+    TransactionFenced,
+    TransactionPending,
+    UnknownProducerMapping,
+)
+from krappy.store.meta import Meta
+from krappy.store.transactions import TransactionStore
+from krappy.types import ABSENT, TopicPartition
+from tests.broker.engine import events, publish, running, until
+
+AT = TopicPartition("t", 0)
+MINUTE = 60_000
+
+
+class Producer:
+    """One transactional producer, as a client of the broker's parts."""
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self.broker = broker
+        self.name = name
+        self.id = self.epoch = -1
+        self.sequence = 0
+
+    async def init(self, timeout_ms: int = MINUTE) -> Producer:
+        self.id, self.epoch = await self.broker.transactions.init_producer(self.name, timeout_ms)
+        self.sequence = 0
+        return self
+
+    async def add(self, *partitions: TopicPartition) -> None:
+        await self.broker.transactions.add_partitions(self.name, self.id, self.epoch, partitions or (AT,))
+
+    def batch(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> bytes:
+        data = batch.encode(
+            keys,
+            values,
+            timestamps=1_000,
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+            base_sequence=self.sequence,
+            transactional=True,
+        )
+        self.sequence += len(keys)
+        return data
+
+    async def write(self, *pairs: tuple[bytes, bytes | None], at: TopicPartition = AT) -> int:
+        await self.add(at)
+        partition = self.broker.topic(at.topic).partition(at.partition)
+        keys, values = zip(*pairs, strict=True)
+        return (await partition.publish(self.batch(keys, values)).wait()).offset
+
+    async def end(self, commit: bool) -> None:
+        await self.broker.transactions.end(self.name, self.id, self.epoch, commit)
+
+
+async def made(broker: Broker, **config: Any) -> Partition:
+    given = {name.replace("_", "."): value for name, value in config.items()}
+    topic, _ = await broker.create_topic("t", 1, given)
+    return topic.partition(0)
+
+
+async def value(partition: Partition, key: bytes) -> bytes | None:
+    """What a lookup answers. It must not wait for an open transaction."""
+    assert await partition.view_wait(None, 30)
+    entry = partition.look_up(key)
+    return None if entry is None else unpack_entry(entry)[2]
+
+
+async def values(partition: Partition) -> list[bytes | None]:
+    """What a reader gets from the start to the end."""
+    found: list[bytes | None] = []
+    at = partition.start_offset
+    while at < partition.last_stable_offset:
+        span = await partition.read(at, 1 << 20)
+        for header, view in batch.split(span.data):
+            if not header.is_control:
+                found += batch.decode(view).values
+        assert span.next_offset > at
+        at = span.next_offset
+    return found
+
+
+@trio_test
+async def test_events_appear_all_at_once_when_their_transaction_commits(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        await publish(partition, 1, [b"before"])
+        producer = await Producer(broker, "p").init()
+        assert await producer.write((b"a", b"1"), (b"b", b"1")) == 1
+        await publish(partition, 1, [b"beside"])
+        await producer.write((b"a", b"2"))
+        assert (partition.last_stable_offset, partition.high_watermark) == (1, 5)
+        assert await value(partition, b"a") is None
+        assert await value(partition, b"beside") is None  # it stands behind what is not decided
+        assert await values(partition) == [b"0"]
+        await producer.end(commit=True)
+        assert partition.last_stable_offset == partition.high_watermark == 6
+        assert (await value(partition, b"a"), await value(partition, b"b")) == (b"2", b"1")
+        assert await value(partition, b"beside") == b"0"
+        assert await values(partition) == [b"0", b"1", b"1", b"0", b"2"]
+
+
+@trio_test
+async def test_an_aborted_transaction_never_happened(tmp_path: Path) -> None:
+    for _ in range(2):  # and not after a restart either
+        async with running(tmp_path) as broker:
+            if "t" not in broker.topics:
+                partition = await made(broker)
+                producer = await Producer(broker, "p").init()
+                await producer.write((b"a", b"1"))
+                await producer.end(commit=True)
+                await producer.write((b"a", b"2"), (b"b", None))
+                await producer.end(commit=False)
+            partition = broker.topic("t").partition(0)
+            assert partition.last_stable_offset == partition.high_watermark == 5
+            assert partition.aborted(0, 5) == [(0, 2)]
+            assert partition.aborted(0, 2) == []
+            assert await value(partition, b"a") == b"1"
+            assert await values(partition) == [b"1"]
+
+
+@trio_test
+async def test_a_batch_goes_only_where_its_transaction_was_announced(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        producer = await Producer(broker, "p").init()
+        with pytest.raises(InvalidTransaction):
+            await partition.publish(producer.batch([b"a"], [b"1"])).wait()
+        producer.sequence = 0
+        await producer.add(TopicPartition("t", 7))
+        with pytest.raises(InvalidTransaction):
+            await partition.publish(producer.batch([b"a"], [b"1"])).wait()
+        producer.sequence = 0
+        await producer.write((b"a", b"1"))
+        await producer.end(commit=True)
+        with pytest.raises(InvalidTransaction):
+            await partition.publish(producer.batch([b"a"], [b"2"])).wait()
+        assert await value(partition, b"a") == b"1"
+
+
+@trio_test
+async def test_a_retry_after_the_end_is_answered_as_what_it_is(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        producer = await Producer(broker, "p").init()
+        await producer.add()
+        data = producer.batch([b"a"], [b"1"])
+        first = await partition.publish(data).wait()
+        await producer.end(commit=True)
+        again = await partition.publish(data).wait()
+        assert (again.offset, again.duplicate) == (first.offset, True)
+
+
+@trio_test
+async def test_a_new_producer_fences_the_one_before_and_aborts_its_transaction(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        old = await Producer(broker, "p").init()
+        await old.write((b"a", b"old"))
+        new = await Producer(broker, "p").init()
+        assert new.id == old.id
+        assert new.epoch > old.epoch
+        with pytest.raises(ProducerFenced):
+            await partition.publish(old.batch([b"a"], [b"late"])).wait()
+        with pytest.raises(TransactionFenced):
+            await old.end(commit=True)
+        await new.write((b"a", b"new"))
+        await new.end(commit=True)
+        assert await values(partition) == [b"new"]
+
+
+@trio_test
+async def test_an_abandoned_transaction_is_aborted_when_its_time_is_up(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        producer = await Producer(broker, "p").init(timeout_ms=50)
+        await producer.write((b"a", b"1"))
+        await until(lambda: partition.last_stable_offset == 2)
+        assert partition.aborted(0, 2) == [(producer.id, 0)]
+        with pytest.raises(TransactionFenced):
+            await producer.end(commit=True)
+        again = await Producer(broker, "p").init()
+        await again.write((b"a", b"2"))
+        await again.end(commit=True)
+        assert await value(partition, b"a") == b"2"
+
+
+@trio_test
+async def test_a_timeout_has_its_bounds(tmp_path: Path) -> None:
+    async with running(tmp_path, transaction_max_timeout_ms=1000) as broker:
+        for wrong in (0, -1, 1001):
+            with pytest.raises(InvalidTransactionTimeout):
+                await Producer(broker, "p").init(timeout_ms=wrong)
+        with pytest.raises(UnknownProducerMapping):
+            await Producer(broker, "nobody").end(commit=True)
+        assert broker.transactions.list() == []
+
+
+@trio_test
+async def test_an_open_transaction_goes_on_after_a_restart(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await made(broker)
+        producer = await Producer(broker, "p").init()
+        await producer.write((b"a", b"1"))
+    async with running(tmp_path) as broker:
+        partition = broker.topic("t").partition(0)
+        assert (partition.last_stable_offset, partition.high_watermark) == (0, 1)
+        assert await value(partition, b"a") is None
+        producer.broker = broker
+        await producer.write((b"a", b"2"))
+        await producer.end(commit=True)
+        assert await values(partition) == [b"1", b"2"]
+        assert await value(partition, b"a") == b"2"
+
+
+@trio_test
+async def test_what_was_decided_is_carried_out_after_a_crash(tmp_path: Path) -> None:
+    """The crash comes after the decision and before the markers."""
+    async with running(tmp_path) as broker:
+        await made(broker)
+        for name in ("commits", "aborts"):
+            await (await Producer(broker, name).init()).write((name.encode(), b"1"))
+    decide(tmp_path, "commits", Stage.PREPARE_COMMIT)
+    decide(tmp_path, "aborts", Stage.PREPARE_ABORT)
+    async with running(tmp_path) as broker:
+        partition = broker.topic("t").partition(0)
+        await until(lambda: partition.last_stable_offset == 4)
+        await until(lambda: {each.stage for each in broker.transactions.list()} == COMPLETE)
+        assert await values(partition) == [b"1"]
+        assert (await value(partition, b"commits"), await value(partition, b"aborts")) == (b"1", None)
+
+
+COMPLETE = {Stage.COMPLETE_ABORT, Stage.COMPLETE_COMMIT}
+
+
+def decide(data: Path, name: str, stage: Stage | None) -> None:
+    """Puts a transactional id of a stopped broker into this state; None: the broker has lost it."""
+    meta = Meta(data / "meta")
+    store = TransactionStore(meta)
+    if stage is None:
+        store.delete(name)
+    else:
+        store.put(store.load_all()[name]._replace(stage=stage))
+    meta.close()
+
+
+@trio_test
+async def test_a_transaction_that_nobody_answers_for_is_aborted_on_start(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await made(broker)
+        await (await Producer(broker, "p").init()).write((b"a", b"1"))
+    decide(tmp_path, "p", None)
+    async with running(tmp_path) as broker:
+        partition = broker.topic("t").partition(0)
+        await until(lambda: partition.last_stable_offset == 2)
+        assert await values(partition) == []
+
+
+@trio_test
+async def test_a_condition_is_never_decided_on_what_a_transaction_may_change(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        await publish(partition, 2, [b"a", b"b"])
+        producer = await Producer(broker, "p").init()
+        await producer.write((b"a", b"new"))
+        await publish(partition, 1, [b"c"])  # decided, but the view can't have it yet
+
+        async def put(key: bytes, expect: int) -> int:
+            data = batch.encode([key], [b"x"], timestamps=1_000)
+            return (await partition.publish(data, [(0, expect)]).wait()).offset
+
+        for key, expect in ((b"a", 0), (b"a", 2), (b"c", 3), (b"c", ABSENT)):
+            with pytest.raises(TransactionPending):
+                await put(key, expect)
+        with pytest.raises(OffsetMismatch):
+            await put(b"b", 0)
+        assert await put(b"b", 1) == 4
+        with pytest.raises(TransactionPending):
+            await put(b"b", 4)  # it was written behind the open transaction just now
+        await producer.end(commit=True)
+        with pytest.raises(OffsetMismatch):
+            await put(b"a", 0)
+        assert await put(b"a", 2) == 6
+        assert await put(b"c", 3) == 7
+        assert await put(b"b", 4) == 8
+
+
+@trio_test
+async def test_conditions_in_the_same_write_as_a_transaction(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        producer = await Producer(broker, "p").init()
+        await producer.add()
+        inside = partition.publish(producer.batch([b"a"], [b"1"]))
+        data = batch.encode([b"a"], [b"x"], timestamps=1_000)
+        behind = partition.publish(data, [(0, ABSENT)])  # goes with the other: nothing has run in between
+        assert (await inside.wait()).offset == 0
+        with pytest.raises(TransactionPending):
+            await behind.wait()
+
+
+@trio_test
+async def test_history_watch_and_scan_see_what_is_decided(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        await publish(partition, 1, [b"a"])
+        producer = await Producer(broker, "p").init()
+        seen: list[int] = []
+        watch = broker.watch([partition], None, None, None, tombstones=False)
+
+        async def emit(event: str, partition: int, next_offset: int, items: list[bytes], offsets: Any = None) -> None:
+            seen.extend(entry_offset(entry) for entry in items[1::2])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch.run, None, emit, trio.lowlevel.checkpoint)
+            await until(lambda: seen == [0])
+            await producer.write((b"a", b"gone"))
+            await producer.end(commit=False)
+            await producer.write((b"a", b"kept"))
+            assert [entry_offset(e) for e in (await broker.history(partition, b"a", 0, 10, 1 << 20))[0]] == [0]
+            scan = broker.scan([partition], None, None, None, tombstones=False)
+            assert [entry_offset(entry) for entry in scan.page(10, 1 << 20).items[1::2]] == [0]
+            await producer.end(commit=True)
+            await until(lambda: seen == [0, 3])
+            nursery.cancel_scope.cancel()
+        assert [entry_offset(e) for e in (await broker.history(partition, b"a", 0, 10, 1 << 20))[0]] == [0, 3]
+
+
+@trio_test
+async def test_a_shared_group_gets_what_is_decided(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        member = await broker.groups.join("g", "c", ["t"])
+        producer = await Producer(broker, "p").init()
+        await publish(partition, 1, [b"x"])
+        await producer.write((b"a", b"gone"))
+        assert [got.offset for got in events(await member.poll(10, 1 << 20))] == [0]
+        await producer.end(commit=False)
+        await producer.write((b"a", b"kept"))
+        assert events(await member.poll(10, 1 << 20)) == []
+        await producer.end(commit=True)
+        assert [(got.offset, got.value) for got in events(await member.poll(10, 1 << 20))] == [(3, b"kept")]
+        member.ack([("t", 0, 0, 0), ("t", 0, 3, 3)])
+        assert broker.groups.describe("g")["partitions"][0]["lag"] == 0
+
+
+@trio_test
+async def test_an_idle_transactional_id_is_forgotten_and_an_open_one_is_not(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await made(broker)
+        await (await Producer(broker, "idle").init()).write((b"a", b"1"))
+        await Producer(broker, "idle").init()
+        await (await Producer(broker, "open").init()).write((b"a", b"1"))
+        now = broker.now_ms()
+        assert await broker.transactions.expire(now) == 0
+        broker.now_ms = lambda: now + 8 * 86_400_000  # type: ignore[method-assign]
+        await broker.transactions.expire(broker.now_ms())
+        assert [each.name for each in broker.transactions.list()] == ["open"]
+
+
+@trio_test
+async def test_a_topic_may_be_deleted_under_a_transaction(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await made(broker)
+        await broker.create_topic("other", 1, {})
+        other = broker.topic("other").partition(0)
+        producer = await Producer(broker, "p").init()
+        await producer.write((b"a", b"1"))
+        await producer.write((b"b", b"2"), at=TopicPartition("other", 0))
+        await broker.delete_topic("t")
+        await producer.end(commit=True)
+        assert await value(other, b"b") == b"2"
+
+
+@trio_test
+async def test_the_cleaner_takes_aborted_events_and_leaves_open_ones(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(
+            broker, cleanup_policy="compact", segment_bytes=300, min_cleanable_dirty_ratio=0.0, delete_retention_ms=0
+        )
+        producer = await Producer(broker, "p").init()
+        for number in range(6):
+            commit = number % 2 == 0
+            await producer.write((b"a", b"%d" % number), (b"b" if commit else b"only aborted", b"x"))
+            await producer.end(commit)
+        await producer.write((b"a", b"open"), (b"only aborted", b"open"))
+        stable = partition.last_stable_offset
+        for _ in range(10):
+            await publish(partition, 1, [b"b"])
+        aborted = b"only aborted\x02x"  # key, length of the value, value
+
+        def on_disk() -> bytes:
+            return b"".join(file.read_bytes() for file in sorted((tmp_path / "topics" / "t-0").glob("*.log")))
+
+        assert aborted in on_disk()
+        await Housekeeper(broker).tend(partition)
+        assert partition.log.clean_upto <= stable
+        assert partition.log.clean_upto > 0
+        left = await values(partition)
+        assert left.count(b"4") == 1  # the latest that was committed
+        assert b"1" not in left
+        assert b"5" not in left
+        assert aborted not in on_disk()
+        await producer.end(commit=True)
+        assert await value(partition, b"a") == b"open"
+    async with running(tmp_path) as broker:
+        partition = broker.topic("t").partition(0)
+        assert not partition.stability.open
+        assert await value(partition, b"a") == b"open"
+
+
+class Model:
+    """One partition as plain lists: what was written, by whom, and how its transaction ended."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple[bytes, bytes, list[str]]] = []  # key, value, [state of its transaction]
+        self.open: dict[str, tuple[int, list[str]]] = {}  # producer -> first offset, state
+
+    @property
+    def stable(self) -> int:
+        return min([first for first, _ in self.open.values()], default=len(self.rows))
+
+    @property
+    def visible(self) -> list[tuple[bytes, bytes]]:
+        return [(key, value) for key, value, state in self.rows[: self.stable] if state == ["committed"]]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@trio_test
+async def test_any_history_reads_as_its_model(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    model, number = Model(), 0
+    names = ["p0", "p1", "p2"]
+    producers: dict[str, Producer] = {}
+    for life in range(3):
+        async with running(tmp_path) as broker:
+            if not life:
+                await made(broker, segment_bytes=600)
+                producers = {name: await Producer(broker, name).init() for name in names}
+            partition = broker.topic("t").partition(0)
+            for name in names:
+                producers[name].broker = broker
+            for _ in range(25):
+                name, key = chance.choice(names), b"k%d" % chance.randrange(5)
+                number += 1
+                match chance.choice(["write", "write", "plain", "end", "take over"]):
+                    case "write":
+                        await producers[name].write((key, b"%d" % number))
+                        _, state = model.open.setdefault(name, (len(model.rows), ["open"]))
+                        model.rows.append((key, b"%d" % number, state))
+                    case "plain":
+                        await partition.publish(batch.encode([key], [b"%d" % number], timestamps=1)).wait()
+                        model.rows.append((key, b"%d" % number, ["committed"]))
+                    case "end" if name in model.open:
+                        commit = chance.random() < 0.5
+                        await producers[name].end(commit)
+                        model.open.pop(name)[1][0] = "committed" if commit else "aborted"
+                        model.rows.append((b"", b"", ["marker"]))
+                    case "take over":
+                        await producers[name].init()
+                        if name in model.open:
+                            model.open.pop(name)[1][0] = "aborted"
+                            model.rows.append((b"", b"", ["marker"]))
+                assert partition.high_watermark == len(model.rows)
+                assert partition.last_stable_offset == model.stable
+            assert await values(partition) == [value for _, value in model.visible]
+            for key, latest in dict(model.visible).items():
+                assert await value(partition, key) == latest
+        found = checkup.check(tmp_path, repair=False, tell=lambda *_: None)
+        assert found.sound, found
+    shutil.rmtree(tmp_path / "views")
+    found = checkup.check(tmp_path, repair=True, tell=lambda *_: None)
+    assert found.sound, found
+    async with running(tmp_path) as broker:
+        partition = broker.topic("t").partition(0)
+        for key, latest in dict(model.visible).items():
+            assert await value(partition, key) == latest

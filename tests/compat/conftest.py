@@ -1,0 +1,121 @@
+"""A server for each module, topics with names of their own, and the clients that this machine has."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.compat import tools
+from tests.compat.admin import Admin
+from tests.compat.clients.agent import Agent, AgentClient
+from tests.compat.clients.aio import AioKafka
+from tests.compat.clients.base import Client, Codec
+from tests.compat.clients.confluent import Confluent
+from tests.compat.clients.kafka_python import KafkaPython
+from tests.compat.clients.kcat import Kcat
+from tests.compat.servers import UNDER_TEST, Server, server
+
+NAMES = ("confluent-kafka", "kafka-python", "aiokafka", "kcat", "kafkajs", "java-3", "java-4")
+GetClient = Callable[[str], Client]
+NewTopic = Callable[..., str]
+_numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """kafka-python forgets to close sockets that could not connect: that says nothing about the broker."""
+    for item in items:
+        if item.path.parent == tools.HERE:
+            item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _sockets_are_collected_here() -> Iterator[None]:
+    """What such clients left is not to be found in other tests."""
+    yield
+    gc.collect()
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The server under test, as all tests of a module share it."""
+    try:
+        found = server(tmp_path_factory.mktemp(UNDER_TEST))
+    except tools.Missing as reason:
+        pytest.skip(str(reason))
+    try:
+        found.start()
+        yield found
+    finally:
+        found.kill()
+
+
+@pytest.fixture(scope="module")
+def admin(running: Server) -> Admin:
+    return Admin(running.address)
+
+
+@pytest.fixture
+def new_topic(admin: Admin) -> NewTopic:
+    """Creates a topic: (partitions=1, **configs with _ for .) -> its name."""
+
+    def create(partitions: int = 1, **config: object) -> str:
+        name = f"topic-{next(_numbers)}"
+        admin.create(name, partitions, {key.replace("_", "."): str(value) for key, value in config.items()})
+        return name
+
+    return create
+
+
+@pytest.fixture(scope="session")
+def get_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetClient]:
+    """Clients by name, each started once; skips the test that asks for one which this machine hasn't got."""
+    clients: dict[str, Client] = {}
+    logs = tmp_path_factory.mktemp("clients")
+
+    def get(name: str) -> Client:
+        if name not in clients:
+            try:
+                clients[name] = _make(name, logs)
+            except tools.Missing as reason:
+                pytest.skip(str(reason))
+        return clients[name]
+
+    yield get
+    for client in clients.values():
+        client.close()
+
+
+def _make(name: str, logs: Path) -> Client:
+    if name == "confluent-kafka":
+        return Confluent()
+    if name == "kafka-python":
+        return KafkaPython()
+    if name == "aiokafka":
+        return AioKafka()
+    tools.wanted(name)
+    if name == "kcat":
+        tools.kcat()
+        return Kcat()
+    if name == "kafkajs":
+        program, folder = tools.node()
+        os.environ["NODE_PATH"] = str(folder / "node_modules")
+        agent = Agent([program, str(tools.HERE / "node" / "agent.js")], folder, logs / "kafkajs.log")
+        return AgentClient(name, agent, codecs=("none", "gzip"), static_members=False, protocol848=False)
+    profile: tools.Profile = "clients3" if name == "java-3" else "clients4"
+    program, path = tools.java_agent(profile)
+    level = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
+    command = [program, "-Xmx256m", "-XX:TieredStopAtLevel=1", level, "-cp", path, "Agent"]
+    agent = Agent(command, logs, logs / f"{name}.log")
+    codecs: tuple[Codec, ...] = ("none", "gzip", "snappy", "lz4", "zstd")
+    return AgentClient(name, agent, codecs=codecs, static_members=True, protocol848=name == "java-4")
+
+
+@pytest.fixture(params=NAMES)
+def client(request: pytest.FixtureRequest, get_client: GetClient) -> Client:
+    """Every client in turn."""
+    return get_client(request.param)

@@ -1,0 +1,178 @@
+"""Apache Kafka's own console tools, as users have them in scripts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.compat import tools
+from tests.compat.clients.base import PATIENCE, Codec, Message, Sending
+from tests.compat.clients.confluent import Confluent
+from tests.compat.conftest import NewTopic
+from tests.compat.servers import UNDER_TEST, Server
+from tests.compat.test_groups import drain, new_group, settle
+
+WRITER = Confluent()
+CLASSES = {
+    "topics": "org.apache.kafka.tools.TopicCommand",
+    "configs": "kafka.admin.ConfigCommand",
+    "consumer-groups": "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand",
+    "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
+    "console-producer": "org.apache.kafka.tools.ConsoleProducer",
+    "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
+    "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "transactions": "org.apache.kafka.tools.TransactionsCommand",
+    "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
+    "cluster": "org.apache.kafka.tools.ClusterTool",
+    "api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "dump-log": "org.apache.kafka.tools.DumpLogSegments",
+    "verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
+}
+Tool = Callable[..., str]
+
+
+@pytest.fixture
+def tool(running: Server) -> Tool:
+    """Runs a tool: (name, *arguments, stdin="") -> stdout. Fails the test when the tool fails."""
+    try:
+        tools.wanted("Kafka's console tools")
+        java, path = tools.java("kafka")
+    except tools.Missing as reason:
+        pytest.skip(str(reason))
+
+    def run(name: str, *arguments: str, stdin: str = "", server: bool = True, fails: bool = False) -> str:
+        quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+        command = [java, "-Xmx256m", "-XX:TieredStopAtLevel=1", quiet, "-cp", path, CLASSES[name]]
+        if server:
+            where = ("--bootstrap-server", running.address)
+            arguments = (*arguments, *where) if name == "cluster" else (*where, *arguments)
+        done = subprocess.run(
+            [*command, *arguments], input=stdin, capture_output=True, text=True, timeout=PATIENCE, check=False
+        )
+        assert (done.returncode != 0) == fails, done.stdout + done.stderr
+        return done.stdout + done.stderr if fails else done.stdout
+
+    return run
+
+
+def test_topics(tool: Tool) -> None:
+    tool("topics", "--create", "--topic", "tooled", "--partitions", "3", "--config", "retention.ms=60000")
+    assert "tooled" in tool("topics", "--list").split()
+    told = tool("topics", "--describe", "--topic", "tooled")
+    assert "PartitionCount: 3" in told
+    assert "retention.ms=60000" in told
+    assert "already exists" in tool("topics", "--create", "--topic", "tooled", fails=True)
+    tool("topics", "--alter", "--topic", "tooled", "--partitions", "4")
+    assert "PartitionCount: 4" in tool("topics", "--describe", "--topic", "tooled")
+    tool("topics", "--delete", "--topic", "tooled")
+    assert "tooled" not in tool("topics", "--list").split()
+
+
+def test_configs(tool: Tool, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    entity = ("--entity-type", "topics", "--entity-name", topic)
+    tool("configs", "--alter", *entity, "--add-config", "retention.ms=5000,cleanup.policy=[compact,delete]")
+    told = tool("configs", "--describe", *entity)
+    assert "retention.ms=5000" in told
+    assert "cleanup.policy=compact,delete" in told
+    tool("configs", "--alter", *entity, "--delete-config", "retention.ms")
+    assert "retention.ms" not in tool("configs", "--describe", *entity)
+    assert "retention.ms=604800000" in tool("configs", "--describe", "--all", *entity)
+    tool("configs", "--describe", "--entity-type", "brokers")
+
+
+def test_what_the_console_producer_writes_the_console_consumer_reads(tool: Tool, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    separated = ("--property", "parse.key=true", "--property", "key.separator=:")
+    tool("console-producer", "--topic", topic, *separated, "--compression-codec", "zstd", stdin="a:one\nb:two\n")
+    shown = ("--formatter-property", "print.key=true", "--formatter-property", "print.offset=true")
+    told = tool("console-consumer", "--topic", topic, "--from-beginning", "--max-messages", "2", *shown)
+    assert told.splitlines() == ["Offset:0\ta\tone", "Offset:1\tb\ttwo"]
+    committed = ("--isolation-level", "read_committed")
+    told = tool("console-consumer", "--topic", topic, "--from-beginning", "--max-messages", "2", *committed)
+    assert told.splitlines() == ["one", "two"]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_consumer_groups(protocol: str, tool: Tool, running: Server, new_topic: NewTopic) -> None:
+    topic, group = new_topic(partitions=2), new_group()
+    sent = [Message(b"k", b"%d" % n, (), 1_700_000_000_000 + n, n % 2) for n in range(20)]
+    WRITER.produce(running.address, topic, sent, Sending())
+    member = WRITER.member(running.address, topic, group, protocol=protocol)  # type: ignore[arg-type]
+    drain([member], 20)
+    settle([member], partitions=2)
+    member.commit()
+    assert group in tool("consumer-groups", "--list").split()
+    assert "Stable" in tool("consumer-groups", "--describe", "--state", "--group", group)
+    assert "rdkafka" in tool("consumer-groups", "--describe", "--members", "--verbose", "--group", group)
+
+    def lags() -> dict[int, tuple[int, int, int]]:
+        rows = [line.split() for line in tool("consumer-groups", "--describe", "--group", group).splitlines()]
+        head = next(row for row in rows if "PARTITION" in row)
+        places = [head.index(name) for name in ("PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")]
+        found = {}
+        for row in rows[rows.index(head) + 1 :]:
+            part, *numbers = (int(row[place]) for place in places)
+            found[part] = (numbers[0], numbers[1], numbers[2])
+        return found
+
+    assert lags() == {0: (10, 10, 0), 1: (10, 10, 0)}
+    member.close()
+    reset = ("--reset-offsets", "--group", group, "--topic", topic, "--execute")
+    tool("consumer-groups", *reset, "--shift-by", "-3")
+    assert lags() == {0: (7, 10, 3), 1: (7, 10, 3)}
+    tool("consumer-groups", *reset, "--to-datetime", "2023-11-14T22:13:20.006")
+    assert lags() == {0: (3, 10, 7), 1: (3, 10, 7)}
+    tool("consumer-groups", *reset, "--to-earliest")
+    assert lags() == {0: (0, 10, 10), 1: (0, 10, 10)}
+    tool("consumer-groups", "--delete-offsets", "--group", group, "--topic", f"{topic}:1")
+    assert set(lags()) == {0}
+    tool("consumer-groups", "--delete", "--group", group)
+    assert group not in tool("consumer-groups", "--list").split()
+
+
+def test_delete_records_and_offsets(tool: Tool, running: Server, new_topic: NewTopic, tmp_path: Path) -> None:
+    topic = new_topic()
+    WRITER.produce(running.address, topic, [Message(b"k", b"%d" % n) for n in range(10)], Sending())
+    wanted = {"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 6}]}
+    (tmp_path / "wanted.json").write_text(json.dumps(wanted))
+    assert "low_watermark: 6" in tool("delete-records", "--offset-json-file", str(tmp_path / "wanted.json"))
+    for time, offset in (("earliest", 6), ("latest", 10)):
+        assert tool("get-offsets", "--topic", topic, "--time", time).strip() == f"{topic}:0:{offset}"
+
+
+def test_what_else_is_asked_of_a_broker(tool: Tool, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    assert len(tool("cluster", "cluster-id").strip().rsplit(" ", 1)[1]) == 22
+    assert "Produce(0)" in tool("api-versions")
+    assert f"{topic}-0" in tool("log-dirs", "--describe")
+    tool("transactions", "list")
+    tool("transactions", "describe-producers", "--topic", topic, "--partition", "0")
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_segments_are_read_to_the_last_record(codec: Codec, tool: Tool, running: Server, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    sent = [Message(b"k%d" % n, b"value %d " % n * 20, (("h", b"x"),), 1_700_000_000_000 + n) for n in range(30)]
+    WRITER.produce(running.address, topic, sent, Sending(codec=codec))
+    WRITER.produce(running.address, topic, sent, Sending(codec=codec, transactional_id=f"dumped-{codec}"))
+    WRITER.produce(running.address, topic, sent, Sending(codec=codec, transactional_id=f"dumped-{codec}", abort=True))
+    files = running.segments(topic, 0)
+    assert files
+    told = tool("dump-log", "--deep-iteration", "--print-data-log", "--files", ",".join(map(str, files)), server=False)
+    records = [line for line in told.splitlines() if line.startswith("|") and "payload:" in line]
+    assert len(records) == 3 * len(sent)
+    batches = [line for line in told.splitlines() if line.startswith("baseOffset:")]
+    assert all("isvalid: true" in line for line in batches)
+    assert sum(f"compresscodec: {codec}" in line for line in batches) >= 3
+    assert sum("isControl: true" in line for line in batches) == 2
+    assert "COMMIT" in told
+    assert "ABORT" in told
+    assert "KafkaException" not in told
+    for name in ("index", "timeindex"):
+        if UNDER_TEST == "kafka":
+            tool("dump-log", "--files", str(files[0].with_suffix("." + name)), server=False)

@@ -1,0 +1,148 @@
+"""The tools that the scenarios need beyond Python's packages: what is there, and how it is fetched.
+
+They are used when `KRAPPY_COMPAT=1` says so, as `make compat` does: the suite that always runs needs none of them.
+
+`python -m tests.compat.tools` (`make compat` runs it) fetches kafkajs by npm and Java's jars by Maven into
+`.cache/compat`, and compiles the Java agent; it says what it could not do, and the scenarios skip with that reason.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+HERE = Path(__file__).resolve().parent
+CACHE = HERE.parent.parent / ".cache" / "compat"
+FETCH_SECONDS = 600
+WANTED = os.environ.get("KRAPPY_COMPAT") == "1"
+Profile = Literal["clients3", "clients4", "kafka"]
+PROFILES: tuple[Profile, ...] = ("clients3", "clients4", "kafka")
+
+
+class Missing(Exception):
+    """A tool is not there; says which and what to do."""
+
+
+def wanted(what: str) -> None:
+    """Raises Missing unless this run is one with all tools."""
+    if not WANTED:
+        raise Missing(f"{what} is tested by: make compat")
+
+
+def kcat() -> str:
+    """Its path. Raises Missing."""
+    return _tool("kcat", "Debian's and Homebrew's package is called kcat")
+
+
+def node() -> tuple[str, Path]:
+    """Node's path, and the folder whose node_modules has kafkajs. Raises Missing."""
+    program = _tool("node", "Node.js 18 or newer")
+    if not (CACHE / "node" / "node_modules" / "kafkajs").is_dir():
+        raise Missing("kafkajs is not installed: make compat fetches it by npm")
+    return program, CACHE / "node"
+
+
+def java(profile: Profile) -> tuple[str, str]:
+    """Java's path, and the class path of a profile of java/pom.xml. Raises Missing."""
+    program = _tool("java", "Java 17 or newer")
+    folder = CACHE / "java" / profile
+    if not (folder / ".complete").exists():
+        raise Missing(f"the jars of {profile} are not there: make compat fetches them by Maven")
+    return program, f"{folder}/*:{CACHE / 'java' / 'classes'}"
+
+
+def java_agent(profile: Profile) -> tuple[str, str]:
+    """The same, when the agent has been compiled."""
+    found = java(profile)
+    if not (CACHE / "java" / "classes" / "Agent.class").exists():
+        raise Missing("the Java agent is not compiled: make compat does it")
+    return found
+
+
+def _tool(name: str, hint: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise Missing(f"no {name} on the PATH ({hint})")
+    return found
+
+
+def fetch_node() -> None:
+    """npm ci of the committed lockfile. Raises Missing."""
+    npm = _tool("npm", "it comes with Node.js")
+    folder = CACHE / "node"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("package.json", "package-lock.json"):
+        shutil.copy(HERE / "node" / name, folder / name)
+    _run([npm, "ci", "--no-audit", "--no-fund", "--silent"], folder)
+
+
+def fetch_java(profile: Profile) -> None:
+    """Maven's dependency:copy-dependencies of one profile. Raises Missing."""
+    maven = _tool("mvn", "Apache Maven")
+    folder = CACHE / "java" / profile
+    stamp = folder / ".complete"
+    pom = HERE / "java" / "pom.xml"
+    if stamp.exists() and stamp.read_text() == pom.read_text():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    _run(
+        [
+            maven,
+            "-B",
+            "-q",
+            "-f",
+            str(pom),
+            "-P",
+            profile,
+            "dependency:copy-dependencies",
+            f"-DoutputDirectory={folder}",
+        ],
+        HERE,
+    )
+    stamp.write_text(pom.read_text())
+
+
+def compile_agent() -> None:
+    """javac, against the older client, so that one program runs with both. Raises Missing."""
+    javac = _tool("javac", "a Java development kit, 17 or newer")
+    _, path = java("clients3")
+    _run([javac, "-cp", path, "-d", str(CACHE / "java" / "classes"), str(HERE / "java" / "Agent.java")], HERE)
+
+
+def _run(command: list[str], folder: Path) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=FETCH_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise Missing(f"{command[0]} has not ended after {FETCH_SECONDS} s") from None
+    if done.returncode != 0:
+        raise Missing(f"{' '.join(command)}\nfailed: {(done.stdout + done.stderr)[-2000:]}")
+
+
+def main() -> int:
+    """Fetches all that can be fetched; 0 even when something is missing, which is said."""
+    write = sys.stderr.write
+    try:
+        kcat()
+    except Missing as reason:
+        write(f"kcat: {reason}\n")
+    try:
+        fetch_node()
+    except Missing as reason:
+        write(f"kafkajs: {reason}\n")
+    try:
+        for profile in PROFILES:
+            fetch_java(profile)
+        compile_agent()
+    except Missing as reason:
+        write(f"Java: {reason}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

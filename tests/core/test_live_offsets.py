@@ -1,0 +1,101 @@
+"""The set of live offsets, against a plain set; cuts of batches, against `batch.keep`."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from krappy import batch, survivors
+from krappy.core.live_offsets import BLOCK, Cursor, LiveOffsets
+from krappy.entry import pack_entry
+from krappy.types import Headers
+
+OFFSETS = st.integers(0, 5 * BLOCK) | st.sampled_from([0, BLOCK - 1, BLOCK, 2 * BLOCK])
+
+
+def entries(offsets: dict[int, bool]) -> list[bytes]:
+    return [pack_entry(offset, -1, b"v" if value else None) for offset, value in offsets.items()]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.dictionaries(OFFSETS, st.booleans()), OFFSETS, OFFSETS, st.lists(OFFSETS, min_size=1, max_size=4))
+def test_it_holds_what_was_put_in(found: dict[int, bool], low: int, blank: int, asked: list[int]) -> None:
+    live = LiveOffsets(low, 4 * BLOCK, 1 << 20)
+    live.add(entries(found))
+    held = {at for at, value in found.items() if low <= at < 4 * BLOCK and (value or at >= blank)}
+    for at in asked:
+        cursor = Cursor(live, blank)
+        assert cursor.next(at) == min((each for each in held if each >= at), default=None)
+        flags, left_out = cursor.between(at, at + BLOCK + 100)
+        assert {at + index for index, flag in enumerate(flags) if flag} == held & set(range(at, at + BLOCK + 100))
+        if not left_out:
+            missing = {each for each in found if each not in held and low <= each < 4 * BLOCK}
+            assert not missing & set(range(at, at + BLOCK + 100))
+
+
+def test_what_is_too_much_is_left_to_another() -> None:
+    live = LiveOffsets(0, 100 * BLOCK, 40_000)
+    for block in range(100):
+        live.add(entries(dict.fromkeys(range(block * BLOCK, block * BLOCK + 1000), True)))
+    assert live.size <= 40_000
+    assert live.high % BLOCK == 0
+    cursor, at, count = Cursor(live, 0), 0, 0
+    while (found := cursor.next(at)) is not None:
+        at, count = found + 1, count + 1
+    assert count == live.high // BLOCK * 1000 > 0, "and what is below that is all there"
+
+
+RECORD = st.tuples(st.binary(max_size=40), st.none() | st.binary(max_size=300), st.integers(0, 10**7), st.booleans())
+
+
+@settings(max_examples=200)
+@given(st.lists(RECORD, min_size=1, max_size=40), st.data(), st.integers(0, 4), st.booleans())
+def test_a_batch_is_cut_as_keep_does_it(
+    records: list[tuple[bytes, bytes | None, int, bool]], data: st.DataObject, codec: int, sparse: bool
+) -> None:
+    count = len(records)
+    headers: list[Headers] = [(("h", b"x"),) if each[3] else () for each in records]
+    made = batch.encode(
+        [each[0] for each in records],
+        [each[1] for each in records],
+        timestamps=[each[2] for each in records],
+        headers=headers,
+        codec=codec,
+        base_offset=1000,
+        offsets=[1000 + 3 * index for index in range(count)] if sparse else None,
+    )
+    header = batch.read_header(made)
+    there = list(batch.offsets(made))
+    kept = set(data.draw(st.lists(st.sampled_from(there), min_size=1)))
+    wanted = bytes(offset in kept for offset in range(1000, header.next_offset))
+    found = survivors.cut(memoryview(made), wanted)
+    assert batch.check(found).next_offset == header.next_offset
+    expected = batch.keep(made, kept)
+    assert expected is not None
+    assert batch.decode(found) == batch.decode(expected)
+
+
+@pytest.mark.parametrize("size", [1, 30, 120, 9000])
+def test_uniform_records_are_cut_too(size: int) -> None:
+    count = 300
+    made = batch.encode([b"%05d" % n for n in range(count)], [b"x" * size] * count, timestamps=1)
+    for step in (1, 2, 7, 299):
+        wanted = bytes(n % step == 0 for n in range(count))
+        found = survivors.cut(memoryview(made), wanted)
+        batch.check(found)
+        assert list(batch.decode(found).offsets) == [n for n in range(count) if n % step == 0]
+
+
+def test_a_batch_may_be_cut_short() -> None:
+    made = batch.encode([b"k"] * 10, [b"v"] * 10, timestamps=1, base_offset=5)
+    found = survivors.cut(memoryview(made), bytes([0, 1, 1]))
+    header = batch.check(found)
+    assert (header.base_offset, header.next_offset, header.count) == (5, 8, 2)
+    assert list(batch.decode(found).offsets) == [6, 7]
+
+
+def test_a_batch_of_nothing() -> None:
+    header = batch.check(survivors.nothing(7, 1_000_007))
+    assert (header.base_offset, header.next_offset, header.count) == (7, 1_000_007, 0)
+    assert batch.check(survivors.nothing(0, 2**40)).next_offset == 2**31

@@ -1,0 +1,204 @@
+"""Groups of real Kafka clients against a broker process: rebalances, static members, dead ones, broker restarts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.process import ROOT, BrokerProcess, wait_until
+
+SETTINGS: dict[str, Any] = {
+    "group_initial_rebalance_delay_ms": 100,
+    "group_min_session_timeout_ms": 1000,
+    "group_consumer_heartbeat_interval_ms": 200,
+    "group_consumer_session_timeout_ms": 3000,
+    "durability": "os",
+}
+PROTOCOLS = ["classic", "consumer"]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path_factory.mktemp("groups") / "data", **SETTINGS) as running:
+        yield running
+
+
+def create(broker: BrokerProcess, topic: str, partitions: int = 4) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.kafka})
+    for future in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+        future.result(30)
+
+
+def produce(broker: BrokerProcess, topic: str, values: range, partitions: int = 4) -> None:
+    producer = Producer({"bootstrap.servers": broker.kafka})
+    for value in values:
+        producer.produce(topic, str(value).encode(), partition=value % partitions)
+    assert producer.flush(30) == 0
+
+
+class Member:
+    """A consumer that polls in a thread of its own, as programs do."""
+
+    def __init__(self, broker: BrokerProcess, group: str, topic: str, protocol: str = "classic", **more: Any) -> None:
+        settings: dict[str, Any] = {
+            "bootstrap.servers": broker.kafka,
+            "group.id": group,
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+        if protocol == "classic":
+            settings |= {"session.timeout.ms": 3000, "heartbeat.interval.ms": 200}
+        self.consumer = Consumer(settings | {name.replace("_", "."): value for name, value in more.items()})
+        self.got: list[int] = []
+        self.parts: set[int] = set()
+        self.assigned = 0
+        self.revoked: set[int] = set()
+        self.lost: set[int] = set()
+        self._stop = False
+        self._commit = threading.Event()
+        self.consumer.subscribe([topic], on_assign=self._assign, on_revoke=self._revoke, on_lost=self._lose)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _assign(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
+        self.assigned += 1
+        self.parts |= {part.partition for part in parts}
+
+    def _revoke(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
+        self.parts -= {part.partition for part in parts}
+        self.revoked |= {part.partition for part in parts}
+
+    def _lose(self, consumer: Consumer, parts: list[TopicPartition]) -> None:
+        self.parts -= {part.partition for part in parts}
+        self.lost |= {part.partition for part in parts}
+
+    def _run(self) -> None:
+        while not self._stop:
+            message = self.consumer.poll(0.05)
+            if message is not None and not message.error():
+                self.got.append(int(message.value() or b""))
+            if self._commit.is_set() and message is None:
+                self.consumer.commit(asynchronous=False)
+                self._commit.clear()
+
+    def commit(self) -> None:
+        self._commit.set()
+        wait_until(lambda: not self._commit.is_set(), "a commit")
+
+    def close(self) -> None:
+        self._stop = True
+        self._thread.join(30)
+        self.consumer.close()
+
+
+@contextmanager
+def member(*args: Any, **more: Any) -> Iterator[Member]:
+    found = Member(*args, **more)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    wait_until(condition, what, 40)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_member_comes_and_goes(broker: BrokerProcess, protocol: str) -> None:
+    topic = f"come-{protocol}"
+    create(broker, topic)
+    produce(broker, topic, range(40))
+    with member(broker, topic, topic, protocol) as first:
+        until(lambda: len(first.got) == 40, "all events")
+        assert first.parts == {0, 1, 2, 3}
+        first.commit()
+        with member(broker, topic, topic, protocol) as second:
+            until(lambda: len(first.parts) == len(second.parts) == 2, "two partitions each")
+            assert first.parts | second.parts == {0, 1, 2, 3}
+            produce(broker, topic, range(40, 80))
+            until(lambda: sorted(first.got[40:] + second.got) == [*range(40, 80)], "each event once")
+            second.commit()
+            first.commit()
+        until(lambda: first.parts == {0, 1, 2, 3}, "the other's partitions")
+    with member(broker, topic, topic, protocol) as third:
+        produce(broker, topic, range(80, 84))
+        until(lambda: len(third.got) >= 4, "what came since the commits")
+        assert sorted(third.got) == [80, 81, 82, 83]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, protocol: str) -> None:
+    topic = f"static-{protocol}"
+    create(broker, topic)
+    long = {"session_timeout_ms": 20_000} if protocol == "classic" else {}
+    with member(broker, topic, topic, protocol, group_instance_id="a", **long) as first:
+        second = Member(broker, topic, topic, protocol, group_instance_id="b", **long)
+        until(lambda: len(first.parts) == len(second.parts) == 2, "two partitions each")
+        held, assigned = set(second.parts), first.assigned
+        second.close()
+        with member(broker, topic, topic, protocol, group_instance_id="b", **long) as again:
+            until(lambda: again.parts == held, "what it had")
+            assert first.assigned == assigned
+            assert not first.lost
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_a_dead_member_had_goes_to_the_others(broker: BrokerProcess, protocol: str) -> None:
+    topic = f"dead-{protocol}"
+    create(broker, topic)
+    with member(broker, topic, topic, protocol) as first:
+        code = (
+            "import time\nfrom tests.kafka.test_groups_clients import Member\n"
+            f"class B: kafka = {broker.kafka!r}\n"
+            f"m = Member(B, {topic!r}, {topic!r}, {protocol!r})\n"
+            "while len(m.parts) != 2: time.sleep(0.02)\n"
+            "print('in', flush=True)\n"
+            "time.sleep(100)\n"
+        )
+        other = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=ROOT)
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == b"in\n"
+            until(lambda: len(first.parts) == 2, "two partitions")
+        finally:
+            other.kill()
+            other.wait()
+            assert other.stdout is not None
+            other.stdout.close()
+        until(lambda: first.parts == {0, 1, 2, 3}, "the dead one's partitions")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_members_outlive_the_broker(tmp_path: Path, protocol: str) -> None:
+    with BrokerProcess(tmp_path / "data", **SETTINGS) as running:
+        create(running, "t")
+        running.settings["listen_kafka"] = running.kafka
+        produce(running, "t", range(8))
+        with member(running, "g", "t", protocol) as first:
+            until(lambda: len(first.got) == 8, "all events")
+            first.commit()
+            running.kill()
+            running.start()
+            produce(running, "t", range(8, 16))
+            until(lambda: len(first.got) >= 16, "what came after the restart")
+            assert sorted(first.got) == [*range(16)]
+            assert not first.lost
+            first.commit()
+        running.kill()
+        running.start()
+        consumer = Consumer({"bootstrap.servers": running.kafka, "group.id": "g"})
+        found = consumer.committed([TopicPartition("t", at) for at in range(4)], 30)
+        consumer.close()
+        assert [each.offset for each in found] == [4, 4, 4, 4]

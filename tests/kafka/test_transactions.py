@@ -1,0 +1,243 @@
+"""The transactional APIs byte for byte: what each version is told, and what Fetch and DescribeProducers show."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+
+from krappy import batch
+from krappy.wire.kafka import ApiKey, Code
+from tests.kafka.raw import Raw
+
+_names = count()
+
+
+class Transactional:
+    """A producer that does what it is told, and no more."""
+
+    def __init__(self, raw: Raw, name: str | None = None) -> None:
+        self.raw = raw
+        self.name = name or f"id-{next(_names)}"
+        self.id = self.epoch = -1
+        self.sequence = 0
+
+    def init(self, version: int = 5, **more: Any) -> Transactional:
+        answer = self.ask_init(version, **more)
+        assert answer["error_code"] == Code.NONE, answer
+        self.id, self.epoch, self.sequence = answer["producer_id"], answer["producer_epoch"], 0
+        return self
+
+    def ask_init(self, version: int = 5, **more: Any) -> dict[str, Any]:
+        body = {"transactional_id": self.name, "transaction_timeout_ms": 60_000, **more}
+        return self.raw.ask(ApiKey.INIT_PRODUCER_ID, body, version)
+
+    def add(self, *partitions: tuple[str, int], version: int = 3) -> list[Code]:
+        body = {
+            "v3_and_below_transactional_id": self.name,
+            "v3_and_below_producer_id": self.id,
+            "v3_and_below_producer_epoch": self.epoch,
+            "v3_and_below_topics": [{"name": topic, "partitions": [index]} for topic, index in partitions],
+        }
+        answer = self.raw.ask(ApiKey.ADD_PARTITIONS_TO_TXN, body, version)
+        return [
+            Code(each["partition_error_code"])
+            for topic in answer["results_by_topic_v3_and_below"]
+            for each in topic["results_by_partition"]
+        ]
+
+    def add_offsets(self, group: str, version: int = 3) -> Code:
+        body = {
+            "transactional_id": self.name,
+            "producer_id": self.id,
+            "producer_epoch": self.epoch,
+            "group_id": group,
+        }
+        return Code(self.raw.ask(ApiKey.ADD_OFFSETS_TO_TXN, body, version)["error_code"])
+
+    def commit_offset(self, group: str, topic: str, offset: int, version: int = 3, **more: Any) -> Code:
+        position = {"partition_index": 0, "committed_offset": offset, "committed_metadata": "m", **more}
+        body = {
+            "transactional_id": self.name,
+            "producer_id": self.id,
+            "producer_epoch": self.epoch,
+            "group_id": group,
+            "topics": [{"name": topic, "partitions": [position]}],
+        }
+        answer = self.raw.ask(ApiKey.TXN_OFFSET_COMMIT, body, version)
+        return Code(answer["topics"][0]["partitions"][0]["error_code"])
+
+    def end(self, commit: bool, version: int = 3) -> Code:
+        body = {
+            "transactional_id": self.name,
+            "producer_id": self.id,
+            "producer_epoch": self.epoch,
+            "committed": commit,
+        }
+        return Code(self.raw.ask(ApiKey.END_TXN, body, version)["error_code"])
+
+    def write(self, topic: str, value: bytes) -> Code:
+        data = batch.encode(
+            [b"k"],
+            [value],
+            timestamps=1_000,
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+            base_sequence=self.sequence,
+            transactional=True,
+        )
+        code = Code(self.raw.produce(topic, data, version=11)["error_code"])
+        self.sequence += code is Code.NONE
+        return code
+
+
+def fetch(raw: Raw, topic: str, committed: bool) -> dict[str, Any]:
+    asked = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+    body = {
+        "max_wait_ms": 0,
+        "min_bytes": 0,
+        "max_bytes": 1 << 20,
+        "isolation_level": int(committed),
+        "topics": [{"topic": topic, "partitions": [asked]}],
+    }
+    answer: dict[str, Any] = raw.ask(ApiKey.FETCH, body, 11)["responses"][0]["partitions"][0]
+    return answer
+
+
+def committed_offset(raw: Raw, group: str, topic: str) -> int:
+    body = {"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}
+    return int(raw.ask(ApiKey.OFFSET_FETCH, body, 5)["topics"][0]["partitions"][0]["committed_offset"])
+
+
+@pytest.fixture
+def topic(raw: Raw) -> str:
+    name = f"topic-{next(_names)}"
+    raw.make(name)
+    return name
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_without_a_transactional_id_every_producer_is_a_new_one(raw: Raw, version: int) -> None:
+    body = {"transactional_id": None, "transaction_timeout_ms": 1}
+    first = raw.ask(ApiKey.INIT_PRODUCER_ID, body, version)
+    again = {**body, "producer_id": first["producer_id"], "producer_epoch": 0}
+    second = raw.ask(ApiKey.INIT_PRODUCER_ID, again, version)
+    assert (first["error_code"], first["producer_epoch"]) == (Code.NONE, 0)
+    assert (second["error_code"], second["producer_epoch"]) == (Code.NONE, 0)
+    assert second["producer_id"] > first["producer_id"] >= 0
+
+
+def test_a_transaction_from_end_to_end(raw: Raw, topic: str) -> None:
+    ours = Transactional(raw).init()
+    assert ours.write(topic, b"too early") is Code.INVALID_TXN_STATE
+    assert ours.add((topic, 0)) == [Code.NONE]
+    assert ours.write(topic, b"1") is Code.NONE
+    held = fetch(raw, topic, committed=True)
+    assert (held["high_watermark"], held["last_stable_offset"], len(held["records"])) == (1, 0, 0)
+    assert len(fetch(raw, topic, committed=False)["records"]) > 0
+    assert ours.end(commit=False) is Code.NONE
+    assert ours.end(commit=False) is Code.NONE  # asked again
+    assert ours.end(commit=True) is Code.INVALID_TXN_STATE
+    seen = fetch(raw, topic, committed=True)
+    assert (seen["high_watermark"], seen["last_stable_offset"]) == (2, 2)
+    assert seen["aborted_transactions"] == [{"producer_id": ours.id, "first_offset": 0}]
+    headers = [header for header, _ in batch.split(seen["records"])]
+    assert [(header.is_control, header.is_transactional) for header in headers] == [(False, True), (True, True)]
+    assert fetch(raw, topic, committed=False)["aborted_transactions"] is None
+
+
+def test_what_is_not_there_is_not_added_nor_what_stands_beside_it(raw: Raw, topic: str) -> None:
+    ours = Transactional(raw).init()
+    there, missing = Code.OPERATION_NOT_ATTEMPTED, Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert ours.add((topic, 0), (topic, 9), ("nowhere", 0)) == [there, missing, missing]
+    assert ours.write(topic, b"1") is Code.INVALID_TXN_STATE
+
+
+def test_offsets_are_committed_with_the_transaction_or_not_at_all(raw: Raw, topic: str) -> None:
+    ours, group = Transactional(raw).init(), f"group-{next(_names)}"
+    assert ours.commit_offset(group, topic, 5) is Code.INVALID_TXN_STATE
+    assert ours.add_offsets(group) is Code.NONE
+    assert ours.commit_offset(group, topic, 5) is Code.NONE
+    assert committed_offset(raw, group, topic) == -1
+    assert ours.end(commit=False) is Code.NONE
+    assert committed_offset(raw, group, topic) == -1
+    assert ours.add_offsets(group) is Code.NONE
+    assert ours.commit_offset(group, topic, 7) is Code.NONE
+    assert ours.commit_offset(group, "nowhere", 7) is Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert ours.commit_offset(group, topic, 7, committed_metadata="x" * 5000) is Code.OFFSET_METADATA_TOO_LARGE
+    assert ours.end(commit=True) is Code.NONE
+    assert committed_offset(raw, group, topic) == 7
+    assert ours.add_offsets("") is Code.INVALID_GROUP_ID
+
+
+def test_an_older_producer_is_told_that_it_is_fenced_as_its_version_knows_it(raw: Raw, topic: str) -> None:
+    old = Transactional(raw).init()
+    assert old.add((topic, 0)) == [Code.NONE]
+    new = Transactional(raw, old.name).init()
+    assert (new.id, new.epoch) == (old.id, old.epoch + 2)
+    for version, code in ((1, Code.INVALID_PRODUCER_EPOCH), (2, Code.PRODUCER_FENCED)):
+        assert old.add((topic, 0), version=version) == [code]
+        assert old.add_offsets("g", version=version) is code
+        assert old.end(commit=True, version=version) is code
+    assert old.commit_offset("g", topic, 1) is Code.PRODUCER_FENCED
+    assert old.write(topic, b"x") is Code.INVALID_PRODUCER_EPOCH
+    told = [old.ask_init(version, producer_id=old.id, producer_epoch=old.epoch)["error_code"] for version in (3, 4)]
+    assert told == [Code.INVALID_PRODUCER_EPOCH, Code.PRODUCER_FENCED]
+
+
+def test_a_producer_goes_on_with_the_next_epoch(raw: Raw, topic: str) -> None:
+    """KIP-360."""
+    ours = Transactional(raw).init()
+    assert ours.add((topic, 0)) == [Code.NONE]
+    assert ours.write(topic, b"1") is Code.NONE
+    assert ours.end(commit=True) is Code.NONE
+    before = ours.id, ours.epoch
+    ours.init(producer_id=ours.id, producer_epoch=ours.epoch)
+    assert (ours.id, ours.epoch) == (before[0], before[1] + 1)
+    again = ours.ask_init(producer_id=before[0], producer_epoch=before[1])
+    assert (again["producer_id"], again["producer_epoch"]) == (ours.id, ours.epoch)
+    assert ours.add((topic, 0)) == [Code.NONE]
+    assert ours.write(topic, b"2") is Code.NONE
+    assert ours.end(commit=True) is Code.NONE
+
+
+def test_what_is_wrong_with_a_request(raw: Raw, topic: str) -> None:
+    assert Transactional(raw).ask_init(transactional_id="")["error_code"] == Code.INVALID_REQUEST
+    for timeout in (0, -1, 900_001):
+        wrong = Transactional(raw).ask_init(transaction_timeout_ms=timeout)
+        assert (wrong["error_code"], wrong["producer_id"]) == (Code.INVALID_TRANSACTION_TIMEOUT, -1)
+    stranger = Transactional(raw)
+    stranger.id, stranger.epoch = 10**9, 0
+    assert stranger.add((topic, 0)) == [Code.INVALID_PRODUCER_ID_MAPPING]
+    assert stranger.end(commit=True) is Code.INVALID_PRODUCER_ID_MAPPING
+    assert stranger.add_offsets("g") is Code.INVALID_PRODUCER_ID_MAPPING
+    assert stranger.write(topic, b"x") is Code.INVALID_TXN_STATE
+    stranger.name = ""
+    assert stranger.add((topic, 0)) == [Code.INVALID_REQUEST]
+    assert stranger.end(commit=True) is Code.INVALID_REQUEST
+
+
+def test_describe_producers(raw: Raw, topic: str) -> None:
+    ours = Transactional(raw).init()
+    assert ours.add((topic, 0)) == [Code.NONE]
+    assert ours.write(topic, b"1") is Code.NONE
+    assert ours.write(topic, b"2") is Code.NONE
+
+    def described() -> dict[str, Any]:
+        body = {"topics": [{"name": topic, "partition_indexes": [0, 9]}]}
+        found, missing = raw.ask(ApiKey.DESCRIBE_PRODUCERS, body)["topics"][0]["partitions"]
+        assert missing["error_code"] == Code.UNKNOWN_TOPIC_OR_PARTITION
+        (producer,) = found["active_producers"]
+        return dict(producer)
+
+    assert described() == {
+        "producer_id": ours.id,
+        "producer_epoch": ours.epoch,
+        "last_sequence": 1,
+        "last_timestamp": 1_000,
+        "coordinator_epoch": 0,
+        "current_txn_start_offset": 0,
+    }
+    assert ours.end(commit=True) is Code.NONE
+    assert described()["current_txn_start_offset"] == -1

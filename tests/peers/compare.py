@@ -1,0 +1,154 @@
+"""Apache Kafka beside Krappy, in one run on one machine, under the same load (driver.c): `make peers`.
+
+The servers run all the time, and take turns: each measure is made of one after the other, a few rounds, with topics
+of its own each time. Only one of them works at a time; what the idle ones take is small, and the same for all.
+Consumers read what was just written, out of the page cache. The heap of Kafka is bounded to 1 GiB.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.compat.tools import Missing
+from tests.peers.driver import build, drive
+from tests.peers.peer import KINDS, Peer
+from tests.peers.report import summary, table
+
+SHAPES = [(100, 1), (100, 16), (1000, 1), (1000, 16)]  # bytes a message, partitions
+KEYS = 1_000_000
+BEFORE = ("start-up (s)", "memory idle (MiB)")  # measured before the servers have done anything
+Measure = Callable[[Peer, float], None]
+
+
+def throughput(peer: Peer, scale: float) -> None:
+    """Events a second, written with acks=all and read from the beginning (from the first answer on)."""
+    for size, partitions in SHAPES:
+        count = int((2_000_000 if size == 100 else 500_000) * scale)
+        topic = peer.topic(partitions)
+        label = f"{size} B, {partitions} partition{'s' * (partitions > 1)}"
+        peer.note(
+            f"produce {label}",
+            count / drive("produce", peer.server.address, topic, partitions, count, size, 0)["seconds"],
+        )
+        found = drive("consume", peer.server.address, topic, partitions, count)
+        peer.note(f"consume {label}", found["per_second"])
+        peer.admin.delete(topic)
+
+
+def keyed(peer: Peer, scale: float) -> None:
+    """Events with one of a million keys each; Krappy folds them into a view, or does not."""
+    count = int(500_000 * scale)
+    for view in (True, False) if peer.has_table else (None,):
+        config = {} if view is None else {"view_enable": str(view).lower()}
+        topic = peer.topic(4, **config)
+        found = drive("produce", peer.server.address, topic, 4, count, 100, KEYS)
+        if view is not False:
+            peer.note("produce keyed 100 B, view on", count / found["seconds"])
+        if view is not True:
+            peer.note("produce keyed 100 B, view off", count / found["seconds"])
+        peer.admin.delete(topic)
+
+
+def latency(peer: Peer, scale: float) -> None:
+    """Milliseconds from when an event is due to be sent until a consumer has it, at 1,000 events/s."""
+    topic = peer.topic(1)
+    found = drive("latency", peer.server.address, topic, 1000, max(2, int(10 * scale)))
+    for name, shown in (("p50", "p50"), ("p99", "p99"), ("p999", "p99.9")):
+        peer.note(f"latency {shown} (ms)", found[name] * 1000)
+    peer.admin.delete(topic)
+
+
+def bootstrap(peer: Peer, scale: float) -> None:
+    """Seconds until a client has the latest state of 1 M keys after 10 M events.
+
+    Kafka's consumer reads the whole log; what it then does with it (a table in memory) is not counted. Krappy's reads
+    TOPIC@latest.
+    """
+    events, keys = int(10_000_000 * scale), int(KEYS * scale)
+    topic = peer.topic(4)
+    drive("produce", peer.server.address, topic, 4, events, 100, keys)
+    if not peer.has_table:
+        found = drive("consume", peer.server.address, topic, 4, events)
+    else:
+        # Each of n keys drawn m times is missed with a chance of (1 - 1/n)^m: 5e-5 for ten draws a key. All but these
+        # few are waited for.
+        found = drive("consume", peer.server.address, f"{topic}@latest", 4, int(keys * 0.9995))
+    peer.note("bootstrap (s)", found["seconds"])
+    peer.admin.delete(topic)
+
+
+MEASURES: dict[str, tuple[Measure, bool]] = {  # with: whether it is repeated each round
+    "throughput": (throughput, True),
+    "keyed": (keyed, True),
+    "latency": (latency, True),
+    "bootstrap": (bootstrap, False),
+}
+
+
+def run(names: list[str], measures: list[str], rounds: int, scale: float, folder: Path) -> dict[str, object]:
+    """All of it; the summary."""
+    peers: list[Peer] = []
+    try:
+        for name in names:
+            peers.append(Peer(name, folder / name))
+        for peer in peers:
+            peer.start()
+        for peer in peers:
+            peer.note("memory idle (MiB)", peer.rss())
+        for peer in peers:  # a Java process becomes fast by doing what it does
+            sys.stderr.write(f"warming up {peer.name}\n")
+            keyed(peer, 1.0)
+            latency(peer, 0.2)
+            peer.results = {key: values for key, values in peer.results.items() if key in BEFORE}
+        for number in range(rounds):
+            for measure in measures:
+                function, repeated = MEASURES[measure]
+                if number and not repeated:
+                    continue
+                for peer in peers if number % 2 == 0 else reversed(peers):
+                    sys.stderr.write(f"round {number + 1}: {measure} of {peer.name}\n")
+                    function(peer, scale)
+            for peer in peers:
+                peer.note("memory loaded (MiB)", peer.rss())
+        for peer in peers:
+            peer.results["start-up, empty (s)"] = peer.results.pop("start-up (s)")
+            for _ in range(rounds):
+                peer.server.stop()
+                peer.start()
+        return summary({peer.name: peer.results for peer in peers}, {name: text for name, (_, text) in KINDS.items()})
+    finally:
+        for peer in peers:
+            peer.close()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="make peers", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--servers", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--measures", nargs="+", choices=MEASURES, default=list(MEASURES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of events; 1.0: 10 M for bootstrap")
+    parser.add_argument("--json", type=Path, help="file that takes the summary")
+    asked = parser.parse_args(arguments)
+    folder = Path(tempfile.mkdtemp(prefix="krappy-peers-"))
+    try:
+        build()
+        found = run(asked.servers, asked.measures, asked.rounds, asked.scale, folder)
+    except Missing as reason:
+        sys.stderr.write(f"not compared: {reason}\n")
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if asked.json:
+        asked.json.write_text(json.dumps(found, indent=1))
+    sys.stdout.write(table(found) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

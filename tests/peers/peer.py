@@ -1,0 +1,108 @@
+"""Who is compared: Krappy and Apache Kafka, each as its users run it and with the other's durability."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from krappy.wire.kafka import ApiKey, decode_response, encode_request
+from tests.compat.admin import Admin
+from tests.compat.servers import KafkaServer, KrappyServer, Server
+
+PATIENCE = 120.0
+
+
+def _krappy(durability: str) -> Callable[[Path], Server]:
+    return lambda folder: KrappyServer(folder, durability=durability, log_level="warning")
+
+
+def _kafka(**settings: object) -> Callable[[Path], Server]:
+    return lambda folder: KafkaServer(folder, heap="1g", **settings)
+
+
+# Kafka's default leaves writing to the disk to the operating system; with an interval of one message it syncs each
+# append, as Krappy's default does (which serves all that wait with one sync).
+KINDS: dict[str, tuple[Callable[[Path], Server], str]] = {
+    "krappy": (_krappy("fsync"), "Krappy, as it comes: an acknowledged event is on disk"),
+    "krappy-os": (_krappy("os"), 'Krappy with durability = "os"'),
+    "kafka-fsync": (_kafka(log_flush_interval_messages=1), "Apache Kafka, log.flush.interval.messages=1"),
+    "kafka": (_kafka(), "Apache Kafka, as it comes: an acknowledged event is in the page cache"),
+}
+
+
+@dataclass
+class Peer:
+    """One running server, and what was measured of it: name of the measure -> one value a round."""
+
+    name: str
+    folder: Path
+    results: dict[str, list[float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.server = KINDS[self.name][0](self.folder)
+        self._topics = 0
+
+    def start(self) -> None:
+        """Returns once it answers with itself in the metadata; that is the start-up that is measured."""
+        begun = time.monotonic()
+        self.server.start()
+        end = begun + PATIENCE
+        while not _serves(self.server.address):
+            if time.monotonic() > end:
+                raise RuntimeError(f"{self.name} does not serve: {self.server.last_words()}")
+            time.sleep(0.005)
+        self.note("start-up (s)", time.monotonic() - begun)
+        self.admin = Admin(self.server.address)
+
+    def note(self, measure: str, value: float) -> None:
+        self.results.setdefault(measure, []).append(value)
+
+    def topic(self, partitions: int, **config: str) -> str:
+        """A new topic's name."""
+        self._topics += 1
+        name = f"peers-{self._topics}"
+        self.admin.create(name, partitions, {key.replace("_", "."): value for key, value in config.items()})
+        return name
+
+    def rss(self) -> float:
+        """MiB that its process holds."""
+        for line in Path(f"/proc/{self.server.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) / 1024
+        raise RuntimeError(f"{self.name} is gone")
+
+    @property
+    def has_table(self) -> bool:
+        return self.name.startswith("krappy")
+
+    def close(self) -> None:
+        self.server.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _serves(address: str) -> bool:
+    """Whether it answers Metadata with at least one broker."""
+    host, _, port = address.partition(":")
+    with contextlib.suppress(OSError, EOFError), socket.create_connection((host, int(port)), 1) as sock:
+        sock.settimeout(5)
+        sock.sendall(encode_request(ApiKey.METADATA, 12, 1, "peers", {"topics": []}))
+        (size,) = struct.unpack(">i", _exactly(sock, 4))
+        _, found = decode_response(ApiKey.METADATA, 12, memoryview(_exactly(sock, size)))
+        return bool(found["brokers"])
+    return False
+
+
+def _exactly(sock: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        more = sock.recv(size - len(data))
+        if not more:
+            raise EOFError
+        data += more
+    return data

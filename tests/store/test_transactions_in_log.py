@@ -1,0 +1,165 @@
+"""Random histories of transactions in one log, against lists: what is open, what is decided, what was aborted.
+
+Producers write, commit and abort in any order, with others between them; the log is closed, loses power, loses its
+checkpoint, and its start moves up. What the log then knows of transactions is what the plain lists say.
+"""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from krappy import batch
+from krappy.core.stability import Hidden, Stability, commits, marker, without
+from krappy.store.format import CHECKPOINT
+from krappy.store.log import Log
+from krappy.topic_config import TopicConfig
+from tests.store.faulty_disk import FaultyDisk
+from tests.store.logs import FOLDER
+
+CONFIG = TopicConfig(segment_bytes=500, index_interval_bytes=100)
+PRODUCERS = st.integers(0, 3)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), PRODUCERS, st.integers(1, 3), st.sampled_from([0, 4])),
+        st.tuples(st.just("plain"), PRODUCERS, st.integers(1, 3), st.just(0)),
+        st.tuples(st.just("commit"), PRODUCERS, st.just(0), st.just(0)),
+        st.tuples(st.just("abort"), PRODUCERS, st.just(0), st.just(0)),
+        st.tuples(st.sampled_from(["close", "crash", "forget"]), st.just(0), st.just(0), st.just(0)),
+        st.tuples(st.just("retain"), st.just(0), st.integers(0, 30), st.just(0)),
+    ),
+    max_size=40,
+)
+
+
+class Model:
+    def __init__(self) -> None:
+        self.disk = FaultyDisk()
+        self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
+        self.events: list[tuple[int | None, int, str]] = []  # producer of a transaction, its number, what it is
+        self.open: dict[int, tuple[int, int]] = {}  # producer -> its transaction's number and first offset
+        self.ended: list[tuple[int, int, int, bool]] = []  # producer, first, marker, committed
+        self.number = 0
+
+    def write(self, producer: int, count: int, codec: int, *, transactional: bool) -> None:
+        data = batch.encode(
+            None,
+            [b"%d" % (len(self.events) + row) for row in range(count)],
+            timestamps=5,
+            codec=codec,
+            producer_id=producer,
+            producer_epoch=0,
+            transactional=transactional,
+        )
+        self.append(data)
+        if transactional and producer not in self.open:
+            self.number += 1
+            self.open[producer] = self.number, len(self.events)
+        number = self.open[producer][0] if transactional else 0
+        self.events += [(producer if transactional else None, number, "event")] * count
+
+    def append(self, data: bytes) -> None:
+        assert self.log.append([(batch.check(data), data)], 0, 1_000) == len(self.events)
+
+    def end(self, producer: int, commit: bool) -> None:
+        self.append(marker(producer, 0, commit, 7))
+        if producer in self.open:
+            self.ended.append((producer, self.open.pop(producer)[1], len(self.events), commit))
+        self.events.append((None, 0, "marker"))
+
+    def run(self, kind: str, producer: int, count: int, codec: int) -> None:
+        match kind:
+            case "write" | "plain":
+                self.write(producer, count, codec, transactional=kind == "write")
+            case "commit" | "abort":
+                self.end(producer, kind == "commit")
+            case "retain":
+                self.log.delete_before(min(count, len(self.events)))
+            case "close":
+                self.log.close()
+                self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
+            case "crash" | "forget":
+                self.log.sync()
+                start = self.log.start_offset
+                self.disk.crash()
+                if kind == "forget" and not start:  # a checkpoint that says where the log starts must not be lost
+                    self.disk.unlink(FOLDER / CHECKPOINT)
+                self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
+
+    def check(self) -> None:
+        known = self.log.producers.stability
+        start, end = self.log.start_offset, len(self.events)
+        assert list(known.open.items()) == [(producer, first) for producer, (_, first) in self.open.items()]
+        assert known.first_open(end) == min([first for _, first in self.open.values()], default=end)
+        aborted = [(producer, first, last) for producer, first, last, commit in self.ended if not commit]
+        for low in range(start, end + 1, 3):
+            for high in range(low, end + 1, 4):
+                expected = [each for each in aborted if each[2] >= low and each[1] < high]
+                assert [each[:3] for each in known.between(low, high)] == expected
+        self.check_readers(known, start, end)
+
+    def check_readers(self, known: Stability, start: int, end: int) -> None:
+        """What a reader who skips aborted transactions gets: all but their events, every offset accounted for."""
+        hidden = {
+            offset
+            for producer, first, last, commit in self.ended
+            if not commit
+            for offset in range(first, last)
+            if self.events[offset][0] == producer
+        }
+        seen, at = [], start
+        while at < end:
+            span = self.log.read_span(at, 300)
+            data = memoryview(span.data)
+            following = at
+            for header, view in batch.split(without(data, known.between(at, span.next_offset))):
+                following = header.next_offset
+                if not header.is_control:
+                    seen += [offset for offset in batch.offsets(view) if offset >= start]
+            assert following == span.next_offset
+            at = span.next_offset
+        wanted = [at for at in range(start, end) if self.events[at][2] == "event" and at not in hidden]
+        assert seen == wanted
+
+
+@given(STEPS)
+@settings(max_examples=150, deadline=None)
+def test_the_log_knows_its_transactions_whatever_happens(steps: list[tuple[str, int, int, int]]) -> None:
+    model = Model()
+    for step in steps:
+        model.run(*step)
+    model.check()
+    assert Stability.unpack(model.log.producers.stability.pack()) == model.log.producers.stability
+
+
+def test_a_marker_is_what_kafka_writes() -> None:
+    """`EndTransactionMarker.java`: key version 0 and type, value version 0 and the coordinator's epoch."""
+    data = marker(7, 3, True, 1_700_000_000_000)
+    header = batch.check(data)
+    assert (header.attributes, header.producer_id, header.producer_epoch) == (0x30, 7, 3)
+    assert (header.base_sequence, header.count) == (-1, 1)
+    columns = batch.decode(data)
+    assert (columns.keys, columns.values) == ([b"\0\0\0\1"], [b"\0\0\0\0\0\0"])
+    assert commits(data) is True
+    assert commits(marker(7, 3, False, 5)) is False
+
+
+def test_a_control_batch_of_another_kind_ends_nothing() -> None:
+    data = batch.encode([b"\0\0\0\2"], [b""], timestamps=5, producer_id=1, control=True, transactional=True)
+    assert commits(data) is None
+    assert commits(batch.encode([None], [b""], timestamps=5, control=True)) is None
+
+
+def test_only_transactional_batches_of_the_producer_are_aborted() -> None:
+    known = Stability()
+    data = batch.encode(None, [b"x"], timestamps=5, producer_id=1, producer_epoch=0, transactional=True)
+    plain = batch.encode(None, [b"x"], timestamps=5, producer_id=1, producer_epoch=0, base_offset=1)
+    known.apply(batch.check(data), 0, None)
+    end = marker(1, 0, False, 5)
+    known.apply(batch.check(end), 2, end)
+    (aborted,) = known.between(0, 3)
+    assert (aborted.first, aborted.last, aborted.stable) == (0, 2, 3)
+    hidden = Hidden([aborted])
+    assert hidden.holds(batch.read_header(data))
+    assert not hidden.holds(batch.read_header(plain))
+    assert not hidden.holds(batch.read_header(end)._replace(base_offset=2))
