@@ -231,8 +231,10 @@ class Producing:
 
     async def _run(self) -> None:
         try:
-            while not self._closing:
+            while True:
                 with self._lock:
+                    if self._closing:  # read under the lock: `close` sets the signal that stands then, once
+                        return
                     self._wake = wake = self._runtime.signal()
                     now = self._runtime.now()
                     self._accumulator.expire(now)

@@ -4,6 +4,7 @@ futures, threads, and that each way of waiting works."""
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -308,3 +309,16 @@ def test_a_reader_goes_on_exactly_where_it_was(lossy: Proxy, address: str, topic
                 lossy.cut()
     assert seen == list(range(3000))
     assert lossy.accepted > 2
+
+
+def test_producers_that_close_at_every_moment_of_their_sender(address: str, topic: str) -> None:
+    """A sender that is about to sleep must not miss that its producer closes, for nothing else would wake it."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with blocking.connect(address) as client:
+            for _ in range(400):
+                with client.producer(topic):
+                    pass
+    finally:
+        sys.setswitchinterval(interval)
