@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +10,9 @@ import trio
 from trio.testing import trio_test
 
 from krappy import batch
-from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
-from krappy.broker.partition import Partition
-from krappy.cli import checkup
 from krappy.core.transactions import Stage
-from krappy.entry import entry_offset, unpack_entry
+from krappy.entry import entry_offset
 from krappy.errors import (
     InvalidTransaction,
     InvalidTransactionTimeout,
@@ -32,76 +26,7 @@ from krappy.store.meta import Meta
 from krappy.store.transactions import TransactionStore
 from krappy.types import ABSENT, TopicPartition
 from tests.broker.engine import events, publish, running, until
-
-AT = TopicPartition("t", 0)
-MINUTE = 60_000
-
-
-class Producer:
-    """One transactional producer, as a client of the broker's parts."""
-
-    def __init__(self, broker: Broker, name: str) -> None:
-        self.broker = broker
-        self.name = name
-        self.id = self.epoch = -1
-        self.sequence = 0
-
-    async def init(self, timeout_ms: int = MINUTE) -> Producer:
-        self.id, self.epoch = await self.broker.transactions.init_producer(self.name, timeout_ms)
-        self.sequence = 0
-        return self
-
-    async def add(self, *partitions: TopicPartition) -> None:
-        await self.broker.transactions.add_partitions(self.name, self.id, self.epoch, partitions or (AT,))
-
-    def batch(self, keys: Sequence[bytes], values: Sequence[bytes | None]) -> bytes:
-        data = batch.encode(
-            keys,
-            values,
-            timestamps=1_000,
-            producer_id=self.id,
-            producer_epoch=self.epoch,
-            base_sequence=self.sequence,
-            transactional=True,
-        )
-        self.sequence += len(keys)
-        return data
-
-    async def write(self, *pairs: tuple[bytes, bytes | None], at: TopicPartition = AT) -> int:
-        await self.add(at)
-        partition = self.broker.topic(at.topic).partition(at.partition)
-        keys, values = zip(*pairs, strict=True)
-        return (await partition.publish(self.batch(keys, values)).wait()).offset
-
-    async def end(self, commit: bool) -> None:
-        await self.broker.transactions.end(self.name, self.id, self.epoch, commit)
-
-
-async def made(broker: Broker, **config: Any) -> Partition:
-    given = {name.replace("_", "."): value for name, value in config.items()}
-    topic, _ = await broker.create_topic("t", 1, given)
-    return topic.partition(0)
-
-
-async def value(partition: Partition, key: bytes) -> bytes | None:
-    """What a lookup answers. It must not wait for an open transaction."""
-    assert await partition.view_wait(None, 30)
-    entry = partition.look_up(key)
-    return None if entry is None else unpack_entry(entry)[2]
-
-
-async def values(partition: Partition) -> list[bytes | None]:
-    """What a reader gets from the start to the end."""
-    found: list[bytes | None] = []
-    at = partition.start_offset
-    while at < partition.last_stable_offset:
-        span = await partition.read(at, 1 << 20)
-        for header, view in batch.split(span.data):
-            if not header.is_control:
-                found += batch.decode(view).values
-        assert span.next_offset > at
-        at = span.next_offset
-    return found
+from tests.broker.transactional import Producer, made, value, values
 
 
 @trio_test
@@ -431,71 +356,3 @@ async def test_the_cleaner_takes_aborted_events_and_leaves_open_ones(tmp_path: P
         partition = broker.topic("t").partition(0)
         assert not partition.stability.open
         assert await value(partition, b"a") == b"open"
-
-
-class Model:
-    """One partition as plain lists: what was written, by whom, and how its transaction ended."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[bytes, bytes, list[str]]] = []  # key, value, [state of its transaction]
-        self.open: dict[str, tuple[int, list[str]]] = {}  # producer -> first offset, state
-
-    @property
-    def stable(self) -> int:
-        return min([first for first, _ in self.open.values()], default=len(self.rows))
-
-    @property
-    def visible(self) -> list[tuple[bytes, bytes]]:
-        return [(key, value) for key, value, state in self.rows[: self.stable] if state == ["committed"]]
-
-
-@pytest.mark.parametrize("seed", range(12))
-@trio_test
-async def test_any_history_reads_as_its_model(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    model, number = Model(), 0
-    names = ["p0", "p1", "p2"]
-    producers: dict[str, Producer] = {}
-    for life in range(3):
-        async with running(tmp_path) as broker:
-            if not life:
-                await made(broker, segment_bytes=600)
-                producers = {name: await Producer(broker, name).init() for name in names}
-            partition = broker.topic("t").partition(0)
-            for name in names:
-                producers[name].broker = broker
-            for _ in range(25):
-                name, key = chance.choice(names), b"k%d" % chance.randrange(5)
-                number += 1
-                match chance.choice(["write", "write", "plain", "end", "take over"]):
-                    case "write":
-                        await producers[name].write((key, b"%d" % number))
-                        _, state = model.open.setdefault(name, (len(model.rows), ["open"]))
-                        model.rows.append((key, b"%d" % number, state))
-                    case "plain":
-                        await partition.publish(batch.encode([key], [b"%d" % number], timestamps=1)).wait()
-                        model.rows.append((key, b"%d" % number, ["committed"]))
-                    case "end" if name in model.open:
-                        commit = chance.random() < 0.5
-                        await producers[name].end(commit)
-                        model.open.pop(name)[1][0] = "committed" if commit else "aborted"
-                        model.rows.append((b"", b"", ["marker"]))
-                    case "take over":
-                        await producers[name].init()
-                        if name in model.open:
-                            model.open.pop(name)[1][0] = "aborted"
-                            model.rows.append((b"", b"", ["marker"]))
-                assert partition.high_watermark == len(model.rows)
-                assert partition.last_stable_offset == model.stable
-            assert await values(partition) == [value for _, value in model.visible]
-            for key, latest in dict(model.visible).items():
-                assert await value(partition, key) == latest
-        found = checkup.check(tmp_path, repair=False, tell=lambda *_: None)
-        assert found.sound, found
-    shutil.rmtree(tmp_path / "views")
-    found = checkup.check(tmp_path, repair=True, tell=lambda *_: None)
-    assert found.sound, found
-    async with running(tmp_path) as broker:
-        partition = broker.topic("t").partition(0)
-        for key, latest in dict(model.visible).items():
-            assert await value(partition, key) == latest

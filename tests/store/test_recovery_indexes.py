@@ -1,0 +1,102 @@
+"""Indexes are derived: one that is missing, spoilt or too thin is rebuilt from its segment."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from krappy import batch
+from krappy.topic_config import TopicConfig
+from tests.store.logs import filled, log_files, made, offsets, opened, rows
+
+ONE = TopicConfig(index_interval_bytes=100)  # all in one segment
+
+Spoil = Callable[[bytes], bytes | None]
+SPOILT: dict[str, Spoil] = {
+    "missing": lambda data: None,
+    "empty": lambda data: b"",
+    "zeros": lambda data: bytes(len(data)),
+    "random": lambda data: random.Random(3).randbytes(len(data)),
+    "cut": lambda data: data[: len(data) // 2 + 1],
+    "shifted": lambda data: data[1:] + b"\0",
+    "backwards": lambda data: b"".join(data[at : at + 4] for at in range(len(data) - 4, -1, -4)),
+    "longer": lambda data: data + b"\xff" * 24,
+    "other positions": lambda data: b"".join(
+        data[at : at + 4] + (int.from_bytes(data[at + 4 : at + 8], "big") + 1).to_bytes(4, "big")
+        for at in range(0, len(data) - 7, 8)
+    ),
+    "other times": lambda data: b"".join(
+        (int.from_bytes(data[at : at + 8], "big") - 5).to_bytes(8, "big") + data[at + 8 : at + 12]
+        for at in range(0, len(data) - 11, 12)
+    ),
+    "other offsets": lambda data: b"".join(
+        (int.from_bytes(data[at : at + 4], "big") + 1).to_bytes(4, "big") + data[at + 4 : at + 8]
+        for at in range(0, len(data) - 7, 8)
+    ),
+}
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("how", SPOILT)
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_bad_index_is_rebuilt(tmp_path: Path, suffix: str, how: str, killed: bool) -> None:
+    log = filled(tmp_path, 60)
+    infos = log.segments
+    if not killed:
+        log.close()
+    for path in log_files(tmp_path, suffix):
+        spoilt = SPOILT[how](path.read_bytes())
+        if spoilt is None:
+            path.unlink()
+        else:
+            path.write_bytes(spoilt)
+    log = opened(tmp_path)
+    assert not log.recovery.damage
+    assert not log.recovery.cut_bytes
+    for offset in (0, 1, 2, 3, 50, 100, 178, 179):
+        assert batch.read_header(log.read(offset, 1)).base_offset == offset // 3 * 3
+    assert offsets(rows(log)) == list(range(180))
+    for offset in range(180):
+        assert log.find_timestamp(1000 + offset) == (offset, 1000 + offset)
+    assert [info[:4] for info in log.segments] == [info[:4] for info in infos]
+    if not killed:
+        rebuilt = f"the indexes of {log_files(tmp_path)[-1].name} were rebuilt"
+        assert log.recovery.notes == ([] if how == "longer" else [rebuilt])
+
+
+def test_an_index_that_is_too_thin_is_rebuilt(tmp_path: Path) -> None:
+    """It would not be wrong, but every read would walk through the whole segment."""
+    config = TopicConfig(index_interval_bytes=100)
+    log = filled(tmp_path, 3000, config=config)
+    log.roll()
+    log.close()
+    path = log_files(tmp_path, ".index")[0]
+    whole = path.read_bytes()
+    for thin in (b"", whole[:80]):
+        path.write_bytes(thin)
+        log = opened(tmp_path, config)
+        assert batch.read_header(log.read(8000, 1)).base_offset == 7998
+        assert path.read_bytes() == whole
+        log.close()
+
+
+def test_an_index_that_goes_wrong_in_memory_is_rebuilt(tmp_path: Path) -> None:
+    log = filled(tmp_path, 30, config=ONE)
+    indexer = log._active.indexer
+    assert indexer is not None
+    before = indexer.offsets.positions.tolist()
+    for number in range(len(before)):
+        indexer.offsets.positions[number] += 1
+    with pytest.raises(BlockingIOError):
+        log.read(50, 100, nowait=True)
+    assert rows(log, 50)[0].offset == 50
+    assert log._active.indexer is not indexer
+    assert offsets(rows(log)) == list(range(90))
+    log.append([made(b"a")], 0, 1)
+    log.close()
+    log = opened(tmp_path, ONE)
+    assert log.recovery.clean
+    assert [text for _, found in log.scrub() for text in found] == []
