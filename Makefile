@@ -36,6 +36,9 @@ $(READY):
 				exit 1; }; }; \
 		echo "installing Krappy and what it needs into .venv"; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"; \
+		: "an editable install hides packages from the search by which PySpark finds data sources"; \
+		ln -sfn "$(CURDIR)/krappy/spark/pyspark_krappy" \
+			"$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path(\"purelib\"))")/pyspark_krappy"; \
 		rm -f .venv/.ready-*; \
 		touch $(READY)'
 

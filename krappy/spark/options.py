@@ -1,0 +1,296 @@
+"""The options of the data source: names, defaults and meaning in one table, read once into typed values.
+
+Those that Spark's Kafka source has too are named, valued and defaulted as there ("Structured Streaming + Kafka
+Integration Guide"), including which of several wins: a timestamp before offsets by timestamp before offsets.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from krappy.errors import ConfigError
+from krappy.spark.places import BATCH_END, BATCH_START, STREAM_START, Place, ending, starting
+from krappy.spark.schema import COLUMNS, LOG_COLUMNS, TABLE_COLUMNS
+from krappy.spark.topics import Topics, topics
+from krappy.topic_settings import nearest
+
+Use = Literal["any", "log", "table", "stream", "write"]
+READS = ("log", "table", "stream")
+
+
+class Option(NamedTuple):
+    """One option for the check and for the documents. `uses`: where it may be given."""
+
+    name: str
+    default: str
+    uses: tuple[str, ...]
+    doc: str
+
+
+OPTIONS = [
+    Option("address", "$KRAPPY_ADDRESS, else 127.0.0.1:7092", (*READS, "write"), "HOST:PORT of the broker"),
+    Option("mode", "log; table when a key option is given", ("log", "table"), "`log`: events; `table`: latest by key"),
+    Option("subscribe", "", READS, "topics, separated by commas"),
+    Option("subscribePattern", "", READS, "a regular expression that a topic's whole name matches"),
+    Option("assign", "", READS, 'partitions: {"orders":[0,2]}'),
+    Option("columns", "all but headers", READS, "columns to read, separated by commas, in their order"),
+    Option("includeHeaders", "false", READS, "adds the column `headers`"),
+    Option("keyType", "binary", READS, "`string`: the column `key` is text (UTF-8)"),
+    Option(
+        "startingOffsets",
+        "earliest; a stream: latest",
+        ("log", "stream"),
+        '`earliest`, `latest` or offsets {"orders":{"0":23,"1":-2}}: -2 earliest, -1 latest; a stream: `snapshot` too',
+    ),
+    Option("endingOffsets", "latest", ("log",), "`latest` or offsets as above; before that offset a partition ends"),
+    Option("startingTimestamp", "", ("log", "stream"), "ms since the epoch: from the first event at or after it"),
+    Option("endingTimestamp", "", ("log",), "ms since the epoch: to before the first event at or after it"),
+    Option("startingOffsetsByTimestamp", "", ("log", "stream"), 'by partition: {"orders":{"0":1735689600000}}'),
+    Option("endingOffsetsByTimestamp", "", ("log",), "the same, for the end"),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "error",
+        ("log", "stream"),
+        "a partition without an event at or after the starting time: `error`, or `latest`",
+    ),
+    Option("failOnDataLoss", "true", ("log", "stream"), "offsets that are gone: an error, or else they are skipped"),
+    Option("minPartitions", "", ("log", "table", "stream"), "at least so many Spark partitions"),
+    Option("maxRecordsPerPartition", "", ("log", "stream"), "offsets that a Spark partition has at most"),
+    Option("maxOffsetsPerTrigger", "", ("stream",), "offsets of a micro-batch at most, over all partitions"),
+    Option("minOffsetsPerTrigger", "", ("stream",), "offsets that a micro-batch waits for"),
+    Option("maxTriggerDelay", "15m", ("stream",), "how long it waits for them at most"),
+    Option("tombstones", "false", ("table",), "keys that were deleted too, with a column `deleted`"),
+    Option("key", "", ("table",), "this key only"),
+    Option("keys", "", ("table",), 'these keys only: ["u1","u2"]'),
+    Option("keyPrefix", "", ("table",), "keys that begin so"),
+    Option("keyFrom", "", ("table",), "keys from this one on"),
+    Option("keyTo", "", ("table",), "keys before this one"),
+    Option("keyEncoding", "utf8", ("table",), "how the five above are written: `utf8`, `hex` or `base64`"),
+    Option("limit", "", ("log", "table"), "so many rows at most, read in one task"),
+    Option("pushdown", "false", ("table",), "take Spark's own filter pushdown: wrong in some queries, see below"),
+    Option("snapshot", "", ("table",), "the id of a snapshot that exists, in the place of a new one"),
+    Option("snapshotTtl", "10m", ("table",), "how long the broker keeps a snapshot that nobody reads"),
+    Option("topic", "", ("write",), "where to; without it the data has a column `topic`"),
+]
+BY_NAME = {option.name.lower(): option for option in OPTIONS}
+USES = {
+    "log": "reading a log (mode=log)",
+    "table": "reading a table (mode=table)",
+    "stream": "readStream",
+    "write": "writing",
+}
+KEY_OPTIONS = ("key", "keys", "keyPrefix", "keyFrom", "keyTo")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Which keys of a table: exact ones, those with a prefix, or from `start` (inclusive) to `end` (exclusive)."""
+
+    exact: tuple[bytes, ...] | None = None
+    prefix: bytes | None = None
+    start: bytes | None = None
+    end: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for. Seconds for durations; None where the option was not given and has no default."""
+
+    address: str | None
+    mode: Literal["log", "table"]
+    topics: Topics | None
+    start: Place
+    end: Place
+    timestamp_strategy: str
+    fail_on_data_loss: bool
+    columns: tuple[str, ...]
+    key_type: Literal["binary", "string"]
+    min_partitions: int | None
+    max_records: int | None
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay: float
+    tombstones: bool
+    keys: Keys
+    limit: int | None
+    pushdown: bool
+    snapshot: str | None
+    snapshot_ttl: float
+    topic: str | None
+
+
+def parse(given: Mapping[str, str], use: Use) -> Options:
+    """The options in their types. `use` "any": a read of which it is not known yet whether it is a stream.
+
+    Raises ConfigError that names the option and says what would do.
+    """
+    texts = {name.lower(): str(value).strip() for name, value in given.items()}
+    _known(texts)
+    read = _Reader(texts)
+    keyed = [name for name in KEY_OPTIONS if name.lower() in texts]
+    mode = read.choice("mode", ("log", "table"), "table" if keyed or "snapshot" in texts else "log")
+    if use == "log" and mode == "table":
+        use = "table"
+    _for_use(texts, use, mode)
+    return Options(
+        address=texts.get("address") or None,
+        mode="table" if mode == "table" else "log",
+        topics=None if use == "write" else topics(texts),
+        start=starting(texts, STREAM_START if use == "stream" else BATCH_START, use),
+        end=ending(texts, BATCH_END),
+        timestamp_strategy=read.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error"),
+        fail_on_data_loss=read.boolean("failOnDataLoss", True),
+        columns=_columns(read, mode),
+        key_type="string" if read.choice("keyType", ("binary", "string"), "binary") == "string" else "binary",
+        min_partitions=read.count("minPartitions"),
+        max_records=read.count("maxRecordsPerPartition"),
+        max_offsets_per_trigger=read.count("maxOffsetsPerTrigger"),
+        min_offsets_per_trigger=read.count("minOffsetsPerTrigger"),
+        max_trigger_delay=read.seconds("maxTriggerDelay", 900.0),
+        tombstones=read.boolean("tombstones", False),
+        keys=_keys(read, keyed),
+        limit=read.count("limit"),
+        pushdown=read.boolean("pushdown", False),
+        snapshot=texts.get("snapshot") or None,
+        snapshot_ttl=read.seconds("snapshotTtl", 600.0),
+        topic=texts.get("topic") or None,
+    )
+
+
+def _known(texts: Mapping[str, str]) -> None:
+    for name in texts:
+        if name in BY_NAME:
+            continue
+        if name.startswith("kafka."):
+            hint = "format('krappy') speaks Krappy's own protocol and has no kafka.* options: give address=HOST:PORT"
+            raise ConfigError(f"option '{name}': {hint} (native port, by default 7092)", option=name)
+        if name == "path":
+            raise ConfigError(
+                "load() and save() take no path: name topics with the option subscribe, or topic", option=name
+            )
+        close = re.search("'(.*)'", nearest(name, BY_NAME))
+        near = f"; the nearest is '{BY_NAME[close[1]].name}'" if close else ""
+        raise ConfigError(f"format('krappy') has no option '{name}'{near}", option=name)
+
+
+def _for_use(texts: Mapping[str, str], use: Use, mode: str) -> None:
+    uses = {"any": READS if mode == "log" else ("table",)}.get(use, (use,))
+    for name in texts:
+        option = BY_NAME[name]
+        if not set(option.uses) & set(uses):
+            good = " and ".join(USES[each] for each in option.uses)
+            now = " or ".join(USES[each] for each in uses)
+            raise ConfigError(f"option '{option.name}' is for {good}, and this is {now}", option=option.name)
+
+
+class _Reader:
+    """Reads one text at a time. Raises ConfigError."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self.texts = texts
+
+    def text(self, name: str) -> str | None:
+        return self.texts.get(name.lower())
+
+    def wrong(self, name: str, wanted: str) -> ConfigError:
+        return ConfigError(f"option {name}={self.text(name)!r:.80}: {wanted}", option=name)
+
+    def choice(self, name: str, choices: Sequence[str], default: str) -> str:
+        text = (self.text(name) or default).lower()
+        if text not in choices:
+            raise self.wrong(name, "give " + " or ".join(choices))
+        return text
+
+    def boolean(self, name: str, default: bool) -> bool:
+        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
+
+    def count(self, name: str) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        if not (text.isascii() and text.isdigit() and int(text)):
+            raise self.wrong(name, "a whole number from 1 on is needed")
+        return int(text)
+
+    def seconds(self, name: str, default: float) -> float:
+        text = self.text(name)
+        if text is None:
+            return default
+        match = _DURATION.fullmatch(text.lower())
+        if match is None or not int(match[1]):
+            raise self.wrong(name, "a duration is needed, such as 30s, 10m or 2h")
+        return int(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def _columns(read: _Reader, mode: str) -> tuple[str, ...]:
+    possible = TABLE_COLUMNS if mode == "table" else LOG_COLUMNS
+    text = read.text("columns")
+    if text is None:
+        left_out = {"headers"} - ({"headers"} if read.boolean("includeHeaders", False) else set())
+        left_out |= {"deleted"} - ({"deleted"} if read.boolean("tombstones", False) else set())
+        return tuple(name for name in possible if name not in left_out)
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in possible:
+            known = f"{', '.join(possible)}" if name not in COLUMNS else f"mode={mode} has {', '.join(possible)}"
+            raise read.wrong("columns", f"there is no column '{name}'; there are {known}")
+    if len(set(names)) < len(names):
+        raise read.wrong("columns", "a column is named twice")
+    return names
+
+
+def _keys(read: _Reader, given: Sequence[str]) -> Keys:
+    if not given:
+        return Keys()
+    if len(given) > 1 and set(given) != {"keyFrom", "keyTo"}:
+        raise ConfigError(f"options {' and '.join(given)}: give one of key, keys, keyPrefix, or keyFrom and/or keyTo")
+    decode = DECODERS[read.choice("keyEncoding", tuple(DECODERS), "utf8")]
+
+    def one(name: str) -> bytes | None:
+        text = read.text(name)
+        return None if text is None else _decoded(read, name, decode, text)
+
+    key, many = one("key"), read.text("keys")
+    exact: tuple[bytes, ...] | None = None if key is None else (key,)
+    if many is not None:
+        try:
+            found = json.loads(many)
+        except ValueError:
+            found = None
+        if type(found) is not list or not all(type(each) is str for each in found):
+            raise read.wrong("keys", 'a JSON list of texts is needed, such as ["u1","u2"]')
+        exact = tuple(dict.fromkeys(_decoded(read, "keys", decode, each) for each in found))
+    return Keys(exact, one("keyPrefix"), one("keyFrom"), one("keyTo"))
+
+
+def _decoded(read: _Reader, name: str, decode: Callable[[str], bytes], text: str) -> bytes:
+    try:
+        return decode(text)
+    except (ValueError, binascii.Error):
+        raise read.wrong(
+            name, f"{text!r:.40} is not written as keyEncoding={read.text('keyEncoding') or 'utf8'}"
+        ) from None
+
+
+DECODERS: dict[str, Callable[[str], bytes]] = {
+    "utf8": str.encode,
+    "hex": bytes.fromhex,
+    "base64": lambda text: base64.b64decode(text, validate=True),
+}
+
+
+def texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options as Spark takes them: texts, without those that are None."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+        if value is not None
+    }

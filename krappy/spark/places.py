@@ -1,0 +1,97 @@
+"""Where a read begins and ends: an end of the log, offsets or times; as Spark's Kafka source writes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from krappy.errors import ConfigError
+from krappy.types import EARLIEST, LATEST
+
+Kind = Literal["earliest", "latest", "snapshot", "offsets", "timestamp", "timestamps"]
+
+
+class Place(NamedTuple):
+    """`by_topic`: offsets, or times in ms, by topic and partition. `timestamp`: one time for all, in ms.
+
+    Offsets -2 and -1 stand for earliest and latest.
+    """
+
+    kind: Kind
+    by_topic: Mapping[str, Mapping[int, int]] = {}
+    timestamp: int = 0
+
+
+BATCH_START = Place("earliest")
+STREAM_START = Place("latest")
+BATCH_END = Place("latest")
+
+
+def starting(texts: Mapping[str, str], default: Place, use: str) -> Place:
+    """Reads the options for the start (names in lower case). Raises ConfigError."""
+    found = _place(texts, "starting", default)
+    if found.kind == "snapshot" and use not in ("any", "stream"):
+        raise ConfigError("option startingOffsets=snapshot is for readStream; a batch reads a snapshot with mode=table")
+    if use == "log" and (found.kind == "latest" or _has(found, LATEST)):
+        raise ConfigError("option startingOffsets: a batch can't start at latest (-1): nothing would be read")
+    return found
+
+
+def ending(texts: Mapping[str, str], default: Place) -> Place:
+    """Reads the options for the end. Raises ConfigError."""
+    found = _place(texts, "ending", default)
+    if found.kind in ("earliest", "snapshot") or _has(found, EARLIEST):
+        raise ConfigError("option endingOffsets: a read can't end at earliest (-2): give latest, or offsets")
+    return found
+
+
+def offsets_text(by_topic: Mapping[str, Mapping[int, int]]) -> str:
+    """Offsets by topic and partition as the options take them."""
+    return json.dumps({topic: {str(each): at for each, at in found.items()} for topic, found in by_topic.items()})
+
+
+def _has(place: Place, offset: int) -> bool:
+    return place.kind == "offsets" and any(offset in some.values() for some in place.by_topic.values())
+
+
+def _place(texts: Mapping[str, str], which: str, default: Place) -> Place:
+    time, by_time, by_offset = f"{which}Timestamp", f"{which}OffsetsByTimestamp", f"{which}Offsets"
+    if time.lower() in texts:
+        text = texts[time.lower()]
+        if not (text.isascii() and text.isdigit()):
+            raise ConfigError(f"option {time}={text!r:.80}: ms since the epoch are needed, such as 1735689600000")
+        return Place("timestamp", timestamp=int(text))
+    if by_time.lower() in texts:
+        return Place("timestamps", _by_topic(by_time, texts[by_time.lower()], 0))
+    text = texts.get(by_offset.lower(), "")
+    word = text.lower()
+    if not word:
+        return default
+    if word == "earliest":
+        return Place("earliest")
+    if word == "latest":
+        return Place("latest")
+    if word == "snapshot":
+        return Place("snapshot")
+    return Place("offsets", _by_topic(by_offset, text, EARLIEST))
+
+
+def _by_topic(name: str, text: str, least: int) -> dict[str, dict[int, int]]:
+    words = "earliest, latest or offsets" if least < 0 else "times in ms"
+    wrong = ConfigError(
+        f'option {name}={text!r:.80}: {words} by topic and partition are needed, such as {{"t":{{"0":5}}}}'
+    )
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        raise wrong from None
+    if type(found) is not dict or not found:
+        raise wrong
+    for some in found.values():
+        if type(some) is not dict or not some:
+            raise wrong
+        for partition, at in some.items():
+            if not (partition.isascii() and partition.isdigit()) or type(at) is not int or at < least:
+                raise wrong
+    return {topic: {int(partition): at for partition, at in some.items()} for topic, some in found.items()}

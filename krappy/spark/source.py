@@ -1,0 +1,67 @@
+"""The Python data source `krappy`: what Spark asks for, handed to the module that does it.
+
+    spark.read.format("krappy").option("subscribe", "orders").load()
+
+Spark pickles this object and calls it in Python processes of the driver; readers and writers travel to the executors.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from krappy.errors import ConfigError
+from krappy.spark.options import parse
+from krappy.spark.schema import spark_schema
+
+
+class KrappyDataSource(DataSource):
+    """Reads and writes Krappy's topics. All options: krappy/spark/README.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "krappy"
+
+    def schema(self) -> StructType:
+        options = parse(self.options, "any")
+        schema: StructType = spark_schema(options.columns, options.key_type)
+        return schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = parse(self.options, "log")
+        if schema != self.schema():
+            raise ConfigError("leave .schema() out: columns are chosen with the option columns")
+        if options.mode == "log":
+            return made("log_read", "LogReader", schema, options)  # type: ignore[no-any-return]
+        if options.keys.exact is not None:
+            return made("lookup", "LookupReader", schema, options)  # type: ignore[no-any-return]
+        return made("table_read", "TableReader", schema, options)  # type: ignore[no-any-return]
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        options = parse(self.options, "stream")
+        return made("stream_read", "StreamReader", schema, options)  # type: ignore[no-any-return]
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return made("write", "BatchWriter", schema, parse(self.options, "write"), overwrite)  # type: ignore[no-any-return]
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        options = parse(self.options, "write")
+        return made("stream_write", "StreamWriter", schema, options, overwrite)  # type: ignore[no-any-return]
+
+
+def made(module: str, name: str, *arguments: Any) -> Any:
+    """An object of a class whose module is imported now: who reads does not pay for what writes."""
+    whole = f"krappy.spark.{module}"
+    if importlib.util.find_spec(whole) is None:
+        raise NotImplementedError(f"format('krappy') can't do this yet: there is no {whole}")
+    return getattr(importlib.import_module(whole), name)(*arguments)

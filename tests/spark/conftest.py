@@ -1,0 +1,95 @@
+"""One Spark session and one broker for all tests of the Spark data source: a session costs 8 s and 1 GB."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import krappy.spark.pyspark_krappy
+from krappy import blocking
+from krappy.blocking import Client
+from krappy.errors import ConfigError
+from krappy.spark.session import java_home, session
+from krappy.testing.running import run_broker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+}
+
+
+def need_java() -> None:
+    """Skips the test where there is no Java; under CI=true it fails."""
+    try:
+        java_home()
+    except ConfigError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(error))
+
+
+def python_path(folder: Path) -> str:
+    """PYTHONPATH for Spark's Python processes, in which the data source finds itself as when it is installed.
+
+    An editable install keeps packages where PySpark's search does not look; a link in `folder` mends that.
+    """
+    if "pyspark_krappy" not in {module.name for module in pkgutil.iter_modules()}:
+        (folder / "pyspark_krappy").symlink_to(Path(krappy.spark.pyspark_krappy.__path__[0]).resolve())
+    return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session with two cores. The data source registers itself in it."""
+    need_java()
+    folder = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", python_path(folder))
+        patch.setenv("PYSPARK_PYTHON", sys.executable)
+        patch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))  # session() may set it: undone at the end
+        if not os.environ["JAVA_HOME"]:
+            del os.environ["JAVA_HOME"]
+        started = session("local[2]", app="tests", config={**SETTINGS, "spark.sql.warehouse.dir": str(folder / "sql")})
+        started.sparkContext.setLogLevel("OFF")
+        try:
+            yield started
+        finally:
+            gateway: Any = started.sparkContext._gateway
+            started.stop()
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait(60)
+
+
+@pytest.fixture(scope="package")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker for all tests of the package."""
+    with run_broker(tmp_path_factory.mktemp("broker") / "data", durability="os") as broker:
+        yield broker.address
+
+
+@pytest.fixture(scope="package")
+def client(address: str) -> Iterator[Client]:
+    with blocking.connect(address) as connected:
+        yield connected
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A name of the test's own."""
+    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
+    return name[:200]
