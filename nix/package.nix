@@ -1,0 +1,68 @@
+# Krappy as a Python package: the broker, its clients, the command line and the console; Spark is left out.
+#
+# What it needs is read from pyproject.toml, so that the two can't drift apart.
+{
+  lib,
+  python3,
+  src ? ../.,
+}:
+let
+  project = (builtins.fromTOML (builtins.readFile "${src}/pyproject.toml")).project;
+  inherit (project) version;
+
+  # "pyspark[connect]>=4.0" -> "pyspark"
+  named = requirement: builtins.head (builtins.match "([A-Za-z0-9._-]+).*" requirement);
+  extras = lib.concatMap (extra: project.optional-dependencies.${extra} or [ ]) [
+    "broker"
+    "console"
+  ];
+  outside = builtins.filter (requirement: named requirement != "krappy") (project.dependencies ++ extras);
+
+  # A package set without rocksdict gets the wheel.
+  rocksdict = python3.pkgs.rocksdict or (python3.pkgs.callPackage ./rocksdict.nix { });
+  package = name: if name == "rocksdict" then rocksdict else python3.pkgs.${name};
+in
+python3.pkgs.buildPythonPackage {
+  pname = "krappy";
+  inherit version;
+  pyproject = true;
+
+  # Only what goes into the wheel, so that a change of a test or a document builds nothing anew.
+  src = builtins.path {
+    name = "krappy-source";
+    path = src;
+    filter =
+      path: type:
+      let
+        relative = lib.removePrefix "${toString src}/" (toString path);
+        top = builtins.head (lib.splitString "/" relative);
+      in
+      builtins.elem top [
+        "pyproject.toml"
+        "README.md"
+        "LICENSE"
+        "krappy"
+        "store"
+        "handlers"
+      ]
+      && baseNameOf path != "__pycache__";
+  };
+
+  build-system = [ python3.pkgs.setuptools ];
+  dependencies = map (requirement: package (named requirement)) outside;
+
+  # The tests need a network namespace, minutes, and other brokers: `make test` in a checkout, or in the dev shell.
+  doCheck = false;
+  pythonImportsCheck = [
+    "krappy"
+    "krappy.app"
+    "krappy.cli.main"
+  ];
+
+  meta = {
+    inherit (project) description;
+    license = lib.licenses.asl20;
+    mainProgram = "krappy";
+    platforms = lib.platforms.linux;
+  };
+}
