@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from krappy.client import Delivery as Delivery
     from krappy.client import Producer as Producer
     from krappy.client import connect as connect
+    from krappy.clients.blocks import ColumnBlock as ColumnBlock
     from krappy.clients.events import EventBatch as EventBatch
     from krappy.clients.receipts import Stored as Stored
+    from krappy.clients.snapshots import KeyRange as KeyRange
+    from krappy.clients.snapshots import Snapshot as Snapshot
     from krappy.clients.watching import SnapshotEnd as SnapshotEnd
     from krappy.errors import ConfigError as ConfigError
     from krappy.errors import ConnectionLost as ConnectionLost
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from krappy.errors import RecordTooLarge as RecordTooLarge
     from krappy.errors import RequestTimeout as RequestTimeout
     from krappy.errors import ShuttingDown as ShuttingDown
+    from krappy.errors import SnapshotGone as SnapshotGone
     from krappy.errors import StorageError as StorageError
     from krappy.errors import TopicExists as TopicExists
     from krappy.errors import UnknownGroup as UnknownGroup
@@ -61,15 +65,18 @@ if TYPE_CHECKING:
 _ERRORS = (
     "ConfigError ConnectionLost CorruptBatch GroupFull GroupNotEmpty InvalidConfig InvalidPartitions InvalidRecord "
     "InvalidRequest InvalidTopic KrappyError LeaseLost OffsetMismatch OffsetOutOfRange OutOfOrderSequence Overloaded "
-    "ProducerFenced ProtocolError RecordTooLarge RequestTimeout ShuttingDown StorageError TopicExists UnknownGroup "
-    "UnknownPartition UnknownTopic UnsupportedCompression ViewDisabled"
+    "ProducerFenced ProtocolError RecordTooLarge RequestTimeout ShuttingDown SnapshotGone StorageError TopicExists "
+    "UnknownGroup UnknownPartition UnknownTopic UnsupportedCompression ViewDisabled"
 )
 _HOMES = {
     **dict.fromkeys(_ERRORS.split(), "krappy.errors"),
     **dict.fromkeys(["Entry", "Event", "Receipt", "Record", "TopicPartition"], "krappy.types"),
     **dict.fromkeys(["Client", "Consumer", "Delivery", "Producer", "connect"], "krappy.client"),
     "Broker": "krappy.app",
+    "ColumnBlock": "krappy.clients.blocks",
     "EventBatch": "krappy.clients.events",
+    "KeyRange": "krappy.clients.snapshots",
+    "Snapshot": "krappy.clients.snapshots",
     "SnapshotEnd": "krappy.clients.watching",
     "Stored": "krappy.clients.receipts",
 }

@@ -17,28 +17,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from krappy.clients import admin
+from krappy.clients import admin, snapshots
 from krappy.clients.admin import GroupInfo, Moved, Setting, TopicInfo
+from krappy.clients.blocks import COLUMNS, ColumnBlock
 from krappy.clients.consuming import Choice
 from krappy.clients.link import Link
 from krappy.clients.producing import limits
 from krappy.clients.runtime import run
+from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
+from krappy.clients.sync.blocks import Blocks
 from krappy.clients.sync.connection import Connection
 from krappy.clients.sync.consumer import Consumer, End, Order
 from krappy.clients.sync.io import Delivery
 from krappy.clients.sync.producer import Compression, Producer, TopicProducer
 from krappy.clients.sync.table import History, Scan, Table, Watch
-from krappy.clients.values import StartAt, names
+from krappy.clients.tables import Chosen
+from krappy.clients.values import StartAt, Text, names
 from krappy.types import TopicPartition
 from krappy.wire.messages import Pong
 
 __all__ = [
+    "Blocks",
     "Client",
+    "ColumnBlock",
     "Consumer",
     "Delivery",
     "History",
+    "KeyRange",
     "Producer",
     "Scan",
+    "Snapshot",
     "Table",
     "TopicProducer",
     "Watch",
@@ -163,6 +171,85 @@ class Client:
     def table(self, topic: str) -> Table:
         """The topic as a table."""
         return Table(self._connection, topic)
+
+    # --- by columns ---------------------------------------------------------------------------------------------
+
+    def snapshot(
+        self,
+        topic: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        splits: int = 8,
+        ttl: float = 60.0,
+        prefix: Text | None = None,
+        start: Text | None = None,
+        end: Text | None = None,
+        tombstones: bool = False,
+    ) -> Snapshot:
+        """A moment of the topic's table, all that is committed now included, for any number of readers.
+
+        The broker holds it, not this connection: any client may read it, by its id. It ends `ttl` seconds after it was
+        last read or kept (`keep_snapshot`), by `close_snapshot`, or with the broker; SnapshotGone says so.
+
+        Args:
+            splits: how many ranges of about equal size are wanted, over all partitions. There may be fewer of a small
+                table, and there is one for each partition at least.
+            prefix, start, end: of the keys that are wanted, as in `Table.scan`.
+            tombstones: whether reads bring deleted keys, with null as their value, unless they say otherwise.
+
+        Raises ViewDisabled, UnknownTopic, UnknownPartition, Overloaded when too many snapshots are held.
+        """
+        chosen = Chosen(prefix, start, end)
+        return run(snapshots.open_snapshot(self._link, topic, partitions, splits, ttl, chosen, tombstones))
+
+    def keep_snapshot(self, id: str, ttl: float | None = None) -> None:
+        """Lets a snapshot live for `ttl` seconds (None: as many as before) from now on. Raises SnapshotGone."""
+        run(snapshots.keep_snapshot(self._link, id, ttl))
+
+    def close_snapshot(self, id: str) -> None:
+        """Ends a snapshot. Nothing when it has ended."""
+        run(snapshots.close_snapshot(self._link, id))
+
+    def read_snapshot(
+        self,
+        id: str,
+        key_range: KeyRange,
+        *,
+        tombstones: bool | None = None,
+        columns: Sequence[str] = COLUMNS,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> Blocks:
+        """The rows of a snapshot in a range of keys, in their order, as blocks of columns.
+
+        `for block in client.read_snapshot(snapshot.id, snapshot.ranges[0])`. It goes on after a lost connection.
+
+        Args:
+            tombstones: None: as the snapshot was taken.
+            columns: only these are sent: some of "key", "value", "offset", "timestamp", "headers".
+            block_bytes: of a block, about.
+
+        Raises SnapshotGone, UnknownPartition.
+        """
+        return Blocks(snapshots.SnapshotReading(self._link, id, key_range, tombstones, columns, block_bytes))
+
+    def read_log(
+        self,
+        topic: str,
+        partition: int,
+        start_offset: int,
+        end_offset: int,
+        *,
+        columns: Sequence[str] = COLUMNS,
+        block_bytes: int = BLOCK_BYTES,
+    ) -> Blocks:
+        """The events of a partition from `start_offset` to before `end_offset`, as blocks of columns.
+
+        It goes on after a lost connection. Raises OffsetOutOfRange unless all of them are there: the log begins behind
+        `start_offset`, or `end_offset` is beyond what is committed.
+        """
+        return Blocks(
+            snapshots.LogReading(self._link, topic, partition, start_offset, end_offset, columns, block_bytes)
+        )
 
     # --- topics -------------------------------------------------------------------------------------------------
 

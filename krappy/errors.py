@@ -12,6 +12,7 @@
     │   │   PolicyViolation
     │   ├── OffsetOutOfRange, UnknownHandle, ViewDisabled, ShuttingDown (retry), Overloaded (retry)
     │   ├── RecordTooLarge, InvalidRecord, OffsetMismatch, UnsupportedCompression
+    │   ├── SnapshotGone                 it has ended, or this broker never had it
     │   ├── OutOfOrderSequence, ProducerFenced
     │   ├── InvalidTransaction, UnknownProducerMapping, InvalidTransactionTimeout, TransactionFenced,
     │   │   TransactionPending (retry)
@@ -152,6 +153,12 @@ class OffsetMismatch(BrokerError):
 
 class UnsupportedCompression(BrokerError):
     code, name = 76, "UNSUPPORTED_COMPRESSION_TYPE"
+
+
+class SnapshotGone(BrokerError):
+    """A snapshot whose time is over, that was closed, or that went with its topic or with the broker."""
+
+    code, name = 1020, "SNAPSHOT_GONE"
 
 
 class OutOfOrderSequence(BrokerError):

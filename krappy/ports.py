@@ -6,7 +6,7 @@ The broker's own classes satisfy these by shape; mypy checks it in app.py.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from krappy.core.transactions import Transaction
@@ -113,6 +113,26 @@ class ScanPort(Protocol):
 
     def page(self, max_entries: int, max_bytes: int) -> Any: ...
     def close(self) -> None: ...
+
+
+class SnapshotPort(Protocol):
+    """A snapshot that is held for every connection."""
+
+    id: str
+    tombstones: bool
+    offsets: list[tuple[int, int]]
+
+    def rows(
+        self, partition: int, start: bytes | None, end: bytes | None, max_bytes: int, *, tombstones: bool
+    ) -> Any: ...
+
+
+class SnapshotsPort(Protocol):
+    """Those that are held. SnapshotGone is raised for others."""
+
+    def keep(self, id: str, ttl_ms: int | None) -> None: ...
+    def reading(self, id: str) -> AbstractContextManager[SnapshotPort]: ...
+    def close(self, id: str) -> None: ...
 
 
 class MemberPort(Protocol):
@@ -266,6 +286,18 @@ class BrokerPort(Protocol):
     def scan(
         self, partitions: list[Any], prefix: bytes | None, start: bytes | None, end: bytes | None, *, tombstones: bool
     ) -> ScanPort: ...
+    @property
+    def snapshots(self) -> SnapshotsPort: ...
+    def open_snapshot(
+        self,
+        partitions: list[Any],
+        prefix: bytes | None,
+        start: bytes | None,
+        end: bytes | None,
+        ttl_ms: int,
+        *,
+        tombstones: bool,
+    ) -> SnapshotPort: ...
     def watch(
         self, partitions: list[Any], prefix: bytes | None, start: bytes | None, end: bytes | None, *, tombstones: bool
     ) -> Any: ...

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import repeat
+from itertools import compress, repeat
 from typing import Any, NamedTuple
 
 from krappy.entry import NIL, VALUE_AT, bin_header, floor, key_of_bin
+from krappy.entry_columns import kinds
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.keys import PREFIX_SIZE, applied_key, key_range, view_prefix
@@ -25,6 +26,14 @@ class Page(NamedTuple):
 
     items: list[bytes]
     last: bytes | None
+
+
+class Rows(NamedTuple):
+    """Part of a view, in key order. `following`: the key to go on from; None when the range is exhausted."""
+
+    keys: list[bytes]
+    entries: list[bytes]
+    following: bytes | None
 
 
 class ViewSnapshot:
@@ -56,6 +65,9 @@ class ViewSnapshot:
     def dropped(self, number: int) -> None:
         """This view is being dropped: it can't be read on."""
         self._dropped.add(number)
+
+    def has_dropped(self, number: int) -> bool:
+        return number in self._dropped
 
     def taken_out(self, number: int, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
         """These keys, with the entries they have, are being taken out of the view."""
@@ -153,6 +165,76 @@ class ViewSnapshot:
             return page
         read_to = end_key if last is None else last + b"\0"
         return self._put_back(number, page, (first, read_to), max_entries, lowest, tombstones)
+
+    def rows(
+        self,
+        number: int,
+        *,
+        start: bytes | None = None,
+        end: bytes | None = None,
+        prefix: bytes | None = None,
+        max_entries: int = 2000,
+        max_bytes: int = 1 << 20,
+        tombstones: bool = False,
+        log_start: int = 0,
+    ) -> Rows:
+        """As `page`, for reading much: keys and entries apart, as they are, at half of its cost."""
+        if self._snapshot is None:
+            raise StorageError("the snapshot is closed")
+        if number in self._dropped:
+            raise StorageError("the view was dropped while it was read")
+        first, end_key = key_range(number, start, end, prefix)
+        try:
+            found, ended = rocks.pairs_from(self._db, first, end_key, max_entries, max_bytes)
+            keys = [stored for stored, _ in found]
+            entries = [entry for _, entry in found]
+            read_to = end_key if ended else keys[-1] + b"\0"
+            ceiling = floor(self.applied(number))
+            if entries and max(entries) >= ceiling:
+                keys, entries, read_to = self._as_they_were(keys, entries, read_to, ceiling)
+            if number in self._taken_out:
+                keys, entries = self._with_taken_out(number, keys, entries, (first, read_to))
+        except Exception as error:
+            raise rocks.failure("reading a view", error) from error
+        lowest = floor(log_start)
+        if entries and (min(entries) < lowest or (not tombstones and NIL in kinds(entries))):
+            kept = [entry >= lowest and (tombstones or entry[VALUE_AT] != NIL) for entry in entries]
+            keys, entries = list(compress(keys, kept)), list(compress(entries, kept))
+        following = None if read_to == end_key else read_to[PREFIX_SIZE:]
+        return Rows([stored[PREFIX_SIZE:] for stored in keys], entries, following)
+
+    def _as_they_were(
+        self, keys: list[bytes], entries: list[bytes], read_to: bytes, ceiling: bytes
+    ) -> tuple[list[bytes], list[bytes], bytes]:
+        """The rows at the snapshot's moment, up to where CHANGES of them have been looked up; and where that is."""
+        changed = [row for row, entry in enumerate(entries) if entry >= ceiling]
+        if len(changed) > CHANGES:
+            read_to = keys[changed[CHANGES]]
+            keys, entries, changed = keys[: changed[CHANGES]], entries[: changed[CHANGES]], changed[:CHANGES]
+        gone = set()
+        for row in changed:
+            entry = self._get(keys[row])
+            if entry is None:
+                gone.add(row)
+            else:
+                entries[row] = entry
+        if gone:
+            kept = [row not in gone for row in range(len(keys))]
+            keys, entries = list(compress(keys, kept)), list(compress(entries, kept))
+        return keys, entries, read_to
+
+    def _with_taken_out(
+        self, number: int, keys: list[bytes], entries: list[bytes], between: tuple[bytes, bytes]
+    ) -> tuple[list[bytes], list[bytes]]:
+        """The rows with those keys of their range that were taken out of the view since."""
+        found = dict(zip(keys, entries, strict=True))
+        for key in self._taken_out[number]:
+            stored = view_prefix(number) + key
+            entry = self._get(stored) if between[0] <= stored < between[1] else None
+            if entry is not None:
+                found[stored] = entry
+        keys = sorted(found)
+        return keys, [found[key] for key in keys]
 
     def _put_back(
         self, number: int, page: Page, between: tuple[bytes, bytes], max_entries: int, lowest: bytes, tombstones: bool

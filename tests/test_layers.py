@@ -37,7 +37,9 @@ VALUES = [
     "survivors",
     "codecs",
     "partitioner",
+    "arrow_layout",
     "entry",
+    "entry_columns",
     "topic_config",
     "topic_settings",
 ]

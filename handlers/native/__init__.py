@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from krappy.handlers.native import consume, groups, publish, table, topics
+from krappy.handlers.native import columns, consume, groups, publish, table, topics
 from krappy.handlers.registry import Registry
 from krappy.wire import messages
 
@@ -31,6 +31,11 @@ def registry() -> Registry:
     register(messages.Scan, table.scan)
     register(messages.Watch, table.watch, streams=True)
     register(messages.History, table.history)
+    register(messages.OpenSnapshot, columns.open_snapshot)
+    register(messages.ReadSnapshot, columns.read_snapshot)
+    register(messages.KeepSnapshot, columns.keep_snapshot)
+    register(messages.CloseSnapshot, columns.close_snapshot)
+    register(messages.ReadLog, columns.read_log)
     register(messages.CreateTopic, topics.create_topic)
     register(messages.AlterTopic, topics.alter_topic)
     register(messages.DeleteTopic, topics.delete_topic)

@@ -91,7 +91,7 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
     else:
         if request.topic is None:
             raise InvalidRequest("the first page of a scan names its topic", field="topic")
-        partitions = _chosen(session.broker.topic(request.topic), request.partitions)
+        partitions = chosen_partitions(session.broker.topic(request.topic), request.partitions)
         await session.broker.wait_for_views(partitions)
         scan = session.broker.scan(
             partitions, request.prefix, request.start, request.end, tombstones=request.tombstones
@@ -107,7 +107,7 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
 
 
 async def watch(session: SessionPort, request: messages.Watch, stream: StreamPort) -> messages.Watched:
-    partitions = _chosen(session.broker.topic(request.topic), request.partitions)
+    partitions = chosen_partitions(session.broker.topic(request.topic), request.partitions)
     watch = session.broker.watch(partitions, request.prefix, request.start, request.end, tombstones=request.tombstones)
     offsets: dict[int, int] | None = None
     if request.offsets is not None:
@@ -149,5 +149,5 @@ def _partition(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort
     return topic.partition(index)
 
 
-def _chosen(topic: TopicPort, indexes: list[int] | None) -> list[PartitionPort]:
+def chosen_partitions(topic: TopicPort, indexes: list[int] | None) -> list[PartitionPort]:
     return list(topic.partitions) if indexes is None else [topic.partition(index) for index in dict.fromkeys(indexes)]

@@ -28,6 +28,7 @@ from krappy.broker.latest import LatestTables
 from krappy.broker.opening import Place, open_logs
 from krappy.broker.partition import Partition
 from krappy.broker.settings import BrokerSetting, broker_settings
+from krappy.broker.snapshots import LeasedSnapshot, Snapshots
 from krappy.broker.table_topic import TableTopic, table_topic, table_topic_by_id
 from krappy.broker.topic import Topic
 from krappy.broker.transactions import TransactionCoordinator
@@ -72,6 +73,7 @@ class Broker:
         self.meta: Meta
         self.catalog: Catalog
         self.scans: set[table.TableScan] = set()
+        self.snapshots = Snapshots(self)
         self.dropped_views: list[int] = []  # whose space on disk housekeeping gives back
         self.latest = LatestTables(self, config.memory_bytes // 8)
         self._report = report or (lambda event, **facts: None)
@@ -235,6 +237,7 @@ class Broker:
             await self._close_all()
 
     async def _close_all(self) -> None:
+        self.snapshots.close_all()
         if hasattr(self, "transactions"):
             await self.transactions.close()
         if hasattr(self, "groups"):
@@ -448,6 +451,19 @@ class Broker:
         tombstones: bool,
     ) -> table.TableWatch:
         return table.TableWatch(self, partitions, table.Chosen(prefix, start, end), tombstones=tombstones)
+
+    def open_snapshot(
+        self,
+        partitions: list[Partition],
+        prefix: bytes | None,
+        start: bytes | None,
+        end: bytes | None,
+        ttl_ms: int,
+        *,
+        tombstones: bool,
+    ) -> LeasedSnapshot:
+        """As `scan`, held under an id for every connection."""
+        return self.snapshots.open(partitions, table.Chosen(prefix, start, end), ttl_ms, tombstones=tombstones)
 
     async def history(
         self, partition: Partition, key: bytes, offset: int, max_records: int, max_bytes: int

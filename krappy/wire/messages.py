@@ -21,6 +21,7 @@ from krappy.wire.schema import (
     U32,
     Answer,
     Bulk,
+    Column,
     Expect,
     HeaderList,
     Millis,
@@ -332,6 +333,91 @@ class HistoryFound(Answer, kind=26):
     partition: int
     next_offset: int | None
     entries: Raw
+
+
+# --- the table and the log, by columns ------------------------------------------------------------------------
+
+BinaryColumn = tuple[bytes, bytes, bytes | None]  # offsets, data, validity, as Arrow lays them out
+HeadersColumn = tuple[bytes, BinaryColumn, BinaryColumn]  # offsets, names, values
+
+
+class OpenSnapshot(Request, kind=40):
+    """Holds a moment of a table at the broker, for any connection to read, until its time to live is over."""
+
+    topic: str
+    partitions: list[U32] | None = None
+    splits: Positive = 8  # ranges wanted, over all partitions; each partition has one at least
+    ttl_ms: Positive = 60_000  # from the last use on
+    prefix: bytes | None = None
+    start: bytes | None = None  # inclusive
+    end: bytes | None = None  # exclusive
+    tombstones: bool = False  # whether reads bring them, unless they say otherwise
+
+
+class SnapshotOpened(Answer, kind=40):
+    snapshot: str  # its id
+    offsets: OffsetList  # what it is exact for: the next offset of each partition
+    ranges: list[tuple[U32, bytes | None, bytes | None]]  # partition, start, end: together all that it holds
+
+
+class ReadSnapshot(Request, kind=41):
+    """Part of a range of a snapshot. Repeated with `next` as its start until that is nil."""
+
+    snapshot: str
+    partition: U32
+    start: bytes | None = None
+    end: bytes | None = None
+    columns: list[Column] | None = None  # None: all
+    tombstones: bool | None = None  # None: as the snapshot was opened
+    max_bytes: Positive = 1 << 20
+
+
+class SnapshotRead(Answer, kind=41):
+    """In the order of keys. A column that was not asked for is nil; headers also when no row has any."""
+
+    next: bytes | None  # where to go on; None: this was all
+    rows: U32
+    keys: BinaryColumn | None
+    values: BinaryColumn | None
+    offsets: bytes | None  # int64
+    timestamps: bytes | None  # int64
+    headers: HeadersColumn | None
+
+
+class KeepSnapshot(Request, kind=42):
+    """Lets a snapshot live on for another time to live (None: the one it has), from now on."""
+
+    snapshot: str
+    ttl_ms: Positive | None = None
+
+
+class SnapshotKept(Answer, kind=42):
+    pass
+
+
+class CloseSnapshot(Request, kind=43):
+    """Ends a snapshot. One that has ended already is no error."""
+
+    snapshot: str
+
+
+class SnapshotClosed(Answer, kind=43):
+    pass
+
+
+class ReadLog(Request, kind=44):
+    """Record batches from `offset` to before `end`, without a registration. Repeated with `next_offset`."""
+
+    topic: str
+    partition: U32
+    offset: Offset
+    end: Offset
+    max_bytes: Positive = 1 << 20
+
+
+class LogRead(Answer, kind=44):
+    next_offset: int  # at least `end` after the last part
+    records: Bulk  # whole record batches: the first may begin below `offset`, the last end beyond `end`
 
 
 # --- administration ------------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ OffsetList = list[tuple[U32, Offset]]  # (partition, offset)
 PositionList = list[tuple[str, U32, Offset]]  # (topic, partition, offset)
 RangeList = list[tuple[str, U32, Offset, Offset]]  # (topic, partition, first offset, last offset)
 Start = Annotated[str, OneOf(frozenset(["earliest", "latest", "offset", "timestamp"]))]
+Column = Annotated[str, OneOf(frozenset(["key", "value", "offset", "timestamp", "headers"]))]
 Order = Annotated[str, OneOf(frozenset(["none", "key"]))]
 
 

@@ -132,7 +132,7 @@ def test_fields_with_a_default_may_be_left_out(cls: type[Request]) -> None:
     examples: dict[str, Any] = {
         "topic": "t", "topics": ["t"], "handle": 1, "payload": b"", "partition": 0, "records": b"", "ranges": [],
         "start": "latest", "lease_ms": 1, "group": "g", "offsets": [], "key": b"k", "keys": [],
-        "before": [],
+        "before": [], "snapshot": "s", "offset": 0, "end": 0,
     }  # fmt: skip
     required = {name: examples[name] for name, _, _, default in cls.table if type(default).__name__ == "_MISSING_TYPE"}
     found = parse(cls, dict(required))

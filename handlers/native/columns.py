@@ -1,0 +1,114 @@
+"""OpenSnapshot, ReadSnapshot, KeepSnapshot, CloseSnapshot and ReadLog: much of a table or a log, for many readers."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from krappy import entry_columns
+from krappy.arrow_layout import binary
+from krappy.entry import VALUE_AT
+from krappy.errors import InvalidRequest, OffsetOutOfRange
+from krappy.handlers.native.consume import MAX_BYTES
+from krappy.handlers.native.table import MAX_PAGE_BYTES, chosen_partitions
+from krappy.ports import PartitionPort, SessionPort
+from krappy.types import Span
+from krappy.wire import messages
+
+ALL = ("key", "value", "offset", "timestamp", "headers")
+ROW = 32  # bytes that a row counts for beside its own, in the size of an answer
+
+
+async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) -> messages.SnapshotOpened:
+    broker = session.broker
+    partitions = chosen_partitions(broker.topic(request.topic), request.partitions)
+    await broker.wait_for_views(partitions)
+    snapshot = broker.open_snapshot(
+        partitions, request.prefix, request.start, request.end, request.ttl_ms, tombstones=request.tombstones
+    )
+    ranges = [(partition.index, request.start, request.end) for partition in partitions]
+    return messages.SnapshotOpened(snapshot.id, snapshot.offsets, ranges)
+
+
+async def read_snapshot(session: SessionPort, request: messages.ReadSnapshot) -> messages.SnapshotRead:
+    wanted = frozenset(ALL if request.columns is None else request.columns)
+    heads_only = not wanted & {"value", "headers"}
+    keys: list[bytes] = []
+    entries: list[bytes] = []
+    following = request.start
+    with session.broker.snapshots.reading(request.snapshot) as snapshot:
+        tombstones = snapshot.tombstones if request.tombstones is None else request.tombstones
+        async with session.answering(min(request.max_bytes, MAX_PAGE_BYTES)) as room:
+            while True:
+                rows = snapshot.rows(request.partition, following, request.end, max(room, 1), tombstones=tombstones)
+                following = rows.following
+                some = [entry[: VALUE_AT + 1] for entry in rows.entries] if heads_only else rows.entries
+                keys += rows.keys
+                entries += some
+                room -= sum(map(len, rows.keys)) + sum(map(len, some)) + ROW * len(some)
+                if following is None or room <= 0:
+                    break
+                await session.pause()
+            values, offsets, timestamps, headers = entry_columns.columns(entries, wanted)
+            return messages.SnapshotRead(
+                next=following,
+                rows=len(keys),
+                keys=binary(keys) if "key" in wanted else None,
+                values=values,
+                offsets=offsets,
+                timestamps=timestamps,
+                headers=headers,
+            )
+
+
+async def keep_snapshot(session: SessionPort, request: messages.KeepSnapshot) -> messages.SnapshotKept:
+    session.broker.snapshots.keep(request.snapshot, request.ttl_ms)
+    return messages.SnapshotKept()
+
+
+async def close_snapshot(session: SessionPort, request: messages.CloseSnapshot) -> messages.SnapshotClosed:
+    session.broker.snapshots.close(request.snapshot)
+    return messages.SnapshotClosed()
+
+
+def read_log(
+    session: SessionPort, request: messages.ReadLog
+) -> messages.LogRead | Coroutine[Any, Any, messages.LogRead]:
+    partition = session.broker.topic(request.topic).partition(request.partition)
+    _check_range(partition, request)
+    if session.ready:
+        room = min(request.max_bytes, MAX_BYTES, session.answer_bytes)
+        try:
+            return _log_read(request, partition.read_now(request.offset, room, limit=request.end))
+        except BlockingIOError:
+            pass
+    return _read_log_later(session, partition, request)
+
+
+async def _read_log_later(
+    session: SessionPort, partition: PartitionPort, request: messages.ReadLog
+) -> messages.LogRead:
+    async with session.answering(min(request.max_bytes, MAX_BYTES)) as room:
+        return _log_read(request, await partition.read(request.offset, max(room, 1), limit=request.end))
+
+
+def _log_read(request: messages.ReadLog, span: Span) -> messages.LogRead:
+    return messages.LogRead(span.next_offset if span.data else request.end, span.data)
+
+
+def _check_range(partition: PartitionPort, request: messages.ReadLog) -> None:
+    """What was asked for must be there: fewer events than asked for would pass for all there are."""
+    if partition.gone is not None:
+        raise partition.gone
+    if request.offset > request.end:
+        raise InvalidRequest(f"offset {request.offset} is beyond the end asked for, {request.end}", field="offset")
+    start, end = partition.start_offset, partition.last_stable_offset
+    if request.offset < start or request.end > end:
+        raise OffsetOutOfRange(
+            f"{request.topic}-{request.partition}: offsets {request.offset} to {request.end} were asked for, {start} "
+            f"to {end} can be read",
+            start=start,
+            end=end,
+            topic=request.topic,
+            partition=request.partition,
+        )

@@ -1,0 +1,117 @@
+"""Columns in Arrow's memory layout, made and checked without Arrow.
+
+A column of bytes or text is three buffers: `rows + 1` int32 offsets into `data`, `data`, and a validity bitmap (bit
+`row % 8` of byte `row // 8`, 1: not null; None: no nulls). A column of whole numbers is one buffer of int64. All
+little-endian, whatever the machine: "Apache Arrow Columnar Format", Physical Memory Layout. `pyarrow` takes these
+buffers as they are (`Array.from_buffers`).
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+from krappy.types import Headers
+
+INT32, INT64 = "i", "q"  # what `array` calls them
+assert (array(INT32).itemsize, array(INT64).itemsize) == (4, 8)
+
+
+class Binary(NamedTuple):
+    """A column of bytes or text."""
+
+    offsets: bytes
+    data: bytes
+    validity: bytes | None
+
+
+class HeaderLists(NamedTuple):
+    """A column of lists of headers: Arrow's list<struct<name: utf8, value: binary>>, none of the lists null."""
+
+    offsets: bytes  # int32, rows + 1: where each row's headers begin in the two columns
+    names: Binary
+    values: Binary
+
+
+def int64s(numbers: Iterable[int]) -> bytes:
+    """Raises OverflowError for a number that is none."""
+    return _little(array(INT64, numbers))
+
+
+def offsets32(lengths: Iterable[int]) -> bytes:
+    """Where each of so many items begins, and where the last one ends. Raises OverflowError beyond 2 GiB."""
+    return _little(array(INT32, accumulate(lengths, initial=0)))
+
+
+def binary(items: Sequence[bytes | None]) -> Binary:
+    """A column of these items; None is null."""
+    validity = bitmap(items) if None in items else None
+    held: Sequence[bytes] = items if validity is None else [item or b"" for item in items]  # type: ignore[assignment]
+    return Binary(offsets32(map(len, held)), b"".join(held), validity)
+
+
+def header_lists(rows: Sequence[Headers]) -> HeaderLists:
+    flat = [header for row in rows for header in row]
+    names, values = binary([name.encode() for name, _ in flat]), binary([value for _, value in flat])
+    return HeaderLists(offsets32(map(len, rows)), names, values)
+
+
+def bitmap(items: Sequence[object]) -> bytes:
+    """Which of them are not None."""
+    text = "".join(["0" if item is None else "1" for item in reversed(items)])
+    return int(text or "0", 2).to_bytes((len(items) + 7) // 8, "little")
+
+
+def numbers(buffer: bytes) -> list[int]:
+    """What `int64s` was made of."""
+    return _read(INT64, buffer).tolist()
+
+
+def items(column: Binary) -> list[bytes | None]:
+    """What `binary` was made of."""
+    bounds, data, validity = _read(INT32, column.offsets).tolist(), memoryview(column.data), column.validity
+    found: list[bytes | None] = [bytes(data[start:end]) for start, end in pairwise(bounds)]
+    if validity is not None:
+        found = [item if validity[row >> 3] >> (row & 7) & 1 else None for row, item in enumerate(found)]
+    return found
+
+
+def headers(column: HeaderLists) -> list[Headers]:
+    """What `header_lists` was made of."""
+    names, values = items(column.names), items(column.values)
+    flat = [((name or b"").decode(errors="replace"), value) for name, value in zip(names, values, strict=True)]
+    bounds = _read(INT32, column.offsets).tolist()
+    return [tuple(flat[start:end]) for start, end in pairwise(bounds)]
+
+
+def check_binary(column: Binary, rows: int) -> None:
+    """Raises ValueError when the sizes of its buffers cannot be those of so many rows."""
+    offsets, data, validity = column
+    check_offsets(offsets, rows, len(data))
+    if validity is not None and len(validity) < (rows + 7) // 8:
+        raise ValueError(f"a validity bitmap of {len(validity)} bytes for {rows} rows")
+
+
+def check_offsets(offsets: bytes, rows: int, end: int) -> None:
+    """Raises ValueError."""
+    if len(offsets) != 4 * (rows + 1):
+        raise ValueError(f"{len(offsets)} bytes of offsets for {rows} rows")
+    if int.from_bytes(offsets[:4], "little") or int.from_bytes(offsets[-4:], "little") != end:
+        raise ValueError(f"offsets that do not go from 0 to {end}")
+
+
+def _little(numbers: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers.tobytes()
+
+
+def _read(kind: str, buffer: bytes) -> array[int]:
+    found = array(kind)
+    found.frombytes(buffer)
+    if sys.byteorder == "big":
+        found.byteswap()
+    return found

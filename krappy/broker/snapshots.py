@@ -1,0 +1,174 @@
+"""Snapshots of tables that the broker holds under an id: any connection may read one, so that many readers share it.
+
+They pin old data in RocksDB's files, so there are only so many, and each ends when it was not used for its time to
+live: by a read, or by being kept. A read under way holds off the end.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.partition import Partition
+from krappy.broker.table import Chosen
+from krappy.errors import InvalidRequest, Overloaded, ShuttingDown, SnapshotGone, UnknownPartition
+from krappy.store.view_snapshot import Rows
+from krappy.waiting import Signal, wait_any
+
+if TYPE_CHECKING:
+    from krappy.broker.broker import Broker
+
+MOST = 100  # held at a time
+LONGEST_S = 86_400.0  # of a time to live
+PAGE = 2_000  # entries read at a stretch: about a millisecond
+
+
+class LeasedSnapshot:
+    """One of them. Its ranges are read in any order, by any number of readers at once."""
+
+    def __init__(
+        self, broker: Broker, partitions: list[Partition], chosen: Chosen, ttl: float, *, tombstones: bool
+    ) -> None:
+        self.id = secrets.token_hex(12)
+        self.ttl = ttl
+        self.tombstones = tombstones
+        self.chosen = chosen
+        self.partitions = {partition.index: partition for partition in partitions}
+        self.readers = 0
+        self.expires = trio.current_time() + ttl
+        # Appliers run on this same loop, so what they have applied is what the snapshot holds.
+        self.offsets = [(partition.index, partition.applied) for partition in partitions]
+        self._starts = {partition.index: partition.expired_below for partition in partitions}
+        self._view = broker.views.snapshot()
+        self.closed = False
+
+    def rows(self, partition: int, start: bytes | None, end: bytes | None, max_bytes: int, *, tombstones: bool) -> Rows:
+        """The next entries of a range, cut to what was chosen. Raises SnapshotGone, UnknownPartition."""
+        found = self.partitions.get(partition)
+        if found is None:
+            raise UnknownPartition(f"the snapshot has partitions {sorted(self.partitions)}, not {partition}")
+        if self.closed or found.gone is not None or self._view.has_dropped(found.number):
+            raise SnapshotGone(f"snapshot {self.id} has ended" if self.closed else f"the table of {found} is gone")
+        chosen = self.chosen
+        if chosen.start is not None and (start is None or start < chosen.start):
+            start = chosen.start
+        if chosen.end is not None and (end is None or end > chosen.end):
+            end = chosen.end
+        return self._view.rows(
+            found.number,
+            start=start,
+            end=end,
+            prefix=chosen.prefix,
+            max_entries=PAGE,
+            max_bytes=max_bytes,
+            tombstones=tombstones,
+            log_start=self._starts[partition],
+        )
+
+    def touch(self) -> None:
+        """It was used now."""
+        self.expires = max(self.expires, trio.current_time() + self.ttl)
+
+    def close(self) -> None:
+        self.closed = True
+        self._view.close()
+
+
+class Snapshots:
+    """All that a broker holds."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._held: dict[str, LeasedSnapshot] = {}
+        self._changed = Signal()
+        self._watched = False
+        self.opened = self.expired = 0  # how many, over the broker's life
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def open(self, partitions: list[Partition], chosen: Chosen, ttl_ms: int, *, tombstones: bool) -> LeasedSnapshot:
+        """One of these partitions as their views are now; the caller has waited for them. Raises Overloaded."""
+        chosen.check()
+        if not partitions:
+            raise InvalidRequest("a snapshot is of one partition at least", field="partitions")
+        if self._broker.stopped:
+            raise ShuttingDown("the broker is shutting down")
+        if len(self._held) >= MOST:
+            raise Overloaded(f"{MOST} snapshots are held already; close some, or wait until their time is over")
+        found = LeasedSnapshot(self._broker, partitions, chosen, _seconds(ttl_ms), tombstones=tombstones)
+        self._held[found.id] = found
+        self.opened += 1
+        if not self._watched:
+            self._watched = True
+            self._broker.spawn(self._watch)
+        self._changed.fire()
+        return found
+
+    def keep(self, id: str, ttl_ms: int | None) -> None:
+        """It lives on, from now. Raises SnapshotGone."""
+        snapshot = self._find(id)
+        if ttl_ms is not None:
+            snapshot.ttl = _seconds(ttl_ms)
+        snapshot.expires = trio.current_time() + snapshot.ttl
+        self._changed.fire()
+
+    @contextmanager
+    def reading(self, id: str) -> Iterator[LeasedSnapshot]:
+        """It does not end by itself meanwhile. Raises SnapshotGone."""
+        snapshot = self._find(id)
+        snapshot.readers += 1
+        try:
+            yield snapshot
+        finally:
+            snapshot.readers -= 1
+            snapshot.touch()
+            self._changed.fire()
+
+    def close(self, id: str) -> None:
+        """Lets it go. Nothing when it has ended."""
+        snapshot = self._held.pop(id, None)
+        if snapshot is not None:
+            snapshot.close()
+            self._changed.fire()
+
+    def close_all(self) -> None:
+        for id in list(self._held):
+            self.close(id)
+
+    def _find(self, id: str) -> LeasedSnapshot:
+        found = self._held.get(id)
+        if found is None:
+            raise SnapshotGone(
+                f"there is no snapshot '{id:.40}': it was closed, not used within its time to live, or ended with the "
+                "broker; take another, and keep it while it is not read (KeepSnapshot)"
+            )
+        return found
+
+    async def _watch(self) -> None:
+        """Ends those whose time is over, until there are none."""
+        try:
+            while self._held:
+                now, due = trio.current_time(), self._due()
+                if due <= now:
+                    for snapshot in [each for each in self._held.values() if not each.readers and each.expires <= now]:
+                        self.close(snapshot.id)
+                        self.expired += 1
+                        self._broker.report("snapshot_expired", id=snapshot.id)
+                else:
+                    await wait_any([self._changed], lambda due=due: self._due() != due, due - now)  # type: ignore[misc]
+        finally:
+            self._watched = False
+
+    def _due(self) -> float:
+        """When the next one ends."""
+        return min((each.expires for each in self._held.values() if not each.readers), default=math.inf)
+
+
+def _seconds(ttl_ms: int) -> float:
+    return min(ttl_ms / 1000, LONGEST_S)

@@ -1,0 +1,27 @@
+"""Blocks of columns, for the async client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.clients.blocks import ColumnBlock
+from krappy.clients.snapshots import Reading
+
+
+class Blocks:
+    """The blocks of a read. Leave the loop to end it: the broker keeps nothing of it."""
+
+    def __init__(self, core: Reading[Any]) -> None:
+        self._core = core
+
+    def __aiter__(self) -> Blocks:
+        return self
+
+    async def __anext__(self) -> ColumnBlock:
+        block = await self._core.block()
+        if block is None:
+            raise StopAsyncIteration
+        return block
+
+    def __del__(self) -> None:
+        self._core.close()

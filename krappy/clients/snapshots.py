@@ -1,0 +1,202 @@
+"""Snapshots that the broker holds for many readers, and reading them and logs by blocks of columns.
+
+Every request stands by itself: it names the snapshot or the topic, and where to go on. So a lost connection costs
+nothing but the answer that was on its way, and a reader that is dropped leaves nothing behind at the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from krappy.clients import blocks, events
+from krappy.clients.blocks import ColumnBlock
+from krappy.clients.link import Link, Slot
+from krappy.clients.tables import Chosen
+from krappy.errors import ConnectionLost, InvalidRequest
+from krappy.wire import messages
+from krappy.wire.messages import Answer, Request
+
+A = TypeVar("A", bound=Answer)
+BLOCK_BYTES = 1 << 20
+
+
+class KeyRange(NamedTuple):
+    """Part of a partition's table: keys from `start` (inclusive) to before `end`; None: open on that side."""
+
+    partition: int
+    start: bytes | None = None
+    end: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A moment of a table, held by the broker. Plain values: it may be pickled and sent to other processes."""
+
+    id: str
+    topic: str
+    offsets: dict[int, int]  # by partition, the next offset: what it is exact for
+    ranges: list[KeyRange]  # together exactly the table, no two of them overlap
+
+
+async def open_snapshot(
+    link: Link,
+    topic: str,
+    partitions: Sequence[int] | None,
+    splits: int,
+    ttl: float,
+    chosen: Chosen,
+    tombstones: bool,
+) -> Snapshot:
+    request = messages.OpenSnapshot(
+        topic=topic,
+        partitions=None if partitions is None else list(partitions),
+        splits=_at_least_one(splits, "splits"),
+        ttl_ms=_milliseconds(ttl),
+        prefix=chosen.prefix,
+        start=chosen.start,
+        end=chosen.end,
+        tombstones=tombstones,
+    )
+
+    def abandoned(answer: messages.SnapshotOpened) -> None:
+        close = messages.CloseSnapshot(answer.snapshot)
+        with suppress(ConnectionLost):
+            link.post(close, messages.SnapshotClosed, lambda _: None)
+
+    found = await link.ask(request, messages.SnapshotOpened, abandoned=abandoned)
+    return Snapshot(found.snapshot, topic, dict(found.offsets), [KeyRange(*each) for each in found.ranges])
+
+
+async def keep_snapshot(link: Link, id: str, ttl: float | None) -> None:
+    request = messages.KeepSnapshot(id, None if ttl is None else _milliseconds(ttl))
+    await link.ask(request, messages.SnapshotKept)
+
+
+async def close_snapshot(link: Link, id: str) -> None:
+    await link.ask(messages.CloseSnapshot(id), messages.SnapshotClosed)
+
+
+def _at_least_one(number: int, what: str) -> int:
+    if type(number) is not int or not 1 <= number < 2**31:
+        raise InvalidRequest(f"{what}={number!r}: give a whole number of at least 1")
+    return number
+
+
+def _milliseconds(ttl: float) -> int:
+    if not 0 < ttl <= 2_000_000:
+        raise InvalidRequest(f"ttl={ttl!r}: give seconds, more than 0 and no more than a day")
+    return max(1, round(ttl * 1000))
+
+
+class Reading(Generic[A]):
+    """Blocks, one after the other. The next answer is made while the caller works on the one before."""
+
+    def __init__(self, link: Link, answer: type[A], block_bytes: int) -> None:
+        self._link = link
+        self._answer = answer
+        self._block_bytes = _at_least_one(block_bytes, "block_bytes")
+        self._ahead: tuple[Request, Slot, int] | None = None
+        self._ended = False
+
+    def _request(self) -> Request:
+        """What brings the next part."""
+        raise NotImplementedError
+
+    def _take(self, answer: A) -> ColumnBlock:
+        """The block of an answer. Notes where to go on, or that this was the last."""
+        raise NotImplementedError
+
+    async def block(self) -> ColumnBlock | None:
+        """The next rows. None: there are no more."""
+        while not self._ended:
+            block = await self._next()
+            if block.rows:
+                return block
+        return None
+
+    async def _next(self) -> ColumnBlock:
+        answer = await self._came()
+        if answer is None:
+            answer = await self._link.ask(self._request(), self._answer)
+        block = self._take(answer)
+        if not self._ended:
+            self._ask()
+        return block
+
+    def _ask(self) -> None:
+        request, slot = self._request(), Slot(self._link.runtime.signal())
+        with suppress(ConnectionLost):
+            self._ahead = request, slot, self._link.post(request, self._answer, slot)
+
+    async def _came(self) -> A | None:
+        """What was asked for ahead; None when it has to be asked for again."""
+        if self._ahead is None:
+            return None
+        _, slot, id = self._ahead
+        if not await slot.wait(self._link.timeout):
+            self._link.forget(id)
+        self._ahead = None
+        return slot.result if isinstance(slot.result, self._answer) else None
+
+    def close(self) -> None:
+        """No more are wanted."""
+        self._ended = True
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            self._link.forget(ahead[2])
+
+
+class SnapshotReading(Reading[messages.SnapshotRead]):
+    def __init__(
+        self,
+        link: Link,
+        id: str,
+        key_range: KeyRange,
+        tombstones: bool | None,
+        columns: Sequence[str],
+        block_bytes: int,
+    ) -> None:
+        super().__init__(link, messages.SnapshotRead, block_bytes)
+        self._id, self._tombstones = id, tombstones
+        self._partition, self._start, self._end = key_range
+        self._columns = blocks.check_columns(columns)
+
+    def _request(self) -> messages.ReadSnapshot:
+        return messages.ReadSnapshot(
+            self._id,
+            self._partition,
+            self._start,
+            self._end,
+            self._columns,
+            self._tombstones,
+            self._block_bytes,
+        )
+
+    def _take(self, answer: messages.SnapshotRead) -> ColumnBlock:
+        self._start = answer.next
+        self._ended = answer.next is None
+        return blocks.of_answer(self._partition, answer)
+
+
+class LogReading(Reading[messages.LogRead]):
+    def __init__(
+        self, link: Link, topic: str, partition: int, start: int, end: int, columns: Sequence[str], block_bytes: int
+    ) -> None:
+        super().__init__(link, messages.LogRead, block_bytes)
+        if not 0 <= start <= end:
+            raise InvalidRequest(f"offsets from {start} to {end}: the end is no less than the start, both at least 0")
+        self._topic, self._partition, self._offset, self._end = topic, partition, start, end
+        self._columns = frozenset(blocks.check_columns(columns))
+        self._ended = start == end
+
+    def _request(self) -> messages.ReadLog:
+        return messages.ReadLog(self._topic, self._partition, self._offset, self._end, self._block_bytes)
+
+    def _take(self, answer: messages.LogRead) -> ColumnBlock:
+        found, _ = events.read(self._topic, self._partition, answer.records, self._offset, self._end)
+        self._offset = answer.next_offset
+        self._ended = self._offset >= self._end
+        return blocks.of_events(self._partition, found, self._columns)

@@ -1,0 +1,28 @@
+"""Blocks of columns, for the blocking client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.clients.blocks import ColumnBlock
+from krappy.clients.runtime import run
+from krappy.clients.snapshots import Reading
+
+
+class Blocks:
+    """The blocks of a read. Leave the loop to end it: the broker keeps nothing of it."""
+
+    def __init__(self, core: Reading[Any]) -> None:
+        self._core = core
+
+    def __iter__(self) -> Blocks:
+        return self
+
+    def __next__(self) -> ColumnBlock:
+        block = run(self._core.block())
+        if block is None:
+            raise StopIteration
+        return block
+
+    def __del__(self) -> None:
+        self._core.close()

@@ -1,0 +1,76 @@
+"""Entries of a view (`entry.py`) made into columns, with as little as possible done for each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import repeat
+from operator import getitem
+from typing import NamedTuple
+
+import msgpack
+
+from krappy.arrow_layout import Binary, HeaderLists, binary, header_lists, offsets32
+from krappy.entry import NIL, VALUE_AT
+from krappy.types import Headers
+
+BIN8 = 0xC4
+_HEAD = 17  # bytes from the offset to the timestamp's end, with the byte between them
+_STARTS = {NIL: VALUE_AT + 1, BIN8: VALUE_AT + 2, 0xC5: VALUE_AT + 3, 0xC6: VALUE_AT + 5}  # of a value, by its kind
+_LEAST = VALUE_AT + 3  # bytes of an entry beside a short value, without headers
+NONE = b"\xc0"
+
+
+class EntryColumns(NamedTuple):
+    """None: not wanted; headers also when no row has any."""
+
+    values: Binary | None
+    offsets: bytes | None
+    timestamps: bytes | None
+    headers: HeaderLists | None
+
+
+def columns(entries: Sequence[bytes], wanted: Collection[str]) -> EntryColumns:
+    """The columns "value", "offset", "timestamp" and "headers" of packed entries, those of them that are wanted."""
+    offsets = timestamps = None
+    if "offset" in wanted or "timestamp" in wanted:
+        heads = b"".join([entry[2:19] for entry in entries])
+        if "offset" in wanted:
+            offsets = _turned(heads, 0)
+        if "timestamp" in wanted:
+            timestamps = _turned(heads, 9)
+    values, headers = _values(entries, wanted) if "value" in wanted or "headers" in wanted else (None, None)
+    return EntryColumns(values, offsets, timestamps, headers)
+
+
+def kinds(entries: Sequence[bytes]) -> bytes:
+    """The byte of each entry that says what its value is: NIL for a tombstone."""
+    return bytes(map(getitem, entries, repeat(VALUE_AT)))
+
+
+def _turned(heads: bytes, at: int) -> bytes:
+    """The big-endian numbers at `at` in each head, little-endian."""
+    found = bytearray(len(heads) // _HEAD * 8)
+    for byte in range(8):
+        found[byte::8] = heads[at + 7 - byte :: _HEAD]
+    return bytes(found)
+
+
+def _values(entries: Sequence[bytes], wanted: Collection[str]) -> tuple[Binary | None, HeaderLists | None]:
+    if kinds(entries).count(BIN8) == len(entries):
+        lengths = bytes(map(getitem, entries, repeat(VALUE_AT + 1)))
+        # No entry is shorter than its value and the least that surrounds it: equal sums mean that none is longer.
+        if sum(map(len, entries)) == sum(lengths) + _LEAST * len(entries):
+            if "value" not in wanted:
+                return None, None
+            return Binary(offsets32(lengths), b"".join([entry[21:-1] for entry in entries]), None), None
+    values: list[bytes | None] = []
+    told: dict[int, Headers] = {}
+    for row, entry in enumerate(entries):
+        kind = entry[VALUE_AT]
+        start = _STARTS[kind]
+        end = start + int.from_bytes(entry[VALUE_AT + 1 : start], "big")
+        values.append(None if kind == NIL else entry[start:end])
+        if entry[end] != NIL:
+            told[row] = tuple((name, value) for name, value in msgpack.unpackb(entry[end:]))
+    headers = header_lists([told.get(row, ()) for row in range(len(entries))]) if told else None
+    return binary(values) if "value" in wanted else None, headers if "headers" in wanted else None
