@@ -101,6 +101,9 @@ class ServerConfig:
     default_partitions: int = _number(1, "partitions of a topic created without saying how many", 1, 100_000)
     view_cache_bytes: int = _number(64 << 20, "bytes of the view's block cache")
     view_memtable_bytes: int = _number(64 << 20, "bytes of view entries in memory before they are flushed", 64 << 10)
+    table_file_bytes: int = _number(
+        4 << 30, "bytes on disk for what TOPIC@latest was answered with, to answer it again"
+    )
     retention_check_ms: int = _number(300_000, "ms between two looks for segments to delete or to compact", low=1)
     group_max_members: int = _number(1000, "members of one group", 1, 1000)
     group_initial_rebalance_delay_ms: int = _number(3000, "ms that a new Kafka group waits for more members", 0, 2**31)

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -114,6 +115,11 @@ class Disk:
         if create:
             flags |= os.O_CREAT | os.O_TRUNC
         return File(path, os.open(path, flags | os.O_CLOEXEC, 0o644))
+
+    def scratch(self, folder: Path) -> File:
+        """A new file without a name, to be written and read: it is gone once it is closed."""
+        with tempfile.TemporaryFile(dir=folder) as made:
+            return File(folder, os.dup(made.fileno()))
 
     def mkdir(self, folder: Path) -> None:
         """The folder and those above it, all durable. Nothing when it exists."""

@@ -75,7 +75,7 @@ class Broker:
         self.scans: set[table.TableScan] = set()
         self.snapshots = Snapshots(self)
         self.dropped_views: list[int] = []  # whose space on disk housekeeping gives back
-        self.latest = LatestTables(self, config.memory_bytes // 8)
+        self.latest = LatestTables(self, config.memory_bytes // 8, config.data, config.table_file_bytes)
         self._report = report or (lambda event, **facts: None)
         self._nursery: trio.Nursery | None = None
         self._admin = trio.Lock()  # one change of the catalog at a time

@@ -58,6 +58,7 @@ class Housekeeper:
 
     async def look(self) -> None:
         """One round over all partitions. What fails in one is reported and keeps none of the others waiting."""
+        self._broker.latest.sets.expire()
         for topic in list(self._broker.topics.values()):
             for partition in list(topic.partitions):
                 try:

@@ -7,66 +7,64 @@ need the whole table in memory to bring it into the order of offsets.
 
 A set is shared by all who read the partition, whenever they began: it may be newer than a reader's boundary. So no
 reader has one of its own, and all of them together stay within `room` bytes; one that was dropped is made again.
+
+What is made for who begins at the start is kept in a file beside the set, and sent from there to the next who do: a
+table that many programs begin with is made once (table_file.py). Who comes back to a position is given deletions too,
+and its answers are made for it.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
 from krappy.batch import HEADER_SIZE
-from krappy.core import live_offsets
+from krappy.broker import table_file
+from krappy.broker.latest_sets import Held, LatestSets, Services
+from krappy.broker.table_file import Mark
 from krappy.core.latest import Reading, Readings
-from krappy.core.live_offsets import Cursor, LiveOffsets
-from krappy.errors import OffsetOutOfRange, RequestTimeout, StorageError
+from krappy.core.live_offsets import Cursor
+from krappy.errors import OffsetOutOfRange
 from krappy.survivors import cut, layout, nothing
+from krappy.types import FilePart
 
 if TYPE_CHECKING:
     from krappy.broker.partition import Partition
-    from krappy.store.views import Views
 
-SLICE = 2000  # entries of the view read between two turns of the event loop
-LEAST = 256 << 10  # bytes that a set may always take
 WINDOW, LEAST_WINDOW = 1 << 20, 32 << 10  # bytes of log read at once
-PATIENCE_S = 20.0  # that a reader waits for the view
 READING = 300  # bytes of one reader's place, about
 FEW = 8  # places that any connection may have
 
 
-class Services(Protocol):
-    """What this needs of its broker."""
-
-    views: Views
-
-
 class Some(NamedTuple):
-    """Part of a table: whole batches, their bytes together, the offset to go on from."""
+    """Part of a table: whole batches, and the offset to go on from."""
 
-    parts: list[bytes | memoryview]
-    size: int
+    records: bytes | FilePart
     following: int
 
 
-class _Held:
-    __slots__ = ("live", "made", "seconds", "used")
+class _Made(NamedTuple):
+    """The same as it was made. `marks`: where it may be parted, the last one at its end."""
 
-    def __init__(self, live: LiveOffsets, made: float, seconds: float) -> None:
-        self.live = live
-        self.made = made  # when it was begun
-        self.seconds = seconds  # that it took
-        self.used = made
+    data: bytes
+    marks: list[Mark]
+
+    @property
+    def some(self) -> Some:
+        return Some(self.data, self.marks[-1].end)
 
 
 class LatestTables:
-    """Reads tables for all connections of a broker. `room`: bytes that its sets may take, about."""
+    """Reads tables for all connections of a broker.
 
-    def __init__(self, services: Services, room: int) -> None:
-        self._services = services
-        self.room = room
-        self._sets: dict[int, list[_Held]] = {}  # by the partition's number
-        self._making: dict[int, trio.Event] = {}
+    `room`: bytes of memory that its sets may take, about; `disk_room`: bytes that its files may take, in `folder`.
+    """
+
+    def __init__(self, services: Services, room: int, folder: Path, disk_room: int) -> None:
+        self.sets = LatestSets(services, room, folder, disk_room)
         self._readers: weakref.WeakSet[Readings] = weakref.WeakSet()  # of the connections there are
 
     def readings(self) -> Readings:
@@ -76,14 +74,13 @@ class LatestTables:
         return made
 
     def reading(self, readings: Readings, partition: Partition, topic_id: bytes) -> Reading:
-        """A connection's place in a partition. All of them take about half of `room` at the most."""
-        most = max(FEW, self.room // 2 // READING // max(1, len(self._readers)))
+        """A connection's place in a partition. All of them take about half of the room at the most."""
+        most = max(FEW, self.sets.room // 2 // READING // max(1, len(self._readers)))
         return readings.find(topic_id, partition.index, most)
 
-    @property
-    def size(self) -> int:
-        """Bytes that all sets take, about."""
-        return sum(held.live.size for several in self._sets.values() for held in several)
+    def forget(self, number: int) -> None:
+        """This partition is gone."""
+        self.sets.forget(number)
 
     async def read(
         self, partition: Partition, reading: Reading, offset: int, max_bytes: int, *, min_one: bool = True
@@ -94,7 +91,28 @@ class LatestTables:
         that it reads below the boundary; fixes that. Raises what `Partition.read` does, ViewDisabled, RequestTimeout
         when the view does not catch up.
         """
-        live = await self._live(partition, reading, offset)
+        held = await self.sets.serving(partition, reading, offset, self._from_file(reading, max_bytes))
+        reading.fix(held.moment)
+        assert reading.boundary is not None
+        end = min(reading.boundary, held.high)
+        file = held.file
+        if not self._from_file(reading, max_bytes):
+            return (await self._make(partition, held, reading, offset, end, max_bytes, min_one)).some
+        if offset == file.end and end == held.high and not file.closed:
+            async with file.growing:  # who comes to the same place meanwhile is given what is made here
+                if offset == file.end and not file.closed:
+                    made = await self._make(partition, held, reading, offset, end, max_bytes, min_one)
+                    await self.sets.keep(held, made.data, made.marks, partition.disk_limiter)
+                    return made.some
+        found = file.find(offset, max_bytes, end, min_one)
+        if found is None:
+            return (await self._make(partition, held, reading, offset, end, max_bytes, min_one)).some
+        await table_file.cached(found.part, partition.disk_limiter)
+        self._check(partition, reading, offset)
+        reading.given(found.last, found.end)
+        return Some(found.part, found.end)
+
+    def _check(self, partition: Partition, reading: Reading, offset: int) -> None:
         if offset < partition.start_offset:
             reading.lost()
             raise OffsetOutOfRange(
@@ -102,12 +120,35 @@ class LatestTables:
                 start=partition.start_offset,
                 end=partition.high_watermark,
             )
-        reading.fix(live.moment)
-        assert reading.boundary is not None
+
+    def _from_file(self, reading: Reading, max_bytes: int) -> bool:
+        """Whether a file serves it: it is given no deletions, and takes parts as large as a file has."""
+        blank, boundary = reading.blank, reading.boundary
+        anew = blank is None if boundary is None else blank is not None and blank >= boundary
+        return anew and max_bytes >= 2 * table_file.MARK
+
+    async def _make(
+        self,
+        partition: Partition,
+        held: Held,
+        reading: Reading,
+        offset: int,
+        end: int,
+        max_bytes: int,
+        min_one: bool,
+    ) -> _Made:
+        """Reads the log from `offset` up to `end`."""
+        self._check(partition, reading, offset)
+        live = held.live
+        if live is None:
+            held = await self.sets.serving(partition, reading, offset, False)
+            live, end = held.live, min(end, held.high)
+            assert live is not None
         assert reading.blank is not None
-        end = min(reading.boundary, live.high)
         cursor = Cursor(live, reading.blank)
         parts: list[bytes | memoryview] = []
+        marks: list[Mark] = []
+        marked = 0
         size, at, covered, last = 0, offset, offset, offset - 1
         looked = 0  # bytes of log
         while at < end and (size < max_bytes or (min_one and not parts)):
@@ -147,88 +188,16 @@ class LatestTables:
                 size += len(part)
                 at = covered = stop
                 last = base + highest
+                if size - marked >= table_file.MARK:
+                    marks.append(Mark(size, last, at))
+                    marked = size
             await trio.lowlevel.checkpoint()
+        if marks and marked == size:
+            marks.pop()  # what follows has no records, and must not stand alone
         if at > covered:
             at = min(at, covered + 2**31)
             parts.append(nothing(covered, at))
             size += HEADER_SIZE
+        marks.append(Mark(size, last, at))
         reading.given(last, at)
-        return Some(parts, size, at)
-
-    # --- the sets
-
-    async def _live(self, partition: Partition, reading: Reading, offset: int) -> LiveOffsets:
-        """A set with this offset in it that is no older than the reading's boundary."""
-        number = partition.number
-        while True:
-            for held in self._sets.get(number, ()):
-                if self._serves(held, partition, reading, offset):
-                    held.used = trio.current_time()
-                    return held.live
-            making = self._making.get(number)
-            if making is None:
-                break
-            await making.wait()
-        done = self._making[number] = trio.Event()
-        try:
-            return await self._make(partition, offset)
-        finally:
-            del self._making[number]
-            done.set()
-
-    def _serves(self, held: _Held, partition: Partition, reading: Reading, offset: int) -> bool:
-        live = held.live
-        if not live.low <= offset < live.high:
-            return False
-        if reading.boundary is not None:
-            return live.moment >= reading.boundary
-        # A new reader: as of now, but for the time that it takes to look. So the sets take half of it at the most.
-        return live.moment == partition.last_stable_offset or trio.current_time() - held.made <= 2 * held.seconds
-
-    async def _make(self, partition: Partition, offset: int) -> LiveOffsets:
-        began = trio.current_time()
-        moment = partition.last_stable_offset
-        if not partition.view_ready(moment - 1) and not await partition.view_wait(moment - 1, PATIENCE_S):
-            raise RequestTimeout(f"the view of {partition} did not reach offset {moment} in {PATIENCE_S:g} s")
-        low = max(offset & -live_offsets.BLOCK, partition.start_offset)
-        free = self.room - self._drop_to(self.room // 2)
-        live = LiveOffsets(low, moment, max(LEAST, free // 2))
-        views, after, applier = self._services.views, None, partition.applier
-        while True:
-            entries, after = views.entries(partition.number, after, SLICE)
-            live.add(entries)
-            if after is None:
-                break
-            await trio.lowlevel.checkpoint()
-        partition.view_ready(0)  # raises what has become of it meanwhile
-        if partition.applier is not applier:
-            raise StorageError(f"the view of {partition} was dropped while it was read")
-        held = _Held(live, began, trio.current_time() - began)
-        others = [each for each in self._sets.get(partition.number, ()) if not live.low <= each.live.low < live.high]
-        self._sets[partition.number] = [*others, held]
-        self._drop_to(self.room, held)
-        return live
-
-    def _drop_to(self, room: int, keep: _Held | None = None) -> int:
-        """Drops the sets that were not used for the longest time, until the others take no more than `room` bytes.
-
-        What they take then.
-        """
-        everything = sorted(
-            ((held.used, number, held) for number, several in self._sets.items() for held in several),
-            key=lambda each: each[0],
-        )
-        total = sum(held.live.size for _, _, held in everything)
-        for _, number, held in everything:
-            if total <= room:
-                break
-            if held is not keep:
-                total -= held.live.size
-                self._sets[number].remove(held)
-                if not self._sets[number]:
-                    del self._sets[number]
-        return total
-
-    def forget(self, number: int) -> None:
-        """This partition is gone."""
-        self._sets.pop(number, None)
+        return _Made(b"".join(parts), marks)

@@ -164,7 +164,7 @@ class TablePartition:
             return await self._partition.fetch(offset, max_bytes, limit, min_one=min_one)
         reading = self._tables.reading(self._readings, self._partition, self._topic_id)
         some = await self._tables.read(self._partition, reading, offset, max_bytes, min_one=min_one)
-        return Raw(b"".join(some.parts), offset)
+        return Raw(some.records, offset)
 
     def aborted(self, start: int, end: int) -> list[tuple[int, int]]:
         """None in what was made, which has nothing of them: `fetch` says that by ending where it started."""

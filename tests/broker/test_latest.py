@@ -12,14 +12,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from krappy import batch
+from krappy.broker import table_file
 from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
-from krappy.broker.latest import LatestTables
+from krappy.broker.latest import LatestTables, Some
 from krappy.broker.partition import Partition
 from krappy.core import latest, live_offsets
 from krappy.core.latest import Reading
 from krappy.entry import unpack_entry
 from krappy.errors import OffsetOutOfRange, StorageError, UnknownTopic, ViewDisabled
+from krappy.types import FilePart
 from tests.broker.engine import running
 
 NEVER = 2**40  # ms
@@ -56,8 +58,7 @@ class Consumer:
                 some = await tables.read(partition, self.reading, self.position, self.room)
             except OffsetOutOfRange:
                 return True
-            data, following = b"".join(some.parts), some.following
-            assert len(data) == some.size
+            data, following = content(some), some.following
         else:
             span = await partition.read(self.position, self.room)
             data, following = bytes(span.data), span.next_offset
@@ -84,6 +85,11 @@ class Consumer:
     async def finish(self, tables: LatestTables, partition: Partition) -> None:
         while await self.fetch(tables, partition):
             pass
+
+
+def content(some: Some) -> bytes:
+    records = some.records
+    return records.file.pread(records.size, records.position) if isinstance(records, FilePart) else records
 
 
 async def write(partition: Partition, *pairs: tuple[str, str | None], codec: int = 0) -> int:
@@ -113,13 +119,14 @@ async def topic(broker: Broker, **config: Any) -> Partition:
     return (await broker.create_topic("t", 1, given))[0].partition(0)
 
 
-def tables_of(broker: Broker, room: int = 1 << 20) -> LatestTables:
-    return LatestTables(broker, room)
+def tables_of(broker: Broker, room: int = 1 << 20, disk_room: int = 1 << 30) -> LatestTables:
+    return LatestTables(broker, room, broker.config.data, disk_room)
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 8 offsets, and a reader that comes back 3 behind is far behind."""
+    """Blocks of 8 offsets, files in parts of 40 bytes, and a reader that comes back 3 behind is far behind."""
+    monkeypatch.setattr(table_file, "MARK", 40)
     monkeypatch.setattr(live_offsets, "BITS", 3)
     monkeypatch.setattr(live_offsets, "BLOCK", 8)
     monkeypatch.setattr(latest, "RAW_LAG", 3)
@@ -157,7 +164,7 @@ def test_nothing_is_left_but_its_offsets(tmp_path: Path) -> None:
         reading = Reading()
         assert reading.at(0, 0, 2)
         some = await tables_of(broker).read(partition, reading, 0, 1 << 20)
-        [(header, _)] = batch.split(b"".join(some.parts))
+        [(header, _)] = batch.split(content(some))
         assert (header.count, header.base_offset, header.next_offset) == (0, 0, 2)
         assert some.following == 2
         assert not reading.at(2, 0, 2)
@@ -224,7 +231,7 @@ def test_records_come_as_they_were_written(tmp_path: Path, codec: int) -> None:
         reading = Reading()
         assert reading.at(0, 0, count)
         some = await tables_of(broker).read(partition, reading, 0, 1 << 20)
-        [(_, view)] = batch.split(b"".join(some.parts))
+        [(_, view)] = batch.split(content(some))
         columns = batch.decode(view)
         assert list(columns.offsets) == list(range(50, count))
         assert columns.keys == keys[50:]
@@ -236,7 +243,7 @@ def test_records_come_as_they_were_written(tmp_path: Path, codec: int) -> None:
 
 
 def test_a_set_is_shared_and_all_of_them_are_bounded(tmp_path: Path, small: None, monkeypatch: Any) -> None:
-    monkeypatch.setattr("krappy.broker.latest.LEAST", 1)
+    monkeypatch.setattr("krappy.broker.latest_sets.LEAST", 1)
 
     async def body(broker: Broker) -> None:
         partition = await topic(broker)
@@ -245,23 +252,133 @@ def test_a_set_is_shared_and_all_of_them_are_bounded(tmp_path: Path, small: None
         tables = tables_of(broker, room=2000)  # too little for all of its 13 blocks
         consumers = [Consumer(room=50) for _ in range(20)]
         making = 0
-        made = tables._make
+        made = tables.sets._make
 
         async def counted(*args: Any) -> Any:
             nonlocal making
             making += 1
             return await made(*args)
 
-        monkeypatch.setattr(tables, "_make", counted)
+        monkeypatch.setattr(tables.sets, "_make", counted)
         async with trio.open_nursery() as nursery:
             for consumer in consumers:
                 nursery.start_soon(consumer.finish, tables, partition)
         for consumer in consumers:
             assert [row[0] for row in consumer.rows] == list(range(100))
-        assert tables.size <= 2000
+        assert tables.sets.size <= 2000
         assert 2 <= making <= 60, "each window is made once, about, whoever reads it"
         tables.forget(partition.number)
-        assert not tables.size
+        assert not tables.sets.size
+
+    run(body, tmp_path)
+
+
+async def read_file(tables: LatestTables, partition: Partition, room: int = 200) -> tuple[bytes, int]:
+    """All that a new reader is given of the first part, and how many of its answers came from a file."""
+    reading, at, data, from_file = Reading(), 0, b"", 0
+    reading.told_earliest(partition.start_offset)
+    while at < partition.last_stable_offset and reading.at(at, partition.start_offset, partition.last_stable_offset):
+        some = await tables.read(partition, reading, at, room)
+        data += content(some)
+        from_file += isinstance(some.records, FilePart)
+        at = some.following
+    return data, from_file
+
+
+def test_what_was_made_for_one_is_sent_to_the_next_from_a_file(tmp_path: Path, small: None) -> None:
+    async def body(broker: Broker) -> None:
+        partition, tables = await topic(broker), tables_of(broker)
+        for number in range(40):
+            await write(partition, (f"k{number}", "1"), ("same", str(number)))
+        made, from_file = await read_file(tables, partition)
+        assert not from_file
+        assert tables.sets.disk_size >= len(made) > 0
+        again, from_file = await read_file(tables, partition)
+        assert again == made
+        assert from_file > 5
+        small_parts, from_file = await read_file(tables, partition, room=1)
+        assert not from_file, "a file has no parts as small as that"
+        assert [header.base_offset for header, _ in batch.split(small_parts)] == [
+            header.base_offset for header, _ in batch.split(made)
+        ]
+        assert {path.name for path in tmp_path.iterdir()} == {"lock", "meta", "topics", "views"}, "it has no name"
+        await write(partition, ("k3", "2"))
+        changed, from_file = await read_file(tables, partition)
+        assert [header.count for header, _ in batch.split(changed)][-1] == 1
+        assert changed != made
+
+    run(body, tmp_path)
+
+
+def test_many_who_begin_at_once_are_given_what_one_of_them_made(tmp_path: Path, small: None, monkeypatch: Any) -> None:
+    async def body(broker: Broker) -> None:
+        partition, tables = await topic(broker), tables_of(broker)
+        for number in range(100):
+            await write(partition, (f"k{number}", "1"))
+        looked = 0
+        read = partition.read
+
+        async def counted(*args: Any, **more: Any) -> Any:
+            nonlocal looked
+            looked += 1
+            await trio.lowlevel.checkpoint()
+            return await read(*args, **more)
+
+        monkeypatch.setattr(type(partition), "read", lambda self, *args, **more: counted(*args, **more))
+        await read_file(tables, partition)
+        alone, looked = looked, 0
+        tables.forget(partition.number)
+        consumers = [Consumer(room=200) for _ in range(20)]
+        async with trio.open_nursery() as nursery:
+            for consumer in consumers:
+                nursery.start_soon(consumer.finish, tables, partition)
+        assert looked == alone > 3
+        for consumer in consumers:
+            assert [row[0] for row in consumer.rows] == list(range(100))
+
+    run(body, tmp_path)
+
+
+def test_files_are_bounded_and_go_when_nobody_reads(tmp_path: Path, small: None, monkeypatch: Any) -> None:
+    async def body(broker: Broker) -> None:
+        partition, tables = await topic(broker), tables_of(broker, disk_room=2000)
+        for number in range(100):
+            await write(partition, (f"k{number}", "1"))
+        for _ in range(2):
+            data, _ = await read_file(tables, partition)
+            assert [header.base_offset for header, _ in batch.split(data)] == list(range(100))
+            assert 1000 < tables.sets.disk_size <= 2000
+        tables.sets.expire()
+        assert tables.sets.disk_size
+        monkeypatch.setattr("krappy.broker.latest_sets.UNUSED_S", -1.0)
+        tables.sets.expire()
+        assert tables.sets.disk_size == tables.sets.size == 0
+        monkeypatch.setattr("krappy.broker.table_file.RESERVE", 1 << 62)  # a full disk
+        assert (await read_file(tables, partition))[0] == data
+        assert not tables.sets.disk_size
+
+    run(body, tmp_path)
+
+
+def test_a_file_that_has_all_serves_without_its_set(tmp_path: Path, small: None, monkeypatch: Any) -> None:
+    monkeypatch.setattr("krappy.broker.latest_sets.LEAST", 1)
+
+    async def body(broker: Broker) -> None:
+        partition, tables = await topic(broker), tables_of(broker, room=2000)
+        for number in range(100):
+            await write(partition, (f"k{number}", "1"))
+        for number in range(2):
+            consumer = Consumer(room=200)
+            await consumer.finish(tables, partition)
+            assert [row[0] for row in consumer.rows] == list(range(100)), number
+            assert tables.sets.size <= 2000
+        tables.sets.room = 0
+        tables.sets._drop_to(0)
+        assert tables.sets.size == 0
+        assert tables.sets.disk_size
+        made, from_file = await read_file(tables, partition)
+        assert from_file
+        assert [header.base_offset for header, _ in batch.split(made)] == list(range(100))
 
     run(body, tmp_path)
 
@@ -280,7 +397,7 @@ def test_a_topic_without_a_view_has_no_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["off", "off and on", "deleted"])
 def test_a_view_that_goes_away_under_a_reader_is_no_empty_table(tmp_path: Path, monkeypatch: Any, ending: str) -> None:
-    monkeypatch.setattr("krappy.broker.latest.SLICE", 1)
+    monkeypatch.setattr("krappy.broker.latest_sets.SLICE", 1)
 
     async def body(broker: Broker) -> None:
         partition, tables = await topic(broker), tables_of(broker)
@@ -300,7 +417,7 @@ def test_a_view_that_goes_away_under_a_reader_is_no_empty_table(tmp_path: Path, 
             nursery.start_soon(read)
             for _ in range(10):
                 await trio.lowlevel.checkpoint()
-            assert tables._making, "it is looking through the view"
+            assert tables.sets._making, "it is looking through the view"
             if ending == "deleted":
                 await broker.delete_topic("t")
             else:
@@ -308,7 +425,7 @@ def test_a_view_that_goes_away_under_a_reader_is_no_empty_table(tmp_path: Path, 
                 if ending == "off and on":
                     await broker.alter_topic("t", {"view.enable": "true"}, None)
         assert refused
-        assert not tables.size
+        assert not tables.sets.size
 
     run(body, tmp_path)
 

@@ -4,7 +4,8 @@
  * functions and the one struct used are declared here, as librdkafka's stable C interface has them.
  *
  *   driver produce ADDRESS TOPIC PARTITIONS COUNT SIZE KEYS       KEYS 0: without keys
- *   driver consume ADDRESS TOPIC PARTITIONS COUNT
+ *   driver consume ADDRESS TOPIC PARTITIONS
+ *   driver table ADDRESS TOPIC PARTITIONS                         as consume, and keeps the latest value of each key
  *   driver latency ADDRESS TOPIC RATE SECONDS
  *
  * Each prints one JSON object.
@@ -34,7 +35,7 @@ typedef struct rd_kafka_message_s {
     void *_private;
 } rd_kafka_message_t;
 enum { PRODUCER = 0, CONSUMER = 1 };
-enum { UNASSIGNED = -1, COPY = 2, BLOCK = 4, BEGINNING = -2, END = -1 };
+enum { UNASSIGNED = -1, COPY = 2, BEGINNING = -2 };
 
 rd_kafka_conf_t *rd_kafka_conf_new(void);
 int rd_kafka_conf_set(rd_kafka_conf_t *, const char *, const char *, char *, size_t);
@@ -51,6 +52,7 @@ rd_kafka_queue_t *rd_kafka_queue_new(rd_kafka_t *);
 int rd_kafka_consume_start_queue(rd_kafka_topic_t *, int32_t, int64_t, rd_kafka_queue_t *);
 ssize_t rd_kafka_consume_batch_queue(rd_kafka_queue_t *, int, rd_kafka_message_t **, size_t);
 void rd_kafka_message_destroy(rd_kafka_message_t *);
+int rd_kafka_query_watermark_offsets(rd_kafka_t *, const char *, int32_t, int64_t *, int64_t *, int);
 
 #define CHUNK 1000
 
@@ -138,23 +140,99 @@ static void produce(char **argv) {
     printf("{\"seconds\": %.6f, \"count\": %ld}\n", seconds, count);
 }
 
-static void consume(char **argv) {
-    long partitions = atol(argv[4]), count = atol(argv[5]), found = 0, at_first = 0;
-    double start = now(), first = 0;
+/* The latest value of each key: open addressing, and one block of memory for what it holds. */
+struct entry {
+    uint64_t hash;
+    char *held; /* key, then value; NULL: free */
+    uint32_t key_len, len, room;
+};
+static struct entry *entries;
+static size_t slots = 1 << 16, used;
+static char *block;
+static size_t left;
+
+static uint64_t hash_of(const char *key, size_t length) {
+    uint64_t hash = 14695981039346656037ULL, word;
+    for (; length >= 8; key += 8, length -= 8) {
+        memcpy(&word, key, 8);
+        hash = (hash ^ word) * 0x9E3779B97F4A7C15ULL;
+        hash ^= hash >> 29;
+    }
+    for (; length; key++, length--) hash = (hash ^ (unsigned char)*key) * 1099511628211ULL;
+    return hash ^ hash >> 32;
+}
+
+static struct entry *slot(uint64_t hash, const char *key, size_t length) {
+    struct entry *at = &entries[hash & (slots - 1)];
+    while (at->held && (at->hash != hash || at->key_len != length || memcmp(at->held, key, length)))
+        if (++at == entries + slots) at = entries;
+    return at;
+}
+
+static void grow(void) {
+    struct entry *old = entries, *end = old + slots;
+    slots *= 2;
+    entries = calloc(slots, sizeof *entries);
+    for (struct entry *each = old; each < end; each++)
+        if (each->held) *slot(each->hash, each->held, each->key_len) = *each;
+    free(old);
+}
+
+static void fold(const rd_kafka_message_t *message) {
+    uint64_t hash = hash_of(message->key, message->key_len);
+    size_t size = message->key_len + message->len;
+    struct entry *at = slot(hash, message->key, message->key_len);
+    if (!at->held) {
+        if (2 * ++used > slots) {
+            grow();
+            at = slot(hash, message->key, message->key_len);
+        }
+        at->room = 0;
+    }
+    if (!at->held || at->room < size) {
+        if (left < size) block = malloc(left = (8 << 20) + size);
+        at->held = block;
+        at->room = size;
+        block += size;
+        left -= size;
+    }
+    at->hash = hash;
+    at->key_len = message->key_len;
+    at->len = message->len;
+    memcpy(at->held, message->key, message->key_len);
+    memcpy(at->held + message->key_len, message->payload, message->len);
+}
+
+/* Reads all partitions to the end that they had, by a client that is connected and knows where they are. */
+static void consume(char **argv, int keep) {
+    long partitions = atol(argv[4]), found = 0, at_first = 0, open = 0;
     rd_kafka_t *rk = client(CONSUMER, argv[2], "");
     rd_kafka_topic_t *topic = topic_of(rk, argv[3]);
     rd_kafka_queue_t *queue = rd_kafka_queue_new(rk);
+    int64_t *ends = calloc(partitions, sizeof *ends), start_offset;
+    for (int32_t partition = 0; partition < partitions; partition++) {
+        if (rd_kafka_query_watermark_offsets(rk, argv[3], partition, &start_offset, &ends[partition], 60000) != 0)
+            die("no end of the log is known");
+        open += ends[partition] > start_offset;
+    }
+    if (keep) entries = calloc(slots, sizeof *entries);
+    double start = now(), first = 0;
     for (int32_t partition = 0; partition < partitions; partition++)
         if (rd_kafka_consume_start_queue(topic, partition, BEGINNING, queue) != 0) die("cannot consume");
     static rd_kafka_message_t *messages[CHUNK];
     double quiet = now();
-    while (found < count) {
-        /* It waits until it has as many as it was asked for: not for more than there are. */
-        long wanted = count - found < CHUNK ? count - found : CHUNK;
-        ssize_t got = rd_kafka_consume_batch_queue(queue, 100, messages, wanted);
+    while (open) {
+        /* It waits until it has as many as it was asked for, or for so many milliseconds. */
+        ssize_t got = rd_kafka_consume_batch_queue(queue, 5, messages, CHUNK);
         for (ssize_t at = 0; at < got; at++) {
-            if (messages[at]->err == 0) found++;
-            rd_kafka_message_destroy(messages[at]);
+            rd_kafka_message_t *message = messages[at];
+            if (message->err == 0) {
+                found++;
+                if (keep) fold(message);
+                /* What is last in a log is the latest of its key: it is in the topic's table as well. */
+                if (message->offset == ends[message->partition] - 1) open--;
+            }
+            rd_kafka_message_destroy(message);
         }
         if (got > 0) quiet = now();
         if (found && !first) {
@@ -164,9 +242,9 @@ static void consume(char **argv) {
         if (now() - quiet > 60) die("nothing has come for a minute");
     }
     double end = now();
-    /* per_second: without the time to connect, and what came with the first answer */
-    printf("{\"seconds\": %.6f, \"first\": %.6f, \"count\": %ld, \"per_second\": %.1f}\n", end - start,
-           first - start, found, end > first ? (found - at_first) / (end - first) : 0.0);
+    /* per_second: without the time to the first answer, and what came with it */
+    printf("{\"seconds\": %.6f, \"first\": %.6f, \"count\": %ld, \"keys\": %zu, \"per_second\": %.1f}\n", end - start,
+           first - start, found, used, end > first ? (found - at_first) / (end - first) : 0.0);
 }
 
 struct reader {
@@ -238,7 +316,8 @@ static void latency(char **argv) {
 
 int main(int argc, char **argv) {
     if (argc == 8 && !strcmp(argv[1], "produce")) produce(argv);
-    else if (argc == 6 && !strcmp(argv[1], "consume")) consume(argv);
+    else if (argc == 5 && !strcmp(argv[1], "consume")) consume(argv, 0);
+    else if (argc == 5 && !strcmp(argv[1], "table")) consume(argv, 1);
     else if (argc == 6 && !strcmp(argv[1], "latency")) latency(argv);
     else die("usage: see the head of driver.c");
     fflush(stdout);

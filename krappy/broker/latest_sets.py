@@ -1,0 +1,190 @@
+"""Which events of a partition are the latest of their keys: made of the view, and kept while that is of use.
+
+Beside each set is the file that was made with it (table_file.py). Once that has all, it serves without the set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import trio
+
+from krappy.broker import table_file
+from krappy.broker.table_file import Mark, TableFile
+from krappy.core import live_offsets
+from krappy.core.latest import Reading
+from krappy.core.live_offsets import LiveOffsets
+from krappy.errors import RequestTimeout, StorageError
+
+if TYPE_CHECKING:
+    from krappy.broker.partition import Partition
+    from krappy.store.views import Views
+
+SLICE = 2000  # entries of the view read between two turns of the event loop
+LEAST = 256 << 10  # bytes that a set may always take
+PATIENCE_S = 20.0  # that a reader waits for the view
+UNUSED_S = 900.0  # after which a set and its file go, if nobody reads
+
+
+class Services(Protocol):
+    """What this needs of its broker."""
+
+    views: Views
+
+
+class Held:
+    """One set. `low` to `high`: the offsets that it serves; `moment`: it has no event that was overtaken before."""
+
+    __slots__ = ("file", "high", "live", "low", "made", "moment", "seconds", "used")
+
+    def __init__(self, live: LiveOffsets, file: TableFile, made: float, seconds: float) -> None:
+        self.live: LiveOffsets | None = live  # None: dropped, for the file has all that it serves
+        self.low, self.high, self.moment = live.low, live.high, live.moment
+        self.file = file
+        self.made = made  # when it was begun
+        self.seconds = seconds  # that it took
+        self.used = made
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, about."""
+        return 0 if self.live is None else self.live.size
+
+
+class LatestSets:
+    """Those of all partitions. `room`: bytes of memory that they may take, about; `disk_room`: bytes of their files."""
+
+    def __init__(self, services: Services, room: int, folder: Path, disk_room: int) -> None:
+        self.room = room
+        self.disk_room = disk_room
+        self._services = services
+        self._folder = folder
+        self._held: dict[int, list[Held]] = {}  # by the partition's number
+        self._making: dict[int, trio.Event] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, about."""
+        return sum(held.size for _, held in self._everything())
+
+    @property
+    def disk_size(self) -> int:
+        return sum(held.file.size for _, held in self._everything())
+
+    def _everything(self) -> list[tuple[int, Held]]:
+        """With their partitions' numbers, what was not used for the longest time first."""
+        found = [(number, held) for number, several in self._held.items() for held in several]
+        return sorted(found, key=lambda each: each[1].used)
+
+    async def serving(self, partition: Partition, reading: Reading, offset: int, from_file: bool) -> Held:
+        """A set with this offset in it that is no older than the reading's boundary.
+
+        With `from_file` it may be a file alone. Raises ViewDisabled, RequestTimeout when the view does not catch up.
+        """
+        number = partition.number
+        while True:
+            for held in self._held.get(number, ()):
+                if self._serves(held, partition, reading, offset, from_file):
+                    held.used = trio.current_time()
+                    return held
+            making = self._making.get(number)
+            if making is None:
+                break
+            await making.wait()
+        done = self._making[number] = trio.Event()
+        try:
+            return await self._make(partition, offset)
+        finally:
+            del self._making[number]
+            done.set()
+
+    def _serves(self, held: Held, partition: Partition, reading: Reading, offset: int, from_file: bool) -> bool:
+        if not held.low <= offset < held.high:
+            return False
+        if held.live is None and not (
+            from_file and held.file.begin <= offset and reading.boundary in (None, held.moment)
+        ):
+            return False
+        if reading.boundary is not None:
+            return held.moment >= reading.boundary
+        # A new reader: as of now, but for the time that it takes to look. So the sets take half of it at the most.
+        return held.moment == partition.last_stable_offset or trio.current_time() - held.made <= 2 * held.seconds
+
+    async def _make(self, partition: Partition, offset: int) -> Held:
+        began = trio.current_time()
+        moment = partition.last_stable_offset
+        if not partition.view_ready(moment - 1) and not await partition.view_wait(moment - 1, PATIENCE_S):
+            raise RequestTimeout(f"the view of {partition} did not reach offset {moment} in {PATIENCE_S:g} s")
+        low = max(offset & -live_offsets.BLOCK, partition.start_offset)
+        free = self.room - self._drop_to(self.room // 2)
+        live = LiveOffsets(low, moment, max(LEAST, free // 2))
+        views, after, applier = self._services.views, None, partition.applier
+        while True:
+            entries, after = views.entries(partition.number, after, SLICE)
+            live.add(entries)
+            if after is None:
+                break
+            await trio.lowlevel.checkpoint()
+        partition.view_ready(0)  # raises what has become of it meanwhile
+        if partition.applier is not applier:
+            raise StorageError(f"the view of {partition} was dropped while it was read")
+        file = TableFile(self._folder, offset)
+        file.closed = not self.disk_room
+        held = Held(live, file, began, trio.current_time() - began)
+        others = [each for each in self._held.get(partition.number, ()) if not live.low <= each.low < live.high]
+        self._held[partition.number] = [*others, held]
+        self._drop_to(self.room, held)
+        return held
+
+    def _drop_to(self, room: int, keep: Held | None = None) -> int:
+        """Drops the sets that were not used for the longest time, until the others take no more than `room` bytes.
+
+        What they take then.
+        """
+        everything = self._everything()
+        total = sum(held.size for _, held in everything)
+        for number, held in everything:
+            if total <= room:
+                break
+            if held is not keep:
+                total -= held.size
+                if held.file.size and held.file.end == held.high:
+                    held.live = None
+                else:
+                    self._drop(number, held)
+        return total
+
+    def _drop(self, number: int, held: Held) -> None:
+        self._held[number].remove(held)
+        if not self._held[number]:
+            del self._held[number]
+
+    async def keep(self, held: Held, data: bytes, marks: Sequence[Mark], limiter: trio.CapacityLimiter) -> None:
+        """Adds to its file what was made from the file's end on, if that is worth it and there is room."""
+        file = held.file
+        if not file.size and len(data) < table_file.MARK and marks[-1].end == held.high:
+            file.closed = True  # a small table: it is made as quickly as it is sent
+            return
+        total = self.disk_size + len(data)
+        for number, other in self._everything():
+            if total <= self.disk_room:
+                break
+            if other is not held and other.file.size:
+                total -= other.file.size
+                self._drop(number, other)
+        if total > self.disk_room:
+            file.closed = True
+        elif data:
+            await file.append(data, marks, limiter)
+
+    def expire(self) -> None:
+        """Drops what nobody has read for long."""
+        for number, held in self._everything():
+            if trio.current_time() - held.used > UNUSED_S:
+                self._drop(number, held)
+
+    def forget(self, number: int) -> None:
+        """This partition is gone."""
+        self._held.pop(number, None)
