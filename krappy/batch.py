@@ -38,6 +38,7 @@ __all__ = [
     "measure",
     "offsets",
     "read_header",
+    "recompress",
     "restamp_time",
     "split",
     "stamp",
@@ -378,6 +379,16 @@ def emptied(header: BatchHeader) -> bytes:
     """What `keep` leaves of a batch that loses every record, without a look at its records."""
     covered = _COVERED.pack(header.attributes & ~CODEC_MASK, *header[6:12], 0)
     return _assemble(_STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END, header.leader_epoch), covered, b"")
+
+
+def recompress(batch: Buffer, codec: int, *, limit: int = DEFAULT_LIMIT) -> bytes:
+    """The batch with its records compressed by `codec` (0: not at all); the rest stays. Raises as `decode` does."""
+    header, buf, position = _records(batch, limit)
+    with memoryview(buf) as view:
+        payload = codecs.compress(codec, bytes(view[position:]))
+    covered = _COVERED.pack(header.attributes & ~CODEC_MASK | codec, *header[6:13])
+    head = _STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch)
+    return _assemble(head, covered, payload)
 
 
 def restamp_time(batch: Buffer, timestamp: int) -> bytes:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from krappy.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from krappy.errors import InvalidConfig, InvalidTopic
 from krappy.topic_settings import DEFAULTS, DOCS, FOREVER, SETTINGS, Given, Setting, effective, nearest, normalise
 
@@ -29,6 +30,7 @@ __all__ = [
     "normalise",
 ]
 
+CODECS = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}  # by compression.type
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 MAX_NAME = 249  # a folder is named "<topic>-<partition>", and a name in a folder has at most 255 bytes
 
@@ -58,6 +60,7 @@ class TopicConfig:
     max_message_bytes: int = 1_048_588
     log_append_time: bool = False
     index_interval_bytes: int = 4096
+    codec: int | None = None  # as in krappy.codecs; None: the producer's
     view: bool = True
 
     @classmethod
@@ -79,6 +82,7 @@ class TopicConfig:
             max_message_bytes=int(of["max.message.bytes"]),
             log_append_time=of["message.timestamp.type"] == "LogAppendTime",
             index_interval_bytes=int(of["index.interval.bytes"]),
+            codec=CODECS.get(of["compression.type"]),
             view=of["view.enable"] == "true",
         )
         if config.max_compaction_lag_ms is not None and config.max_compaction_lag_ms < config.min_compaction_lag_ms:

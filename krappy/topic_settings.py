@@ -121,9 +121,9 @@ _TABLE = (
     Setting(
         "compression.type",
         "producer",
-        _only("producer", "batches are stored as their producers compressed them"),
+        _choice("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "STRING",
-        "batches are stored as their producer compressed them",
+        "producer: batches are stored as their producer compressed them; any other: the broker compresses them so",
         "compression.type",
     ),
     Setting(

@@ -14,7 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krappy import batch, codecs, record_reader
-from krappy.batch import Columns, check, decode, encode, keep, read_header, restamp_time, split, stamp, validate
+from krappy.batch import (
+    Columns,
+    check,
+    decode,
+    encode,
+    keep,
+    read_header,
+    recompress,
+    restamp_time,
+    split,
+    stamp,
+    validate,
+)
 from krappy.errors import CorruptBatch
 from krappy.types import Headers
 from tests.batches import (
@@ -200,6 +212,18 @@ def test_log_append_time(some: list[Row], timestamp: int, codec: int) -> None:
     other = AiokafkaBatch(after)
     assert other.validate_crc()
     assert others_rows(other) == rows_of(decode(after))
+
+
+@given(rows(longest=30), CODECS, CODECS)
+def test_another_compression(some: list[Row], codec: int, wanted: int) -> None:
+    before = encode_rows(some, codec=codec, transactional=True, base_offset=5, producer_id=7, base_sequence=3)
+    after = recompress(before, wanted)
+    header = check(after)
+    changed = {"crc": 0, "length": 0, "attributes": 0}
+    assert header._replace(**changed) == read_header(before)._replace(**changed)
+    assert (header.codec, header.is_transactional) == (wanted, True)
+    assert rows_of(decode(after)) == rows_of(decode(before))
+    assert others_rows(AiokafkaBatch(after)) == rows_of(decode(before))
 
 
 @given(rows(longest=10), st.integers(0, 2**63 - 1 - 1000), st.integers(-1, 2**31 - 1))

@@ -8,6 +8,7 @@ from typing import Any
 from krappy.handlers.kafka.config_entries import Resource
 from krappy.handlers.kafka.describe_configs import check_broker
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, more_than_once, refusal
+from krappy.handlers.kafka.sources import check_not_internal
 from krappy.ports import KafkaSessionPort, TopicPort
 from krappy.topic_config import check_topic_name, merge
 from krappy.wire.kafka import Code
@@ -28,7 +29,8 @@ async def change_configs(session: KafkaSessionPort, request: Message, changes: C
                 raise Refused(Code.INVALID_REQUEST, "Each resource must appear at most once.")
             if kind != Resource.TOPIC:
                 _refuse(session, kind, name)
-            topic = session.broker.topics.get(check_topic_name(name))
+            check_not_internal(session, check_topic_name(name))
+            topic = session.broker.topics.get(name)
             if topic is None:
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
             configs = resource["configs"]

@@ -6,6 +6,7 @@ from typing import Any
 
 from krappy.handlers.kafka.create_topics import MAX_PARTITIONS
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, more_than_once, refusal, replicas
+from krappy.handlers.kafka.sources import check_not_internal
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
@@ -32,6 +33,7 @@ async def create_partitions(session: KafkaSessionPort, request: Message, version
 
 
 def _check(session: KafkaSessionPort, topic: Message) -> None:
+    check_not_internal(session, topic["name"])
     found = session.broker.topics.get(topic["name"])
     if found is None:
         raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{topic['name']:.{SHOWN}}'")

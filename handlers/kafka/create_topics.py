@@ -1,17 +1,15 @@
 """CreateTopics (19). The checks, their order and their codes are those of Kafka's ReplicationControlManager.
 
-A name that another topic's would be taken for once dots are written as underscores is refused, as in Kafka, where
-metrics do that; the native protocol has no such rule. There are no creation policies; one request makes at most
-`MAX_PARTITIONS`, as in Kafka.
+There are no creation policies; one request makes at most `MAX_PARTITIONS`, as in Kafka.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from krappy.handlers.kafka.config_entries import created_entries
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, more_than_once, refusal, replicas
+from krappy.handlers.kafka.sources import topic_named
 from krappy.ports import KafkaSessionPort
 from krappy.topic_config import TopicConfig, check_topic_name, normalise
 from krappy.wire.kafka import UUID_ZERO, Code
@@ -28,7 +26,6 @@ async def create_topics(session: KafkaSessionPort, request: Message, version: in
     topics = bounded(request["topics"])
     twice = more_than_once(topic["name"] for topic in topics)
     asked = {topic["name"]: topic for topic in topics}
-    taken = _by_folded_name(broker.topics)
     too_many = sum(_count(session, topic) for topic in asked.values()) > MAX_PARTITIONS
     answers = []
     for name, topic in asked.items():
@@ -39,22 +36,19 @@ async def create_topics(session: KafkaSessionPort, request: Message, version: in
                 raise Refused(Code.POLICY_VIOLATION, f"more than {MAX_PARTITIONS} partitions in one request")
             if deadline is not None and broker.now_ms() >= deadline:
                 raise Refused(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
-            answers.append(await _create(session, topic, taken, validate_only=request["validate_only"]))
+            answers.append(await _create(session, topic, validate_only=request["validate_only"]))
         except NO as error:
             answers.append({"name": name, "topic_id": UUID_ZERO, "configs": [], **refusal(error)})
         await session.pause()
     return {"throttle_time_ms": 0, "topics": answers}
 
 
-async def _create(session: KafkaSessionPort, topic: Message, taken: dict[str, str], *, validate_only: bool) -> Message:
+async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: bool) -> Message:
     broker, name = session.broker, topic["name"]
     check_topic_name(name)
-    if name in broker.topics:
+    if topic_named(session, name) is not None:
         raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    folded = _fold(name)
-    if folded in taken:
-        text = f"Topic '{name}' collides with existing topic: {taken[folded]} (as '.' and '_' are taken for the same)"
-        raise Refused(Code.INVALID_TOPIC_EXCEPTION, text)
+    broker.names.check(name)
     partitions = _partitions(session, topic)
     if more_than_once(config["name"] for config in topic["configs"]):
         raise Refused(Code.INVALID_CONFIG, "a setting is given twice")
@@ -64,8 +58,6 @@ async def _create(session: KafkaSessionPort, topic: Message, taken: dict[str, st
     if not validate_only:
         made, _ = await broker.create_topic(name, partitions, config)
         uuid = made.uuid
-    if "." in name or "_" in name:
-        taken[folded] = name
     described = {"num_partitions": partitions, "replication_factor": 1, "configs": created_entries(config)}
     return {"name": name, "topic_id": uuid, **DONE, **described}
 
@@ -101,12 +93,3 @@ def _count(session: KafkaSessionPort, topic: Message) -> int:
         return len(topic["assignments"])
     count: int = topic["num_partitions"]
     return session.broker.config.default_partitions if count == DEFAULT else max(0, count)
-
-
-def _fold(name: str) -> str:
-    return name.replace(".", "_")
-
-
-def _by_folded_name(names: Iterable[str]) -> dict[str, str]:
-    """The topics that others may be mistaken for."""
-    return {_fold(name): name for name in names if "." in name or "_" in name}

@@ -6,6 +6,7 @@ from typing import Any
 
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.refusals import bounded
+from krappy.handlers.kafka.sources import is_internal, topic_named
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code, code_for
 
@@ -20,7 +21,9 @@ async def delete_records(session: KafkaSessionPort, request: Message, version: i
         partitions = []
         for partition in bounded(asked["partitions"]):
             index, start, code = partition["partition_index"], UNKNOWN, Code.NONE
-            if topic is None or not 0 <= index < len(topic.partitions):
+            if topic is None and is_internal(topic_named(session, asked["name"])):
+                code = Code.INVALID_TOPIC_EXCEPTION
+            elif topic is None or not 0 <= index < len(topic.partitions):
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 try:

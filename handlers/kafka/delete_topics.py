@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, more_than_once, refusal
-from krappy.handlers.kafka.sources import topic_by_id
+from krappy.handlers.kafka.sources import check_not_internal, topic_by_id
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, Code
 
@@ -39,6 +39,7 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
             answered.add(name)
             if name in twice:
                 raise Refused(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
+            check_not_internal(session, name)
             found = broker.topics.get(name)
             if found is None:
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")

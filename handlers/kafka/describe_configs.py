@@ -7,6 +7,7 @@ from typing import Any
 
 from krappy.handlers.kafka.config_entries import Resource, broker_entries, topic_entries
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, refusal
+from krappy.handlers.kafka.sources import topic_named
 from krappy.ports import KafkaSessionPort
 from krappy.topic_config import check_topic_name
 from krappy.wire.kafka import Code
@@ -52,7 +53,7 @@ def _describe(session: KafkaSessionPort, resource: Message, request: Message) ->
     kind, name, chosen = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
     shown = {"synonyms": request["include_synonyms"], "documentation": request["include_documentation"]}
     if kind == Resource.TOPIC:
-        topic = session.broker.topics.get(check_topic_name(name))
+        topic = topic_named(session, check_topic_name(name))
         if topic is None:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
         return topic_entries(topic.given, chosen, **shown)

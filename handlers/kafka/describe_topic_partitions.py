@@ -6,7 +6,7 @@ from typing import Any
 
 from krappy.handlers.kafka.operations import ON_TOPIC
 from krappy.handlers.kafka.refusals import bounded
-from krappy.handlers.kafka.sources import topic_named
+from krappy.handlers.kafka.sources import is_internal, topic_named, topics_listed
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, Code
 
@@ -16,7 +16,7 @@ PAGE = 2000  # partitions of one answer at the most (Kafka's max.request.partiti
 
 async def describe_topic_partitions(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """All topics when none is named. An answer that is full says where the next request is to begin: `next_cursor`."""
-    names = {topic["name"] for topic in bounded(request["topics"])} or set(session.broker.topics)
+    names = {topic["name"] for topic in bounded(request["topics"])} or {topic.name for topic in topics_listed(session)}
     cursor = request["cursor"]
     first, skip = ("", 0) if cursor is None else (cursor["topic_name"], max(0, cursor["partition_index"]))
     room = max(1, min(request["response_partition_limit"], PAGE))
@@ -48,7 +48,7 @@ def _described(session: KafkaSessionPort, topic: Any, partitions: Any) -> Messag
         "error_code": 0,
         "name": topic.name,
         "topic_id": topic.uuid,
-        "is_internal": False,
+        "is_internal": is_internal(topic),
         "partitions": [
             {
                 "error_code": 0,

@@ -8,19 +8,21 @@ from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
 GROUP, TRANSACTION = 0, 1  # share groups (KIP-932) have 2
+INTERNAL = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}  # what a Kafka broker makes for them
 _SEVERAL_SINCE = 4  # the version from which several keys are asked for at once (KIP-699)
 
 
 def find_coordinator(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
-    known = request["key_type"] in (GROUP, TRANSACTION)
+    kind = request["key_type"]
     if version < _SEVERAL_SINCE:
-        return _coordinator(session, request["key"], known)
-    return {"coordinators": [_coordinator(session, key, known) for key in request["coordinator_keys"]]}
+        return _coordinator(session, request["key"], kind)
+    return {"coordinators": [_coordinator(session, key, kind) for key in request["coordinator_keys"]]}
 
 
-def _coordinator(session: KafkaSessionPort, key: str, known: bool) -> dict[str, Any]:
-    if not known:
+def _coordinator(session: KafkaSessionPort, key: str, kind: int) -> dict[str, Any]:
+    if kind not in INTERNAL:
         error, text = Code.INVALID_REQUEST, "only groups and transactional ids have coordinators here"
         return {"key": key, "error_code": error, "error_message": text, "node_id": -1, "host": "", "port": -1}
+    session.broker.internal.use(INTERNAL[kind])
     node = session.node
     return {"key": key, "error_code": 0, "node_id": node.node_id, "host": node.host, "port": node.port}

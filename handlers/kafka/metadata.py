@@ -11,7 +11,7 @@ from typing import Any
 
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
-from krappy.handlers.kafka.sources import SPECIAL, topic_by_id, topic_named
+from krappy.handlers.kafka.sources import SPECIAL, is_internal, topic_by_id, topic_named, topics_listed
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, Code, code_for
 
@@ -21,7 +21,7 @@ Message = dict[str, Any]
 def metadata(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
     asked = request["topics"]
     if asked is None or (version == 0 and not asked):
-        return _answer(session, request, [_topic(session, topic) for topic in session.broker.topics.values()])
+        return _answer(session, request, [_topic(session, topic) for topic in topics_listed(session)])
     if request["allow_auto_topic_creation"]:
         absent = [topic["name"] for topic in asked if _may_create(session, topic)]
         if absent:
@@ -41,7 +41,7 @@ async def _create(session: KafkaSessionPort, request: Message, absent: list[str]
 
 def _may_create(session: KafkaSessionPort, topic: Message) -> bool:
     name = topic["name"]
-    return name is not None and SPECIAL not in name and name not in session.broker.topics
+    return name is not None and SPECIAL not in name and topic_named(session, name) is None
 
 
 def _found(session: KafkaSessionPort, asked: Message, failed: dict[str, KrappyError]) -> Message:
@@ -62,7 +62,7 @@ def _topic(session: KafkaSessionPort, topic: Any) -> Message:
         "error_code": 0,
         "name": topic.name,
         "topic_id": topic.uuid,
-        "is_internal": False,
+        "is_internal": is_internal(topic),
         "partitions": [
             {
                 "error_code": 0,

@@ -19,7 +19,7 @@ from krappy.errors import (
     OffsetMismatch,
     UnsupportedCompression,
 )
-from krappy.handlers.kafka.sources import topic_of
+from krappy.handlers.kafka.sources import is_internal, topic_of
 from krappy.ports import KafkaSessionPort, LaterPort
 from krappy.wire.kafka import Code, code_for
 
@@ -95,7 +95,8 @@ def _absent(answer: Message, code: Code, read: Any) -> None:
     """Says why there is no topic to write to. `read`: what could be read there, or a Code."""
     answer["error_code"] = code
     if not isinstance(read, Code):
-        _refuse(answer, InvalidTopic(f"'{read.name}' can only be read; write to the topic that it is the table of"))
+        what = "it is an internal topic" if is_internal(read) else "write to the topic that it is the table of"
+        _refuse(answer, InvalidTopic(f"'{read.name}' can only be read; {what}"))
 
 
 def _refuse(answer: Message, error: KrappyError) -> None:

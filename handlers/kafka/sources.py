@@ -1,17 +1,17 @@
 """What Kafka's clients may name as a topic, and read from as a partition.
 
-The one place where a name, or an id, becomes a topic. A name that no topic can have (it has an `@`) may stand for
-something else that is read like one: `_special` and `_special_by_id` say what, for this session. What they give has a
-topic's name, uuid and partitions, and the partitions satisfy `SourcePort`; so everything that reads (Metadata,
-ListOffsets, Fetch, OffsetForLeaderEpoch) serves such names without knowing of them. What writes asks with
-`reading=False`, and does not find them.
+The one place where a name, or an id, becomes a topic. Two kinds of names stand for something else that is read like
+one: those that no topic can have (they have an `@`), and those of Kafka's internal topics. `_special` and
+`_special_by_id` say for what, for this session. What they give has a topic's name, uuid and partitions, and the
+partitions satisfy `SourcePort`; so everything that reads (Metadata, ListOffsets, Fetch, OffsetForLeaderEpoch) serves
+such names without knowing of them. What writes asks with `reading=False`, and does not find them.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from krappy.errors import UnknownPartition, UnknownTopic
+from krappy.errors import InvalidTopic, UnknownPartition, UnknownTopic
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, Code
 
@@ -21,7 +21,7 @@ SPECIAL = "@"
 def topic_named(session: KafkaSessionPort, name: str, *, reading: bool = True) -> Any:
     """The topic, or None."""
     found = session.broker.topics.get(name)
-    if found is None and reading and SPECIAL in name:
+    if found is None and reading:
         return _special(session, name)
     return found
 
@@ -36,12 +36,31 @@ def topic_by_id(session: KafkaSessionPort, uuid: bytes, *, reading: bool = True)
 
 def _special(session: KafkaSessionPort, name: str) -> Any:
     """What is read under this name, or None: `TOPIC@latest` is the topic's table (`krappy/core/latest.py`)."""
-    return session.broker.table_topic(name, session.state)
+    if SPECIAL in name:
+        return session.broker.table_topic(name, session.state)
+    return session.broker.internal.by_name.get(name)
 
 
 def _special_by_id(session: KafkaSessionPort, uuid: bytes) -> Any:
     """The same, by the id that Metadata gave for it."""
-    return session.broker.table_topic_by_id(uuid, session.state)
+    return session.broker.internal.by_id.get(uuid) or session.broker.table_topic_by_id(uuid, session.state)
+
+
+def topics_listed(session: KafkaSessionPort) -> list[Any]:
+    """What a client is told of that asks for all topics."""
+    broker = session.broker
+    return [*broker.topics.values(), *(topic for topic in broker.internal.listed() if topic.name not in broker.topics)]
+
+
+def is_internal(topic: Any) -> bool:
+    """Whether it is one of Kafka's own, which nobody may change."""
+    return getattr(topic, "internal", False)
+
+
+def check_not_internal(session: KafkaSessionPort, name: str) -> None:
+    """Raises InvalidTopic for what can only be read."""
+    if name not in session.broker.topics and name in session.broker.internal.by_name:
+        raise InvalidTopic(f"'{name}' is an internal topic: it can only be read")
 
 
 def topic_of(session: KafkaSessionPort, name: str, uuid: bytes, by_id: bool, *, reading: bool = True) -> Any:

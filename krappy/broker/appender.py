@@ -11,14 +11,17 @@ Rules, kept here and nowhere else:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
+
+import trio
 
 from krappy import batch as batches
 from krappy.batch import TRANSACTIONAL, Columns
-from krappy.broker.commit import Commit
+from krappy.broker.commit import INLINE, Commit
 from krappy.broker.queued import Accepted, Loose, Publish, Stored, record_size
 from krappy.broker.undecided import UNDECIDED
-from krappy.core.admission import admit
+from krappy.core.admission import MAX_OPENED, admit
 from krappy.entry import entry_offset, is_tombstone
 from krappy.errors import InvalidRecord, KrappyError, OffsetMismatch, ShuttingDown, StorageError
 from krappy.types import ABSENT, Record
@@ -109,6 +112,8 @@ class Appender:
             while self._waiting:
                 await self._partition.applier.within(MAX_LAG)
                 items = self._take()
+                if self._partition.config.codec is not None:
+                    await self._recompress(items, self._partition.config.codec)
                 if any(isinstance(item, Publish) and item.expect for item in items):
                     # A condition is decided by the view, which must hold everything that was written before.
                     await self.commit.settled()
@@ -156,6 +161,31 @@ class Appender:
         del self._waiting[:count]
         return items
 
+    async def _recompress(self, items: list[Publish | Loose], codec: int) -> None:
+        """Gives the batches the topic's own compression.type; what is too much for one drain then waits for the next.
+
+        Their producers' ids, epochs and sequences stay, and so do their records, byte by byte.
+        """
+        partition, config = self._partition, self._partition.config
+        limit = max(MAX_OPENED, config.max_message_bytes)
+        total = 0
+        for index, item in enumerate(items[:]):
+            if total > MAX_DRAIN:
+                self._waiting[:0] = items[index:]
+                del items[index:]
+                break
+            if isinstance(item, Publish) and item.header.codec != codec and not item.header.is_control:
+                change = partial(item.recompress, codec, limit, config.max_message_bytes)
+                try:
+                    if item.size > INLINE:
+                        await trio.to_thread.run_sync(change, limiter=partition.disk_limiter)
+                    else:
+                        change()
+                except KrappyError as error:
+                    item.reject(error)
+            total += item.size
+        items[:] = [item for item in items if isinstance(item, Loose) or not item.later.done]
+
     def _decide(self, items: list[Publish | Loose]) -> list[Accepted]:
         partition = self._partition
         config = partition.config
@@ -170,7 +200,7 @@ class Appender:
                 if isinstance(item, Loose):
                     data: bytes | memoryview
                     columns: Columns | None
-                    data, header, columns = item.encoded()
+                    data, header, columns = item.encoded(config.codec or 0)
                     laters, timestamps = item.laters, item.timestamps
                 else:
                     header, data, columns, laters = item.header, item.data, item.columns, [item.later]

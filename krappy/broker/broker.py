@@ -23,6 +23,7 @@ import trio
 from krappy.broker import table
 from krappy.broker.groups import GroupCoordinator
 from krappy.broker.housekeeping import Housekeeper
+from krappy.broker.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
 from krappy.broker.kafka_groups.coordinator import KafkaGroups
 from krappy.broker.latest import LatestTables
 from krappy.broker.opening import Place, open_logs
@@ -31,6 +32,7 @@ from krappy.broker.settings import BrokerSetting, broker_settings
 from krappy.broker.snapshots import LeasedSnapshot, Snapshots
 from krappy.broker.table_topic import TableTopic, table_topic, table_topic_by_id
 from krappy.broker.topic import Topic
+from krappy.broker.topic_names import TopicNames
 from krappy.broker.transactions import TransactionCoordinator
 from krappy.config import ServerConfig
 from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownTopic
@@ -63,6 +65,8 @@ class Broker:
         self.disk_limiter = trio.CapacityLimiter(DISK_THREADS)
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[bytes, Topic] = {}  # the same, by their 16 bytes
+        self.internal: InternalTopics
+        self.names = TopicNames()
         self.topics_changed = Signal()
         self.stopping = Signal()
         self.stopped = False
@@ -175,6 +179,7 @@ class Broker:
         (data / "topics").mkdir(parents=True, exist_ok=True)
         self.meta = Meta(data / "meta")
         self.catalog = Catalog(self.meta)
+        self.internal = InternalTopics(self.catalog.cluster_id)
         self.views = Views(data / "views", self.config.view_cache_bytes, self.config.view_memtable_bytes)
         for dead in self.catalog.deleting():
             await self._try_to_finish(dead)
@@ -182,6 +187,7 @@ class Broker:
         await self._open_partitions(topics, new=False)
         for topic, stored in topics:
             self.topics[stored.name] = self.topics_by_id[stored.id] = topic
+            self.names.add(stored.name)
         self.groups = GroupCoordinator(self, GroupStore(self.meta))
         await self.groups.open()
         self.kafka_groups = KafkaGroups(self, GroupOffsets(self.meta))
@@ -190,6 +196,10 @@ class Broker:
             self, TransactionStore(self.meta), self.config.transaction_max_timeout_ms
         )
         await self.transactions.open()
+        if self.kafka_groups.groups:
+            self.internal.use(OFFSETS)
+        if self.transactions.list():
+            self.internal.use(TRANSACTIONS)
         for topic in self.topics.values():
             for partition in topic.partitions:
                 partition.applier.start()
@@ -295,6 +305,7 @@ class Broker:
             self._taking()
             if if_absent and name in self.topics:
                 return self.topics[name], False
+            self.names.check(name)
             for dead in [dead for dead in self.catalog.deleting() if dead.name == name]:
                 await self._finish_delete(dead)  # it failed half-way, and left folders where the new ones go
             stored = await self._in_thread(lambda: self.catalog.create(name, partitions, config))
@@ -308,6 +319,7 @@ class Broker:
                     await self._finish_delete(stored)
                 raise
             self.topics[name] = self.topics_by_id[topic.uuid] = topic
+            self.names.add(name)
         self.report("topic_created", topic=name, partitions=partitions)
         self.topics_changed.fire()
         return topic, True
@@ -349,6 +361,7 @@ class Broker:
             topic = self.topic(name)
             stored = await self._in_thread(lambda: self.catalog.delete(name))  # a crash from here on is finished later
             del self.topics[name], self.topics_by_id[topic.uuid]
+            self.names.remove(name)
             topic.deleted = True
             await self._destroy(topic)
             await self.kafka_groups.forget_topic(name)

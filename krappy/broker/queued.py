@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from krappy import batch as batches
 from krappy.batch import BatchHeader, Columns
-from krappy.errors import KrappyError
+from krappy.errors import KrappyError, RecordTooLarge
 from krappy.types import Headers, Record
 from krappy.waiting import Later
 
@@ -43,6 +43,15 @@ class Publish:
     def size(self) -> int:
         return len(self.data)
 
+    def recompress(self, codec: int, limit: int, largest: int) -> None:
+        """Its records compressed by `codec`; `limit`: bytes that they may take uncompressed. Raises RecordTooLarge for
+        a batch of more than `largest` bytes then."""
+        data = batches.recompress(self.data, codec, limit=limit)
+        if len(data) > largest:
+            text = f"a batch of {len(data)} bytes, as compression.type has it; max.message.bytes is {largest}"
+            raise RecordTooLarge(text, limit=largest)
+        self.header, self.data = batches.read_header(data), data
+
     def reject(self, error: KrappyError) -> None:
         self.later.reject(error)
 
@@ -73,9 +82,9 @@ class Loose:
         for later in self.laters:
             later.reject(error)
 
-    def encoded(self) -> tuple[bytes, BatchHeader, Columns]:
+    def encoded(self, codec: int) -> tuple[bytes, BatchHeader, Columns]:
         headers = [self.headers.get(index, ()) for index in range(len(self.keys))] if self.headers else None
-        data = batches.encode(self.keys, self.values, timestamps=self.timestamps, headers=headers)
+        data = batches.encode(self.keys, self.values, timestamps=self.timestamps, headers=headers, codec=codec)
         columns = Columns(range(len(self.keys)), self.timestamps, self.keys, self.values, headers)
         return data, batches.read_header(data), columns
 

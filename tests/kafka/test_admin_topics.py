@@ -131,7 +131,7 @@ def test_nothing_is_made_that_is_only_to_be_checked(raw: Raw) -> None:
         ("retention.ms", "soon", "whole number"),
         ("min.insync.replicas", "2", "one broker"),
         ("remote.storage.enable", "true", "tiered"),
-        ("compression.type", "zstd", "producer"),
+        ("compression.type", "brotli", "producer"),
         ("cleanup.policy", "", "compact"),
     ],
 )

@@ -1,0 +1,42 @@
+"""Which names a new topic may have: neither one of Kafka's internal topics', nor one that is taken for another's.
+
+Kafka's tools and metrics write a dot as an underscore, so `a.b` and `a_b` would be one topic to them: there the second
+is refused, however it comes to be created, and so it is here.
+"""
+
+from __future__ import annotations
+
+from krappy.broker.internal_topics import INTERNAL
+from krappy.errors import InvalidTopic
+from krappy.topic_config import check_topic_name
+
+
+class TopicNames:
+    def __init__(self) -> None:
+        self._alike: dict[str, set[str]] = {}  # by the name with its dots as underscores
+
+    def add(self, name: str) -> None:
+        if "." in name or "_" in name:
+            self._alike.setdefault(_folded(name), set()).add(name)
+
+    def remove(self, name: str) -> None:
+        held = self._alike.get(_folded(name))
+        if held is not None:
+            held.discard(name)
+            if not held:
+                del self._alike[_folded(name)]
+
+    def check(self, name: str) -> None:
+        """Raises InvalidTopic for a name that no topic, or no new topic beside those there are, can have."""
+        check_topic_name(name)
+        if name in INTERNAL:
+            raise InvalidTopic(f"'{name}' is an internal topic: it is there by itself, and can only be read")
+        others = self._alike.get(_folded(name), set()) - {name}
+        if others:
+            raise InvalidTopic(
+                f"Topic '{name}' collides with existing topic: {min(others)} (as '.' and '_' are taken for the same)"
+            )
+
+
+def _folded(name: str) -> str:
+    return name.replace(".", "_")
