@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from krappy.ports import PartitionPort, TopicPort
+from krappy.ports import AttemptPort, PartitionPort, TopicPort
 from krappy.types import TopicPartition
 
 
@@ -21,6 +21,16 @@ class Producer:
 
     def close(self) -> None:
         """Nothing to give back: what was published stays published."""
+
+
+class Stager:
+    """An attempt of a task that stages. It outlives the connection: its sender may come back over another one."""
+
+    def __init__(self, attempt: AttemptPort) -> None:
+        self.attempt = attempt
+
+    def close(self) -> None:
+        """It ends with its job."""
 
 
 class Reader:

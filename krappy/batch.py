@@ -34,6 +34,7 @@ __all__ = [
     "decode",
     "emptied",
     "encode",
+    "in_transaction",
     "keep",
     "measure",
     "offsets",
@@ -273,7 +274,7 @@ def encode(
     return _assemble(head, covered, payload)
 
 
-def _assemble(head: bytes, covered: bytes, payload: bytes) -> bytes:
+def _assemble(head: bytes, covered: bytes, payload: Buffer) -> bytes:
     crc = crc32c(payload, crc32c(covered))
     return b"".join((head, b"\x02", _CRC.pack(crc), covered, payload))
 
@@ -389,6 +390,16 @@ def recompress(batch: Buffer, codec: int, *, limit: int = DEFAULT_LIMIT) -> byte
     covered = _COVERED.pack(header.attributes & ~CODEC_MASK | codec, *header[6:13])
     head = _STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch)
     return _assemble(head, covered, payload)
+
+
+def in_transaction(batch: Buffer, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    """The batch as one of this producer's transaction, with a new checksum; its records are not looked at."""
+    header = read_header(batch)
+    covered = _COVERED.pack(
+        header.attributes | TRANSACTIONAL, *header[6:9], producer_id, producer_epoch, base_sequence, header.count
+    )
+    with memoryview(batch) as view, view[HEADER_SIZE : header.size] as payload:
+        return _assemble(bytes(view[:STAMPED]), covered, payload)
 
 
 def restamp_time(batch: Buffer, timestamp: int) -> bytes:

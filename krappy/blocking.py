@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from krappy.clients import admin, snapshots
+from krappy.clients import admin, snapshots, staging
 from krappy.clients.admin import GroupInfo, Moved, Setting, TopicInfo
 from krappy.clients.blocks import COLUMNS, ColumnBlock
 from krappy.clients.consuming import Choice
@@ -25,11 +25,13 @@ from krappy.clients.link import Link
 from krappy.clients.producing import limits
 from krappy.clients.runtime import run
 from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
+from krappy.clients.staging import StagedCommit, StagedJob
 from krappy.clients.sync.blocks import Blocks
 from krappy.clients.sync.connection import Connection
 from krappy.clients.sync.consumer import Consumer, End, Order
 from krappy.clients.sync.io import Delivery
 from krappy.clients.sync.producer import Compression, Producer, TopicProducer
+from krappy.clients.sync.stage import Stage
 from krappy.clients.sync.table import History, Scan, Table, Watch
 from krappy.clients.tables import Chosen
 from krappy.clients.values import StartAt, Text, names
@@ -47,6 +49,7 @@ __all__ = [
     "Producer",
     "Scan",
     "Snapshot",
+    "Stage",
     "Table",
     "TopicProducer",
     "Watch",
@@ -250,6 +253,71 @@ class Client:
         return Blocks(
             snapshots.LogReading(self._link, topic, partition, start_offset, end_offset, columns, block_bytes)
         )
+
+    # --- staged writes ------------------------------------------------------------------------------------------
+
+    def stage(
+        self,
+        topic: str,
+        *,
+        job: str,
+        task: str | int,
+        attempt: str | int,
+        ttl: float = 3600.0,
+        batch_bytes: int = 512 << 10,
+        buffer_bytes: int = 32 << 20,
+        compression: Compression | None = None,
+        timeout: float = 120.0,
+    ) -> Stage:
+        """What one attempt of a job's task writes to one topic; nobody sees it before the job is committed.
+
+        For work that is retried, done twice at a time, or killed: each attempt stages and seals, and `commit_staged`
+        with the token of one attempt of each task publishes them all at once, once. To be entered with `with`.
+
+        Args:
+            job: the name of the whole; a name that nothing else ever had.
+            task, attempt: of that job; one token of each task and topic can be committed.
+            ttl: seconds after which the job is dropped when nothing more comes of it. The longest of its tasks' holds.
+            batch_bytes, buffer_bytes, compression, timeout: as for `producer`.
+
+        Entering raises StagingFenced when the job was aborted, StagingExpired when it was dropped, StagingCommitted
+        when it is committed already: there is nothing to do then, as when a committed job is run again.
+        """
+        limited = limits(5, batch_bytes, buffer_bytes, compression, True, timeout)
+        return Stage(self._connection, topic, staging.Attempt(job, str(task), str(attempt), ttl), limited)
+
+    def commit_staged(
+        self,
+        job: str,
+        tokens: Iterable[str],
+        *,
+        timeout: float | None = None,
+        progress: staging.Progress | None = None,
+    ) -> StagedCommit:
+        """Publishes what was sealed under these tokens: all of it or nothing, and once. What was published, and where.
+
+        A job that was committed is not published again, whatever the tokens: the answer is what it was. The broker
+        remembers that for a week (staging_outcome_ms). Transactions keep readers from seeing a part of it.
+
+        Args:
+            timeout: seconds to wait; None: as long as the broker takes. When they are over, RequestTimeout, the broker
+                goes on by itself: ask again to know the end.
+            progress: called now and then with the bytes published so far, and all of them.
+
+        Raises StagingFenced, StagingExpired, UnknownStaging; UnknownTopic when a topic was deleted meanwhile.
+        """
+        return run(staging.commit(self._link, job, list(tokens), timeout, progress))
+
+    def abort_staged(self, job: str) -> None:
+        """Drops all that a job has staged, and refuses what still comes of it. Also for a job that has not begun yet.
+
+        Raises StagingCommitted when it is committed: it is published, or about to be.
+        """
+        run(staging.abort(self._link, job))
+
+    def staged_jobs(self) -> list[StagedJob]:
+        """Every job that is neither committed nor aborted."""
+        return run(staging.jobs(self._link))
 
     # --- topics -------------------------------------------------------------------------------------------------
 

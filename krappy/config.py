@@ -119,6 +119,8 @@ class ServerConfig:
     )
     offsets_retention_ms: int = _number(604_800_000, "ms that the offsets of an empty Kafka group are kept", low=1)
     transaction_max_timeout_ms: int = _number(900_000, "longest timeout of a transaction", 1, 2**31 - 1)
+    staging_bytes: int = _number(16 << 30, "bytes of disk that staged writes may take before they are committed", 1)
+    staging_outcome_ms: int = _number(604_800_000, "ms for which a staged job's outcome is remembered", low=1)
     producer_id_expiration_ms: int = _number(86_400_000, "ms after which an idle producer's sequence is forgotten", 1)
     log_level: str = _setting("info", "least level logged", choices=("debug", "info", "warning", "error"))
     log_format: str = _setting(

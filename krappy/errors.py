@@ -16,7 +16,8 @@
     │   ├── OutOfOrderSequence, ProducerFenced
     │   ├── InvalidTransaction, UnknownProducerMapping, InvalidTransactionTimeout, TransactionFenced,
     │   │   TransactionPending (retry)
-    │   └── UnknownGroup, WrongGroupKind, GroupNotEmpty, GroupFull, UnknownMember, LeaseLost
+    │   ├── UnknownGroup, WrongGroupKind, GroupNotEmpty, GroupFull, UnknownMember, LeaseLost
+    │   └── StagingFenced, StagingExpired, StagingCommitted, UnknownStaging, StagingFull
     └── StorageError            retry    the disk refused; the request was not applied
         └── CorruptBatch                 bytes on disk or on the wire whose checksum or structure is wrong
 
@@ -223,6 +224,36 @@ class LeaseLost(BrokerError):
     """An ack, nack or extend named events that this member does not hold any more."""
 
     code, name = 1003, "LEASE_LOST"
+
+
+class StagingFenced(BrokerError):
+    """The job was aborted: nothing more is staged for it, and nothing of it is ever published."""
+
+    code, name = 1030, "STAGING_FENCED"
+
+
+class StagingExpired(BrokerError):
+    """The job was silent for longer than its time to live; what it had staged was dropped."""
+
+    code, name = 1031, "STAGING_EXPIRED"
+
+
+class StagingCommitted(BrokerError):
+    """The job was committed: nothing more is staged for it, and it can't be aborted."""
+
+    code, name = 1032, "STAGING_COMMITTED"
+
+
+class UnknownStaging(BrokerError):
+    """There is no such staged attempt (any more): what is not sealed ends with the broker."""
+
+    code, name = 1033, "UNKNOWN_STAGING"
+
+
+class StagingFull(BrokerError):
+    """What all jobs have staged together takes as much of the disk as it may (`staging_bytes`)."""
+
+    code, name = 1034, "STAGING_FULL"
 
 
 class StorageError(KrappyError):

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from krappy.core.staging import Job
 from krappy.core.transactions import Transaction
 from krappy.types import Record, Span, TopicPartition
 from krappy.wire.messages import Answer, Request
@@ -214,6 +215,42 @@ class TransactionsPort(Protocol):
     def list(self) -> list[Transaction]: ...
 
 
+class StagedJob(NamedTuple):
+    """A job that is not over. `expires_ms`: when, unless something comes of it before; -1: it is being published."""
+
+    job: str
+    state: str
+    attempts: int
+    sealed: int
+    size: int  # bytes
+    expires_ms: int
+
+
+class AttemptPort(Protocol):
+    topic: Any
+
+    def publish(self, partition: int, data: bytes) -> Any: ...
+
+
+class StageOpened(NamedTuple):
+    id: str
+    attempt: AttemptPort
+    producer_id: int
+    producer_epoch: int
+
+
+class StagingPort(Protocol):
+    """Refusals are raised: core/staging.py tells which. `commit` gives a core Job, and how much of how much is done."""
+
+    async def stage(
+        self, topic_name: str, name: str, task: str, attempt_name: str, ttl_ms: int, id: str | None
+    ) -> StageOpened: ...
+    async def seal(self, name: str, id: str, records: int) -> str: ...
+    async def commit(self, name: str, tokens: Sequence[str], max_wait_ms: int) -> tuple[Job, int, int]: ...
+    async def abort(self, name: str, id: str | None = None) -> None: ...
+    def list(self) -> list[StagedJob]: ...
+
+
 class KafkaGroupsPort(Protocol):
     """The coordinator of Kafka's groups; `Refused` (krappy.core.kafka.faults) says why not."""
 
@@ -271,6 +308,8 @@ class BrokerPort(Protocol):
 
     @property
     def transactions(self) -> TransactionsPort: ...
+    @property
+    def staging(self) -> StagingPort: ...
     @property
     def groups(self) -> GroupsPort: ...
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from krappy.handlers.native import columns, consume, groups, publish, table, topics
+from krappy.handlers.native import columns, consume, groups, publish, staging, table, topics
 from krappy.handlers.registry import Registry
 from krappy.wire import messages
 
@@ -36,6 +36,11 @@ def registry() -> Registry:
     register(messages.KeepSnapshot, columns.keep_snapshot)
     register(messages.CloseSnapshot, columns.close_snapshot)
     register(messages.ReadLog, columns.read_log)
+    register(messages.Stage, staging.stage)
+    register(messages.SealStaged, staging.seal)
+    register(messages.CommitStaged, staging.commit)
+    register(messages.AbortStaged, staging.abort)
+    register(messages.StagedJobs, staging.jobs)
     register(messages.CreateTopic, topics.create_topic)
     register(messages.AlterTopic, topics.alter_topic)
     register(messages.DeleteTopic, topics.delete_topic)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from krappy.errors import UnknownTopic
-from krappy.handlers.handles import Producer
+from krappy.errors import InvalidRequest, UnknownTopic
+from krappy.handlers.handles import Producer, Stager
 from krappy.partitioner import partition_for
 from krappy.ports import LaterPort, SessionPort
 from krappy.types import Record
@@ -45,8 +45,14 @@ def message(session: SessionPort, request: messages.Message) -> LaterPort:
 
 
 def batch(session: SessionPort, request: messages.Batch) -> LaterPort:
-    topic = _producer(session, request.handle).topic
-    later = topic.partition(request.partition).publish(request.records, request.expect)
+    found = session.find(request.handle, object)
+    if isinstance(found, Stager):
+        if request.expect:
+            raise InvalidRequest("staged events have no conditions")
+        later = found.attempt.publish(request.partition, request.records)
+    else:
+        topic = _producer(session, request.handle).topic
+        later = topic.partition(request.partition).publish(request.records, request.expect)
     return later.map(lambda stored: messages.BatchStored(stored.offset, stored.timestamp))  # type: ignore[no-any-return]
 
 

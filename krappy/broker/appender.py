@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy import batch as batches
-from krappy.batch import TRANSACTIONAL, Columns
+from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
 from krappy.broker.commit import INLINE, Commit
 from krappy.broker.queued import Accepted, Loose, Publish, Stored, record_size
 from krappy.broker.undecided import UNDECIDED
 from krappy.core.admission import MAX_OPENED, admit
 from krappy.entry import entry_offset, is_tombstone
-from krappy.errors import InvalidRecord, KrappyError, OffsetMismatch, ShuttingDown, StorageError
+from krappy.errors import InvalidRecord, KrappyError, OffsetMismatch, RecordTooLarge, ShuttingDown, StorageError
 from krappy.types import ABSENT, Record
 from krappy.waiting import Later, Signal, wait_any
 
@@ -86,6 +86,16 @@ class Appender:
         assert isinstance(last, Loose)
         later: Later[Stored] = Later()
         last.add(record, now, later)
+        return later
+
+    def publish_own(self, header: BatchHeader, data: bytes) -> Later[Stored]:
+        """Queues a batch of a transaction of the broker's own, which was checked when it came in."""
+        if header.size > self._partition.config.max_message_bytes:
+            raise RecordTooLarge(
+                f"a batch of {header.size} bytes; max.message.bytes is {self._partition.config.max_message_bytes} now"
+            )
+        later: Later[Stored] = Later()
+        self._queue(Publish(header, data, None, None, later, own=True))
         return later
 
     def publish_marker(self, data: bytes) -> Later[Stored]:
@@ -204,12 +214,15 @@ class Appender:
                     laters, timestamps = item.laters, item.timestamps
                 else:
                     header, data, columns, laters = item.header, item.data, item.columns, [item.later]
+                    own = item.own or header.is_control
+                    if header.producer_id >= 0 and not own:
+                        partition.check_producer(header.producer_id)
                     if header.producer_id >= 0 and header.producer_id not in started:
                         original = partition.log.producers.check(header)
                         if original is not None:
                             self.commit.answer_again(original, header, item.later)
                             continue
-                    if header.attributes & TRANSACTIONAL and not header.is_control:
+                    if header.attributes & TRANSACTIONAL and not own:
                         partition.check_transactional(header)
                     if item.expect:
                         partition.check_expected(columns or batches.decode(data), item.expect, overlay, offset)

@@ -6,6 +6,7 @@ It is the only caller of the store. Nothing here knows sockets or protocols.
     DATA/meta/                   RocksDB with WAL: catalog, groups, producer ids
     DATA/views/                  RocksDB without WAL: the latest value of each key
     DATA/topics/<topic>-<n>/     one log per partition
+    DATA/staging/                staged writes that are not in the logs yet
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from krappy.broker.opening import Place, open_logs
 from krappy.broker.partition import Partition
 from krappy.broker.settings import BrokerSetting, broker_settings
 from krappy.broker.snapshots import LeasedSnapshot, Snapshots
+from krappy.broker.staging import StagingCoordinator
 from krappy.broker.table_topic import TableTopic, table_topic, table_topic_by_id
 from krappy.broker.topic import Topic
 from krappy.broker.topic_names import TopicNames
@@ -43,6 +45,7 @@ from krappy.store.groups import GroupStore
 from krappy.store.lock import FolderLock
 from krappy.store.log import Log
 from krappy.store.meta import Meta
+from krappy.store.staging import StagedFiles, StagingStore
 from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
 from krappy.topic_config import TopicConfig, merge
@@ -73,6 +76,7 @@ class Broker:
         self.groups: GroupCoordinator
         self.kafka_groups: KafkaGroups
         self.transactions: TransactionCoordinator
+        self.staging: StagingCoordinator
         self.views: Views
         self.meta: Meta
         self.catalog: Catalog
@@ -107,6 +111,10 @@ class Broker:
 
     def report(self, event: str, **facts: Any) -> None:
         self._report(event, **facts)
+
+    def check_producer(self, producer_id: int) -> None:
+        """Raises InvalidTransaction."""
+        self.staging.check_producer(producer_id)
 
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None:
         """Raises InvalidTransaction, ProducerFenced."""
@@ -192,6 +200,8 @@ class Broker:
         await self.groups.open()
         self.kafka_groups = KafkaGroups(self, GroupOffsets(self.meta))
         await self.kafka_groups.open()
+        self.staging = StagingCoordinator(self, StagingStore(self.meta), StagedFiles(data / "staging"))
+        await self.staging.open()
         self.transactions = TransactionCoordinator(
             self, TransactionStore(self.meta), self.config.transaction_max_timeout_ms
         )
@@ -248,6 +258,8 @@ class Broker:
 
     async def _close_all(self) -> None:
         self.snapshots.close_all()
+        if hasattr(self, "staging"):
+            await self.staging.close()
         if hasattr(self, "transactions"):
             await self.transactions.close()
         if hasattr(self, "groups"):

@@ -36,6 +36,7 @@ class Housekeeper:
             await trio.sleep(min(SCAN_CHECK_S, max(0.0, next_look - trio.current_time())))
             self._close_idle_scans()
             await self._reclaim()
+            await self._tend_staging()
             if trio.current_time() >= next_look:
                 await self.look()
                 next_look = trio.current_time() + due
@@ -44,6 +45,12 @@ class Housekeeper:
         now = self._broker.now_ms()
         for scan in [scan for scan in self._broker.scans if now - scan.used_ms > SCAN_IDLE_MS]:
             scan.close()
+
+    async def _tend_staging(self) -> None:
+        try:
+            await self._broker.staging.tend()
+        except KrappyError as error:
+            self._broker.report("housekeeping_failed", part="staging", error=str(error))
 
     async def _reclaim(self) -> None:
         """Gives the disk space of deleted topics' views back. Without this it would go with some later compaction."""

@@ -44,6 +44,7 @@ class Services(Protocol):
     fsync: bool
     disk_limiter: trio.CapacityLimiter
 
+    def check_producer(self, producer_id: int) -> None: ...
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
     def now_ms(self) -> int: ...
     def spawn(self, run: Callable[[], Any]) -> None: ...
@@ -109,10 +110,19 @@ class Partition:
         self._alive()
         return self.appender.publish_record(record, expect)
 
+    def publish_own(self, header: BatchHeader, data: bytes) -> Later[Stored]:
+        """Appends a batch of a transaction of the broker's own. Raises RecordTooLarge."""
+        self._alive()
+        return self.appender.publish_own(header, data)
+
     def end_transaction(self, producer_id: int, epoch: int, commit: bool) -> Later[Stored]:
         """Appends the marker that ends a producer's transaction here, behind everything that was published before."""
         self._alive()
         return self.appender.publish_marker(marker(producer_id, epoch, commit, self.now_ms()))
+
+    def check_producer(self, producer_id: int) -> None:
+        """Raises InvalidTransaction for a producer id under which the broker itself publishes just now."""
+        self._services.check_producer(producer_id)
 
     def check_transactional(self, header: BatchHeader) -> None:
         """Whether a transactional batch may be appended now. Raises InvalidTransaction, ProducerFenced."""

@@ -23,7 +23,7 @@ class Stored(NamedTuple):
 class Publish:
     """One record batch that waits for a drain."""
 
-    __slots__ = ("columns", "data", "expect", "header", "later")
+    __slots__ = ("columns", "data", "expect", "header", "later", "own")
 
     def __init__(
         self,
@@ -32,7 +32,10 @@ class Publish:
         columns: Columns | None,
         expect: Sequence[tuple[int, int]] | None,
         later: Later[Stored],
+        *,
+        own: bool = False,
     ) -> None:
+        self.own = own  # the broker's, in a transaction of its own
         self.header = header
         self.data = data
         self.columns = columns

@@ -71,6 +71,8 @@ class TransactionCoordinator:
             for partition in topic.partitions:
                 at = TopicPartition(topic.name, partition.index)
                 for producer_id in list(partition.stability.open):
+                    if self._broker.staging.owns(producer_id):
+                        continue
                     found = self._of(producer_id)
                     alive = found is not None and (found.stage is Stage.ONGOING or found.prepared)
                     if found is None or not alive or at not in found.partitions:

@@ -31,6 +31,7 @@ from krappy.types import Headers
 from krappy.wire import messages
 
 D = TypeVar("D", bound=Delivery[Any])
+Registered = messages.ProducerRegistered | messages.Staged
 REFRESH = 60.0  # seconds after which it registers anew, to learn of partitions that were added
 CODECS = {None: codecs.NONE, "gzip": codecs.GZIP, "snappy": codecs.SNAPPY, "lz4": codecs.LZ4, "zstd": codecs.ZSTD}
 
@@ -273,13 +274,9 @@ class Producing:
         """Whether it worked; not when the connection is lost meanwhile, or the time is over."""
         with self._lock:
             id, epoch = self._accumulator.producer
-        request = messages.ProducerRegistration(
-            self.topic, self._name, idempotent=self._idempotent, producer_id=id, producer_epoch=epoch
-        )
         try:
             generation = await self._link.ready(deadline)
-            seconds = max(0.0, deadline - self._runtime.now())
-            answer = await self._link.ask(request, messages.ProducerRegistered, generation=generation, timeout=seconds)
+            answer = await self._ask(id, epoch, generation, max(0.0, deadline - self._runtime.now()))
         except ConnectionLost:
             if self._link.closed:
                 raise
@@ -298,6 +295,13 @@ class Producing:
                 answer.partitions, answer.producer_id, answer.producer_epoch, answer.max_message_bytes
             )
         return True
+
+    async def _ask(self, id: int, epoch: int, generation: int, seconds: float) -> Registered:
+        """Registers on that connection, as the producer (id, epoch); (-1, -1): as a new one."""
+        request = messages.ProducerRegistration(
+            self.topic, self._name, idempotent=self._idempotent, producer_id=id, producer_epoch=epoch
+        )
+        return await self._link.ask(request, messages.ProducerRegistered, generation=generation, timeout=seconds)
 
     async def _send(self) -> None:
         while True:

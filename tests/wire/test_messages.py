@@ -55,6 +55,7 @@ REQUESTS: list[tuple[Request, int, dict[str, Any]]] = [
         {"topic": "t", "partitions": 3, "config": {"a": 1, "b": None}, "if_absent": True},
     ),
     (m.DescribeTopics(None), 7, {"topics": None}),
+    (m.CommitStaged("j", ["a", "b"]), 8, {"job": "j", "tokens": ["a", "b"], "max_wait": 0}),
 ]
 ANSWERS: list[tuple[Answer, int, dict[str, Any]]] = [
     (m.Unregistered(), 1, {}),
@@ -133,7 +134,10 @@ def test_fields_with_a_default_may_be_left_out(cls: type[Request]) -> None:
         "topic": "t", "topics": ["t"], "handle": 1, "payload": b"", "partition": 0, "records": b"", "ranges": [],
         "start": "latest", "lease_ms": 1, "group": "g", "offsets": [], "key": b"k", "keys": [],
         "before": [], "snapshot": "s", "offset": 0, "end": 0,
+        "job": "j", "task": "3", "attempt": "1", "stage": "ab", "tokens": [],
     }  # fmt: skip
+    if cls is m.SealStaged:
+        examples["records"] = 7
     required = {name: examples[name] for name, _, _, default in cls.table if type(default).__name__ == "_MISSING_TYPE"}
     found = parse(cls, dict(required))
     assert {**found.__dict__, **required} == found.__dict__

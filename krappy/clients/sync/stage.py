@@ -1,0 +1,110 @@
+"""Staged writes of the blocking client."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+
+from krappy.clients.accumulator import Limits
+from krappy.clients.receipts import Failures, Stored
+from krappy.clients.runtime import run
+from krappy.clients.staging import Attempt, Staging
+from krappy.clients.sync.connection import Connection
+from krappy.clients.sync.io import Delivery
+from krappy.clients.values import HeadersIn, Text, Time
+from krappy.errors import KrappyError
+from krappy.types import Receipt
+
+
+class Stage:
+    """What one attempt of a task stages for one topic. Any number of threads may use it.
+
+    Leaving its `with` unsealed drops what was staged.
+    """
+
+    def __init__(self, connection: Connection, topic: str, attempt: Attempt, limits: Limits) -> None:
+        self.topic = topic
+        self._connection = connection
+        self._attempt = attempt
+        self._limits = limits
+        self._failures = Failures()
+        self._opened: Staging | None = None
+
+    def __enter__(self) -> Stage:
+        core = Staging(self._connection.link, self.topic, self._attempt, self._limits)
+        run(core.open())
+        self._opened = core
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        core, self._opened = self._opened, None
+        if core is not None:
+            core.close()
+            with suppress(KrappyError):
+                core.give_up()
+
+    @property
+    def _core(self) -> Staging:
+        if self._opened is None:
+            raise KrappyError("this stage is not open: use `with`")
+        return self._opened
+
+    def send(
+        self,
+        value: Text | None,
+        key: Text | None = None,
+        *,
+        headers: HeadersIn | None = None,
+        timestamp: Time | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Stages one event, with the arguments of `TopicProducer.send`. Waits only for room in the buffer.
+
+        Raises what is wrong with this event, and what was wrong with one before.
+        """
+        core = self._ready()
+        core.add(Delivery[Receipt](self._failures), value, key, headers, timestamp, partition)
+        core.count(1)
+
+    def send_columns(
+        self,
+        keys: Sequence[Text | None] | None,
+        values: Sequence[Text | None],
+        *,
+        headers: Sequence[HeadersIn | None] | None = None,
+        timestamps: Sequence[Time] | Time | None = None,
+        partition: int | None = None,
+    ) -> None:
+        """Stages many events, given by columns: the fast path. Waits only for room in the buffer, raises as `send`."""
+        core = self._ready()
+        delivery = Delivery[list[Stored]](self._failures)
+        core.add_columns(delivery, keys, values, headers=headers, timestamps=timestamps, partition=partition)
+        core.count(len(values))
+
+    def _ready(self) -> Staging:
+        core = self._core
+        core.check()
+        self._failures.check()
+        if core.full:
+            run(core.room())
+        return core
+
+    def flush(self) -> None:
+        """Waits until everything given so far is staged. Raises the first error that was not raised yet."""
+        done = Delivery[None]()
+        run(self._core.flush(done))
+        done.result()
+        self._failures.check()
+
+    def seal(self) -> str:
+        """Makes everything that was sent durable; the token for `commit_staged`. Nothing can be sent after it.
+
+        Sealing again gives the same token. Raises what went wrong with anything that was sent (it can't be sealed
+        then), StagingFenced when the job was aborted meanwhile, StagingExpired, UnknownStaging when the broker was
+        started anew in the middle: stage the attempt again then.
+        """
+        self.flush()
+        return run(self._core.seal())

@@ -1,0 +1,221 @@
+"""Jobs whose tasks stage record batches beside the log, and what each request makes of them.
+
+    (none) ──begin──▶ Open ──commit──▶ Publishing ──written──▶ Marking ──complete──▶ Committed
+                       │                  └──fail──▶ Aborted
+                       ├──abort──▶ Aborted        (so does the abort of a job that nobody has begun)
+                       └──silent for longer than its ttl──▶ Expired
+    Committed, Aborted, Expired ──kept for a week──▶ (none)
+
+Rules of this file. A job's state is an immutable value. A request's function takes it and gives the next one, or the
+same object when nothing changes, or raises why it is refused; whoever calls makes the next state durable before
+anything follows from it. Publishing is a decision: batches go to the logs inside a transaction of the broker's own, and
+no marker is written before Marking, by when every batch is on disk. The first commit of a job decides what it
+publishes; every later one is told what came of that, whatever tokens it names. Times are ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from krappy.errors import (
+    BrokerError,
+    InvalidRequest,
+    StagingCommitted,
+    StagingExpired,
+    StagingFenced,
+    UnknownStaging,
+)
+
+MAX_NAME = 1000  # characters of a job's, a task's and an attempt's name
+MAX_REASON = 1000  # characters that are kept of why a job failed
+MAX_TTL_MS = 30 * 86_400_000
+MAX_RECORDS = 2**31 - 1  # of one partition in one job: they bear the sequence numbers of one producer
+
+
+class State(StrEnum):
+    OPEN = "Open"
+    PUBLISHING = "Publishing"
+    MARKING = "Marking"
+    COMMITTED = "Committed"
+    ABORTED = "Aborted"
+    EXPIRED = "Expired"
+
+
+DECIDED = frozenset({State.PUBLISHING, State.MARKING, State.COMMITTED})
+OVER = frozenset({State.COMMITTED, State.ABORTED, State.EXPIRED})
+
+
+class Published(NamedTuple):
+    """What a job has published to one partition: `records` events, the first and the last at these offsets. Events of
+    others may stand between."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    records: int
+
+
+class Job(NamedTuple):
+    name: str
+    state: State = State.OPEN
+    ttl_ms: int = 0  # so long may nothing come from it
+    touched_ms: int = -1  # when something came last; once it is over: since when it is
+    tokens: tuple[str, ...] = ()  # what is published, in this order
+    producer_id: int = -1  # of the transaction that it is published in
+    published: tuple[Published, ...] = ()
+    reason: str = ""  # why the broker has aborted it
+
+    @property
+    def publishing(self) -> bool:
+        """Decided, and not completed."""
+        return self.state is State.PUBLISHING or self.state is State.MARKING
+
+
+class Staging(NamedTuple):
+    """What one attempt of a task stages for one topic. `id` is its token once it is sealed."""
+
+    id: str
+    topic: str
+    topic_id: bytes
+    task: str
+    attempt: str
+    sealed: bool = False
+    size: int = 0  # bytes of its file
+    counts: tuple[tuple[int, int], ...] = ()  # (partition, records), in the order of partitions
+    keyless: bool = False  # some record has no key
+
+    @property
+    def records(self) -> int:
+        return sum(count for _, count in self.counts)
+
+
+def begin(found: Job | None, name: str, ttl_ms: int, now_ms: int) -> Job:
+    """An attempt of a task of this job stages something. Raises InvalidRequest, and `refusal` unless it is open."""
+    check_name("job", name)
+    if not 0 < ttl_ms <= MAX_TTL_MS:
+        raise InvalidRequest(f"a ttl of {ttl_ms} ms; it may be 1 to {MAX_TTL_MS}")
+    if found is None:
+        return Job(name, State.OPEN, ttl_ms, now_ms)
+    if found.state is not State.OPEN:
+        raise refusal(found)
+    return found._replace(ttl_ms=max(ttl_ms, found.ttl_ms), touched_ms=now_ms)
+
+
+def check_name(what: str, name: str) -> None:
+    if not 0 < len(name) <= MAX_NAME:
+        raise InvalidRequest(f"the name of a {what} has 1 to {MAX_NAME} characters, not {len(name)}")
+
+
+def refusal(found: Job) -> BrokerError:
+    """Why nothing more is staged for a job that is not open."""
+    if found.state is State.EXPIRED:
+        return StagingExpired(
+            f"the job '{found.name:.80}' sent nothing for {found.ttl_ms / 1000:g} s, so what it had staged was "
+            "dropped: run it again under another job id, with a longer ttl if its tasks are silent for so long",
+            job=found.name,
+        )
+    if found.state is State.ABORTED:
+        why = f" by the broker ({found.reason})" if found.reason else ""
+        return StagingFenced(
+            f"the job '{found.name:.80}' was aborted{why}: run it again under another job id", job=found.name
+        )
+    return StagingCommitted(
+        f"the job '{found.name:.80}' was committed already: nothing more is staged for it; commit_staged tells what it "
+        "has published",
+        job=found.name,
+    )
+
+
+def seal(staging: Staging, records: int, counts: Mapping[int, int], size: int) -> Staging:
+    """Everything of an attempt is durably staged. `records`: how many its sender counts. Raises InvalidRequest."""
+    if staging.sealed:
+        return staging
+    there = sum(counts.values())
+    if there != records:
+        raise InvalidRequest(
+            f"{records} records were to be sealed, and {there} are staged: something of this attempt failed; "
+            "stage it again"
+        )
+    return staging._replace(sealed=True, size=size, counts=tuple(sorted(counts.items())))
+
+
+def commit(found: Job | None, name: str, tokens: Sequence[str], stagings: Mapping[str, Staging], now_ms: int) -> Job:
+    """Decides to publish. The job as it is when that was decided before, whatever the tokens.
+
+    Raises `refusal` of a job that is aborted or expired, UnknownStaging, and InvalidRequest for tokens that are not
+    sealed or publish one task twice.
+    """
+    check_name("job", name)
+    if found is not None and found.state in DECIDED:
+        return found
+    if found is not None and found.state is not State.OPEN:
+        raise refusal(found)
+    if len(set(tokens)) < len(tokens):
+        raise InvalidRequest("a token is named twice")
+    tasks: dict[tuple[str, str], Staging] = {}
+    totals: dict[tuple[bytes, int], int] = {}
+    for token in tokens:
+        staging = stagings.get(token)
+        if staging is None:
+            raise UnknownStaging(
+                f"the job '{name:.80}' has staged nothing under the token '{token:.80}': it may have been dropped, or "
+                "be another job's; run the job again under another job id",
+                token=token[:MAX_NAME],
+            )
+        if not staging.sealed:
+            raise InvalidRequest(f"the attempt '{staging.attempt:.80}' of task '{staging.task:.80}' is not sealed")
+        other = tasks.setdefault((staging.topic, staging.task), staging)
+        if other is not staging:
+            raise InvalidRequest(
+                f"task '{staging.task:.80}' would be published twice to '{staging.topic}', by the attempts "
+                f"'{other.attempt:.80}' and '{staging.attempt:.80}': commit the token of one attempt of each task"
+            )
+        for partition, count in staging.counts:
+            at = staging.topic_id, partition
+            totals[at] = totals.get(at, 0) + count
+            if totals[at] > MAX_RECORDS:
+                raise InvalidRequest(
+                    f"more than {MAX_RECORDS} records for {staging.topic}-{partition} in one job: use several jobs"
+                )
+    job = found or Job(name)
+    return job._replace(state=State.PUBLISHING, tokens=tuple(tokens), touched_ms=now_ms)
+
+
+def written(found: Job, published: Sequence[Published]) -> Job:
+    """Every batch is in its log and on disk."""
+    return found._replace(state=State.MARKING, published=tuple(published))
+
+
+def complete(found: Job, now_ms: int) -> Job:
+    """Every marker is written."""
+    return found._replace(state=State.COMMITTED, tokens=(), touched_ms=now_ms)
+
+
+def fail(found: Job, now_ms: int, reason: str) -> Job:
+    """What is staged can't be published as a whole, so nothing of it is."""
+    return found._replace(state=State.ABORTED, tokens=(), touched_ms=now_ms, reason=reason[:MAX_REASON])
+
+
+def abort(found: Job | None, name: str, now_ms: int) -> Job:
+    """Drops what is staged and fences the job, which nobody may have begun yet. Raises StagingCommitted."""
+    check_name("job", name)
+    if found is None:
+        return Job(name, State.ABORTED, 0, now_ms)
+    if found.state in DECIDED:
+        raise StagingCommitted(
+            f"the job '{found.name:.80}' was committed: what it staged is published, or about to be", job=found.name
+        )
+    if found.state is State.OPEN:
+        return found._replace(state=State.ABORTED, touched_ms=now_ms)
+    return found
+
+
+def overdue(found: Job, now_ms: int) -> bool:
+    return found.state is State.OPEN and now_ms - found.touched_ms > found.ttl_ms
+
+
+def expire(found: Job, now_ms: int) -> Job:
+    return found._replace(state=State.EXPIRED, touched_ms=now_ms)

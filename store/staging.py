@@ -1,0 +1,233 @@
+"""Staged writes on disk: a file for each attempt of a task, and in the meta database what is sealed and decided.
+
+A file holds framed record batches, in the order they came, those of all partitions mixed. It means nothing without its
+record, which is written once the file is whole and on disk: files without one are thrown away on open. FORMAT.md and
+VIEWS.md describe the bytes. A record is durable after `Meta.sync`, which the broker shares among all that wait for it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgpack
+from crc32c import crc32c
+
+from krappy import batch as batches
+from krappy.batch import CRC_START, BatchHeader
+from krappy.core.staging import Job, Published, Staging, State
+from krappy.errors import CorruptBatch, StorageError
+from krappy.store.disk import OS_DISK, Buffer, Disk
+from krappy.store.groups import group_key, read_key
+from krappy.store.meta import Meta
+
+JOB = b"sj/"  # a job that is not over
+STAGING = b"ss/"  # a sealed attempt of it
+OUTCOME = b"so/"  # a job that is over
+ENDED = b"se/"  # when it was over: to be forgotten in this order
+SUFFIX = ".staged"
+HEAD = struct.Struct(">II")  # partition; CRC-32C of these 4 bytes and of the batch's part before its own checksum
+READ = 4 << 20
+
+
+def framed(partition: int, batch: Buffer) -> list[Buffer]:
+    """What stands in the file for a batch."""
+    return [HEAD.pack(partition, _head_crc(partition, batch)), batch]
+
+
+def _head_crc(partition: int, batch: Buffer) -> int:
+    return crc32c(partition.to_bytes(4, "big") + bytes(batch[:CRC_START]))
+
+
+class StagedFiles:
+    """The files of one folder. Everything blocks; the calls for one file come one at a time. Raises StorageError."""
+
+    def __init__(self, folder: Path, disk: Disk = OS_DISK) -> None:
+        self.folder = folder
+        self._disk = disk
+
+    def open(self, kept: set[str]) -> None:
+        """Makes the folder; throws away what belongs to none of these."""
+        try:
+            self._disk.mkdir(self.folder)
+            for name in self._disk.names(self.folder):
+                if name.removesuffix(SUFFIX) not in kept:
+                    self._disk.unlink(self.folder / name)
+        except OSError as error:
+            raise StorageError(f"{self.folder}: {error}") from error
+
+    def append(self, id: str, position: int, parts: Sequence[Buffer]) -> None:
+        """Writes at the end of a file, `position`, making it when that is 0. All or nothing; not durable yet."""
+        path = self._path(id)
+        try:
+            file = self._disk.open(path, write=True, create=not position)
+            try:
+                file.write(parts, position)
+            except OSError:
+                file.truncate(position)  # whatever of it was written takes room that there is not
+                raise
+            finally:
+                file.close()
+        except OSError as error:
+            raise StorageError(f"staging to {path}: {error}") from error
+
+    def sync(self, id: str) -> None:
+        """The file, as it is now, is on disk under its name when this returns."""
+        path = self._path(id)
+        try:
+            file = self._disk.open(path)
+            try:
+                file.fdatasync()
+            finally:
+                file.close()
+            self._disk.fsync_dir(self.folder)
+        except OSError as error:
+            raise StorageError(f"staging to {path}: {error}") from error
+
+    def read(self, id: str, size: int) -> Iterator[list[tuple[int, BatchHeader, memoryview]]]:
+        """(partition, header, bytes) of each batch, checked, some MiB at a time. Raises CorruptBatch as well."""
+        path = self._path(id)
+        try:
+            file = self._disk.open(path)
+        except OSError as error:
+            raise CorruptBatch(f"the staged file {path} is lost: {error}") from error
+        try:
+            position, want = 0, READ
+            while position < size:
+                view = memoryview(file.pread(min(want, size - position), position))
+                found, taken = _frames(view, path, position)
+                if not found:
+                    if len(view) < want:  # there is no more
+                        raise CorruptBatch(f"{path} is cut short at byte {position} of {size}")
+                    want *= 2
+                    continue
+                yield found
+                position += taken
+                want = READ
+        except OSError as error:
+            raise StorageError(f"reading {path}: {error}") from error
+        finally:
+            file.close()
+
+    def remove(self, id: str) -> None:
+        try:
+            self._disk.unlink(self._path(id))
+        except OSError as error:
+            raise StorageError(f"removing {self._path(id)}: {error}") from error
+
+    def _path(self, id: str) -> Path:
+        return self.folder / f"{id}{SUFFIX}"
+
+
+def _frames(view: memoryview, path: Path, start: int) -> tuple[list[tuple[int, BatchHeader, memoryview]], int]:
+    """The whole frames at the beginning of `view`, and how many bytes they take."""
+    found: list[tuple[int, BatchHeader, memoryview]] = []
+    position = 0
+    while len(view) - position >= HEAD.size + batches.HEADER_SIZE:
+        partition, crc = HEAD.unpack_from(view, position)
+        at = position + HEAD.size
+        if _head_crc(partition, view[at : at + CRC_START]) != crc:
+            raise CorruptBatch(f"{path}: what stands at byte {start + position} is no staged batch")
+        size = batches.read_header(view, at).size
+        if len(view) - at < size:
+            break
+        try:
+            header = batches.check(view, at)
+        except CorruptBatch as error:
+            raise CorruptBatch(f"{path}: {error}") from None
+        found.append((partition, header, view[at : at + size]))
+        position = at + size
+    return found, position
+
+
+class StagingStore:
+    """Jobs and sealed attempts, in the meta database."""
+
+    def __init__(self, meta: Meta) -> None:
+        self._meta = meta
+
+    def load_all(self) -> list[tuple[Job, list[Staging]]]:
+        """Every job that is not over, with its sealed attempts. Raises StorageError for what it can't read."""
+        found = []
+        for key, value in self._meta.items(JOB):
+            job = _job(read_key(key, JOB, 1)[0], value)
+            stored = self._meta.items(group_key(STAGING, job.name))
+            found.append((job, [_staging(read_key(row, STAGING, 2)[1], packed) for row, packed in stored]))
+        return found
+
+    def find(self, name: str) -> Job | None:
+        """A job that is over."""
+        value = self._meta.get(group_key(OUTCOME, name))
+        return None if value is None else _job(name, value)
+
+    def put(self, job: Job, sealed: Staging | None = None) -> None:
+        """A job that is not over, and an attempt that was sealed now."""
+        puts = {group_key(JOB, job.name): _packed_job(job)}
+        if sealed is not None:
+            puts[group_key(STAGING, job.name, sealed.id)] = _packed_staging(sealed)
+        self._meta.write(puts)
+
+    def end(self, job: Job, sealed: Sequence[str]) -> None:
+        """A job that is over now; what it has sealed is forgotten."""
+        name = job.name
+        puts = {group_key(OUTCOME, name): _packed_job(job), _ended(job.touched_ms, name): b""}
+        self._meta.write(puts, [group_key(JOB, name), *(group_key(STAGING, name, id) for id in sealed)])
+
+    def drop(self, name: str, id: str) -> None:
+        """Forgets one sealed attempt of a job that is not over."""
+        self._meta.delete(group_key(STAGING, name, id))
+
+    def count_outcomes(self) -> int:
+        return sum(1 for _ in self._meta.items(ENDED))
+
+    def forget(self, before_ms: int, most: int, excess: int) -> int:
+        """Forgets jobs that were over before then, and the `excess` oldest in any case; at most `most`. How many."""
+        gone: list[bytes] = []
+        count = 0
+        for key, _ in self._meta.items(ENDED):
+            ended = int.from_bytes(key[len(ENDED) : len(ENDED) + 8], "big")
+            if count >= most or (ended >= before_ms and count >= excess):
+                break
+            gone += [key, group_key(OUTCOME, read_key(key[len(ENDED) + 8 :], b"", 1)[0])]
+            count += 1
+        if gone:
+            self._meta.write({}, gone)
+        return count
+
+
+def _ended(at_ms: int, name: str) -> bytes:
+    return ENDED + group_key(at_ms.to_bytes(8, "big"), name)
+
+
+def _packed_job(job: Job) -> bytes:
+    fields: dict[str, Any] = job._asdict() | {"state": str(job.state)}
+    del fields["name"]
+    return bytes(msgpack.packb(fields))
+
+
+def _job(name: str, value: bytes) -> Job:
+    try:
+        fields = msgpack.unpackb(value)
+        fields["state"] = State(fields["state"])
+        fields["tokens"] = tuple(fields["tokens"])
+        fields["published"] = tuple(Published(*each) for each in fields["published"])
+        return Job(name, **fields)
+    except Exception as error:
+        raise StorageError(f"the staged job {name!r:.80} can't be read: {error!r}") from error
+
+
+def _packed_staging(staging: Staging) -> bytes:
+    fields: dict[str, Any] = staging._asdict()
+    del fields["id"], fields["sealed"]
+    return bytes(msgpack.packb(fields))
+
+
+def _staging(id: str, value: bytes) -> Staging:
+    try:
+        fields = msgpack.unpackb(value)
+        fields["counts"] = tuple((int(partition), int(count)) for partition, count in fields["counts"])
+        return Staging(id=id, sealed=True, **fields)
+    except Exception as error:
+        raise StorageError(f"the staged attempt {id!r:.80} can't be read: {error!r}") from error
