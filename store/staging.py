@@ -8,12 +8,12 @@ VIEWS.md describe the bytes. A record is durable after `Meta.sync`, which the br
 from __future__ import annotations
 
 import struct
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgpack
-from crc32c import crc32c
 
 from krappy import batch as batches
 from krappy.batch import CRC_START, BatchHeader
@@ -28,7 +28,9 @@ STAGING = b"ss/"  # a sealed attempt of it
 OUTCOME = b"so/"  # a job that is over
 ENDED = b"se/"  # when it was over: to be forgotten in this order
 SUFFIX = ".staged"
-HEAD = struct.Struct(">II")  # partition; CRC-32C of these 4 bytes and of the batch's part before its own checksum
+HEAD = struct.Struct(
+    ">II"
+)  # partition; CRC-32 (zlib's) of these 4 bytes and of the batch's part before its own checksum
 READ = 4 << 20
 
 
@@ -38,7 +40,7 @@ def framed(partition: int, batch: Buffer) -> list[Buffer]:
 
 
 def _head_crc(partition: int, batch: Buffer) -> int:
-    return crc32c(partition.to_bytes(4, "big") + bytes(batch[:CRC_START]))
+    return zlib.crc32(partition.to_bytes(4, "big") + bytes(batch[:CRC_START]))
 
 
 class StagedFiles:
