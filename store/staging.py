@@ -28,9 +28,7 @@ STAGING = b"ss/"  # a sealed attempt of it
 OUTCOME = b"so/"  # a job that is over
 ENDED = b"se/"  # when it was over: to be forgotten in this order
 SUFFIX = ".staged"
-HEAD = struct.Struct(
-    ">II"
-)  # partition; CRC-32 (zlib's) of these 4 bytes and of the batch's part before its own checksum
+HEAD = struct.Struct(">II")  # partition; CRC-32 (zlib's) of these 4 bytes and of the 21 that the batch begins with
 READ = 4 << 20
 
 
