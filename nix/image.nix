@@ -18,6 +18,7 @@ dockerTools.streamLayeredImage {
   tag = krappy.version;
 
   contents = [
+    environment # /bin/krappy, /bin/python3: for `kubectl exec`
     (writeTextDir "etc/passwd" "krappy:x:${id}:${id}:Krappy:/data:/nologin\n")
     (writeTextDir "etc/group" "krappy:x:${id}:\n")
   ];
@@ -36,6 +37,7 @@ dockerTools.streamLayeredImage {
     WorkingDir = "/data";
     StopSignal = "SIGTERM";
     Env = [
+      "PATH=/bin"
       "KRAPPY_DATA=/data"
       # In a container the outside is the container's own network, which its runtime or a NetworkPolicy fences.
       "KRAPPY_LISTEN_NATIVE=0.0.0.0:7092"

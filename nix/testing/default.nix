@@ -152,6 +152,8 @@ let
             [ "$name" = __pycache__ ] || ln -s "$each" $out/lib/python3.11/site-packages/
           done
         done
+        printf '%s\n' "#!$out/bin/python3" 'from krappy.cli.main import main' 'main()' > $out/bin/krappy
+        chmod +x $out/bin/krappy
         $out/bin/python3 -c 'import krappy, krappy.app, krappy.cli.main'
       '';
   };
@@ -186,7 +188,7 @@ let
           }
           ''
             mkdir root $out
-            for each in $contents; do cp -r --no-preserve=mode $each/. root/; done
+            for each in $contents; do cp -r $each/. root/ && chmod -R u+w root; done
             (cd root && eval "$extraCommands")
             tar --sort=name --mtime=@1 --owner=0 --group=0 --numeric-owner -C root -cf $out/root.tar .
             grep '^/nix/store/' closure | sort -u | grep -v -e '-config.json$' > $out/paths
