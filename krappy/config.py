@@ -43,6 +43,7 @@ KAFKA_NAMES = {
     "broker.rack": "rack",
     "connections.max.idle.ms": "idle_timeout_ms",
     "group.consumer.heartbeat.interval.ms": "group_consumer_heartbeat_interval_ms",
+    "group.consumer.migration.policy": "group_consumer_migration_policy",
     "group.consumer.session.timeout.ms": "group_consumer_session_timeout_ms",
     "group.initial.rebalance.delay.ms": "group_initial_rebalance_delay_ms",
     "group.max.session.timeout.ms": "group_max_session_timeout_ms",
@@ -116,6 +117,11 @@ class ServerConfig:
     )
     group_consumer_heartbeat_interval_ms: int = _number(
         5_000, "ms between two heartbeats of a KIP-848 member", 1, 2**31 - 1
+    )
+    group_consumer_migration_policy: str = _setting(
+        "bidirectional",
+        "which way a Kafka group with members may move between the classic protocol and KIP-848's",
+        choices=("disabled", "upgrade", "downgrade", "bidirectional"),
     )
     offsets_retention_ms: int = _number(604_800_000, "ms that the offsets of an empty Kafka group are kept", low=1)
     transaction_max_timeout_ms: int = _number(900_000, "longest timeout of a transaction", 1, 2**31 - 1)

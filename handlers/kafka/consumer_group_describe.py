@@ -9,7 +9,7 @@ from krappy.handlers.kafka.operations import ON_GROUP
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
-MEMBER_OF_KIP_848 = 1
+CLASSIC_MEMBER, MEMBER_OF_KIP_848 = 0, 1  # KIP-1099
 
 
 def consumer_group_describe(session: KafkaSessionPort, request: Message, version: int) -> Message:
@@ -53,7 +53,7 @@ def _describe(session: KafkaSessionPort, name: str) -> Message:
                 "subscribed_topic_regex": each.regex,
                 "assignment": parts(each.assigned),
                 "target_assignment": parts(group.target.get(each.id, frozenset())),
-                "member_type": MEMBER_OF_KIP_848,
+                "member_type": MEMBER_OF_KIP_848 if each.classic is None else CLASSIC_MEMBER,
             }
             for each in group.members.values()
         ],

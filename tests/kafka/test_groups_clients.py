@@ -15,6 +15,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from krappy.wire.kafka import ApiKey
+from tests.kafka.raw import Raw
 from tests.process import ROOT, BrokerProcess, wait_until
 
 SETTINGS: dict[str, Any] = {
@@ -178,6 +180,79 @@ def test_what_a_dead_member_had_goes_to_the_others(broker: BrokerProcess, protoc
             assert other.stdout is not None
             other.stdout.close()
         until(lambda: first.parts == {0, 1, 2, 3}, "the dead one's partitions")
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_group_moves_from_one_protocol_to_the_other_and_back(broker: BrokerProcess, strategy: str) -> None:
+    """Members are replaced one by one while events come; none is lost, and nobody has to stop."""
+    topic = f"roll-{strategy}"
+    create(broker, topic)
+    classic = {"partition_assignment_strategy": strategy, "session_timeout_ms": 20_000}
+    first, second = (Member(broker, topic, topic, **classic) for _ in range(2))
+    until(lambda: len(first.parts) == len(second.parts) == 2, "two partitions each")
+    produce(broker, topic, range(40))
+    until(lambda: sorted(first.got + second.got) == [*range(40)], "each event once")
+    first.commit()
+    second.commit()
+
+    third = Member(broker, topic, topic, "consumer")
+    until(lambda: third.parts != set() and len(first.parts | second.parts | third.parts) == 4, "all partitions")
+    until(lambda: len(first.parts) + len(second.parts) + len(third.parts) == 4, "each partition once")
+    produce(broker, topic, range(40, 80))
+    until(lambda: {*first.got, *second.got, *third.got} == {*range(80)}, "what came while both protocols are there")
+    assert kind(broker, topic) == "consumer"
+    for each in (first, second, third):
+        each.commit()
+    first.close()
+    fourth = Member(broker, topic, topic, "consumer")
+    second.close()
+    until(lambda: len(third.parts) == len(fourth.parts) == 2, "two partitions each")
+    produce(broker, topic, range(80, 120))
+    until(lambda: {*range(80, 120)} <= {*third.got, *fourth.got}, "what came after the move")
+    for each in (third, fourth):
+        each.commit()
+        assert not each.lost
+
+    third.close()
+    fifth = Member(broker, topic, topic, **classic)
+    until(lambda: len(fourth.parts) == len(fifth.parts) == 2, "two partitions each")
+    fourth.close()
+    until(lambda: fifth.parts == {0, 1, 2, 3}, "all partitions")
+    assert kind(broker, topic) == "classic"
+    produce(broker, topic, range(120, 160))
+    until(lambda: {*range(120, 160)} <= {*fifth.got}, "what came after the way back")
+    assert not fifth.lost
+    assert min(fifth.got) >= 120, "an event that was committed came again"
+    fifth.close()
+
+
+def kind(broker: BrokerProcess, group: str) -> str:
+    with Raw(broker.kafka) as raw:
+        listed = raw.ask(ApiKey.LIST_GROUPS)["groups"]
+    return str(next(each["group_type"] for each in listed if each["group_id"] == group))
+
+
+@pytest.mark.parametrize("way", [PROTOCOLS, PROTOCOLS[::-1]], ids=lambda way: "-to-".join(way))
+def test_static_members_change_their_protocol_without_a_rebalance(broker: BrokerProcess, way: list[str]) -> None:
+    topic = f"static-{'-to-'.join(way)}"
+    create(broker, topic)
+    timeouts = {"classic": {"session_timeout_ms": 20_000}, "consumer": {}}
+    before = [Member(broker, topic, topic, way[0], group_instance_id=name, **timeouts[way[0]]) for name in "ab"]
+    until(lambda: all(len(each.parts) == 2 for each in before), "two partitions each")
+    held = [set(each.parts) for each in before]
+    assigned = before[0].assigned
+    before[1].close()
+    after = [Member(broker, topic, topic, way[1], group_instance_id="b", **timeouts[way[1]])]
+    until(lambda: after[0].parts == held[1], "what it had")
+    before[0].close()
+    assert before[0].assigned == assigned
+    after.insert(0, Member(broker, topic, topic, way[1], group_instance_id="a", **timeouts[way[1]]))
+    until(lambda: [each.parts for each in after] == held, "what they had")
+    assert kind(broker, topic) == way[1]
+    for each in after:
+        each.close()
+        assert not each.lost
+        assert each.assigned == 1
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -356,3 +356,81 @@ def test_random_ids_and_numbers_harm_nobody(raw: Raw) -> None:
                     assert told["error_code"] != Code.UNKNOWN_SERVER_ERROR
     ours = {"group_id": "hostile", "member_id": member, "generation_id": generation}
     assert raw.ask(ApiKey.HEARTBEAT, ours)["error_code"] == 0
+
+
+# --- from one protocol to the other
+
+
+SUBSCRIBES = b"\0\1\0\0\0\1\0\6modern" + b"\xff\xff\xff\xff" + b"\0\0\0\0"  # version 1: nothing owned
+ASSIGNED = b"\0\1\0\0\0\1\0\6modern\0\0\0\1\0\0\0\0" + b"\xff\xff\xff\xff"  # partition 0
+
+
+def test_a_group_moves_to_kip_848_and_back(raw: Raw) -> None:
+    topic = raw.make("modern")
+    protocols = [{"name": "range", "metadata": SUBSCRIBES}]
+    told = raw.ask(ApiKey.JOIN_GROUP, join("moves", protocols=protocols), 3)
+    old, generation = told["member_id"], told["generation_id"]
+    given = [{"member_id": old, "assignment": ASSIGNED}]
+    ours = {"group_id": "moves", "member_id": old, "generation_id": generation}
+    named = {"protocol_type": "consumer", "protocol_name": "range"}
+    assert raw.ask(ApiKey.SYNC_GROUP, ours | named | {"assignments": given})["assignment"] == ASSIGNED
+    as_member = {"member_id": old, "generation_id_or_member_epoch": generation}
+    assert code(raw.ask(ApiKey.OFFSET_COMMIT, commit("moves", "modern", **as_member), 8)) == 0
+
+    told = raw.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, beat("moves", "new", 0))
+    assert (told["error_code"], told["member_epoch"]) == (0, generation + 1)
+    assert told["assignment"] == {"topic_partitions": []}
+    (found,) = raw.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, {"group_ids": ["moves"]})["groups"]
+    assert sorted((each["member_id"], each["member_type"]) for each in found["members"]) == sorted(
+        [(old, 0), ("new", 1)]
+    )
+    assert raw.ask(ApiKey.HEARTBEAT, ours)["error_code"] == Code.REBALANCE_IN_PROGRESS
+    assert code(raw.ask(ApiKey.OFFSET_COMMIT, commit("moves", "modern", **as_member), 8)) == 0  # before it joins again
+    for version in (*range(RANGES[ApiKey.JOIN_GROUP][1] + 1),):
+        told = raw.ask(ApiKey.JOIN_GROUP, join("moves", old, protocols=protocols), version)
+        assert (told["error_code"], told["generation_id"], told["protocol_name"]) == (0, generation + 1, "range")
+        assert (told["leader"], told["members"]) == ("", [])
+    ours["generation_id"] = as_member["generation_id_or_member_epoch"] = generation + 1
+    stale = ours | {"generation_id": generation}
+    assert raw.ask(ApiKey.SYNC_GROUP, stale | named)["error_code"] == Code.ILLEGAL_GENERATION
+    wrong = ours | {"protocol_type": "consumer", "protocol_name": "sticky"}
+    assert raw.ask(ApiKey.SYNC_GROUP, wrong)["error_code"] == Code.INCONSISTENT_GROUP_PROTOCOL
+    for version in range(RANGES[ApiKey.SYNC_GROUP][1] + 1):
+        assert raw.ask(ApiKey.SYNC_GROUP, ours | named, version)["assignment"] in (
+            ASSIGNED,
+            b"\0\1\0\0\0\0" + b"\xff" * 4,
+        )
+    for version in range(RANGES[ApiKey.HEARTBEAT][1] + 1):
+        assert raw.ask(ApiKey.HEARTBEAT, ours, version)["error_code"] == 0
+    assert raw.ask(ApiKey.HEARTBEAT, stale)["error_code"] == Code.ILLEGAL_GENERATION
+    assert raw.ask(ApiKey.HEARTBEAT, ours | {"member_id": "new"})["error_code"] == Code.UNKNOWN_MEMBER_ID
+    other = [{"name": "sticky", "metadata": SUBSCRIBES}]
+    told = raw.ask(ApiKey.JOIN_GROUP, join("moves", protocols=other))
+    assert told["error_code"] == Code.INCONSISTENT_GROUP_PROTOCOL
+    assert raw.ask(ApiKey.JOIN_GROUP, join("moves", protocols=protocols))["error_code"] == Code.MEMBER_ID_REQUIRED
+
+    assert raw.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, beat("moves", "new", -1))["error_code"] == 0
+    (found,) = raw.ask(ApiKey.DESCRIBE_GROUPS, {"groups": ["moves"]})["groups"]
+    assert (found["group_state"], found["protocol_type"]) == ("PreparingRebalance", "consumer")
+    assert raw.ask(ApiKey.HEARTBEAT, ours)["error_code"] == Code.REBALANCE_IN_PROGRESS
+    assert code(raw.ask(ApiKey.OFFSET_COMMIT, commit("moves", "modern", **as_member), 8)) == 0
+    told = raw.ask(ApiKey.JOIN_GROUP, join("moves", old, protocols=protocols))
+    assert (told["error_code"], told["leader"], told["generation_id"]) == (0, old, generation + 3)
+    assert position(raw, "moves", "modern") == (5, 2, "note")
+    assert raw.topic_id("modern") == topic
+
+
+def test_what_keeps_a_group_from_moving(raw: Raw) -> None:
+    raw.make("modern")
+    custom = ASSIGNED[:-4] + b"\0\0\0\4user"
+    for name, metadata, assigned in (("opaque", b"meta", b""), ("custom", SUBSCRIBES, custom)):
+        told = raw.ask(ApiKey.JOIN_GROUP, join(name, protocols=[{"name": "range", "metadata": metadata}]), 3)
+        ours = {"group_id": name, "member_id": told["member_id"], "generation_id": 1}
+        given = [{"member_id": told["member_id"], "assignment": assigned}]
+        assert raw.ask(ApiKey.SYNC_GROUP, ours | {"assignments": given}, 3)["error_code"] == 0
+        told = raw.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, beat(name, "new", 0))
+        assert told["error_code"] == Code.GROUP_ID_NOT_FOUND
+        assert "can't become a consumer group" in told["error_message"]
+        assert raw.ask(ApiKey.HEARTBEAT, ours)["error_code"] == 0  # nobody notices
+        bad = beat(name, "new", 0, subscribed_topic_regex="(")
+        assert raw.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, bad)["error_code"] == Code.INVALID_REGULAR_EXPRESSION

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from krappy.core.kafka.classic import ClassicGroup, State
+from krappy.core.kafka.classic import ClassicGroup
+from krappy.core.kafka.classic_member import State
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import ModernGroup
 

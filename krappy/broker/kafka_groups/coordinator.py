@@ -25,11 +25,15 @@ from krappy.broker.kafka_groups.admin import Admin
 from krappy.broker.kafka_groups.group import KafkaGroup, load
 from krappy.broker.kafka_groups.native import NativeView
 from krappy.broker.kafka_groups.offsets import Offsets
-from krappy.core.kafka.classic import ClassicGroup, Rules
-from krappy.core.kafka.classic_member import Join, Joined, Reply, Synced
+from krappy.core.kafka import mixed
+from krappy.core.kafka.classic import ClassicGroup
+from krappy.core.kafka.classic_member import Join, Joined, Reply, Rules, Synced
 from krappy.core.kafka.faults import Fault, Refused
-from krappy.core.kafka.modern import KnownTopic, ModernGroup, ModernRules
+from krappy.core.kafka.migration import Policy, downgrade, downgrade_for, only_classic, replaces_last, upgrade
+from krappy.core.kafka.modern import KnownTopic, ModernGroup, ModernRules, check_beat
 from krappy.core.kafka.modern_member import Beat, Beaten
+from krappy.core.kafka.subscription import subscribed_topics
+from krappy.core.kafka.topic_regex import TopicRegex
 from krappy.errors import KrappyError
 from krappy.waiting import Later
 
@@ -52,6 +56,7 @@ class KafkaGroups:
         self.groups: dict[str, KafkaGroup] = {}
         self.rules = Rules(config.group_initial_rebalance_delay_ms, config.group_max_members)
         self.modern_rules = ModernRules(config.group_consumer_session_timeout_ms, config.group_max_members)
+        self.policy = Policy(config.group_consumer_migration_policy)
         self.heartbeat_ms = config.group_consumer_heartbeat_interval_ms
         self.sessions = (config.group_min_session_timeout_ms, config.group_max_session_timeout_ms)
         self.offsets = Offsets(self)
@@ -181,24 +186,28 @@ class KafkaGroups:
             if self.broker.stopped:
                 raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
             group = self.make(name)
-            self._classic(group).join(self.now(), later, fresh)
+            replies = self._join(group, later, fresh)
         except Refused as refusal:
             later.resolve(Joined(refusal.fault, ask.member_id))
         else:
-            self.after(group)
+            self.after(group, replies)
         return later
 
-    def _classic(self, group: KafkaGroup) -> ClassicGroup:
-        """Its machine, as a classic group if it is empty. Raises Refused, INCONSISTENT_GROUP_PROTOCOL."""
-        machine = group.machine
-        if isinstance(machine, ClassicGroup):
-            return machine
-        if not machine.empty:
-            raise Refused(Fault.INCONSISTENT_GROUP_PROTOCOL, "the group's members speak KIP-848's protocol")
-        classic = ClassicGroup(self.rules)
-        classic.generation = machine.epoch
-        group.machine = classic
-        return classic
+    def _join(self, group: KafkaGroup, later: Later[Joined], ask: Join) -> list[Reply]:
+        """The answers that are known at once, beside those in the machine's `out`. Raises Refused."""
+        machine, now = group.machine, self.now()
+        if isinstance(machine, ModernGroup) and not machine.empty:
+            self._learn_special(subscribed_topics(ask.protocols[0][1]) or () if ask.protocols else ())
+            if not (self.policy.down and replaces_last(machine, ask)):
+                return [Reply(later, mixed.join(machine, now, ask, self.topics))]
+            machine = downgrade_for(machine, ask, self.rules, now, self.topics)
+            group.move_to(machine)
+        elif isinstance(machine, ModernGroup):
+            epoch, machine = machine.epoch, ClassicGroup(self.rules)
+            machine.generation = epoch
+            group.move_to(machine)
+        machine.join(now, later, ask)
+        return []
 
     def sync(
         self,
@@ -213,22 +222,39 @@ class KafkaGroups:
         """SyncGroup: answered when the leader has assigned."""
         later: Later[Synced] = Later()
         group = self.groups.get(name)
-        if group is None or not isinstance(group.machine, ClassicGroup):
+        if group is None:
             later.resolve(Synced(Fault.UNKNOWN_MEMBER_ID if name else Fault.INVALID_GROUP_ID))
         elif self.broker.stopped:
             later.resolve(Synced(Fault.COORDINATOR_NOT_AVAILABLE))
-        else:
+        elif isinstance(group.machine, ClassicGroup):
             group.machine.sync(
                 self.now(), later, member_id, generation, instance_id, protocol_type, protocol, assignments
             )
             self.after(group)
+        else:
+            who = (member_id, instance_id, generation)
+            try:
+                synced = mixed.sync(group.machine, self.now(), who, protocol_type, protocol, self.topics)
+            except Refused as refusal:
+                synced = Synced(refusal.fault)
+            self._attend(group)
+            later.resolve(synced)
         return later
 
     def heartbeat(self, name: str, member_id: str, generation: int, instance_id: str | None) -> Fault:
         group = self.groups.get(name)
-        if group is None or not isinstance(group.machine, ClassicGroup):
+        if group is None:
             return Fault.UNKNOWN_MEMBER_ID if name else Fault.INVALID_GROUP_ID
-        fault = group.machine.heartbeat(self.now(), member_id, generation, instance_id)
+        machine, now = group.machine, self.now()
+        if isinstance(machine, ClassicGroup):
+            fault = machine.heartbeat(now, member_id, generation, instance_id)
+        else:
+            try:
+                fault = mixed.heartbeat(machine, now, member_id, instance_id, generation, self.topics)
+            except Refused as refusal:
+                fault = refusal.fault
+            if not machine.saved:
+                self.after(group)
         self._attend(group)
         return fault
 
@@ -279,36 +305,49 @@ class KafkaGroups:
         return later
 
     def _for_beat(self, name: str, beat: Beat) -> KafkaGroup:
-        """The KIP-848 group of this name; a first heartbeat makes one, or turns an empty classic group into one."""
+        """The KIP-848 group of this name; a first heartbeat makes one, or turns a classic group into one."""
         group = self.groups.get(name)
         if beat.epoch != 0:
             group = self.find(name)
         elif group is None:
             group = self.make(name)
-        if isinstance(group.machine, ModernGroup):
+        classic = group.machine
+        if isinstance(classic, ModernGroup):
             return group
-        if beat.epoch != 0 or not group.machine.idle:
+        if beat.epoch != 0 or not (classic.empty or self.policy.up):
             raise Refused(Fault.GROUP_ID_NOT_FOUND, f"'{name:.249}' is not a consumer group: it is a classic one")
-        machine = ModernGroup(self.modern_rules)
-        machine.epoch = machine.target_epoch = group.machine.generation
-        group.machine = machine
+        if classic.empty:
+            machine = ModernGroup(self.modern_rules)
+            machine.epoch = machine.target_epoch = classic.generation
+        else:
+            check_beat(beat)  # a group does not move for one that can't be let in
+            TopicRegex(beat.regex or "")
+            self._learn_special(classic.topics() or ())
+            machine = upgrade(classic, self.modern_rules, self.now(), self.topics)
+        group.move_to(machine)
+        for reply in classic.out:
+            reply.token.resolve(reply.answer)
         return group
 
     # --- what follows
 
-    def after(self, group: KafkaGroup) -> KrappyError | None:
+    def after(self, group: KafkaGroup, answers: Sequence[Reply] = ()) -> KrappyError | None:
         """To be called after every change of a group's machine: keeps what changed, answers who waited, sets the alarm.
 
         An error that kept it from being kept, if any; the answers say so too.
         """
         machine = group.machine
+        if isinstance(machine, ModernGroup) and self.policy.down and only_classic(machine):
+            machine = downgrade(machine, self.rules, self.now(), self.topics)
+            group.move_to(machine)
         if machine.empty and group.empty_since is None:
             group.empty_since, machine.saved = self.broker.now_ms(), False
         elif not machine.empty and group.empty_since is not None:
             group.empty_since, machine.saved = None, False
-        replies: list[Reply] = []
+        replies = [*answers]
         if isinstance(machine, ClassicGroup):
-            replies, machine.out = machine.out, []
+            replies += machine.out
+            machine.out = []
         must_sync = False
         failed = None
         if not machine.saved or (isinstance(machine, ModernGroup) and machine.dirty):

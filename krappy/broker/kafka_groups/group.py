@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgpack
 
-from krappy.core.kafka.classic import ClassicGroup, Rules
+from krappy.core.kafka.classic import ClassicGroup
+from krappy.core.kafka.classic_member import Rules
 from krappy.core.kafka.modern import ModernGroup, ModernRules
 from krappy.core.kafka.offset import At, Offset
 from krappy.errors import StorageError
@@ -33,6 +34,7 @@ class KafkaGroup:
         self.alarm: int | None = None  # the Alarms' own
         self.bytes = 0  # that its members brought along
         self.gone = False
+        self._left: dict[str, bytes | None] = {}  # members kept for the machine before
 
     def ring(self, now: int) -> None:
         """Time has come for a session or a rebalance to end."""
@@ -54,9 +56,19 @@ class KafkaGroup:
         if isinstance(self.machine, ClassicGroup):
             return sum(EACH_MEMBER + member.size for member in self.machine.members.values())
         return sum(
-            EACH_MEMBER + sum(map(len, each.topics)) + len(each.regex or "") + EACH_PARTITION * len(each.assigned)
+            EACH_MEMBER
+            + sum(map(len, each.topics))
+            + len(each.regex or "")
+            + EACH_PARTITION * len(each.assigned)
+            + (each.classic.size if each.classic else 0)
             for each in self.machine.members.values()
         )
+
+    def move_to(self, machine: ClassicGroup | ModernGroup) -> None:
+        """It goes on as another machine. What is kept of the members of the one before goes with the next write."""
+        if isinstance(self.machine, ModernGroup):
+            self._left = dict.fromkeys([*self.machine.members, *self.machine.dirty], None)
+        self.machine = machine
 
     # --- kept
 
@@ -66,9 +78,9 @@ class KafkaGroup:
 
     def changed_members(self) -> dict[str, bytes | None]:
         """Members of a KIP-848 group whose kept state has changed; from then on they count as kept."""
+        found, self._left = self._left, {}
         if isinstance(self.machine, ClassicGroup):
-            return {}
-        found: dict[str, bytes | None] = {}
+            return found
         for member_id in self.machine.dirty:
             state = self.machine.dump_member(member_id)
             found[member_id] = None if state is None else msgpack.packb(state)

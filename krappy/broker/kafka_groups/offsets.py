@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.core.kafka.classic import ClassicGroup, State
+from krappy.core.kafka.classic import ClassicGroup
+from krappy.core.kafka.classic_member import State
 from krappy.core.kafka.faults import Fault, Refused
+from krappy.core.kafka.mixed import speaks_classic
 from krappy.core.kafka.offset import At, Offset
 from krappy.errors import KrappyError
 from krappy.store.group_offsets import PendingAt
@@ -65,7 +67,12 @@ class Offsets:
         if isinstance(machine, ClassicGroup):
             machine.check_commit(self._owner.now(), member_id, generation, instance_id, transactional=transactional)
         else:
-            if version < EPOCH_SINCE and not transactional and generation >= 0:
+            if (
+                version < EPOCH_SINCE
+                and not transactional
+                and generation >= 0
+                and not speaks_classic(machine, member_id)
+            ):
                 raise Refused(Fault.UNSUPPORTED_VERSION)
             if not (transactional and generation < 0):
                 machine.check_commit(member_id, generation, instance_id)

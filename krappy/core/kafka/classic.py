@@ -22,27 +22,24 @@ Every method that may answer parked requests leaves those answers in `out`; `sav
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
-from krappy.core.kafka.classic_member import Join, Joined, Member, Reply, Synced, common, elect, same_subscription
+from krappy.core.kafka.classic_member import (
+    Join,
+    Joined,
+    Member,
+    Reply,
+    Rules,
+    State,
+    Synced,
+    common,
+    elect,
+    same_subscription,
+)
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.subscription import subscribed_topics
 
 NEW_MEMBER_MS = 300_000
-
-
-class State(StrEnum):
-    EMPTY = "Empty"
-    PREPARING = "PreparingRebalance"
-    COMPLETING = "CompletingRebalance"
-    STABLE = "Stable"
-
-
-class Rules(NamedTuple):
-    initial_delay_ms: int = 3000
-    max_members: int = 1000
-    max_bytes: int = 16 << 20  # of all members' metadata and assignments
 
 
 class ClassicGroup:
@@ -67,6 +64,7 @@ class ClassicGroup:
         self._first = False  # this rebalance is the first of an empty group
         self._first_left = 0  # ms that it may still be put off
         self._newcomer = False  # somebody came since it was last put off
+        self.epochs: dict[str, int] = {}  # until the next generation: the ones that members of a KIP-848 group were in
 
     # --- joining
 
@@ -122,7 +120,7 @@ class ClassicGroup:
             self.out.append(Reply(token, self._joined(member)))  # its answer was lost, and nothing has changed
         else:
             self._update(now, token, member, ask)
-            self._rebalance(now)
+            self.rebalance(now)
 
     def _add(self, now: int, token: Any, ask: Join, member_id: str) -> None:
         member = Member(
@@ -138,7 +136,7 @@ class ClassicGroup:
             self.leader = member_id
         self._newcomer = True
         self._park_join(now, token, member)
-        self._rebalance(now)
+        self.rebalance(now)
 
     def _park_join(self, now: int, token: Any, member: Member) -> None:
         if member.join is not None:  # it asked again: who waited first is told so, for answers go out in order
@@ -179,11 +177,11 @@ class ClassicGroup:
         elif self.state is State.PREPARING:
             self._complete_if_all_joined(now)
         else:
-            self._rebalance(now)
+            self.rebalance(now)
 
     # --- the rebalance
 
-    def _rebalance(self, now: int) -> None:
+    def rebalance(self, now: int) -> None:
         """Begins one, or sees whether the one under way is complete."""
         if self.state is State.PREPARING:
             self._complete_if_all_joined(now)
@@ -232,6 +230,7 @@ class ClassicGroup:
         self._first = False
         self._rebalance_by = None
         self.generation += 1
+        self.epochs.clear()
         self.saved = False
         if not joined:
             self.state, self.protocol, self.leader = State.EMPTY, None, None
@@ -279,8 +278,7 @@ class ClassicGroup:
         (KIP-559)."""
         try:
             member = self._member(member_id, instance_id)
-            if generation != self.generation:
-                raise Refused(Fault.ILLEGAL_GENERATION)
+            self._check_generation(member, generation)
             given = (protocol_type or self.protocol_type, protocol or self.protocol)
             if self.state is not State.PREPARING and given != (self.protocol_type, self.protocol):
                 raise Refused(Fault.INCONSISTENT_GROUP_PROTOCOL)
@@ -332,10 +330,9 @@ class ClassicGroup:
         """REBALANCE_IN_PROGRESS tells the member to join again."""
         try:
             member = self._member(member_id, instance_id)
+            self._check_generation(member, generation)
         except Refused as refusal:
             return refusal.fault
-        if generation != self.generation:
-            return Fault.ILLEGAL_GENERATION
         if member.join is None and member.sync is None:
             member.expires = self._wake_at(now + member.session_ms)
         return Fault.REBALANCE_IN_PROGRESS if self.state is State.PREPARING else Fault.NONE
@@ -365,7 +362,7 @@ class ClassicGroup:
 
     def _someone_left(self, now: int) -> None:
         if self.state is not State.EMPTY:
-            self._rebalance(now)
+            self.rebalance(now)
 
     def _forget(self, member: Member) -> None:
         self._answer_parked(member, Fault.UNKNOWN_MEMBER_ID)
@@ -396,6 +393,11 @@ class ClassicGroup:
             raise Refused(Fault.UNKNOWN_MEMBER_ID)
         return member
 
+    def _check_generation(self, member: Member, generation: int) -> None:
+        """Raises Refused, ILLEGAL_GENERATION."""
+        if generation != self.epochs.get(member.id, self.generation):
+            raise Refused(Fault.ILLEGAL_GENERATION)
+
     # --- time
 
     def _wake_at(self, due: int) -> int:
@@ -422,6 +424,20 @@ class ClassicGroup:
         dues = [member.expires for member in self.members.values()]
         dues += [*self._promised.values(), self._rebalance_by, self._sync_by]
         self.wake = min((due for due in dues if due is not None), default=None)
+
+    # --- to KIP-848's protocol and back (migration.py)
+
+    def dissolve(self) -> None:
+        """Its members are elsewhere now: who waits is to join again."""
+        for member in self.members.values():
+            self._answer_parked(member, Fault.REBALANCE_IN_PROGRESS)
+
+    def place(self, now: int, member: Member) -> None:
+        """One that was a member before, here or elsewhere."""
+        member.expires = self._wake_at(now + member.session_ms)
+        self.members[member.id] = member
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member.id
 
     # --- what others ask
 
@@ -450,8 +466,7 @@ class ClassicGroup:
                 raise Refused(Fault.UNKNOWN_MEMBER_ID)
             return
         member = self._member(member_id, instance_id)
-        if generation != self.generation:
-            raise Refused(Fault.ILLEGAL_GENERATION)
+        self._check_generation(member, generation)
         if self.state is State.COMPLETING and not transactional:
             raise Refused(Fault.REBALANCE_IN_PROGRESS)
         if member.join is None and member.sync is None:
@@ -478,11 +493,7 @@ class ClassicGroup:
         group = cls(rules)
         group.generation, group.protocol_type, group.protocol, leader, members = state
         for each in members:
-            member = Member.load(each)
-            member.expires = group._wake_at(now + member.session_ms)
-            group.members[member.id] = member
-            if member.instance_id is not None:
-                group._static[member.instance_id] = member.id
+            group.place(now, Member.load(each))
         if group.members:
             group.state, group.leader = State.STABLE, leader if leader in group.members else next(iter(group.members))
         return group

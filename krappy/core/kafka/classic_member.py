@@ -5,12 +5,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 from krappy.core.kafka.faults import Fault
 from krappy.core.kafka.subscription import subscribed_topics
 
 Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the member's favourite first
+
+
+class State(StrEnum):
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class Rules(NamedTuple):
+    initial_delay_ms: int = 3000
+    max_members: int = 1000
+    max_bytes: int = 16 << 20  # of all members' metadata and assignments
 
 
 class Join(NamedTuple):

@@ -8,6 +8,7 @@
   owns it, or until its member is fenced.
 - A static member (KIP-345) that leaves for a while (epoch -2) keeps what it has until its session ends; whoever comes
   under its instance id takes its place.
+- A member may speak the classic protocol instead of heartbeats (`mixed.py`), while a group moves from one to the other.
 - All of it is kept, member by member, so that after a restart of the broker members go on with their next heartbeat.
   The target is not: it is assigned anew, which the assignors' stickiness makes the same one.
 
@@ -69,15 +70,24 @@ class ModernGroup:
         if beat.regex:
             self._compile(beat.regex)
         member = self._joining(beat) if beat.epoch == JOINING else self._known(beat)
+        if member.classic is not None:
+            member.classic, member.revoke_by = None, None
+            self.dirty.add(member.id)
+        owned = NOTHING if beat.epoch == JOINING and beat.owned is None else beat.owned
+        return self.go_on(now, member, beat, owned, topics, self.rules.session_ms)
+
+    def go_on(
+        self, now: int, member: ModernMember, beat: Beat, owned: frozenset[Partition] | None, topics: Topics, ms: int
+    ) -> Beaten:
+        """A member's next step, with all that its heartbeat changes. `ms`: until its session ends."""
         joins = beat.epoch == JOINING
-        member.expires = self._wake_at(now + self.rules.session_ms)
+        member.expires = self.wake_at(now + ms)
         changed = self._adopt(member, beat)
         if changed or self._topics_changed(topics):
             self._bump()
         if self.target_epoch != self.epoch:
             self._assign(topics)
         before = (member.assigned, member.epoch, member.step, member.revoking)
-        owned = NOTHING if joins and beat.owned is None else beat.owned
         self._reconcile(now, member, owned)
         if before != (member.assigned, member.epoch, member.step, member.revoking):
             self.dirty.add(member.id)
@@ -87,35 +97,58 @@ class ModernGroup:
     def _joining(self, beat: Beat) -> ModernMember:
         """The member that a first heartbeat is of: a new one, one that joins again, or a static one that is back."""
         if beat.instance_id is not None:
-            there = self.members.get(self._static.get(beat.instance_id, ""))
+            there = self.static(beat.instance_id)
             if there is not None and there.id != beat.member_id:
-                if there.epoch != AWAY:
+                if there.epoch != AWAY and there.classic is None:
                     raise Refused(
                         Fault.UNRELEASED_INSTANCE_ID,
                         f"the instance '{beat.instance_id:.100}' is with member {there.id:.100}",
                     )
-                return self._replace(there, beat.member_id)
+                return self.replace(there, beat.member_id)
             if there is not None and there.epoch == AWAY:
                 there.epoch = there.previous_epoch
         member = self.members.get(beat.member_id)
         if member is None:
-            if len(self.members) >= self.rules.max_members:
-                raise Refused(Fault.GROUP_MAX_SIZE_REACHED)
-            member = self.members[beat.member_id] = ModernMember(beat.member_id, beat.instance_id)
-            self.dirty.add(member.id)
-            if beat.instance_id is not None:
-                self._static[beat.instance_id] = member.id
-            self._bump()
+            member = self.add(beat.member_id, beat.instance_id)
         elif member.instance_id != beat.instance_id:
             raise Refused(Fault.INVALID_REQUEST, "a member id can't move to another instance id")
         return member
 
-    def _replace(self, old: ModernMember, member_id: str) -> ModernMember:
+    def add(self, member_id: str, instance_id: str | None) -> ModernMember:
+        """A new member, which subscribes to nothing yet. Raises Refused."""
+        if len(self.members) >= self.rules.max_members:
+            raise Refused(Fault.GROUP_MAX_SIZE_REACHED)
+        member = self.members[member_id] = ModernMember(member_id, instance_id)
+        self.dirty.add(member_id)
+        if instance_id is not None:
+            self._static[instance_id] = member_id
+        self._bump()
+        return member
+
+    def take_over(self, member: ModernMember) -> None:
+        """A member of another kind of group, with what it has."""
+        self.members[member.id] = member
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member.id
+        for partition in member.assigned | member.revoking:
+            self._holders[partition] = member.id
+        self.dirty.add(member.id)
+
+    def settle(self, topics: Topics) -> None:
+        """After `take_over`: what the members have is the target, if it is everything that they subscribe to."""
+        self.target = {member.id: member.assigned for member in self.members.values()}
+        wanted = self._wanted(topics)
+        if sum(map(len, self.target.values())) == sum(topic.partitions for topic in wanted.values()):
+            self._seen, self._subscribed = topics, wanted
+
+    def replace(self, old: ModernMember, member_id: str) -> ModernMember:
         """A static member's new process takes over what the one before left."""
         if member_id in self.members:
             raise Refused(Fault.INVALID_REQUEST, "this member id is in use")
         member = ModernMember.load(old.dump())
-        member.id, member.epoch = member_id, old.previous_epoch
+        member.id = member_id
+        if member.epoch == AWAY:
+            member.epoch = old.previous_epoch
         del self.members[old.id]
         self.members[member_id] = member
         assert member.instance_id is not None
@@ -127,18 +160,25 @@ class ModernGroup:
         self.dirty |= {old.id, member_id}
         return member
 
-    def _known(self, beat: Beat) -> ModernMember:
-        if beat.instance_id is not None:
-            holder = self._static.get(beat.instance_id)
+    def static(self, instance_id: str) -> ModernMember | None:
+        """The member with this instance id."""
+        return self.members.get(self._static.get(instance_id, ""))
+
+    def member(self, member_id: str, instance_id: str | None) -> ModernMember:
+        """Raises Refused: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID for one whose instance another has taken."""
+        if instance_id is not None:
+            holder = self._static.get(instance_id)
             if holder is None:
-                raise Refused(Fault.UNKNOWN_MEMBER_ID, f"no member has the instance id '{beat.instance_id:.100}'")
-            if holder != beat.member_id:
-                raise Refused(
-                    Fault.FENCED_INSTANCE_ID, f"the instance '{beat.instance_id:.100}' is with another member now"
-                )
-        member = self.members.get(beat.member_id)
+                raise Refused(Fault.UNKNOWN_MEMBER_ID, f"no member has the instance id '{instance_id:.100}'")
+            if holder != member_id:
+                raise Refused(Fault.FENCED_INSTANCE_ID, f"the instance '{instance_id:.100}' is with another member now")
+        member = self.members.get(member_id)
         if member is None:
-            raise Refused(Fault.UNKNOWN_MEMBER_ID, f"there is no member {beat.member_id:.100}")
+            raise Refused(Fault.UNKNOWN_MEMBER_ID, f"there is no member {member_id:.100}")
+        return member
+
+    def _known(self, beat: Beat) -> ModernMember:
+        member = self.member(beat.member_id, beat.instance_id)
         late = (
             beat.epoch == member.previous_epoch
             and beat.owned is not None
@@ -153,7 +193,7 @@ class ModernGroup:
 
     def _adopt(self, member: ModernMember, beat: Beat) -> bool:
         """Takes over what the heartbeat says. Whether the group must be assigned anew for it."""
-        before = (member.topics, member.regex, member.assignor, member.rack)
+        before, rack = (member.topics, member.regex, member.assignor), member.rack
         joins = beat.epoch == JOINING
         if beat.topics is not None:
             member.topics = tuple(sorted(set(beat.topics)))
@@ -167,10 +207,10 @@ class ModernGroup:
             member.rack = beat.rack
         if beat.rebalance_ms != -1:
             member.rebalance_ms = beat.rebalance_ms
-        seen = (member.client_id, member.client_host)
+        seen = (rack, member.client_id, member.client_host)
         member.client_id, member.client_host = beat.client_id, beat.client_host
-        changed = before != (member.topics, member.regex, member.assignor, member.rack)
-        if changed or seen != (member.client_id, member.client_host):
+        changed = before != (member.topics, member.regex, member.assignor)
+        if changed or seen != (member.rack, member.client_id, member.client_host):
             self.dirty.add(member.id)
         return changed
 
@@ -187,6 +227,15 @@ class ModernGroup:
         if self.epoch == self.target_epoch:
             self.epoch += 1
             self.saved = False
+
+    def look(self, topics: Topics) -> None:
+        """Takes note of topics that came, went or grew."""
+        if self._topics_changed(topics):
+            self._bump()
+
+    def is_free(self, partition: Partition, member_id: str) -> bool:
+        """Whether no other member has it, or has not given it up yet."""
+        return self._holders.get(partition, member_id) == member_id
 
     def _topics_changed(self, topics: Topics) -> bool:
         if topics is self._seen:
@@ -235,7 +284,7 @@ class ModernGroup:
         before = member.assigned | member.revoking
         was, step = member.epoch, member.step
         target = self.target.get(member.id, NOTHING)
-        reconcile(member, target, self.target_epoch, owned, lambda at: self._holders.get(at, member.id) != member.id)
+        reconcile(member, target, self.target_epoch, owned, lambda at: not self.is_free(at, member.id))
         after = member.assigned | member.revoking
         for partition in before - after:
             if self._holders.get(partition) == member.id:
@@ -245,21 +294,13 @@ class ModernGroup:
         if member.step is not Step.UNREVOKED:
             member.revoke_by = None
         elif step is not Step.UNREVOKED or was != member.epoch:
-            member.revoke_by = self._wake_at(now + member.rebalance_ms)
+            member.revoke_by = self.wake_at(now + member.rebalance_ms)
 
     # --- leaving
 
     def _leave(self, now: int, beat: Beat) -> Beaten:
         """For good, or for a while."""
-        if beat.instance_id is not None:
-            holder = self._static.get(beat.instance_id)
-            if holder is None:
-                raise Refused(Fault.UNKNOWN_MEMBER_ID)
-            if holder != beat.member_id:
-                raise Refused(Fault.FENCED_INSTANCE_ID)
-        member = self.members.get(beat.member_id)
-        if member is None:
-            raise Refused(Fault.UNKNOWN_MEMBER_ID)
+        member = self.member(beat.member_id, beat.instance_id)
         if beat.epoch == AWAY:
             if member.epoch != AWAY:
                 member.previous_epoch, member.epoch = member.epoch, AWAY
@@ -299,7 +340,7 @@ class ModernGroup:
 
     # --- time
 
-    def _wake_at(self, due: int) -> int:
+    def wake_at(self, due: int) -> int:
         if self.wake is None or due < self.wake:
             self.wake = due
         return due
@@ -345,7 +386,7 @@ class ModernGroup:
         if member is None:
             raise Refused(Fault.UNKNOWN_MEMBER_ID)
         if epoch != member.epoch:
-            raise Refused(Fault.STALE_MEMBER_EPOCH)
+            raise Refused(Fault.STALE_MEMBER_EPOCH if member.classic is None else Fault.ILLEGAL_GENERATION)
 
     def topics(self) -> set[str] | None:
         """The topics that members subscribe to."""
@@ -372,14 +413,11 @@ class ModernGroup:
         (group.epoch,) = state
         for each in members:
             member = ModernMember.load(each)
-            member.expires = group._wake_at(now + rules.session_ms)
+            member.expires = group.wake_at(now + (member.classic.session_ms if member.classic else rules.session_ms))
             if member.step is Step.UNREVOKED:
-                member.revoke_by = group._wake_at(now + member.rebalance_ms)
-            group.members[member.id] = member
-            if member.instance_id is not None:
-                group._static[member.instance_id] = member.id
-            for partition in member.assigned | member.revoking:
-                group._holders[partition] = member.id
+                member.revoke_by = group.wake_at(now + member.rebalance_ms)
+            group.take_over(member)
+        group.dirty.clear()
         group.epoch = max([group.epoch, *(each.epoch for each in group.members.values())])
         group.target_epoch = group.epoch
         group._bump()

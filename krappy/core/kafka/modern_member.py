@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from krappy.core.kafka.assignors import Partition
+from krappy.core.kafka.classic_member import Protocols
 
 JOINING, LEAVING, AWAY = 0, -1, -2  # epochs with a meaning: joins; leaves; leaves for a while (static members)
 
@@ -54,6 +55,18 @@ class Step(StrEnum):
 NOTHING: frozenset[Partition] = frozenset()
 
 
+class ClassicSide(NamedTuple):
+    """What a member that speaks the classic protocol brings along: see `krappy.core.kafka.mixed`."""
+
+    session_ms: int
+    protocols: Protocols  # its favourite first
+
+    @property
+    def size(self) -> int:
+        """Bytes that it brought along."""
+        return sum(len(name) + len(metadata) for name, metadata in self.protocols)
+
+
 @dataclass(slots=True, eq=False)
 class ModernMember:
     id: str
@@ -71,24 +84,33 @@ class ModernMember:
     assigned: frozenset[Partition] = NOTHING
     revoking: frozenset[Partition] = NOTHING  # taken away, and not given up yet
     expires: int | None = field(default=None)  # when its session ends
-    revoke_by: int | None = field(default=None)  # when it must have given up what it is asked to
+    revoke_by: int | None = field(default=None)  # when it must have done what it is asked to: given up, joined, synced
+    classic: ClassicSide | None = field(default=None)  # None: it speaks KIP-848's protocol
 
     def dump(self) -> list[Any]:
         """Plain values that `load` takes."""
         who = [self.id, self.instance_id, self.rack, self.client_id, self.client_host, self.rebalance_ms]
         wants = [list(self.topics), self.regex, self.assignor]
         has = [sorted(self.assigned), sorted(self.revoking)]
-        return [*who, *wants, self.epoch, self.previous_epoch, str(self.step), *has]
+        state: list[Any] = [*who, *wants, self.epoch, self.previous_epoch, str(self.step), *has]
+        if self.classic is not None:
+            state += [self.classic.session_ms, [list(each) for each in self.classic.protocols]]
+        return state
 
     @classmethod
     def load(cls, state: Sequence[Any]) -> ModernMember:
         id, instance_id, rack, client_id, client_host, rebalance_ms, topics, regex, assignor = state[:9]
-        epoch, previous, step, assigned, revoking = state[9:]
+        epoch, previous, step, assigned, revoking = state[9:14]
+        classic = None
+        if len(state) > 14:
+            session_ms, protocols = state[14:]
+            classic = ClassicSide(session_ms, tuple((name, bytes(metadata)) for name, metadata in protocols))
         return cls(
             *(id, instance_id, rack, client_id, client_host, rebalance_ms),
             *(tuple(topics), regex, assignor, epoch, previous, Step(step)),
             assigned=frozenset((bytes(topic), index) for topic, index in assigned),
             revoking=frozenset((bytes(topic), index) for topic, index in revoking),
+            classic=classic,
         )
 
 

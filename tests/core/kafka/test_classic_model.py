@@ -14,8 +14,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from krappy.core.kafka.classic import ClassicGroup, Rules, State
-from krappy.core.kafka.classic_member import Join, Joined
+from krappy.core.kafka.classic import ClassicGroup
+from krappy.core.kafka.classic_member import Join, Joined, Rules, State
 from krappy.core.kafka.faults import Fault
 
 SESSION, REBALANCE = 10_000, 30_000

@@ -18,8 +18,8 @@ from typing import Any
 import msgpack
 import pytest
 
-from krappy.core.kafka.classic import ClassicGroup, Rules
-from krappy.core.kafka.classic_member import Join, Joined
+from krappy.core.kafka.classic import ClassicGroup
+from krappy.core.kafka.classic_member import Join, Joined, Rules
 from krappy.core.kafka.faults import Refused
 from tests.core.scenarios import check
 

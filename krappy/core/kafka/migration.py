@@ -1,0 +1,147 @@
+"""A group moves between the classic protocol and KIP-848's while its members go on (KIP-848, "Online Migration").
+
+*Up* when the first KIP-848 member joins a classic group: every member keeps what it has, in its generation, which is
+its epoch from then on; the classic ones go on as `mixed.py` says. *Down* when the last KIP-848 member is gone: the
+classic ones join anew, as after anybody's leaving. Static members that are replaced by ones of the other protocol
+disturb nobody. A policy can forbid either.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from krappy.core.kafka.classic import ClassicGroup
+from krappy.core.kafka.classic_member import Join, Member, Rules, State, elect
+from krappy.core.kafka.faults import Fault, Refused
+from krappy.core.kafka.mixed import CONSUMER, assigned_to, check_join
+from krappy.core.kafka.modern import ModernGroup, ModernRules, Topics
+from krappy.core.kafka.modern_member import AWAY, ClassicSide, ModernMember, Step
+from krappy.core.kafka.subscription import Assignment, NamedPartition, Subscription, assignment, subscription
+
+
+class Policy(StrEnum):
+    """Kafka's `group.consumer.migration.policy`."""
+
+    DISABLED = "disabled"
+    UPGRADE = "upgrade"
+    DOWNGRADE = "downgrade"
+    BIDIRECTIONAL = "bidirectional"
+
+    @property
+    def up(self) -> bool:
+        return self in (Policy.UPGRADE, Policy.BIDIRECTIONAL)
+
+    @property
+    def down(self) -> bool:
+        return self in (Policy.DOWNGRADE, Policy.BIDIRECTIONAL)
+
+
+def upgrade(classic: ClassicGroup, rules: ModernRules, now: int, topics: Topics) -> ModernGroup:
+    """The same members as a KIP-848 group. Whoever waits for an answer of the classic group is told to join again, in
+    its `out`. Raises Refused, GROUP_ID_NOT_FOUND as Kafka does, for a group of members that can't be translated."""
+    if classic.protocol_type != CONSUMER:
+        raise _impossible(f"its members are of the type '{classic.protocol_type:.40}'")
+    known = [member for member in classic.members.values() if not member.is_new]  # the others come again
+    read = [(member, *_read(classic, member)) for member in known]
+    if len(read) >= rules.max_members:
+        raise Refused(Fault.GROUP_MAX_SIZE_REACHED)
+    group = ModernGroup(rules)
+    group.epoch = group.target_epoch = classic.generation
+    group.saved = False
+    taken: set[NamedPartition] = set()
+    for member, wants, has in read:
+        mine = {
+            at for at in has - taken if at[0] in topics and at[0] in wants.topics and at[1] < topics[at[0]].partitions
+        }
+        taken |= mine
+        group.take_over(
+            ModernMember(
+                *(member.id, member.instance_id, wants.rack, member.client_id, member.client_host),
+                rebalance_ms=member.rebalance_ms,
+                topics=tuple(sorted(wants.topics)),
+                epoch=classic.generation,
+                previous_epoch=classic.generation,
+                assigned=frozenset((topics[topic].id, index) for topic, index in mine),
+                expires=group.wake_at(now + member.session_ms),
+                classic=ClassicSide(member.session_ms, member.protocols),
+            )
+        )
+    if classic.state is State.STABLE:
+        group.settle(topics)
+    classic.dissolve()
+    return group
+
+
+def _read(classic: ClassicGroup, member: Member) -> tuple[Subscription, frozenset[NamedPartition]]:
+    """What a classic member subscribes to, and has. Raises Refused."""
+    wants = subscription(member.metadata(classic.protocol) or member.protocols[0][1])
+    given = assignment(member.assignment)
+    if wants is None or given is None:
+        raise _impossible("what its members send is not a consumer's embedded protocol")
+    if given.custom:
+        raise _impossible("it has an assignor of its own, whose user data would be lost; take one of Kafka's first")
+    return wants, _has(classic, member, wants, given)
+
+
+def _has(classic: ClassicGroup, member: Member, wants: Subscription, given: Assignment) -> frozenset[NamedPartition]:
+    """In mid-rebalance a member that has joined has what it says; one that was about to be assigned, too."""
+    if classic.state is State.STABLE or (member.assignment and member.join is None):
+        return given.partitions
+    return wants.owned
+
+
+def _impossible(why: str) -> Refused:
+    return Refused(Fault.GROUP_ID_NOT_FOUND, f"the group is a classic one and can't become a consumer group: {why}")
+
+
+def only_classic(group: ModernGroup) -> bool:
+    """Whether there are members, and none speaks KIP-848's protocol."""
+    return bool(group.members) and all(member.classic is not None for member in group.members.values())
+
+
+def downgrade(group: ModernGroup, rules: Rules, now: int, topics: Topics) -> ClassicGroup:
+    """A group of classic members alone as a classic group, about to be rebalanced."""
+    classic = _settled(group, rules, now, topics)
+    classic.rebalance(now)
+    return classic
+
+
+def replaces_last(group: ModernGroup, ask: Join) -> bool:
+    """Whether who joins takes the place of the only member that speaks KIP-848's protocol."""
+    if ask.instance_id is None or ask.member_id:
+        return False
+    modern = [member for member in group.members.values() if member.classic is None]
+    return len(modern) == 1 and modern[0].instance_id == ask.instance_id
+
+
+def downgrade_for(group: ModernGroup, ask: Join, rules: Rules, now: int, topics: Topics) -> ClassicGroup:
+    """As `downgrade`, for a static member that is about to take the last KIP-848 member's place in the classic group.
+    Nobody is rebalanced if nothing changes but the protocol. Raises Refused for one that does not fit in."""
+    wants = check_join(group, ask)
+    last = group.static(ask.instance_id or "")
+    assert last is not None
+    calm = all(each.epoch in (group.epoch, AWAY) and each.step is Step.STABLE for each in group.members.values())
+    calm &= group.target_epoch == group.epoch and not last.regex and wants.topics == {*last.topics}
+    last.classic = ClassicSide(ask.session_ms, ask.protocols)
+    classic = _settled(group, rules, now, topics)
+    if not calm:
+        classic.rebalance(now)
+    return classic
+
+
+def _settled(group: ModernGroup, rules: Rules, now: int, topics: Topics) -> ClassicGroup:
+    """A stable group, in which each goes on with the generation that it believes in."""
+    classic = ClassicGroup(rules)
+    classic.generation, classic.protocol_type, classic.saved = group.epoch, CONSUMER, False
+    for each in group.members.values():
+        assert each.classic is not None
+        member = Member(
+            *(each.id, each.instance_id, each.client_id, each.client_host),
+            *(each.classic.session_ms, each.rebalance_ms, each.classic.protocols, assigned_to(each, topics)),
+            is_new=False,
+        )
+        classic.place(now, member)
+        classic.epochs[member.id] = each.previous_epoch if each.epoch == AWAY else each.epoch
+    classic.state, classic.leader = State.STABLE, next(iter(classic.members))
+    classic.protocol = elect([*classic.members.values()])
+    return classic
