@@ -187,7 +187,7 @@ def test_a_group_moves_from_one_protocol_to_the_other_and_back(broker: BrokerPro
     """Members are replaced one by one while events come; none is lost, and nobody has to stop."""
     topic = f"roll-{strategy}"
     create(broker, topic)
-    classic = {"partition_assignment_strategy": strategy, "session_timeout_ms": 20_000}
+    classic: dict[str, Any] = {"partition_assignment_strategy": strategy, "session_timeout_ms": 20_000}
     first, second = (Member(broker, topic, topic, **classic) for _ in range(2))
     until(lambda: len(first.parts) == len(second.parts) == 2, "two partitions each")
     produce(broker, topic, range(40))
@@ -236,7 +236,7 @@ def kind(broker: BrokerProcess, group: str) -> str:
 def test_static_members_change_their_protocol_without_a_rebalance(broker: BrokerProcess, way: list[str]) -> None:
     topic = f"static-{'-to-'.join(way)}"
     create(broker, topic)
-    timeouts = {"classic": {"session_timeout_ms": 20_000}, "consumer": {}}
+    timeouts: dict[str, dict[str, Any]] = {"classic": {"session_timeout_ms": 20_000}, "consumer": {}}
     before = [Member(broker, topic, topic, way[0], group_instance_id=name, **timeouts[way[0]]) for name in "ab"]
     until(lambda: all(len(each.parts) == 2 for each in before), "two partitions each")
     held = [set(each.parts) for each in before]

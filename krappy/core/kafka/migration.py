@@ -8,6 +8,7 @@ disturb nobody. A policy can forbid either.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from krappy.core.kafka.classic import ClassicGroup
@@ -42,18 +43,14 @@ def upgrade(classic: ClassicGroup, rules: ModernRules, now: int, topics: Topics)
     if classic.protocol_type != CONSUMER:
         raise _impossible(f"its members are of the type '{classic.protocol_type:.40}'")
     known = [member for member in classic.members.values() if not member.is_new]  # the others come again
-    read = [(member, *_read(classic, member)) for member in known]
+    read = [_read(classic, member) for member in known]
     if len(read) >= rules.max_members:
         raise Refused(Fault.GROUP_MAX_SIZE_REACHED)
     group = ModernGroup(rules)
     group.epoch = group.target_epoch = classic.generation
     group.saved = False
-    taken: set[NamedPartition] = set()
-    for member, wants, has in read:
-        mine = {
-            at for at in has - taken if at[0] in topics and at[0] in wants.topics and at[1] < topics[at[0]].partitions
-        }
-        taken |= mine
+    held = _held(read, classic, topics)
+    for member, wants, _ in read:
         group.take_over(
             ModernMember(
                 *(member.id, member.instance_id, wants.rack, member.client_id, member.client_host),
@@ -61,7 +58,7 @@ def upgrade(classic: ClassicGroup, rules: ModernRules, now: int, topics: Topics)
                 topics=tuple(sorted(wants.topics)),
                 epoch=classic.generation,
                 previous_epoch=classic.generation,
-                assigned=frozenset((topics[topic].id, index) for topic, index in mine),
+                assigned=frozenset((topics[topic].id, index) for topic, index in held[member.id]),
                 expires=group.wake_at(now + member.session_ms),
                 classic=ClassicSide(member.session_ms, member.protocols),
             )
@@ -72,22 +69,34 @@ def upgrade(classic: ClassicGroup, rules: ModernRules, now: int, topics: Topics)
     return group
 
 
-def _read(classic: ClassicGroup, member: Member) -> tuple[Subscription, frozenset[NamedPartition]]:
-    """What a classic member subscribes to, and has. Raises Refused."""
+def _read(classic: ClassicGroup, member: Member) -> tuple[Member, Subscription, Assignment]:
+    """With what it subscribes to, and was given. Raises Refused."""
     wants = subscription(member.metadata(classic.protocol) or member.protocols[0][1])
     given = assignment(member.assignment)
     if wants is None or given is None:
         raise _impossible("what its members send is not a consumer's embedded protocol")
     if given.custom:
         raise _impossible("it has an assignor of its own, whose user data would be lost; take one of Kafka's first")
-    return wants, _has(classic, member, wants, given)
+    return member, wants, given
 
 
-def _has(classic: ClassicGroup, member: Member, wants: Subscription, given: Assignment) -> frozenset[NamedPartition]:
-    """In mid-rebalance a member that has joined has what it says; one that was about to be assigned, too."""
-    if classic.state is State.STABLE or (member.assignment and member.join is None):
-        return given.partitions
-    return wants.owned
+def _held(
+    read: Sequence[tuple[Member, Subscription, Assignment]], classic: ClassicGroup, topics: Topics
+) -> dict[str, set[NamedPartition]]:
+    """Who has what: what they were given; or, of those who have joined since, what they say. And what a member had when
+    it joined and nobody was given: a cooperative one may still be about to let go of it."""
+    claims: list[tuple[Member, Subscription, frozenset[NamedPartition]]] = []
+    for member, wants, given in read:
+        joined = classic.state is State.PREPARING and member.join is not None
+        claims.append((member, wants, wants.owned if joined else given.partitions))
+    claims += [(member, wants, wants.owned) for member, wants, _ in read]
+    held: dict[str, set[NamedPartition]] = {member.id: set() for member, _, _ in read}
+    taken: set[NamedPartition] = set()
+    for member, wants, claimed in claims:
+        there = {at for at in claimed if at[0] in topics and at[0] in wants.topics and at[1] < topics[at[0]].partitions}
+        held[member.id] |= there - taken
+        taken |= there
+    return held
 
 
 def _impossible(why: str) -> Refused:
