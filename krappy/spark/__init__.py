@@ -9,5 +9,6 @@ How to read, write, stream and look up: krappy/spark/README.md. Needs `pip insta
 from __future__ import annotations
 
 from krappy.spark.session import session
+from krappy.spark.table import Table, TableSnapshot, table
 
-__all__ = ["session"]
+__all__ = ["Table", "TableSnapshot", "session", "table"]

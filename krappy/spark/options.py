@@ -12,15 +12,22 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from krappy.errors import ConfigError
+from krappy.spark.keys import Keys
 from krappy.spark.places import BATCH_END, BATCH_START, STREAM_START, Place, ending, starting
-from krappy.spark.schema import COLUMNS, LOG_COLUMNS, TABLE_COLUMNS
+from krappy.spark.schema import COLUMNS, LOG_COLUMNS, SNAPSHOT_COLUMNS, TABLE_COLUMNS
 from krappy.spark.topics import Topics, topics
 from krappy.topic_settings import nearest
 
-Use = Literal["any", "log", "table", "stream", "write"]
+Mode = Literal["log", "table", "snapshot"]
+KeyType = Literal["binary", "string"]
+Pushdown = Literal["false", "true", "tell"]  # "tell" is for krappy.spark.table
+MODES: tuple[Mode, ...] = get_args(Mode)
+KEY_TYPES: tuple[KeyType, ...] = get_args(KeyType)
+PUSHDOWNS: tuple[Pushdown, ...] = get_args(Pushdown)
+Use = Literal["any", "log", "stream", "write"]
 READS = ("log", "table", "stream")
 
 
@@ -34,11 +41,16 @@ class Option(NamedTuple):
 
 
 OPTIONS = [
-    Option("address", "$KRAPPY_ADDRESS, else 127.0.0.1:7092", (*READS, "write"), "HOST:PORT of the broker"),
-    Option("mode", "log; table when a key option is given", ("log", "table"), "`log`: events; `table`: latest by key"),
-    Option("subscribe", "", READS, "topics, separated by commas"),
-    Option("subscribePattern", "", READS, "a regular expression that a topic's whole name matches"),
-    Option("assign", "", READS, 'partitions: {"orders":[0,2]}'),
+    Option("address", "$KRAPPY_ADDRESS, else 127.0.0.1:7092", (*READS, "snapshot", "write"), "HOST:PORT of the broker"),
+    Option(
+        "mode",
+        "log; table when a key option is given",
+        ("log", "table", "snapshot"),
+        "`log`: events; `table`: the latest of each key; `snapshot`: takes a snapshot and tells its offsets",
+    ),
+    Option("subscribe", "", (*READS, "snapshot"), "topics, separated by commas"),
+    Option("subscribePattern", "", (*READS, "snapshot"), "a regular expression that a topic's whole name matches"),
+    Option("assign", "", (*READS, "snapshot"), 'partitions: {"orders":[0,2]}'),
     Option("columns", "all but headers", READS, "columns to read, separated by commas, in their order"),
     Option("includeHeaders", "false", READS, "adds the column `headers`"),
     Option("keyType", "binary", READS, "`string`: the column `key` is text (UTF-8)"),
@@ -60,7 +72,7 @@ OPTIONS = [
         "a partition without an event at or after the starting time: `error`, or `latest`",
     ),
     Option("failOnDataLoss", "true", ("log", "stream"), "offsets that are gone: an error, or else they are skipped"),
-    Option("minPartitions", "", ("log", "table", "stream"), "at least so many Spark partitions"),
+    Option("minPartitions", "", (*READS, "snapshot"), "at least so many Spark partitions"),
     Option("maxRecordsPerPartition", "", ("log", "stream"), "offsets that a Spark partition has at most"),
     Option("maxOffsetsPerTrigger", "", ("stream",), "offsets of a micro-batch at most, over all partitions"),
     Option("minOffsetsPerTrigger", "", ("stream",), "offsets that a micro-batch waits for"),
@@ -68,36 +80,29 @@ OPTIONS = [
     Option("tombstones", "false", ("table",), "keys that were deleted too, with a column `deleted`"),
     Option("key", "", ("table",), "this key only"),
     Option("keys", "", ("table",), 'these keys only: ["u1","u2"]'),
-    Option("keyPrefix", "", ("table",), "keys that begin so"),
-    Option("keyFrom", "", ("table",), "keys from this one on"),
-    Option("keyTo", "", ("table",), "keys before this one"),
-    Option("keyEncoding", "utf8", ("table",), "how the five above are written: `utf8`, `hex` or `base64`"),
+    Option("keyPrefix", "", ("table", "snapshot"), "keys that begin so"),
+    Option("keyFrom", "", ("table", "snapshot"), "keys from this one on"),
+    Option("keyTo", "", ("table", "snapshot"), "keys before this one"),
+    Option("keyEncoding", "utf8", ("table", "snapshot"), "how the five above are written: `utf8`, `hex` or `base64`"),
     Option("limit", "", ("log", "table"), "so many rows at most, read in one task"),
     Option("pushdown", "false", ("table",), "take Spark's own filter pushdown: wrong in some queries, see below"),
-    Option("snapshot", "", ("table",), "the id of a snapshot that exists, in the place of a new one"),
-    Option("snapshotTtl", "10m", ("table",), "how long the broker keeps a snapshot that nobody reads"),
+    Option("snapshot", "", ("table",), "reads a snapshot that is held: the column `snapshot` of mode=snapshot"),
+    Option("snapshotTtl", "10m", ("table", "snapshot"), "how long the broker holds a snapshot that nobody reads"),
     Option("topic", "", ("write",), "where to; without it the data has a column `topic`"),
 ]
 BY_NAME = {option.name.lower(): option for option in OPTIONS}
 USES = {
     "log": "reading a log (mode=log)",
     "table": "reading a table (mode=table)",
+    "snapshot": "taking a snapshot (mode=snapshot)",
     "stream": "readStream",
     "write": "writing",
 }
+KEYS_AS_THEY_ARE = ("key", "keyprefix", "keyfrom", "keyto")  # whose blanks count
 KEY_OPTIONS = ("key", "keys", "keyPrefix", "keyFrom", "keyTo")
+T = TypeVar("T", bound=str)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
-
-
-@dataclass(frozen=True)
-class Keys:
-    """Which keys of a table: exact ones, those with a prefix, or from `start` (inclusive) to `end` (exclusive)."""
-
-    exact: tuple[bytes, ...] | None = None
-    prefix: bytes | None = None
-    start: bytes | None = None
-    end: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -105,14 +110,14 @@ class Options:
     """What was asked for. Seconds for durations; None where the option was not given and has no default."""
 
     address: str | None
-    mode: Literal["log", "table"]
+    mode: Mode
     topics: Topics | None
     start: Place
     end: Place
     timestamp_strategy: str
     fail_on_data_loss: bool
     columns: tuple[str, ...]
-    key_type: Literal["binary", "string"]
+    key_type: KeyType
     min_partitions: int | None
     max_records: int | None
     max_offsets_per_trigger: int | None
@@ -121,7 +126,7 @@ class Options:
     tombstones: bool
     keys: Keys
     limit: int | None
-    pushdown: bool
+    pushdown: Pushdown
     snapshot: str | None
     snapshot_ttl: float
     topic: str | None
@@ -132,24 +137,25 @@ def parse(given: Mapping[str, str], use: Use) -> Options:
 
     Raises ConfigError that names the option and says what would do.
     """
-    texts = {name.lower(): str(value).strip() for name, value in given.items()}
+    texts = {name.lower(): str(value) for name, value in given.items()}
+    texts = {name: value if name in KEYS_AS_THEY_ARE else value.strip() for name, value in texts.items()}
     _known(texts)
     read = _Reader(texts)
     keyed = [name for name in KEY_OPTIONS if name.lower() in texts]
-    mode = read.choice("mode", ("log", "table"), "table" if keyed or "snapshot" in texts else "log")
-    if use == "log" and mode == "table":
-        use = "table"
+    usual: Mode = "table" if keyed or "snapshot" in texts else "log"
+    mode = read.choice("mode", MODES, usual)
     _for_use(texts, use, mode)
+    _together(texts)
     return Options(
         address=texts.get("address") or None,
-        mode="table" if mode == "table" else "log",
-        topics=None if use == "write" else topics(texts),
+        mode=mode,
+        topics=None if use == "write" or "snapshot" in texts else topics(texts),
         start=starting(texts, STREAM_START if use == "stream" else BATCH_START, use),
         end=ending(texts, BATCH_END),
         timestamp_strategy=read.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error"),
         fail_on_data_loss=read.boolean("failOnDataLoss", True),
         columns=_columns(read, mode),
-        key_type="string" if read.choice("keyType", ("binary", "string"), "binary") == "string" else "binary",
+        key_type=read.choice("keyType", KEY_TYPES, "binary"),
         min_partitions=read.count("minPartitions"),
         max_records=read.count("maxRecordsPerPartition"),
         max_offsets_per_trigger=read.count("maxOffsetsPerTrigger"),
@@ -158,7 +164,7 @@ def parse(given: Mapping[str, str], use: Use) -> Options:
         tombstones=read.boolean("tombstones", False),
         keys=_keys(read, keyed),
         limit=read.count("limit"),
-        pushdown=read.boolean("pushdown", False),
+        pushdown=read.choice("pushdown", PUSHDOWNS, "false"),
         snapshot=texts.get("snapshot") or None,
         snapshot_ttl=read.seconds("snapshotTtl", 600.0),
         topic=texts.get("topic") or None,
@@ -182,7 +188,10 @@ def _known(texts: Mapping[str, str]) -> None:
 
 
 def _for_use(texts: Mapping[str, str], use: Use, mode: str) -> None:
-    uses = {"any": READS if mode == "log" else ("table",)}.get(use, (use,))
+    if use in ("any", "log") and mode != "log":
+        uses: tuple[str, ...] = (mode,)
+    else:
+        uses = ("log", "stream") if use == "any" else (use,)
     for name in texts:
         option = BY_NAME[name]
         if not set(option.uses) & set(uses):
@@ -203,11 +212,12 @@ class _Reader:
     def wrong(self, name: str, wanted: str) -> ConfigError:
         return ConfigError(f"option {name}={self.text(name)!r:.80}: {wanted}", option=name)
 
-    def choice(self, name: str, choices: Sequence[str], default: str) -> str:
+    def choice(self, name: str, choices: Sequence[T], default: T) -> T:
         text = (self.text(name) or default).lower()
-        if text not in choices:
-            raise self.wrong(name, "give " + " or ".join(choices))
-        return text
+        for choice in choices:
+            if text == choice:
+                return choice
+        raise self.wrong(name, "give " + " or ".join(choices))
 
     def boolean(self, name: str, default: bool) -> bool:
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
@@ -230,7 +240,18 @@ class _Reader:
         return int(match[1]) * _SECONDS[match[2] or "s"]
 
 
+def _together(texts: Mapping[str, str]) -> None:
+    if "limit" in texts and texts.get("pushdown", "false") != "false":
+        raise ConfigError("options limit and pushdown: rows are counted before Spark filters them, so give one of them")
+    if "snapshot" in texts:
+        for name in ("subscribe", "subscribePattern", "assign", "minPartitions", "snapshotTtl"):
+            if name.lower() in texts:
+                raise ConfigError(f"options snapshot and {name}: the snapshot has them already, give one of them")
+
+
 def _columns(read: _Reader, mode: str) -> tuple[str, ...]:
+    if mode == "snapshot":
+        return SNAPSHOT_COLUMNS
     possible = TABLE_COLUMNS if mode == "table" else LOG_COLUMNS
     text = read.text("columns")
     if text is None:

@@ -7,6 +7,7 @@ from typing import Any
 
 LOG_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 TABLE_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers", "deleted")
+SNAPSHOT_COLUMNS = ("snapshot", "topic", "partition", "offset")
 COLUMNS = tuple(dict.fromkeys((*LOG_COLUMNS, *TABLE_COLUMNS)))
 CREATE_TIME, LOG_APPEND_TIME = 0, 1  # timestampType, as Kafka's TimestampType numbers it
 
@@ -29,6 +30,7 @@ def spark_schema(columns: Sequence[str], key_type: str = "binary") -> Any:
             )
         ),
         "deleted": types.BooleanType(),
+        "snapshot": types.StringType(),
     }
     return types.StructType([types.StructField(name, kinds[name]) for name in columns])
 

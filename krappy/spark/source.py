@@ -23,6 +23,14 @@ from pyspark.sql.types import StructType
 from krappy.errors import ConfigError
 from krappy.spark.options import parse
 from krappy.spark.schema import spark_schema
+from krappy.spark.versions import features
+
+READERS = {  # by mode
+    "log": ("log_read", "LogReader"),
+    "table": ("table_read", "TableReader"),
+    "snapshot": ("snapshot_read", "SnapshotReader"),
+}
+PUSHING = {"true": ("pushdown", "PushdownReader"), "tell": ("pushdown", "ToldReader")}
 
 
 class KrappyDataSource(DataSource):
@@ -41,11 +49,11 @@ class KrappyDataSource(DataSource):
         options = parse(self.options, "log")
         if schema != self.schema():
             raise ConfigError("leave .schema() out: columns are chosen with the option columns")
-        if options.mode == "log":
-            return made("log_read", "LogReader", schema, options)  # type: ignore[no-any-return]
-        if options.keys.exact is not None:
-            return made("lookup", "LookupReader", schema, options)  # type: ignore[no-any-return]
-        return made("table_read", "TableReader", schema, options)  # type: ignore[no-any-return]
+        if options.mode == "table" and options.pushdown != "false":
+            if not features().push_filters:
+                raise ConfigError("option pushdown: this needs PySpark 4.1 or newer")
+            return made(*PUSHING[options.pushdown], schema, options)  # type: ignore[no-any-return]
+        return made(*READERS[options.mode], schema, options)  # type: ignore[no-any-return]
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse(self.options, "stream")

@@ -1,0 +1,98 @@
+"""Blocks of columns, and entries, as Arrow record batches in exactly the schema that Spark compares them with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from krappy.arrow_layout import Binary, HeaderLists
+from krappy.blocking import ColumnBlock
+from krappy.errors import InvalidRecord
+from krappy.types import Entry
+
+FETCHED = {"key": "key", "value": "value", "deleted": "value", "offset": "offset", "timestamp": "timestamp"}
+
+
+def fetched(columns: Sequence[str]) -> list[str]:
+    """What a broker has to send for these columns: the others are known here."""
+    return sorted({name if name == "headers" else FETCHED[name] for name in columns if name in (*FETCHED, "headers")})
+
+
+def of_block(block: ColumnBlock, schema: pa.Schema, topic: str, timestamp_type: int) -> pa.RecordBatch:
+    """The columns of `schema`, made of a block that has all of `fetched`; no work for each row.
+
+    Raises InvalidRecord for a key that is not UTF-8 where the schema has text.
+    """
+    made = {
+        "key": lambda: text_or_bytes(_binary(block.keys, block.rows), schema),
+        "value": lambda: _binary(block.values, block.rows),
+        "deleted": lambda: _binary(block.values, block.rows).is_null(),
+        "topic": lambda: pa.repeat(topic, block.rows),
+        "partition": lambda: pa.repeat(pa.scalar(block.partition, pa.int32()), block.rows),
+        "offset": lambda: _numbers(block.offsets, block.rows, pa.int64()),
+        "timestamp": lambda: _numbers(block.timestamps, block.rows, pa.timestamp("ms", "UTC")),
+        "timestampType": lambda: pa.repeat(pa.scalar(timestamp_type, pa.int32()), block.rows),
+        "headers": lambda: _headers(block.headers, block.rows, schema.field("headers").type),
+    }
+    return _batch({name: made[name]() for name in schema.names}, schema)
+
+
+def of_entries(entries: Sequence[Entry], schema: pa.Schema, topic: str) -> pa.RecordBatch:
+    """The columns of `schema`, made of entries. Raises InvalidRecord as `of_block`."""
+    made = {
+        "key": lambda: text_or_bytes(pa.array([entry.key for entry in entries], pa.binary()), schema),
+        "value": lambda: pa.array([entry.value for entry in entries], pa.binary()),
+        "deleted": lambda: pa.array([entry.deleted for entry in entries], pa.bool_()),
+        "topic": lambda: pa.repeat(topic, len(entries)),
+        "partition": lambda: pa.array([entry.partition for entry in entries], pa.int32()),
+        "offset": lambda: pa.array([entry.offset for entry in entries], pa.int64()),
+        "timestamp": lambda: pa.array([entry.timestamp for entry in entries], pa.timestamp("ms", "UTC")),
+        "headers": lambda: pa.array(
+            [[{"key": key, "value": value} for key, value in entry.headers] or None for entry in entries],
+            schema.field("headers").type,
+        ),
+    }
+    return _batch({name: made[name]() for name in schema.names}, schema)
+
+
+def text_or_bytes(keys: pa.Array, schema: pa.Schema) -> pa.Array:
+    """Keys as text, where the schema has it. Raises InvalidRecord."""
+    if schema.field("key").type != pa.string():
+        return keys
+    try:
+        return keys.cast(pa.string())  # checks that it is UTF-8
+    except pa.ArrowInvalid:
+        raise InvalidRecord("there are keys that are not UTF-8: read them with keyType=binary") from None
+
+
+def _batch(columns: dict[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [
+        array if array.type == field.type else array.cast(field.type)
+        for array, field in zip(columns.values(), schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _binary(column: Binary | None, rows: int) -> pa.Array:
+    assert column is not None
+    offsets, data, validity = column
+    buffers = [None if validity is None else pa.py_buffer(validity), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), rows, buffers)
+
+
+def _numbers(buffer: bytes | None, rows: int, kind: pa.DataType) -> pa.Array:
+    assert buffer is not None
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(buffer)])
+
+
+def _headers(column: HeaderLists | None, rows: int, kind: pa.DataType) -> pa.Array:
+    """Lists of headers; null for an event without any, as in Spark's Kafka source."""
+    if column is None:
+        return pa.nulls(rows, kind)
+    bounds = pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(column.offsets)])
+    count = bounds[-1].as_py()
+    names = _binary(column.names, count).cast(pa.string())
+    pairs = pa.StructArray.from_arrays([names, _binary(column.values, count)], fields=list(kind.value_type))
+    return pa.ListArray.from_arrays(bounds, pairs, type=kind, mask=pc.equal(bounds[1:], bounds[:-1]))

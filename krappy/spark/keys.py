@@ -1,0 +1,46 @@
+"""Which keys of a table are wanted, and what of two demands is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Exact ones, those with a prefix, or from `start` (inclusive) to before `end`; nothing given: all."""
+
+    exact: tuple[bytes, ...] | None = None
+    prefix: bytes | None = None
+    start: bytes | None = None
+    end: bytes | None = None
+
+    def as_range(self) -> Keys:
+        """The same keys without a prefix."""
+        if self.prefix is None:
+            return self
+        return Keys(start=self.prefix, end=after_prefix(self.prefix))
+
+    def __and__(self, other: Keys) -> Keys:
+        """The keys that are in both."""
+        one, other = self.as_range(), other.as_range()
+        if one.exact is None and other.exact is not None:
+            one, other = other, one
+        if one.exact is not None:
+            found = frozenset(one.exact if other.exact is None else other.exact)
+            return Keys(exact=tuple(key for key in one.exact if key in found and other.spans(key)))
+        start = max((at for at in (one.start, other.start) if at is not None), default=None)
+        end = min((at for at in (one.end, other.end) if at is not None), default=None)
+        return NONE if start is not None and end is not None and start >= end else Keys(start=start, end=end)
+
+    def spans(self, key: bytes) -> bool:
+        """Whether a key is from `start` to before `end`."""
+        return (self.start is None or self.start <= key) and (self.end is None or key < self.end)
+
+
+NONE = Keys(exact=())
+
+
+def after_prefix(prefix: bytes) -> bytes | None:
+    """The first key after all that begin with a prefix; None: there is none."""
+    rest = prefix.rstrip(b"\xff")
+    return rest[:-1] + bytes([rest[-1] + 1]) if rest else None

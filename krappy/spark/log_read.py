@@ -1,0 +1,93 @@
+"""mode=log: the events of a log between offsets, a range of offsets for each task, column blocks all the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from krappy.blocking import Client, ColumnBlock
+from krappy.errors import OffsetOutOfRange
+from krappy.spark import ranges
+from krappy.spark.connections import client
+from krappy.spark.options import Options
+from krappy.spark.ranges import OffsetRange
+from krappy.spark.schema import CREATE_TIME, LOG_APPEND_TIME, arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class LogPartition(InputPartition):
+    """What one task reads: one range, or all of them one after the other when there is a limit."""
+
+    def __init__(self, parts: Sequence[OffsetRange]) -> None:
+        super().__init__(list(parts))
+        self.parts = list(parts)
+
+
+class LogReader(DataSourceReader):
+    def __init__(self, schema: StructType, options: Options) -> None:
+        self._schema = schema
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Raises what `ranges.resolve` raises."""
+        options = self._options
+        found = ranges.resolve(client(options.address), options)
+        if options.limit is not None or not found:
+            return [LogPartition(found)]
+        return [LogPartition([each]) for each in ranges.split(found, options.min_partitions, options.max_records)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, LogPartition)
+        return read(partition.parts, self._schema, self._options)
+
+
+def read(parts: Sequence[OffsetRange], schema: StructType, options: Options) -> Iterator[pa.RecordBatch]:
+    """The events of ranges of offsets, in a task. Raises OffsetOutOfRange for what is gone, if failOnDataLoss."""
+    from krappy.spark import blocks
+
+    connected, shape, room = client(options.address), arrow_schema(schema), options.limit
+    wanted = blocks.fetched(shape.names)
+    kinds: dict[str, int] = {}
+    for part in parts:
+        if part.topic not in kinds:
+            kinds[part.topic] = timestamp_type(connected, part.topic) if "timestampType" in shape.names else CREATE_TIME
+        for block in _blocks(connected, part, wanted, options.fail_on_data_loss):
+            batch = blocks.of_block(block, shape, part.topic, kinds[part.topic])
+            if room is not None:
+                batch = batch[:room]
+                room -= len(batch)
+            yield batch
+            if room == 0:
+                return
+
+
+def timestamp_type(connected: Client, topic: str) -> int:
+    """Whether the topic's timestamps are the producers' or the broker's, as Kafka numbers them."""
+    settings = connected.describe(topic).settings
+    return LOG_APPEND_TIME if settings.get("message.timestamp.type") == "LogAppendTime" else CREATE_TIME
+
+
+def _blocks(connected: Client, part: OffsetRange, wanted: Sequence[str], fail: bool) -> Iterator[ColumnBlock]:
+    """Retention may overtake a read: what it deletes is an error, or else skipped."""
+    start = part.start
+    while start < part.end:
+        try:
+            for block in connected.read_log(part.topic, part.partition, start, part.end, columns=[*wanted, "offset"]):
+                yield block
+                start = last_offset(block) + 1
+        except OffsetOutOfRange as error:
+            if fail or error.details["start"] <= start:
+                raise
+            start = error.details["start"]
+        else:
+            return
+
+
+def last_offset(block: ColumnBlock) -> int:
+    assert block.offsets is not None
+    return int.from_bytes(block.offsets[-8:], "little")

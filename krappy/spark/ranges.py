@@ -1,0 +1,180 @@
+"""From the options of a log read to ranges of offsets: resolved against what the broker has, and split into tasks.
+
+The rules are those of Spark's Kafka source: explicit offsets name every partition that is read, -2 and -1 are the ends
+of the log, and a time stands for the first event at or after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import NamedTuple
+
+from krappy.blocking import Client
+from krappy.errors import ConfigError, OffsetOutOfRange, UnknownTopic
+from krappy.spark.options import Options
+from krappy.spark.places import Place
+from krappy.spark.topics import Topics
+from krappy.types import EARLIEST, LATEST, TopicPartition
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Offsets = dict[TopicPartition, int]
+
+
+class OffsetRange(NamedTuple):
+    """Events of one partition, from offset `start` to before `end`."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        """Offsets, which is at least as many as there are events: compaction leaves holes."""
+        return self.end - self.start
+
+
+def partitions(client: Client, wanted: Topics) -> list[TopicPartition]:
+    """The partitions that are to be read, as they are now. Raises UnknownTopic, UnknownPartition."""
+    if wanted.pattern is not None:
+        return wanted.among({topic.name: len(topic.partitions) for topic in client.topics()})
+    found = {}
+    for name in wanted.named():
+        try:
+            found[name] = len(client.describe(name).partitions)
+        except UnknownTopic:
+            continue
+    return wanted.among(found)
+
+
+def resolve(client: Client, options: Options) -> list[OffsetRange]:
+    """What a batch reads, by partition; without those that have nothing to read.
+
+    Raises UnknownTopic, UnknownPartition, OffsetOutOfRange when offsets are gone or not there yet and failOnDataLoss is
+    true, ConfigError when the options do not fit the partitions.
+    """
+    assert options.topics is not None
+    found = partitions(client, options.topics)
+    earliest, latest = at_end(client, found, "earliest"), at_end(client, found, "latest")
+    starts = offsets(client, options.start, earliest, latest, options.timestamp_strategy)
+    ends = offsets(client, options.end, earliest, latest, "latest")
+    ranges = []
+    for each in found:
+        start, end = starts[each], ends[each]
+        _not_lost(each, (start, end), (earliest[each], latest[each]), options)
+        start, end = max(start, earliest[each]), min(end, latest[each])
+        if start < end:
+            ranges.append(OffsetRange(*each, start, end))
+    return ranges
+
+
+def at_end(client: Client, some: Iterable[TopicPartition], end: str) -> Offsets:
+    """The offsets at "earliest" or "latest"."""
+    return _by_partition({topic: client.offsets(topic, end) for topic in _names(some)}, some)  # type: ignore[arg-type]
+
+
+def offsets(client: Client, place: Place, earliest: Offsets, latest: Offsets, strategy: str) -> Offsets:
+    """The offset that a place means in each partition.
+
+    Args:
+        earliest, latest: the ends of all partitions that are read.
+        strategy: of a partition without an event at or after a time: "error", or "latest".
+    """
+    some = list(latest)
+    if place.kind == "earliest":
+        return earliest
+    if place.kind == "offsets":
+        ends = {EARLIEST: earliest, LATEST: latest}
+        given = _complete(place, some)
+        return {each: ends[at][each] if at in ends else at for each, at in given.items()}
+    if place.kind == "timestamp":
+        return _at_times(client, dict.fromkeys(some, place.timestamp), latest, strategy)
+    if place.kind == "timestamps":
+        return _at_times(client, _complete(place, some), latest, strategy)
+    return latest
+
+
+def split(ranges: list[OffsetRange], min_partitions: int | None, max_records: int | None) -> list[OffsetRange]:
+    """The same offsets in more, smaller ranges of about equal size: what each task reads.
+
+    Args:
+        min_partitions: so many at least, unless there are fewer offsets.
+        max_records: offsets of a range at most.
+    """
+    if max_records is not None:
+        ranges = [part for each in ranges for part in _parts(each, -(-each.size // max_records))]
+    if min_partitions is None or len(ranges) >= min_partitions:
+        return ranges
+    total = sum(each.size for each in ranges)
+    return [part for each in ranges for part in _parts(each, -(-each.size * min_partitions // total))]
+
+
+def _parts(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
+    count = min(count, whole.size)
+    bounds = [whole.start + whole.size * part // count for part in range(count + 1)]
+    return [whole._replace(start=start, end=end) for start, end in pairwise(bounds)]
+
+
+def _names(some: Iterable[TopicPartition]) -> list[str]:
+    return sorted({each.topic for each in some})
+
+
+def _by_partition(found: Mapping[str, Mapping[int, int]], some: Iterable[TopicPartition]) -> Offsets:
+    return {each: found[each.topic][each.partition] for each in some}
+
+
+def _complete(place: Place, some: list[TopicPartition]) -> Offsets:
+    given = {TopicPartition(topic, at): value for topic, found in place.by_topic.items() for at, value in found.items()}
+    missing, beyond = sorted(set(some) - set(given)), sorted(set(given) - set(some))
+    if missing:
+        raise ConfigError(
+            f"offsets or times are needed for all partitions that are read, and {_listed(missing)} {_is(missing)} "
+            "missing (-2 stands for earliest, -1 for latest)"
+        )
+    if beyond:
+        raise ConfigError(f"offsets or times for {_listed(beyond)}, and only {_listed(some)} {_is(some)} read")
+    return given
+
+
+def _listed(some: list[TopicPartition]) -> str:
+    return ", ".join(map(str, some[:5])) + (f" and {len(some) - 5} more" if len(some) > 5 else "")
+
+
+def _is(some: list[TopicPartition]) -> str:
+    return "is" if len(some) == 1 else "are"
+
+
+def _at_times(client: Client, times: Offsets, latest: Offsets, strategy: str) -> Offsets:
+    asked = {(each.topic, time) for each, time in times.items()}
+    answers = {(topic, time): client.offsets(topic, _moment(time)) for topic, time in asked}
+    found = {each: answers[each.topic, time][each.partition] for each, time in times.items()}
+    if strategy == "error":
+        for each, time in times.items():
+            if found[each] >= latest[each]:
+                raise ConfigError(
+                    f"{each} has no event at or after {time} ms ({_moment(time):%Y-%m-%d %H:%M:%S} UTC), where it was "
+                    "to start; startingOffsetsByTimestampStrategy=latest reads nothing of such a partition"
+                )
+    return {each: min(found[each], latest[each]) for each in times}
+
+
+def _moment(time: int) -> datetime:
+    try:
+        return EPOCH + timedelta(milliseconds=time)
+    except OverflowError:
+        raise ConfigError(f"{time} is no time in ms since the epoch: it is after the year 9999") from None
+
+
+def _not_lost(each: TopicPartition, asked: tuple[int, int], there: tuple[int, int], options: Options) -> None:
+    explicit = [at for place, at in zip((options.start, options.end), asked, strict=True) if place.kind == "offsets"]
+    if options.fail_on_data_loss and any(not there[0] <= at <= there[1] for at in explicit):
+        raise OffsetOutOfRange(
+            f"{each}: offsets {asked[0]} to {asked[1]} were asked for, and there are {there[0]} to {there[1]}; "
+            "failOnDataLoss=false reads what is there",
+            start=there[0],
+            end=there[1],
+        )
+    if len(explicit) == 2 and asked[0] > asked[1]:
+        raise ConfigError(f"{each}: it was to start at offset {asked[0]} and to end before that, at {asked[1]}")

@@ -1,0 +1,50 @@
+"""mode=snapshot: takes a snapshot of each table, and tells what the broker holds: a row for each partition, with the
+offset that the snapshot is exact for. Any number of reads with mode=table may name it, in the option `snapshot`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from krappy.spark import ranges
+from krappy.spark.connections import client
+from krappy.spark.held import to_text
+from krappy.spark.options import Options
+from krappy.spark.table_read import SPLITS, taken
+
+Row = tuple[str, str, int, int]  # text of the snapshot, topic, partition, offset
+
+
+class Taken(InputPartition):
+    """The rows, which are known when the query is planned: every execution of it tells of the same snapshot."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        super().__init__(None)
+        self.rows = rows
+
+
+class SnapshotReader(DataSourceReader):
+    def __init__(self, schema: StructType, options: Options) -> None:
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Raises UnknownTopic, UnknownPartition, ViewDisabled, Overloaded when the broker holds too many."""
+        options = self._options
+        assert options.topics is not None
+        connected = client(options.address)
+        rows: list[Row] = []
+        for topic, places in groupby(ranges.partitions(connected, options.topics), key=lambda place: place.topic):
+            some = list(places)
+            splits = options.min_partitions or max(SPLITS, len(some) + 1)
+            held = taken(connected, some, splits, options.snapshot_ttl, options.keys)
+            text = to_text(held)
+            rows += [(text, topic, partition, offset) for partition, offset in sorted(held.offsets.items())]
+        return [Taken(rows)]
+
+    def read(self, partition: InputPartition) -> Iterator[Row]:
+        assert isinstance(partition, Taken)
+        return iter(partition.rows)

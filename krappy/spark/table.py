@@ -1,0 +1,162 @@
+"""A topic as a table, in Spark: DataFrames that are loaded anew for each use, with conditions on the key looked up."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import PySparkException
+
+from krappy.spark.connections import client
+from krappy.spark.held import from_text
+from krappy.spark.keys import Keys
+from krappy.spark.options import KEY_OPTIONS, texts
+from krappy.spark.places import offsets_text
+from krappy.spark.pushdown import options_of, told
+from krappy.spark.versions import features
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+_planning = threading.Lock()
+
+
+def table(spark: SparkSession, topic: str, **options: Any) -> Table:
+    """The topic as a table.
+
+        users = krappy.spark.table(spark, "users", keyType="string")
+        users.where("key = 'u1'")                 # a lookup
+        users.where("key like 'u1%'").count()     # reads the keys with that prefix
+        users.df()                                # all of it
+        with users.snapshot() as held:            # one moment, with its offsets
+
+    Args:
+        options: those of the data source, by their names: address="…", keyType="string", columns="key,value", …
+    """
+    return Table(spark, topic, options)
+
+
+class Table:
+    """Every use loads the table anew: what is true now. What a DataFrame can, it can too, by a new load each time."""
+
+    def __init__(self, spark: SparkSession, topic: str, options: Mapping[str, Any]) -> None:
+        self.topic = topic
+        self._spark = spark
+        self.options = {"mode": "table", "subscribe": topic, **texts(options)}
+
+    def df(self, **options: Any) -> DataFrame:
+        """The table, or what more options leave of it. Filters on it are Spark's alone: it reads all keys."""
+        return self.load({**self.options, **texts(options)})
+
+    def where(self, condition: Column | str) -> DataFrame:
+        """The rows for which a condition holds. What it demands of `key` (=, IN, <, BETWEEN, LIKE 'a%' with
+        keyType=string; joined by AND) is looked up; a condition that demands nothing of it reads the whole table.
+        """
+        return self.df(**self.key_options(condition)).where(condition)
+
+    filter = where
+
+    def lookup(self, keys: Iterable[str | bytes]) -> DataFrame:
+        """The rows of these keys: text as UTF-8, or bytes."""
+        exact = tuple(dict.fromkeys(key.encode() if isinstance(key, str) else bytes(key) for key in keys))
+        return self.df(**options_of(Keys(exact=exact)))
+
+    def snapshot(self, ttl: str = "10m", **options: Any) -> TableSnapshot:
+        """A moment of the table, held by the broker until nobody has read it for `ttl`."""
+        given = {**self.options, **texts(options), "mode": "snapshot", "snapshotTtl": ttl}
+        shown = ("mode", "address", "subscribe", "snapshotTtl", "minPartitions", "keyEncoding", *KEY_OPTIONS)
+        rows = self.load({name: given[name] for name in shown if name in given}).collect()
+        return TableSnapshot(self, rows[0]["snapshot"], {row["partition"]: row["offset"] for row in rows})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.df(), name)
+
+    def __getitem__(self, item: Any) -> Any:
+        return self.df()[item]
+
+    def __repr__(self) -> str:
+        return f"krappy.spark.table({self.topic!r})"
+
+    def remote(self) -> bool:
+        """Spark Connect: Spark runs elsewhere, and this program may not reach the broker."""
+        return not hasattr(self._spark, "_jsparkSession")
+
+    def load(self, options: Mapping[str, str]) -> DataFrame:
+        """A DataFrame with these options and no others."""
+        return self._spark.read.format("krappy").options(**options).load()
+
+    def key_options(self, condition: Column | str) -> dict[str, str]:
+        """What a condition demands of `key`, as options; none when that is nothing.
+
+        Found by having Spark plan a query with it: `pushdown.py` says why.
+        """
+        if not features().push_filters or {"limit", *KEY_OPTIONS} & set(self.options):
+            return {}
+        planned = self.df(pushdown="tell").where(condition)
+        with _planning, _pushing(self._spark):
+            try:
+                planned.take(1)
+            except PySparkException as error:
+                return told(str(error)) or {}
+        return {}
+
+
+@contextmanager
+def _pushing(spark: SparkSession) -> Iterator[None]:
+    before = spark.conf.get(PUSHDOWN, None)
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(PUSHDOWN)
+        else:
+            spark.conf.set(PUSHDOWN, before)
+
+
+class TableSnapshot:
+    """One moment of a table. Any number of DataFrames on it see the same rows.
+
+    `offsets`: by partition, the offset of the first event that is not in it.
+    """
+
+    def __init__(self, table: Table, text: str, offsets: dict[int, int]) -> None:
+        self.offsets = offsets
+        self._table = table
+        self._text = text
+
+    @property
+    def starting_offsets(self) -> str:
+        """`offsets` as the option startingOffsets takes them: to read on from there, with no gap and no duplicate."""
+        return offsets_text({self._table.topic: self.offsets})
+
+    def df(self, **options: Any) -> DataFrame:
+        """Its rows. Once it has ended, a query raises SNAPSHOT_GONE."""
+        mine = {name: value for name, value in self._table.options.items() if name not in ("subscribe", "snapshotTtl")}
+        return self._table.load({**mine, **texts(options), "snapshot": self._text})
+
+    def where(self, condition: Column | str) -> DataFrame:
+        """The rows for which a condition holds, as `Table.where`."""
+        return self.df(**self._table.key_options(condition)).where(condition)
+
+    filter = where
+
+    def close(self) -> None:
+        """Ends it now, where this program can reach the broker; else it ends by itself (Spark Connect)."""
+        if not self._table.remote():
+            client(self._table.options.get("address")).close_snapshot(from_text(self._text).id)
+
+    def __enter__(self) -> TableSnapshot:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<snapshot of {self._table.topic!r} at {json.dumps(self.offsets)}>"

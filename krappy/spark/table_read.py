@@ -1,0 +1,180 @@
+"""mode=table: the latest entry of each key, on one snapshot of each topic; or of some keys only.
+
+- Exact keys are looked up when the task runs (`lookup.py`).
+- A small table, and a read with a limit, are read by one task, which takes a snapshot and gives it back.
+- A large one is read by many tasks on a snapshot that is taken when the query is planned. Spark tells nobody when a
+  query is over, so the broker ends the snapshot when nobody has read it for `snapshotTtl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from krappy.blocking import Client, KeyRange, Snapshot
+from krappy.errors import SnapshotGone
+from krappy.spark import lookup, ranges
+from krappy.spark.connections import client
+from krappy.spark.held import from_text
+from krappy.spark.keys import Keys
+from krappy.spark.options import Options
+from krappy.spark.schema import CREATE_TIME, arrow_schema
+from krappy.types import TopicPartition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SPLITS = 16  # ranges of a large table at least: more than most have cores, fewer than cost time
+SMALL = 8 << 20  # bytes of the logs of a table that is read by one task
+LOOKUPS = 50_000  # exact keys of a task
+BRIEFLY = 60.0  # seconds that a task's own snapshot outlives a task that was killed
+
+
+class Lookups(NamedTuple):
+    """Exact keys, looked up."""
+
+    keys: tuple[bytes, ...]
+
+
+class Whole(NamedTuple):
+    """All that is wanted of some partitions of a topic, on a snapshot of the task's own."""
+
+    places: list[TopicPartition]
+
+
+class Part(NamedTuple):
+    """Ranges of a snapshot that the broker holds."""
+
+    topic: str
+    snapshot: str
+    ranges: list[KeyRange]
+
+
+Piece = Lookups | Whole | Part
+
+
+class TablePartition(InputPartition):
+    """What one task reads, one piece after the other."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        super().__init__(None)
+        self.pieces = list(pieces)
+
+
+class TableReader(DataSourceReader):
+    def __init__(self, schema: StructType, options: Options) -> None:
+        self._schema = schema
+        self._options = options
+        self._keys = options.keys
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Raises UnknownTopic, UnknownPartition, ViewDisabled, Overloaded when the broker holds too many snapshots."""
+        pieces = self._pieces()
+        if self._options.limit is not None or not pieces:
+            return [TablePartition(pieces)]
+        return [TablePartition([piece]) for piece in pieces]
+
+    def _pieces(self) -> list[Piece]:
+        options, exact = self._options, self._keys.exact
+        if options.snapshot is not None:
+            held = from_text(options.snapshot)
+            return [Part(held.topic, held.id, some) for each in held.ranges if (some := within(each, self._keys))]
+        assert options.topics is not None
+        connected = client(options.address)
+        places = ranges.partitions(connected, options.topics)
+        if exact is not None:
+            return [Lookups(exact[at : at + LOOKUPS]) for at in range(0, len(exact), LOOKUPS)]
+        by_topic = [list(some) for _, some in groupby(places, key=lambda place: place.topic)]
+        if options.limit is not None:
+            return [Whole(some) for some in by_topic]
+        return [piece for some in by_topic for piece in self._split(connected, some)]
+
+    def _split(self, connected: Client, places: list[TopicPartition]) -> list[Piece]:
+        options, topic = self._options, places[0].topic
+        if options.min_partitions is None and _size(connected, places) <= SMALL:
+            return [Whole(places)]
+        splits = options.min_partitions or max(SPLITS, len(places) + 1)
+        held = taken(connected, places, splits, options.snapshot_ttl, self._keys)
+        if options.min_partitions is None and len(held.ranges) <= len(places):  # nothing was worth splitting
+            connected.close_snapshot(held.id)
+            return [Whole(places)]
+        return [Part(topic, held.id, [each]) for each in held.ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TablePartition)
+        found = (batch for piece in partition.pieces for batch in self._batches(piece))
+        return found if self._options.limit is None else limited(found, self._options.limit)
+
+    def _batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        connected = client(self._options.address)
+        if isinstance(piece, Lookups):
+            assert self._options.topics is not None
+            places = ranges.partitions(connected, self._options.topics)
+            yield from lookup.read(connected, piece.keys, places, self._schema, self._options.tombstones)
+        elif isinstance(piece, Part):
+            yield from self._part(connected, piece)
+        else:
+            held = taken(connected, piece.places, len(piece.places), BRIEFLY, self._keys)
+            try:
+                yield from self._part(connected, Part(held.topic, held.id, held.ranges))
+            finally:
+                connected.close_snapshot(held.id)
+
+    def _part(self, connected: Client, piece: Part) -> Iterator[pa.RecordBatch]:
+        from krappy.spark import blocks
+
+        shape, tombstones = arrow_schema(self._schema), self._options.tombstones
+        wanted = blocks.fetched(shape.names)
+        try:
+            for some in piece.ranges:
+                for block in connected.read_snapshot(piece.snapshot, some, tombstones=tombstones, columns=wanted):
+                    yield blocks.of_block(block, shape, piece.topic, CREATE_TIME)
+        except SnapshotGone as error:
+            raise SnapshotGone(
+                "the snapshot that this DataFrame reads has ended: load() it again, or give it a longer life with the "
+                f"option snapshotTtl, now {self._options.snapshot_ttl:g} s: {error}"
+            ) from None
+
+
+def limited(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+    """The first `limit` rows."""
+    for batch in batches:
+        yield batch[:limit]
+        limit -= min(limit, len(batch))
+        if not limit:
+            return
+
+
+def _size(connected: Client, places: list[TopicPartition]) -> int:
+    """Bytes of the log of these partitions of a topic: more than their tables take, as a rule."""
+    some = {place.partition for place in places}
+    return sum(each.size for each in connected.describe(places[0].topic).partitions if each.partition in some)
+
+
+def within(part: KeyRange, keys: Keys) -> list[KeyRange]:
+    """What of a range of keys is wanted."""
+    some = [Keys(start=key, end=key + b"\0") for key in keys.exact] if keys.exact is not None else [keys.as_range()]
+    found = []
+    for each in some:
+        start = max(part.start or b"", each.start or b"")
+        end = min((at for at in (part.end, each.end) if at is not None), default=None)
+        if end is None or start < end:
+            found.append(KeyRange(part.partition, start, end))
+    return found
+
+
+def taken(connected: Client, places: list[TopicPartition], splits: int, ttl: float, keys: Keys) -> Snapshot:
+    """A snapshot of partitions of one topic, in at least so many ranges where that is worth it."""
+    return connected.snapshot(
+        places[0].topic,
+        partitions=[place.partition for place in places],
+        splits=splits,
+        ttl=ttl,
+        prefix=keys.prefix,
+        start=keys.start,
+        end=keys.end,
+    )

@@ -1,0 +1,132 @@
+"""Options: names and defaults of Spark's Kafka source, and what is said to those that are wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from krappy.errors import ConfigError
+from krappy.spark.keys import Keys
+from krappy.spark.options import OPTIONS, Use, parse
+from krappy.spark.places import Place, offsets_text
+from krappy.spark.topics import Topics
+
+S = {"subscribe": "t"}
+
+
+def test_the_defaults_are_those_of_the_kafka_source() -> None:
+    batch, stream = parse(S, "log"), parse(S, "stream")
+    assert (batch.start, batch.end, stream.start) == (Place("earliest"), Place("latest"), Place("latest"))
+    assert (batch.fail_on_data_loss, batch.min_partitions, batch.max_records) == (True, None, None)
+    assert (stream.max_offsets_per_trigger, stream.min_offsets_per_trigger, stream.max_trigger_delay) == (
+        None,
+        None,
+        900,
+    )
+    assert batch.columns == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+    assert parse({**S, "includeHeaders": "TRUE"}, "log").columns == (*batch.columns, "headers")
+    assert (batch.mode, batch.key_type, batch.pushdown, batch.address) == ("log", "binary", "false", None)
+
+
+def test_a_table_has_columns_of_its_own() -> None:
+    table = parse({**S, "mode": "table"}, "log")
+    assert table.columns == ("key", "value", "topic", "partition", "offset", "timestamp")
+    assert parse({**S, "mode": "table", "tombstones": "true"}, "log").columns == (*table.columns, "deleted")
+    assert parse({**S, "mode": "table", "columns": "offset, key"}, "log").columns == ("offset", "key")
+    assert parse({**S, "key": "u1"}, "log").mode == "table"
+
+
+def test_names_in_any_case() -> None:
+    assert parse({"SUBSCRIBE": "t", "minpartitions": "3"}, "log").min_partitions == 3
+
+
+def test_topics() -> None:
+    assert parse({"subscribe": " a, b,a"}, "log").topics == Topics(names=("a", "b"))
+    assert parse({"subscribePattern": "a.*"}, "log").topics == Topics(pattern="a.*")
+    assert parse({"assign": '{"a":[2,0,2]}'}, "log").topics == Topics(assigned={"a": (0, 2)})
+
+
+def test_places() -> None:
+    given = {**S, "startingOffsets": '{"t":{"0":5,"1":-2}}', "endingOffsets": '{"t":{"0":-1,"1":9}}'}
+    found = parse(given, "log")
+    assert found.start == Place("offsets", {"t": {0: 5, 1: -2}})
+    assert found.end == Place("offsets", {"t": {0: -1, 1: 9}})
+    given |= {"startingOffsetsByTimestamp": '{"t":{"0":7}}', "endingTimestamp": "8"}
+    assert parse(given, "log").start == Place("timestamps", {"t": {0: 7}})
+    assert parse(given, "log").end == Place("timestamp", timestamp=8)
+    assert parse({**given, "startingTimestamp": "9"}, "log").start == Place("timestamp", timestamp=9)
+    assert parse({**S, "startingOffsets": "snapshot"}, "stream").start == Place("snapshot")
+    text = offsets_text({"t": {0: 5, 1: -2}})
+    assert parse({**S, "startingOffsets": text}, "log").start == Place("offsets", {"t": {0: 5, 1: -2}})
+
+
+def test_keys() -> None:
+    assert parse({**S, "key": " a "}, "log").keys == Keys(exact=(b" a ",))
+    assert parse({**S, "key": "ä"}, "log").keys == Keys(exact=("ä".encode(),))
+    assert parse({**S, "keys": '["a","b","a"]'}, "log").keys == Keys(exact=(b"a", b"b"))
+    assert parse({**S, "keys": "[]"}, "log").keys == Keys(exact=())
+    assert parse({**S, "keyPrefix": "ff00", "keyEncoding": "hex"}, "log").keys == Keys(prefix=b"\xff\x00")
+    given = {**S, "keyFrom": "YQ==", "keyTo": "Yg==", "keyEncoding": "base64"}
+    assert parse(given, "log").keys == Keys(start=b"a", end=b"b")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30", 30), ("250ms", 0.25), ("10 m", 600), ("2h", 7200), ("1d", 86400)])
+def test_durations(text: str, seconds: float) -> None:
+    assert parse({**S, "mode": "table", "snapshotTtl": text}, "log").snapshot_ttl == seconds
+
+
+WRONG: list[tuple[dict[str, str], Use, str]] = [
+    ({}, "log", "exactly one of the options subscribe='a,b', .* there is none of them"),
+    ({**S, "assign": '{"t":[0]}'}, "log", "there is subscribe and assign"),
+    ({"subscribe": " , "}, "log", "option subscribe: topics are needed"),
+    ({"subscribePattern": "("}, "log", r"option subscribePattern='\(': not a regular expression"),
+    ({"assign": '{"t":0}'}, "log", "partitions by topic are needed"),
+    ({"assign": '{"t":[-1]}'}, "log", "partitions by topic are needed"),
+    ({"assign": "t"}, "log", "partitions by topic are needed"),
+    ({**S, "startingOffset": "earliest"}, "any", "no option 'startingoffset'; the nearest is 'startingOffsets'"),
+    ({**S, "zzz": "1"}, "log", "no option 'zzz'$"),
+    ({**S, "kafka.bootstrap.servers": "h:9092"}, "any", "no kafka.* options: give address=HOST:PORT"),
+    ({**S, "path": "/x"}, "any", "load\\(\\) and save\\(\\) take no path"),
+    ({**S, "mode": "tabel"}, "log", "option mode='tabel': give log or table or snapshot"),
+    ({**S, "includeHeaders": "yes"}, "log", "option includeHeaders='yes': give true or false"),
+    ({**S, "minPartitions": "0"}, "log", "option minPartitions='0': a whole number from 1 on"),
+    ({**S, "limit": "ten"}, "log", "option limit='ten': a whole number"),
+    ({**S, "startingOffsets": "latest"}, "log", "a batch can't start at latest"),
+    ({**S, "startingOffsets": '{"t":{"0":-1}}'}, "log", "a batch can't start at latest"),
+    ({**S, "startingOffsets": "snapshot"}, "log", "startingOffsets=snapshot is for readStream"),
+    ({**S, "endingOffsets": "earliest"}, "log", "a read can't end at earliest"),
+    ({**S, "endingOffsets": '{"t":{"0":-2}}'}, "log", "a read can't end at earliest"),
+    ({**S, "startingOffsets": "soon"}, "log", "earliest, latest or offsets by topic and partition are needed"),
+    ({**S, "startingOffsets": '{"t":5}'}, "log", "earliest, latest or offsets by topic and partition are needed"),
+    ({**S, "startingOffsets": '{"t":{"0":-3}}'}, "log", "earliest, latest or offsets by topic and partition"),
+    ({**S, "startingOffsetsByTimestamp": '{"t":{"0":-1}}'}, "log", "times in ms by topic and partition are needed"),
+    ({**S, "startingTimestamp": "2024-01-01"}, "log", "ms since the epoch are needed"),
+    ({**S, "endingOffsets": "latest"}, "stream", "'endingOffsets' is for reading a log .* and this is readStream"),
+    ({**S, "maxOffsetsPerTrigger": "5"}, "log", "'maxOffsetsPerTrigger' is for readStream, and this is reading a log"),
+    ({**S, "mode": "table"}, "stream", "'mode' is for .* and this is readStream"),
+    ({**S, "mode": "table", "startingOffsets": "earliest"}, "any", "and this is reading a table"),
+    ({**S, "mode": "log", "key": "u1"}, "log", "'key' is for reading a table .* and this is reading a log"),
+    ({**S, "key": "u1", "keyPrefix": "u"}, "log", "options key and keyPrefix: give one of key, keys, keyPrefix"),
+    ({**S, "keys": "u1"}, "log", "a JSON list of texts is needed"),
+    ({**S, "keys": "[1]"}, "log", "a JSON list of texts is needed"),
+    ({**S, "key": "xy", "keyEncoding": "hex"}, "log", "option key='xy': 'xy' is not written as keyEncoding=hex"),
+    ({**S, "columns": "key,val"}, "log", "there is no column 'val'; there are key, value"),
+    ({**S, "columns": "deleted"}, "log", "no column 'deleted'; there are mode=log has key"),
+    ({**S, "columns": "key,key"}, "log", "a column is named twice"),
+    ({**S, "mode": "table", "snapshotTtl": "soon"}, "log", "a duration is needed"),
+    ({**S, "mode": "table", "limit": "1", "pushdown": "true"}, "log", "options limit and pushdown"),
+    ({**S, "mode": "table", "snapshot": "{}"}, "log", "options snapshot and subscribe"),
+    ({**S, "topic": "t"}, "log", "'topic' is for writing, and this is reading a log"),
+    ({**S}, "write", "'subscribe' is for .* and this is writing"),
+]
+
+
+@pytest.mark.parametrize(("given", "use", "said"), WRONG)
+def test_what_is_wrong_is_told(given: dict[str, str], use: Use, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse(given, use)
+
+
+def test_every_option_is_documented_once() -> None:
+    names = [option.name.lower() for option in OPTIONS]
+    assert len(set(names)) == len(names)
+    assert all(option.doc for option in OPTIONS)
