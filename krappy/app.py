@@ -118,6 +118,8 @@ class Broker:
             max_connections=config.max_connections,
             idle_seconds=config.idle_timeout_ms / 1000 if config.idle_timeout_ms else float("inf"),
         )
+        self.engine.dynamic.changed.subscribe(self._take_settings)
+        self._take_settings()
         listeners: list[Listener] = []
         if "native" in sockets:
             self.native_address = _address(sockets["native"])
@@ -129,6 +131,10 @@ class Broker:
         if listeners:
             self._serving = trio.CancelScope()
             await nursery.start(self._serve, listeners)
+
+    def _take_settings(self) -> None:
+        """What the server has to know of settings that change while it runs."""
+        self.server.max_connections = self.engine.config.max_connections
 
     async def _serve(self, listeners: list[Listener], *, task_status: trio.TaskStatus[None]) -> None:
         with self._serving:

@@ -49,6 +49,7 @@ KAFKA_NAMES = {
     "group.max.session.timeout.ms": "group_max_session_timeout_ms",
     "group.min.session.timeout.ms": "group_min_session_timeout_ms",
     "listeners": "listen_kafka",
+    "log.cleaner.backoff.ms": "cleaner_backoff_ms",
     "log.dir": "data",
     "log.dirs": "data",
     "log.retention.check.interval.ms": "retention_check_ms",
@@ -106,6 +107,7 @@ class ServerConfig:
         4 << 30, "bytes on disk for what TOPIC@latest was answered with, to answer it again"
     )
     retention_check_ms: int = _number(300_000, "ms between two looks for segments to delete or to compact", low=1)
+    cleaner_backoff_ms: int = _number(15_000, "ms between two looks for logs to compact", low=1)
     group_max_members: int = _number(1000, "members of one group", 1, 1000)
     group_initial_rebalance_delay_ms: int = _number(3000, "ms that a new Kafka group waits for more members", 0, 2**31)
     group_min_session_timeout_ms: int = _number(6000, "least session timeout of a Kafka group's member", 1, 2**31 - 1)
@@ -132,6 +134,9 @@ class ServerConfig:
     log_format: str = _setting(
         "auto", "console, json, or auto: console on a terminal", choices=("auto", "json", "console")
     )
+
+
+_SPECS = {spec.name: spec for spec in fields(ServerConfig)}
 
 
 class Described(NamedTuple):
@@ -185,6 +190,17 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
             except ValueError as error:
                 raise ConfigError(f"{source}: {name} = {value!r:.80}: {error}", setting=name) from None
     return ServerConfig(**values)
+
+
+def default_of(name: str) -> tuple[Any, str]:
+    """A setting's default, and what it is for."""
+    spec = _SPECS[name]
+    return spec.default, str(spec.metadata["doc"])
+
+
+def read_value(name: str, value: Any) -> Any:
+    """A setting's value in its own type. Raises ValueError that says what is needed."""
+    return _read(_SPECS[name], value)
 
 
 def parse_address(text: str) -> tuple[str, int]:

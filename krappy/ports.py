@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from krappy.core.staging import Job
 from krappy.core.transactions import Transaction
+from krappy.topic_settings import Setting
 from krappy.types import Record, Span, TopicPartition
 from krappy.wire.messages import Answer, Request
 
@@ -254,8 +255,8 @@ class StagingPort(Protocol):
 class KafkaGroupsPort(Protocol):
     """The coordinator of Kafka's groups; `Refused` (krappy.core.kafka.faults) says why not."""
 
-    heartbeat_ms: int
-
+    @property
+    def settings(self) -> Any: ...
     @property
     def offsets(self) -> Any: ...
     @property
@@ -297,6 +298,17 @@ class InternalTopicsPort(Protocol):
     def listed(self) -> Sequence[Any]: ...
 
 
+class SettingsPort(Protocol):
+    """Settings that can be changed while the broker runs: of a broker (by its id, "" for all), or of a group."""
+
+    @property
+    def known(self) -> Mapping[str, Setting]: ...
+    def held(self, name: str) -> Mapping[str, str]: ...
+    def effective(self, name: str) -> Mapping[str, str]: ...
+    def check(self, name: str, changes: Mapping[str, str | None]) -> Any: ...
+    async def alter(self, name: str, changes: Mapping[str, str | None]) -> None: ...
+
+
 class TopicNamesPort(Protocol):
     def check(self, name: str) -> None: ...
 
@@ -320,6 +332,8 @@ class BrokerPort(Protocol):
     def topics_by_id(self) -> Mapping[bytes, TopicPort]: ...
     @property
     def cluster_id(self) -> str: ...
+    @property
+    def dynamic(self) -> Any: ...
     @property
     def internal(self) -> InternalTopicsPort: ...
     @property

@@ -39,7 +39,9 @@ class Setting(NamedTuple):
     broker: str | None = None
 
 
-def _integer(low: int, high: int) -> Callable[[Given], str]:
+def integer(low: int, high: int) -> Callable[[Given], str]:
+    """Reads a whole number from `low` to `high`, both included."""
+
     def read(given: Given) -> str:
         if isinstance(given, float) and given.is_integer():
             given = int(given)
@@ -107,7 +109,7 @@ def _only(value: str, why: str, read: Callable[[Given], str] | None = None) -> C
     return check
 
 
-_DURATION = _integer(0, FOREVER)
+_DURATION = integer(0, FOREVER)
 _INT32 = 2**31 - 1
 _TABLE = (
     Setting(
@@ -145,7 +147,7 @@ _TABLE = (
     Setting(
         "flush.messages",
         str(FOREVER),
-        _integer(1, FOREVER),
+        integer(1, FOREVER),
         "LONG",
         "taken and not used: the broker's durability says when events are synced; by default before they are acked",
         "log.flush.interval.messages",
@@ -163,7 +165,7 @@ _TABLE = (
     Setting(
         "index.interval.bytes",
         "4096",
-        _integer(0, _INT32),
+        integer(0, _INT32),
         "INT",
         "bytes of log between two entries of its index",
         "log.index.interval.bytes",
@@ -178,7 +180,7 @@ _TABLE = (
     Setting(
         "local.retention.bytes",
         "-2",
-        _integer(-2, FOREVER),
+        integer(-2, FOREVER),
         "LONG",
         "taken and not used: it is for topics with remote.storage.enable=true",
         "log.local.retention.bytes",
@@ -186,7 +188,7 @@ _TABLE = (
     Setting(
         "local.retention.ms",
         "-2",
-        _integer(-2, FOREVER),
+        integer(-2, FOREVER),
         "LONG",
         "taken and not used: it is for topics with remote.storage.enable=true",
         "log.local.retention.ms",
@@ -194,7 +196,7 @@ _TABLE = (
     Setting(
         "max.compaction.lag.ms",
         str(FOREVER),
-        _integer(1, FOREVER),
+        integer(1, FOREVER),
         "LONG",
         "ms after which an event is compacted, however clean the log is",
         "log.cleaner.max.compaction.lag.ms",
@@ -202,7 +204,7 @@ _TABLE = (
     Setting(
         "max.message.bytes",
         "1048588",
-        _integer(0, _INT32),
+        integer(0, _INT32),
         "INT",
         "bytes of the largest record batch accepted",
         "message.max.bytes",
@@ -250,7 +252,7 @@ _TABLE = (
     Setting(
         "min.insync.replicas",
         "1",
-        _only("1", "there is one broker, and so one replica of each partition", _integer(1, _INT32)),
+        _only("1", "there is one broker, and so one replica of each partition", integer(1, _INT32)),
         "INT",
         "replicas that an event must reach to be acknowledged: the one there is",
         "min.insync.replicas",
@@ -273,7 +275,7 @@ _TABLE = (
     Setting(
         "retention.bytes",
         "-1",
-        _integer(-1, FOREVER),
+        integer(-1, FOREVER),
         "LONG",
         "bytes that a partition may hold; -1: no limit",
         "log.retention.bytes",
@@ -281,7 +283,7 @@ _TABLE = (
     Setting(
         "retention.ms",
         "604800000",
-        _integer(-1, FOREVER),
+        integer(-1, FOREVER),
         "LONG",
         "ms that an event is kept; -1: forever",
         "log.retention.ms",
@@ -289,7 +291,7 @@ _TABLE = (
     Setting(
         "segment.bytes",
         "1073741824",
-        _integer(14, _INT32),
+        integer(14, _INT32),
         "INT",
         "bytes after which a segment is closed",
         "log.segment.bytes",
@@ -297,7 +299,7 @@ _TABLE = (
     Setting(
         "segment.index.bytes",
         "10485760",
-        _integer(4, _INT32),
+        integer(4, _INT32),
         "INT",
         "taken and not used: an index grows as its segment does",
         "log.index.size.max.bytes",
@@ -313,7 +315,7 @@ _TABLE = (
     Setting(
         "segment.ms",
         "604800000",
-        _integer(1, FOREVER),
+        integer(1, FOREVER),
         "LONG",
         "ms after which a segment is closed",
         "log.roll.ms",

@@ -1,12 +1,12 @@
-"""AlterConfigs (33): a topic's settings are from now on those given; all others go back to their defaults."""
+"""AlterConfigs (33): what is set for a topic, broker or group is from now on what is given, and nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from krappy.handlers.kafka.config_changes import change_configs, value_of
-from krappy.ports import KafkaSessionPort, TopicPort
+from krappy.handlers.kafka.config_targets import Target, Wanted
+from krappy.ports import KafkaSessionPort
 
 Message = dict[str, Any]
 
@@ -15,5 +15,5 @@ async def alter_configs(session: KafkaSessionPort, request: Message, version: in
     return await change_configs(session, request, _replaced)
 
 
-def _replaced(topic: TopicPort, configs: list[Message]) -> Mapping[str, str | None]:
-    return {**dict.fromkeys(topic.given), **{config["name"]: value_of(config) for config in configs}}
+def _replaced(target: Target, configs: list[Message]) -> Wanted:
+    return {**dict.fromkeys(target.held), **{config["name"]: value_of(config) for config in configs}}

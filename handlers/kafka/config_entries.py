@@ -11,6 +11,7 @@ from enum import IntEnum
 from functools import lru_cache
 from typing import Any
 
+from krappy.ports import SettingsPort
 from krappy.topic_config import SETTINGS, Setting
 
 Message = dict[str, Any]
@@ -30,72 +31,126 @@ class Source(IntEnum):
     """Kafka's ConfigEntry.ConfigSource."""
 
     DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 TYPES = {"BOOLEAN": 1, "STRING": 2, "INT": 3, "SHORT": 4, "LONG": 5, "DOUBLE": 6, "LIST": 7}
 
 
 def topic_entries(
-    given: Mapping[str, str], keys: Collection[str] | None, *, synonyms: bool, documentation: bool
+    given: Mapping[str, str],
+    keys: Collection[str] | None,
+    inherited: Mapping[str, Sequence[Any]],
+    *,
+    synonyms: bool,
+    documentation: bool,
 ) -> list[Message]:
-    """A topic's settings, all or those named, where `given` were set for it. Not to be changed: some are shared."""
+    """A topic's settings, all or those named, where `given` were set for it, and `inherited` for the broker (layers, as
+    `BrokerPort.dynamic` has them). Not to be changed: some are shared."""
     defaults = _defaults(synonyms, documentation)
     return [
-        _entry(SETTINGS[name], given[name], synonyms, documentation) if name in given else entry
+        _topic_entry(SETTINGS[name], given.get(name), inherited.get(name, ()), synonyms, documentation)
+        if name in given or name in inherited
+        else entry
         for name, entry in defaults.items()
         if keys is None or name in keys
     ]
 
 
-def created_entries(given: Mapping[str, str]) -> list[Message]:
+def created_entries(given: Mapping[str, str], inherited: Mapping[str, Sequence[Any]]) -> list[Message]:
     """A new topic's settings, as CreateTopics shows them: fields that it lacks are dropped when it is written."""
-    return topic_entries(given, None, synonyms=False, documentation=False)
+    return topic_entries(given, None, inherited, synonyms=False, documentation=False)
 
 
 @lru_cache(maxsize=4)
 def _defaults(synonyms: bool, documentation: bool) -> dict[str, Message]:
-    return {setting.name: _entry(setting, None, synonyms, documentation) for setting in SETTINGS.values()}
+    return {setting.name: _topic_entry(setting, None, (), synonyms, documentation) for setting in SETTINGS.values()}
 
 
-def _entry(setting: Setting, given: str | None, synonyms: bool, documentation: bool) -> Message:
-    chain = []
-    if given is not None:
-        chain.append({"name": setting.name, "value": given, "source": Source.DYNAMIC_TOPIC_CONFIG})
+Chain = list[tuple[str, str | None, Source]]  # (name, value, source) from what is in force to what it hides
+
+
+def _topic_entry(
+    setting: Setting, given: str | None, inherited: Sequence[Any], synonyms: bool, documentation: bool
+) -> Message:
+    chain: Chain = [] if given is None else [(setting.name, given, Source.DYNAMIC_TOPIC_CONFIG)]
     if setting.broker is not None:
-        chain.append({"name": setting.broker, "value": setting.default, "source": Source.DEFAULT_CONFIG})
+        chain += [*_layers(setting.broker, inherited), (setting.broker, setting.default, Source.DEFAULT_CONFIG)]
+    in_force = chain[0] if chain else (setting.name, setting.default, Source.DEFAULT_CONFIG)
+    return _entry(
+        setting.name, in_force, chain if synonyms else [], setting.kind, setting.doc if documentation else None
+    )
+
+
+def _layers(name: str, layers: Sequence[Any]) -> Chain:
+    """What was changed while the broker ran."""
+    own, all_of_them = Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+    return [(name, layer.value, own if layer.own else all_of_them) for layer in layers]
+
+
+def _entry(
+    name: str,
+    in_force: tuple[str, str | None, Source],
+    chain: Chain,
+    kind: str,
+    doc: str | None,
+    read_only: bool = False,
+) -> Message:
     return {
-        "name": setting.name,
-        "value": setting.default if given is None else given,
-        "read_only": False,
-        "config_source": Source.DEFAULT_CONFIG if given is None else Source.DYNAMIC_TOPIC_CONFIG,
+        "name": name,
+        "value": in_force[1],
+        "read_only": read_only,
+        "config_source": in_force[2],
         "is_sensitive": False,
-        "synonyms": chain if synonyms else [],
-        "config_type": TYPES[setting.kind],
-        "documentation": setting.doc if documentation else None,
+        "synonyms": [{"name": name, "value": value, "source": source} for name, value, source in chain],
+        "config_type": TYPES[kind],
+        "documentation": doc,
     }
 
 
 def broker_entries(
-    rows: Sequence[Any], keys: Collection[str] | None, *, synonyms: bool, documentation: bool
+    rows: Sequence[Any], dynamic: Any, keys: Collection[str] | None, *, synonyms: bool, documentation: bool
 ) -> list[Message]:
-    """The broker's settings (`BrokerPort.settings`), all or those named."""
+    """The broker's settings (`BrokerPort.settings`), all or those named; `dynamic`: `BrokerPort.dynamic`."""
     entries = []
     for row in rows:
-        if keys is not None and row.name not in keys:
-            continue
-        source = Source.STATIC_BROKER_CONFIG if row.given else Source.DEFAULT_CONFIG
-        entries.append(
-            {
-                "name": row.name,
-                "value": row.value,
-                "read_only": True,
-                "config_source": source,
-                "is_sensitive": False,
-                "synonyms": [{"name": row.name, "value": row.value, "source": source}] if synonyms else [],
-                "config_type": TYPES[row.kind],
-                "documentation": row.doc if documentation else None,
-            }
-        )
+        if keys is None or row.name in keys:
+            static = Source.STATIC_BROKER_CONFIG if row.given else Source.DEFAULT_CONFIG
+            chain: Chain = [*_layers(row.name, dynamic.layers(row.name)), (row.name, row.value, static)]
+            doc, fixed = row.doc if documentation else None, row.name not in dynamic.known
+            entries.append(_entry(row.name, chain[0], chain if synonyms else [], row.kind, doc, fixed))
     return entries
+
+
+def held_entries(
+    settings: SettingsPort, name: str, source: Source, keys: Collection[str] | None, *, documentation: bool
+) -> list[Message]:
+    """What was set under `name`, and nothing else."""
+    return [
+        _entry(each, (each, value, source), [], settings.known[each].kind, _doc(settings, each, documentation))
+        for each, value in sorted(settings.held(name).items())
+        if keys is None or each in keys
+    ]
+
+
+def group_entries(
+    settings: SettingsPort, group: str, keys: Collection[str] | None, *, synonyms: bool, documentation: bool
+) -> list[Message]:
+    """A group's settings, all or those named."""
+    entries = []
+    for name, setting in settings.known.items():
+        if keys is None or name in keys:
+            held = settings.held(group).get(name)
+            chain: Chain = [] if held is None else [(name, held, Source.DYNAMIC_GROUP_CONFIG)]
+            chain.append((setting.broker or name, setting.default, Source.DEFAULT_CONFIG))
+            shown = chain if synonyms else []
+            entries.append(_entry(name, chain[0], shown, setting.kind, _doc(settings, name, documentation)))
+    return entries
+
+
+def _doc(settings: SettingsPort, name: str, wanted: bool) -> str | None:
+    return settings.known[name].doc if wanted else None

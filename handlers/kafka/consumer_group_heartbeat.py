@@ -33,7 +33,10 @@ def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, versio
     )
 
     def answer(beaten: Beaten | KrappyError) -> Message:
-        told: Message = {"throttle_time_ms": 0, "heartbeat_interval_ms": groups.heartbeat_ms}
+        told: Message = {
+            "throttle_time_ms": 0,
+            "heartbeat_interval_ms": groups.settings.heartbeat_ms(request["group_id"]),
+        }
         if isinstance(beaten, KrappyError):
             return told | {"error_code": group_code(beaten), "error_message": beaten.text, "heartbeat_interval_ms": 0}
         told |= {"error_code": Code.NONE, "member_id": beaten.member_id, "member_epoch": beaten.epoch}

@@ -53,12 +53,16 @@ async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: b
     if more_than_once(config["name"] for config in topic["configs"]):
         raise Refused(Code.INVALID_CONFIG, "a setting is given twice")
     config = normalise({config["name"]: config["value"] for config in topic["configs"]})
-    TopicConfig.parse(config)
+    TopicConfig.parse({**broker.dynamic.topic_defaults, **config})
     uuid = UUID_ZERO
     if not validate_only:
         made, _ = await broker.create_topic(name, partitions, config)
         uuid = made.uuid
-    described = {"num_partitions": partitions, "replication_factor": 1, "configs": created_entries(config)}
+    described = {
+        "num_partitions": partitions,
+        "replication_factor": 1,
+        "configs": created_entries(config, broker.dynamic.topic_layers()),
+    }
     return {"name": name, "topic_id": uuid, **DONE, **described}
 
 

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from krappy.handlers.kafka.config_entries import Resource, broker_entries, topic_entries
-from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, refusal
+from krappy.handlers.kafka.config_entries import (
+    Resource,
+    Source,
+    broker_entries,
+    group_entries,
+    held_entries,
+    topic_entries,
+)
+from krappy.handlers.kafka.config_targets import check_broker
+from krappy.handlers.kafka.refusals import DONE, NO, Refused, bounded, refusal
 from krappy.handlers.kafka.sources import topic_named
 from krappy.ports import KafkaSessionPort
 from krappy.topic_config import check_topic_name
@@ -56,24 +64,23 @@ def _describe(session: KafkaSessionPort, resource: Message, request: Message) ->
         topic = topic_named(session, check_topic_name(name))
         if topic is None:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
-        return topic_entries(topic.given, chosen, **shown)
+        return topic_entries(topic.given, chosen, session.broker.dynamic.topic_layers(), **shown)
     if kind == Resource.BROKER:
+        dynamic = session.broker.dynamic
         if name == "":
-            return []  # what was set for all brokers while they ran: nothing
+            source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+            return held_entries(dynamic, name, source, chosen, documentation=request["include_documentation"])
         check_broker(session, name)
         node = session.node
         host = f"[{node.host}]" if ":" in node.host else node.host
-        return broker_entries(session.broker.settings(f"{host}:{node.port}"), chosen, **shown)
-    if kind in (Resource.GROUP, Resource.CLIENT_METRICS):
+        return broker_entries(session.broker.settings(f"{host}:{node.port}"), dynamic, chosen, **shown)
+    if kind == Resource.GROUP:
+        if not name:
+            raise Refused(Code.INVALID_REQUEST, "Group name must not be empty.")
+        return group_entries(session.broker.kafka_groups.settings, name, chosen, **shown)
+    if kind == Resource.CLIENT_METRICS:
         return []
     raise Refused(
-        Code.INVALID_REQUEST, f"resources of type {kind} have no settings here: topics (2) and brokers (4) do"
+        Code.INVALID_REQUEST,
+        f"resources of type {kind} have no settings here: topics (2), brokers (4) and groups (32) do",
     )
-
-
-def check_broker(session: KafkaSessionPort, name: str) -> None:
-    """Whether a resource's name is this broker's id. Raises Refused."""
-    node = session.node.node_id
-    if name != str(node):
-        text = f"Unexpected broker id, expected {node} or empty string, but received '{name:.{SHOWN}}'"
-        raise Refused(Code.INVALID_REQUEST, text)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any
 
 from krappy.errors import InvalidConfig
 from krappy.handlers.kafka.config_changes import change_configs, value_of
+from krappy.handlers.kafka.config_targets import Target, Wanted
 from krappy.handlers.kafka.refusals import SHOWN, Refused
-from krappy.ports import KafkaSessionPort, TopicPort
-from krappy.topic_config import SETTINGS, effective, nearest
+from krappy.ports import KafkaSessionPort
+from krappy.topic_config import nearest
 from krappy.wire.kafka import Code
 
 Message = dict[str, Any]
@@ -29,11 +29,11 @@ async def incremental_alter_configs(session: KafkaSessionPort, request: Message,
     return await change_configs(session, request, _changed)
 
 
-def _changed(topic: TopicPort, configs: list[Message]) -> Mapping[str, str | None]:
-    return {config["name"]: _after(topic, config) for config in configs}
+def _changed(target: Target, configs: list[Message]) -> Wanted:
+    return {config["name"]: _after(target, config) for config in configs}
 
 
-def _after(topic: TopicPort, config: Message) -> str | None:
+def _after(target: Target, config: Message) -> str | None:
     """A setting's value after one operation; None: its default."""
     name, operation = config["name"], config["config_operation"]
     if operation == Operation.DELETE:
@@ -45,13 +45,13 @@ def _after(topic: TopicPort, config: Message) -> str | None:
             Code.INVALID_REQUEST, f"there is no operation {operation}: 0 to 3 are SET, DELETE, APPEND, SUBTRACT"
         )
     given = _items(value_of(config))
-    setting = SETTINGS.get(name)
+    setting = target.known.get(name)
     if setting is None:
-        raise InvalidConfig(f"there is no topic setting '{name:.80}'{nearest(name, SETTINGS)}")
+        raise InvalidConfig(f"there is no {target.what} setting '{name:.80}'{nearest(name, target.known)}")
     if setting.kind != "LIST":
         word = Operation(operation).name
         raise Refused(Code.INVALID_CONFIG, f"Can't {word} to key '{name:.{SHOWN}}' because its type is not LIST.")
-    held = _items(effective(topic.given)[name])
+    held = _items(target.effective[name])
     if operation == Operation.APPEND:
         return ",".join([*held, *(item for item in given if item not in held)])
     return ",".join(item for item in held if item not in given)

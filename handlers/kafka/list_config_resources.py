@@ -21,4 +21,7 @@ def list_config_resources(session: KafkaSessionPort, request: dict[str, Any], ve
         found += [{"resource_name": name, "resource_type": Resource.TOPIC} for name in sorted(session.broker.topics)]
     if Resource.BROKER in types:
         found.append({"resource_name": str(session.node.node_id), "resource_type": Resource.BROKER})
+    if Resource.GROUP in types:
+        names = session.broker.kafka_groups.settings.names()
+        found += [{"resource_name": name, "resource_type": Resource.GROUP} for name in names]
     return {"throttle_time_ms": 0, "error_code": 0, "config_resources": found}

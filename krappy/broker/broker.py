@@ -22,11 +22,13 @@ from typing import Any, TypeVar
 import trio
 
 from krappy.broker import table
+from krappy.broker.dynamic import DISK_THREADS, DynamicSettings
 from krappy.broker.groups import GroupCoordinator
 from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
 from krappy.broker.kafka_groups.coordinator import KafkaGroups
 from krappy.broker.latest import LatestTables
+from krappy.broker.meta_sync import MetaSync
 from krappy.broker.opening import Place, open_logs
 from krappy.broker.partition import Partition
 from krappy.broker.settings import BrokerSetting, broker_settings
@@ -45,16 +47,16 @@ from krappy.store.groups import GroupStore
 from krappy.store.lock import FolderLock
 from krappy.store.log import Log
 from krappy.store.meta import Meta
+from krappy.store.overrides import BROKER, GROUP, OverrideStore
 from krappy.store.staging import StagedFiles, StagingStore
 from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
 from krappy.topic_config import TopicConfig, merge
 from krappy.types import TopicPartition
-from krappy.waiting import Later, Signal, wait_any
+from krappy.waiting import Signal, wait_any
 
 Report = Callable[..., None]
 T = TypeVar("T")
-DISK_THREADS = 8
 VERSION = metadata.version("krappy")
 
 
@@ -68,6 +70,7 @@ class Broker:
         self.disk_limiter = trio.CapacityLimiter(DISK_THREADS)
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[bytes, Topic] = {}  # the same, by their 16 bytes
+        self.dynamic: DynamicSettings
         self.internal: InternalTopics
         self.names = TopicNames()
         self.topics_changed = Signal()
@@ -87,8 +90,7 @@ class Broker:
         self._report = report or (lambda event, **facts: None)
         self._nursery: trio.Nursery | None = None
         self._admin = trio.Lock()  # one change of the catalog at a time
-        self._sync_waiters: list[Later[None]] = []
-        self._syncing = False
+        self._meta_sync = MetaSync(self)
         self._housekeeping = trio.CancelScope()
         self._house_kept = trio.Event()
         self._house_kept.set()
@@ -121,34 +123,8 @@ class Broker:
         self.transactions.check_write(producer_id, epoch, at)
 
     async def sync_meta(self) -> None:
-        """Returns once everything written to the meta database so far is on disk; one sync serves all callers.
-
-        With durability "os" that is at once: the write-ahead log is with the operating system already.
-        """
-        if not self.fsync:
-            await trio.lowlevel.checkpoint()
-            return
-        later: Later[None] = Later()
-        self._sync_waiters.append(later)
-        if not self._syncing:
-            self._syncing = True
-            self.spawn(self._sync_meta)
-        await later.wait()
-
-    async def _sync_meta(self) -> None:
-        try:
-            while self._sync_waiters:
-                waiters, self._sync_waiters = self._sync_waiters, []
-                try:
-                    await trio.to_thread.run_sync(self.meta.sync, limiter=self.disk_limiter)
-                except KrappyError as error:
-                    for later in waiters:
-                        later.reject(error)
-                else:
-                    for later in waiters:
-                        later.resolve(None)
-        finally:
-            self._syncing = False
+        """Returns once everything written to the meta database so far is on disk; one sync serves all callers."""
+        await self._meta_sync.wait()
 
     # --- life
 
@@ -187,18 +163,19 @@ class Broker:
         (data / "topics").mkdir(parents=True, exist_ok=True)
         self.meta = Meta(data / "meta")
         self.catalog = Catalog(self.meta)
-        self.internal = InternalTopics(self.catalog.cluster_id)
+        self.dynamic = DynamicSettings(self, OverrideStore(self.meta, BROKER), self._admin)
+        self.internal = InternalTopics(self.catalog.cluster_id, self.topics_changed)
         self.views = Views(data / "views", self.config.view_cache_bytes, self.config.view_memtable_bytes)
         for dead in self.catalog.deleting():
             await self._try_to_finish(dead)
-        topics = [(Topic(stored, []), stored) for stored in self.catalog.list()]
+        topics = [(Topic(stored, [], self.dynamic.topic_defaults), stored) for stored in self.catalog.list()]
         await self._open_partitions(topics, new=False)
         for topic, stored in topics:
             self.topics[stored.name] = self.topics_by_id[stored.id] = topic
             self.names.add(stored.name)
         self.groups = GroupCoordinator(self, GroupStore(self.meta))
         await self.groups.open()
-        self.kafka_groups = KafkaGroups(self, GroupOffsets(self.meta))
+        self.kafka_groups = KafkaGroups(self, GroupOffsets(self.meta), OverrideStore(self.meta, GROUP))
         await self.kafka_groups.open()
         self.staging = StagingCoordinator(self, StagingStore(self.meta), StagedFiles(data / "staging"))
         await self.staging.open()
@@ -320,8 +297,10 @@ class Broker:
             self.names.check(name)
             for dead in [dead for dead in self.catalog.deleting() if dead.name == name]:
                 await self._finish_delete(dead)  # it failed half-way, and left folders where the new ones go
+            inherited = self.dynamic.topic_defaults
+            TopicConfig.parse({**inherited, **config})
             stored = await self._in_thread(lambda: self.catalog.create(name, partitions, config))
-            topic = Topic(stored, [])
+            topic = Topic(stored, [], inherited)
             try:
                 await self._open_partitions([(topic, stored)], new=True)
             except BaseException:
@@ -341,14 +320,12 @@ class Broker:
         async with self._admin:
             self._taking()
             topic = self.topic(name)
-            TopicConfig.parse(merge(topic.given, config or {}))
+            TopicConfig.parse({**topic.inherited, **merge(topic.given, config or {})})
             if partitions is not None and partitions != len(topic.partitions):
                 await self._add_partitions(topic, partitions)
             if config:
                 stored = await self._in_thread(lambda: self.catalog.alter(name, config))
-                topic.given, topic.config = dict(stored.config), TopicConfig.parse(stored.config)
-                for partition in topic.partitions:
-                    await partition.configure(topic.config)
+                await topic.configure(stored.config, topic.inherited)
         self.report("topic_altered", topic=name)
         self.topics_changed.fire()
 
@@ -415,7 +392,7 @@ class Broker:
 
     def settings(self, advertised: str) -> list[BrokerSetting]:
         """This broker's settings for Kafka's tools. `advertised`: the HOST:PORT that the asking client was told."""
-        return broker_settings(self.config, advertised)
+        return broker_settings(self.dynamic.static, advertised)
 
     async def log_dir(self) -> tuple[str, int, int]:
         """(the folder of the logs, bytes that its file system has, bytes that are free in it). Raises StorageError."""

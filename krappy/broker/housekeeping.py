@@ -6,6 +6,7 @@ fold again what the log does not have any more.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import trio
@@ -15,11 +16,11 @@ from krappy.broker.table import SCAN_IDLE_MS
 from krappy.core import retention
 from krappy.entry import entry_offset, is_tombstone
 from krappy.errors import KrappyError
+from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
 
-PRODUCER_LIFE_MS = 86_400_000  # Kafka's producer.id.expiration.ms
 SCAN_CHECK_S = 10.0
 LOOK_UP = 1000  # keys asked of the view at a time
 
@@ -30,16 +31,25 @@ class Housekeeper:
 
     async def run(self) -> None:
         """Until cancelled."""
-        due = self._broker.config.retention_check_ms / 1000
-        next_look = trio.current_time() + due
+        looked = cleaned = trio.current_time()
         while True:
-            await trio.sleep(min(SCAN_CHECK_S, max(0.0, next_look - trio.current_time())))
+            config = self._broker.config  # some of it may change while the broker runs
+            look_at, clean_at = looked + config.retention_check_ms / 1000, cleaned + config.cleaner_backoff_ms / 1000
+            await self._rest(min(SCAN_CHECK_S, max(0.0, min(look_at, clean_at) - trio.current_time())))
             self._close_idle_scans()
             await self._reclaim()
             await self._tend_staging()
-            if trio.current_time() >= next_look:
-                await self.look()
-                next_look = trio.current_time() + due
+            if trio.current_time() >= look_at:
+                await self.look(self.tend)
+                looked = cleaned = trio.current_time()
+            elif trio.current_time() >= clean_at:
+                await self.look(self.compact)
+                cleaned = trio.current_time()
+
+    async def _rest(self, seconds: float) -> None:
+        """Until then, or until settings change."""
+        broker, config = self._broker, self._broker.config
+        await wait_any([broker.dynamic.changed], lambda: broker.config is not config, seconds)
 
     def _close_idle_scans(self) -> None:
         now = self._broker.now_ms()
@@ -63,14 +73,17 @@ class Housekeeper:
             except KrappyError as error:
                 broker.report("view_not_reclaimed", number=number, error=str(error))
 
-    async def look(self) -> None:
-        """One round over all partitions. What fails in one is reported and keeps none of the others waiting."""
+    async def look(self, work: Callable[[Partition], Awaitable[None]] | None = None) -> None:
+        """One round over all partitions, for `work`, or for all there is to do.
+
+        What fails in one is reported and keeps none of the others waiting.
+        """
         self._broker.latest.sets.expire()
         for topic in list(self._broker.topics.values()):
             for partition in list(topic.partitions):
                 try:
                     if partition.gone is None:
-                        await self.tend(partition)
+                        await (work or self.tend)(partition)
                 except KrappyError as error:
                     self._broker.report("housekeeping_failed", partition=str(partition), error=str(error))
                 except Exception:  # a mistake of ours, which must not end housekeeping for all the others
@@ -94,11 +107,16 @@ class Housekeeper:
             await partition.flush_view()
             gone = await partition.reshape(lambda: log.delete_before(before))
             self._broker.report("segments_deleted", partition=str(partition), count=len(gone), start=before)
-        if retention.must_clean(config, log.segments, log.clean_upto, now):
-            await self.clean(partition, now)
-        log.producers.expire(now, PRODUCER_LIFE_MS)
+        await self.compact(partition)
+        log.producers.expire(now, self._broker.config.producer_id_expiration_ms)
         if log.unsaved_bytes:  # with durability "os" nothing else checkpoints before the end
             await partition.reshape(log.checkpoint)
+
+    async def compact(self, partition: Partition) -> None:
+        """Compaction of one partition, when there is enough to win."""
+        log, now = partition.log, self._broker.now_ms()
+        if retention.must_clean(partition.config, log.segments, log.clean_upto, now):
+            await self.clean(partition, now)
 
     async def clean(self, partition: Partition, now: int) -> None:
         """Compacts the closed segments of a partition, with its view as the offset map."""

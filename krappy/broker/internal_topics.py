@@ -81,14 +81,18 @@ class InternalTopic:
 
 
 class InternalTopics:
-    def __init__(self, cluster_id: str) -> None:
+    def __init__(self, cluster_id: str, changed: Signal) -> None:
+        """`changed`: fired when there is another topic to be listed."""
+        self._changed = changed
         self.by_name = {name: InternalTopic(name, cluster_id) for name in INTERNAL}
         self.by_id = {topic.uuid: topic for topic in self.by_name.values()}
         self._used: set[str] = set()
 
     def use(self, name: str) -> None:
         """From here on it is in listings."""
-        self._used.add(name)
+        if name not in self._used:
+            self._used.add(name)
+            self._changed.fire()
 
     def listed(self) -> list[InternalTopic]:
         return [topic for name, topic in self.by_name.items() if name in self._used]

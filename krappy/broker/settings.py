@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from krappy.broker.dynamic import DISK_THREADS, THREADS
 from krappy.config import KAFKA_NAMES, ServerConfig
 from krappy.topic_config import DEFAULTS, SETTINGS
 
@@ -21,6 +22,7 @@ for _kafka, _ours in KAFKA_NAMES.items():
     _NAMES.setdefault(_ours, []).append(_kafka)
 _NAMES.setdefault("group_max_members", ["group.max.size"])
 _FIXED = (
+    (THREADS, str(DISK_THREADS), "INT", "threads that wait for the disk"),
     ("default.replication.factor", "1", "INT", "there is one broker"),
     ("delete.topic.enable", "true", "BOOLEAN", "topics can be deleted"),
     ("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT", "STRING", "listeners have no encryption yet"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from krappy.broker.partition import Partition
@@ -14,14 +16,25 @@ from krappy.topic_config import TopicConfig, effective
 class Topic:
     """What the catalog has of a topic, beside its partitions as they run."""
 
-    def __init__(self, stored: StoredTopic, partitions: list[Partition]) -> None:
+    def __init__(
+        self, stored: StoredTopic, partitions: list[Partition], inherited: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`inherited`: settings that the broker has changed for all topics."""
         self.name = stored.name
         self.id = text_id(stored.id)
         self.uuid = stored.id  # the same as 16 bytes
         self.given = dict(stored.config)  # the settings that were set for it
-        self.config = TopicConfig.parse(stored.config)
+        self.inherited = inherited
+        self.config = TopicConfig.parse({**inherited, **stored.config})
         self.partitions = partitions
         self.deleted = False
+
+    async def configure(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
+        """Other settings from now on. Raises InvalidConfig."""
+        config = TopicConfig.parse({**inherited, **given})
+        self.given, self.inherited, self.config = dict(given), inherited, config
+        for partition in self.partitions:
+            await partition.configure(config)
 
     def partition(self, index: int) -> Partition:
         if 0 <= index < len(self.partitions):
@@ -33,7 +46,7 @@ class Topic:
             "name": self.name,
             "id": self.id,
             "config": self.given,
-            "settings": effective(self.given),
+            "settings": effective({**self.inherited, **self.given}),
             "partitions": [
                 {
                     "partition": p.index,

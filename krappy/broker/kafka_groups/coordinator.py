@@ -25,6 +25,7 @@ from krappy.broker.kafka_groups.admin import Admin
 from krappy.broker.kafka_groups.group import KafkaGroup, load
 from krappy.broker.kafka_groups.native import NativeView
 from krappy.broker.kafka_groups.offsets import Offsets
+from krappy.broker.kafka_groups.settings import GroupSettings
 from krappy.core.kafka import mixed
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import Join, Joined, Reply, Rules, Synced
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from krappy.broker.broker import Broker
     from krappy.core.kafka.offset import At, Offset
     from krappy.store.group_offsets import GroupOffsets
+    from krappy.store.overrides import OverrideStore
 
 MAX_GROUPS = 50_000
 LONGEST_NAME = 32_767 // 4
@@ -49,7 +51,7 @@ MAX_SPECIAL = 1000  # names with an '@' that KIP-848 members may subscribe to
 
 
 class KafkaGroups:
-    def __init__(self, broker: Broker, store: GroupOffsets) -> None:
+    def __init__(self, broker: Broker, store: GroupOffsets, settings: OverrideStore) -> None:
         config = broker.config
         self.broker = broker
         self.store = store
@@ -59,6 +61,7 @@ class KafkaGroups:
         self.policy = Policy(config.group_consumer_migration_policy)
         self.heartbeat_ms = config.group_consumer_heartbeat_interval_ms
         self.sessions = (config.group_min_session_timeout_ms, config.group_max_session_timeout_ms)
+        self.settings = GroupSettings(self, settings)
         self.offsets = Offsets(self)
         self.admin = Admin(self)
         self.native = NativeView(self)
@@ -80,7 +83,7 @@ class KafkaGroups:
         """Takes up every group where it was left. Raises StorageError for what can't be read."""
         now, wall = self.now(), self.broker.now_ms()
         for name, kept in self.store.load_all().items():
-            group = load(self, name, kept, self.rules, self.modern_rules, now, wall)
+            group = load(self, name, kept, self.rules, self.settings.rules(name), now, wall)
             self.groups[name] = group
             self._bytes += group.bytes
             self.offsets.count(group)
@@ -112,7 +115,11 @@ class KafkaGroups:
 
     def _learn_topics(self) -> None:
         """Anew whenever topics come, go or grow: KIP-848 groups compare what they get by identity."""
-        topics = {name: KnownTopic(topic.uuid, len(topic.partitions)) for name, topic in self.broker.topics.items()}
+        internal: Mapping[str, Any] = {topic.name: topic for topic in self.broker.internal.listed()}
+        topics = {
+            name: KnownTopic(topic.uuid, len(topic.partitions))
+            for name, topic in {**internal, **self.broker.topics}.items()
+        }
         for name in sorted(self._special):
             topic = self.broker.table_topic(name, {})
             if topic is None:
@@ -317,13 +324,13 @@ class KafkaGroups:
         if beat.epoch != 0 or not (classic.empty or self.policy.up):
             raise Refused(Fault.GROUP_ID_NOT_FOUND, f"'{name:.249}' is not a consumer group: it is a classic one")
         if classic.empty:
-            machine = ModernGroup(self.modern_rules)
+            machine = ModernGroup(self.settings.rules(name))
             machine.epoch = machine.target_epoch = classic.generation
         else:
             check_beat(beat)  # a group does not move for one that can't be let in
             TopicRegex(beat.regex or "")
             self._learn_special(classic.topics() or ())
-            machine = upgrade(classic, self.modern_rules, self.now(), self.topics)
+            machine = upgrade(classic, self.settings.rules(name), self.now(), self.topics)
         group.move_to(machine)
         for reply in classic.out:
             reply.token.resolve(reply.answer)

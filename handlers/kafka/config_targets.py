@@ -1,0 +1,77 @@
+"""What has settings that clients may change: topics, brokers (or all of them, under the name ""), and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple
+
+from krappy.handlers.kafka.config_entries import Resource
+from krappy.handlers.kafka.refusals import SHOWN, Refused
+from krappy.handlers.kafka.sources import check_not_internal
+from krappy.ports import KafkaSessionPort, SettingsPort
+from krappy.topic_config import SETTINGS, Setting, check_topic_name, effective, merge
+from krappy.wire.kafka import Code
+
+Wanted = Mapping[str, str | None]  # None takes a setting back to its default
+
+
+class Target(NamedTuple):
+    """`known`: what it can have; `held`: what was set for it; `effective`: what is in force. `check` raises what is
+    wrong with changes, `alter` makes them."""
+
+    what: str  # for people: "topic", "broker", "group"
+    known: Mapping[str, Setting]
+    held: Mapping[str, str]
+    effective: Mapping[str, str]
+    check: Callable[[Wanted], Any]
+    alter: Callable[[Wanted], Awaitable[None]]
+
+
+def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
+    """Raises Refused, KrappyError for what is not there, or has no settings to change."""
+    broker = session.broker
+    if kind == Resource.TOPIC:
+        check_not_internal(session, check_topic_name(name))
+        topic = broker.topics.get(name)
+        if topic is None:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        held = topic.given
+        return Target(
+            "topic",
+            SETTINGS,
+            held,
+            effective({**broker.dynamic.topic_defaults, **held}),
+            lambda wanted: merge(held, wanted),
+            lambda wanted: broker.alter_topic(name, wanted, None),
+        )
+    if kind == Resource.BROKER:
+        if name:
+            check_broker(session, name)
+        return _of("broker", broker.dynamic, name)
+    if kind == Resource.GROUP:
+        return _of("group", broker.kafka_groups.settings, name)
+    if kind == Resource.BROKER_LOGGER:
+        check_broker(session, name)
+        raise Refused(Code.INVALID_REQUEST, "the log level is set when the broker starts: see `krappy serve --help`")
+    if kind == Resource.CLIENT_METRICS:
+        raise Refused(Code.INVALID_REQUEST, "clients' metrics are not collected by this broker")
+    raise Refused(Code.INVALID_REQUEST, f"resources of type {kind} are not known")
+
+
+def _of(what: str, settings: SettingsPort, name: str) -> Target:
+    return Target(
+        what,
+        settings.known,
+        settings.held(name),
+        settings.effective(name),
+        lambda wanted: settings.check(name, wanted),
+        lambda wanted: settings.alter(name, wanted),
+    )
+
+
+def check_broker(session: KafkaSessionPort, name: str) -> None:
+    """Whether a resource's name is this broker's id. Raises Refused."""
+    node = session.node.node_id
+    if name != str(node):
+        text = f"Unexpected broker id, expected {node} or empty string, but received '{name:.{SHOWN}}'"
+        raise Refused(Code.INVALID_REQUEST, text)

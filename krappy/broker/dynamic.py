@@ -1,0 +1,150 @@
+"""The broker's settings that can be changed while it runs, as Kafka's tools do that (KIP-226): for all brokers (under
+the name ""), or for this one (its id), which wins. They are kept, and are in force again after a restart.
+
+What can be changed is what takes effect at once: the defaults of topics' settings, and a few of the broker's own. All
+others are read at its start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import trio
+
+from krappy.config import KAFKA_NAMES, ServerConfig, default_of, read_value
+from krappy.errors import InvalidConfig, InvalidRequest
+from krappy.store.overrides import OverrideStore
+from krappy.topic_config import SETTINGS, Given, Setting, TopicConfig
+from krappy.topic_settings import integer
+from krappy.waiting import Signal
+
+if TYPE_CHECKING:
+    from krappy.broker.broker import Broker
+
+THREADS = "background.threads"
+DISK_THREADS = 8
+FOR_ALL = ""  # the name under which settings of all brokers are kept
+_OWN = ("log.cleaner.backoff.ms", "max.connections", "producer.id.expiration.ms")  # fields of ServerConfig
+_UNUSED = Setting(
+    "sasl.kerberos.min.time.before.relogin", "60000", integer(0, 2**63 - 1), "LONG", "taken and not used: no Kerberos"
+)
+
+
+def _of_config(name: str) -> Setting:
+    field = KAFKA_NAMES[name]
+    read: Callable[[Given], str] = lambda given: str(read_value(field, given))  # noqa: E731
+    default, doc = default_of(field)
+    return Setting(name, str(default), read, "LONG", doc)
+
+
+KNOWN: Mapping[str, Setting] = {
+    **{each.broker: each._replace(name=each.broker) for each in SETTINGS.values() if each.broker is not None},
+    **{name: _of_config(name) for name in _OWN},
+    THREADS: Setting(THREADS, str(DISK_THREADS), integer(1, 128), "INT", "threads that wait for the disk"),
+    _UNUSED.name: _UNUSED,
+}
+_TOPICS = {each.broker: each.name for each in SETTINGS.values() if each.broker is not None}
+
+
+class Layer(NamedTuple):
+    """A setting as it was changed: `own`, whether for this broker alone."""
+
+    value: str
+    own: bool
+
+
+class DynamicSettings:
+    """`static`: the settings that the broker started with; `changed`: fired after every change."""
+
+    known = KNOWN
+
+    def __init__(self, broker: Broker, store: OverrideStore, lock: trio.Lock) -> None:
+        self._broker = broker
+        self._store = store
+        self._lock = lock
+        self.static: ServerConfig = broker.config
+        self.changed = Signal()
+        self._held = store.load()
+        self._apply()
+
+    # --- as they are
+
+    def held(self, name: str) -> Mapping[str, str]:
+        """What was set for this broker (its id), or for all (the name "")."""
+        return self._held.get(name, {})
+
+    def layers(self, setting: str) -> list[Layer]:
+        """A setting's changes that are in force, the one that wins first."""
+        return self._layers(self._held, setting)
+
+    def _layers(self, held: Mapping[str, Mapping[str, str]], setting: str) -> list[Layer]:
+        names = (str(self.static.broker_id), FOR_ALL)
+        return [Layer(held[name][setting], name != FOR_ALL) for name in names if setting in held.get(name, ())]
+
+    def effective(self, name: str) -> Mapping[str, str]:
+        """All that can be changed, as it is in force for `name`."""
+        layers = (FOR_ALL,) if name == FOR_ALL else (FOR_ALL, name)
+        found = {setting.name: setting.default for setting in KNOWN.values()}
+        found |= {setting: str(getattr(self.static, KAFKA_NAMES[setting])) for setting in _OWN}
+        for layer in layers:
+            found |= self.held(layer)
+        return found
+
+    def topic_layers(self) -> dict[str, list[Layer]]:
+        """The topics' settings whose defaults were changed, by the topics' names for them."""
+        found = {topic: self.layers(setting) for setting, topic in _TOPICS.items()}
+        return {topic: layers for topic, layers in found.items() if layers}
+
+    @property
+    def topic_defaults(self) -> dict[str, str]:
+        return {topic: layers[0].value for topic, layers in self.topic_layers().items()}
+
+    # --- as they are to be
+
+    def check(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """What would be held for `name`; None takes a setting back. Raises InvalidRequest, as Kafka does."""
+        fixed = sorted(set(changes) - set(KNOWN))
+        if fixed:
+            raise InvalidRequest(
+                f"Cannot update these configs dynamically: {', '.join(fixed):.300} (they are read when the broker "
+                f"starts, see `krappy serve --help`; while it runs these can be changed: {', '.join(sorted(KNOWN))})"
+            )
+        after = {setting: value for setting, value in self.held(name).items() if setting not in changes}
+        for setting, value in changes.items():
+            if value is not None:
+                try:
+                    after[setting] = KNOWN[setting].read(value)
+                except ValueError as error:
+                    raise InvalidRequest(f"Invalid value {value!r:.80} for configuration {setting}: {error}") from None
+        held = {**self._held, name: after}
+        defaults = {topic: layers[0].value for own, topic in _TOPICS.items() if (layers := self._layers(held, own))}
+        for topic in self._broker.topics.values():
+            try:
+                TopicConfig.parse({**defaults, **topic.given})
+            except InvalidConfig as error:
+                raise InvalidRequest(f"the topic '{topic.name}' could not be so: {error.text}") from None
+        return after
+
+    async def alter(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """In force, and durable, on return. Raises InvalidRequest, StorageError."""
+        async with self._lock:
+            after = self.check(name, changes)
+            await trio.to_thread.run_sync(partial(self._store.save, name, after), limiter=self._broker.disk_limiter)
+            self._held[name] = after
+            self._apply()
+            defaults = self.topic_defaults
+            for topic in list(self._broker.topics.values()):
+                if topic.inherited != defaults:
+                    await topic.configure(topic.given, defaults)
+        self.changed.fire()
+
+    def _apply(self) -> None:
+        changed: dict[str, Any] = {
+            KAFKA_NAMES[name]: int(layers[0].value) for name in _OWN if (layers := self.layers(name))
+        }
+        self._broker.config = replace(self.static, **changed)
+        threads: Sequence[Layer] = self.layers(THREADS)
+        self._broker.disk_limiter.total_tokens = int(threads[0].value) if threads else DISK_THREADS

@@ -1,0 +1,104 @@
+"""Settings of single Kafka groups (GROUP resources of KIP-848): how long a member may be silent, how often it speaks.
+
+What is not set for a group is as the broker has it for all. A group need not exist to have settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.core.kafka.modern import ModernGroup, ModernRules
+from krappy.errors import InvalidConfig, InvalidRequest
+from krappy.store.overrides import OverrideStore
+from krappy.topic_config import Setting, nearest
+from krappy.topic_settings import integer
+
+if TYPE_CHECKING:
+    from krappy.broker.kafka_groups.coordinator import KafkaGroups
+
+SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+MAX_GROUPS = 50_000  # that have settings
+
+
+class GroupSettings:
+    def __init__(self, owner: KafkaGroups, store: OverrideStore) -> None:
+        config = owner.broker.config
+        longest = config.group_max_session_timeout_ms
+        session, heartbeat = config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
+        self.known: Mapping[str, Setting] = {
+            SESSION: Setting(
+                SESSION,
+                str(session),
+                integer(1, max(longest, session)),
+                "INT",
+                "ms without a heartbeat after which a member is out",
+                "group." + SESSION,
+            ),
+            HEARTBEAT: Setting(
+                HEARTBEAT,
+                str(heartbeat),
+                integer(1, max(longest, heartbeat)),
+                "INT",
+                "ms between two heartbeats of a member",
+                "group." + HEARTBEAT,
+            ),
+        }
+        self._owner = owner
+        self._store = store
+        self._held = store.load()
+
+    def names(self) -> list[str]:
+        """The groups that have settings of their own."""
+        return sorted(self._held)
+
+    def held(self, group: str) -> Mapping[str, str]:
+        return self._held.get(group, {})
+
+    def effective(self, group: str) -> Mapping[str, str]:
+        return {**{name: setting.default for name, setting in self.known.items()}, **self.held(group)}
+
+    def rules(self, group: str) -> ModernRules:
+        held = self._held.get(group)
+        rules = self._owner.modern_rules
+        return rules if held is None or SESSION not in held else rules._replace(session_ms=int(held[SESSION]))
+
+    def heartbeat_ms(self, group: str) -> int:
+        held = self._held.get(group)
+        return self._owner.heartbeat_ms if held is None else int(held.get(HEARTBEAT, self._owner.heartbeat_ms))
+
+    def check(self, group: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """What would be held for the group; None takes a setting back. Raises InvalidRequest, InvalidConfig."""
+        if not group:
+            raise InvalidRequest("Default group resources are not allowed.")
+        after = {name: value for name, value in self.held(group).items() if name not in changes}
+        for name, value in changes.items():
+            setting = self.known.get(name)
+            if setting is None:
+                raise InvalidConfig(f"there is no group setting '{name:.80}'{nearest(name, self.known)}", setting=name)
+            if value is not None:
+                try:
+                    after[name] = setting.read(value)
+                except ValueError as error:
+                    raise InvalidConfig(f"{name} = {value!r:.80}: {error}", setting=name) from None
+        whole = {**{name: setting.default for name, setting in self.known.items()}, **after}
+        if changes and int(whole[HEARTBEAT]) >= int(whole[SESSION]):
+            raise InvalidConfig(f"{SESSION} must be greater than {HEARTBEAT}", setting=SESSION)
+        if after and group not in self._held and len(self._held) >= MAX_GROUPS:
+            raise InvalidRequest(f"{MAX_GROUPS} groups have settings: as many as are possible")
+        return after
+
+    async def alter(self, group: str, changes: Mapping[str, str | None]) -> None:
+        """In force, from the members' next heartbeats on, and durable on return. Raises as `check`, StorageError."""
+        after = self.check(group, changes)
+        if after:
+            self._held[group] = after
+        else:
+            self._held.pop(group, None)
+        found = self._owner.get(group)
+        if found is not None and isinstance(found.machine, ModernGroup):
+            found.machine.rules = self.rules(group)
+        await trio.to_thread.run_sync(partial(self._store.save, group, after), limiter=self._owner.broker.disk_limiter)

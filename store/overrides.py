@@ -1,0 +1,48 @@
+"""Settings that were changed while the broker ran, beside those of topics (catalog.py), in the meta database.
+
+    cb/ broker id, or nothing for all brokers  -> msgpack {setting: text}
+    cg/ group                                  -> the same, of a Kafka group
+
+Names of settings are Kafka's. Durable when `save` returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgpack
+
+from krappy.errors import StorageError
+from krappy.store.meta import Meta
+
+BROKER = b"cb/"
+GROUP = b"cg/"
+
+
+class OverrideStore:
+    """Of one kind of things. Blocks: a sync is waited for."""
+
+    def __init__(self, meta: Meta, kind: bytes) -> None:
+        self._meta = meta
+        self._kind = kind
+
+    def load(self) -> dict[str, dict[str, str]]:
+        """What is kept, by the thing's name. Raises StorageError."""
+        found: dict[str, dict[str, str]] = {}
+        for key, value in self._meta.items(self._kind):
+            try:
+                found[key[len(self._kind) :].decode()] = dict(msgpack.unpackb(value))
+            except Exception as error:
+                raise StorageError(
+                    f"the settings under {key!r} can't be read: {error or type(error).__name__}"
+                ) from error
+        return found
+
+    def save(self, name: str, settings: Mapping[str, str]) -> None:
+        """Raises StorageError."""
+        key = self._kind + name.encode()
+        if settings:
+            self._meta.put(key, msgpack.packb(dict(settings)))
+        else:
+            self._meta.delete(key)
+        self._meta.sync()
