@@ -328,7 +328,8 @@ class KafkaGroups:
             machine.epoch = machine.target_epoch = classic.generation
         else:
             check_beat(beat)  # a group does not move for one that can't be let in
-            TopicRegex(beat.regex or "")
+            if beat.regex:
+                TopicRegex(beat.regex)
             self._learn_special(classic.topics() or ())
             machine = upgrade(classic, self.settings.rules(name), self.now(), self.topics)
         group.move_to(machine)

@@ -1,17 +1,11 @@
-"""Assignors: everything is assigned once, evenly, and stays where it is as far as that allows. And topic patterns."""
+"""Assignors: everything is assigned once, evenly, and stays where it is as far as that allows."""
 
 from __future__ import annotations
 
-import re
-import warnings
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from krappy.core.kafka.assignors import ASSIGNORS, Wants, by_range, uniform
-from krappy.core.kafka.faults import Fault, Refused
-from krappy.core.kafka.topic_regex import TopicRegex
 
 SIZES = st.dictionaries(st.sampled_from([b"t", b"u", b"v"]), st.integers(0, 9))
 MEMBERS = st.dictionaries(
@@ -56,6 +50,39 @@ def test_uniform_is_even_and_stays(members: dict[str, object], sizes: dict[bytes
     assert again == found
 
 
+@given(MEMBERS, SIZES)
+def test_uniform_moves_the_fewest_where_all_subscribe_alike(
+    members: dict[str, object], sizes: dict[bytes, int]
+) -> None:
+    """Everybody keeps what it had, up to its share; the larger shares are where they save moves."""
+    asked = {name: Wants(frozenset(sizes), w.holds, w.order) for name, w in wants(members).items()}  # type: ignore[arg-type]
+    found = uniform(asked, sizes)
+    had: dict[str, set[tuple[bytes, int]]] = {}
+    seen: set[tuple[bytes, int]] = set()
+    for name in sorted(asked):  # of two who say that they have a partition, it is the first one's
+        had[name] = {(topic, at) for topic, at in asked[name].holds if at < sizes.get(topic, 0)} - seen
+        seen |= had[name]
+    if asked:
+        share, more = divmod(sum(sizes.values()), len(asked))
+        saved = min(more, sum(len(each) > share for each in had.values()))
+        assert sorted(map(len, found.values())) == [share] * (len(asked) - more) + [share + 1] * more
+        kept = sum(len(found[name] & had[name]) for name in asked)
+        assert kept == sum(min(len(each), share) for each in had.values()) + saved
+
+
+@given(MEMBERS, SIZES)
+def test_range_gives_runs(members: dict[str, object], sizes: dict[bytes, int]) -> None:
+    asked = wants(members)  # type: ignore[arg-type]
+    found = by_range(asked, sizes)
+    for topic, size in sizes.items():
+        takers = [name for name in sorted(asked) if topic in asked[name].topics]
+        runs = [sorted(at for each, at in found[name] if each == topic) for name in takers]
+        assert [at for run in runs for at in run] == [*range(size)] * bool(takers)
+        lengths = [len(run) for run in runs]
+        assert lengths == sorted(lengths, reverse=True)
+        assert not lengths or lengths[0] - lengths[-1] <= 1
+
+
 def test_uniform_moves_no_more_than_it_must() -> None:
     everything = frozenset((b"t", at) for at in range(12))
     three = {"a": everything, "b": frozenset(), "c": frozenset()}
@@ -71,76 +98,3 @@ def test_range_puts_alike_partitions_together() -> None:
     found = by_range({name: Wants(both, frozenset(), name) for name in "ab"}, {b"t": 3, b"u": 3})
     assert found["a"] == {(b"t", 0), (b"t", 1), (b"u", 0), (b"u", 1)}
     assert found["b"] == {(b"t", 2), (b"u", 2)}
-
-
-NAMES = ["", "a", "b", "ab", "aab", "abab", "orders", "orders-1", "orders.eu", "a.b", "A", "x_9", "aaa", "-", "10"]
-GOOD = [
-    *("", "a", "a*", "a+b?", ".*", "^orders.*$", "orders-[0-9]", r"a\.b", "(a|b)+", "(?:ab){2}", "a{2,}", "[^a-z]+"),
-    *(
-        r"\w+",
-        r"\d*",
-        "a|",
-        "|b",
-        "[]a]",
-        "[a-]",
-        "[-a]+",
-        "(a*)*",
-        "(a*)*b",
-        "orders[.-](eu|[0-9]+)",
-        r"[\w.]+",
-        "a+?",
-    ),
-    *("((a))", "(|a)b", r"\W", r"[^\d]", "a{0}", "^$"),
-]
-BAD = [
-    "(",
-    ")",
-    "a)",
-    "[",
-    "[a",
-    "*",
-    "+a",
-    "a**",
-    "a{",
-    "a{x}",
-    "a{3,2}",
-    "a{99}",
-    "(?=a)",
-    "(?i)a",
-    r"\b",
-    "^*",
-    "(a$+)",
-    "\\",
-]
-BAD += ["[b-a]", "x" * 501, "((((a{50}){50}){50}){50})", "(" * 60 + ")" * 60]
-
-
-@pytest.mark.parametrize("pattern", GOOD)
-def test_patterns_match_whole_names_as_python_s_do(pattern: str) -> None:
-    regex = TopicRegex(pattern)
-    for name in NAMES:
-        assert regex.matches(name) == (re.fullmatch(pattern, name, re.ASCII) is not None), name
-        assert regex.matches(name) == regex.matches(name)
-
-
-@pytest.mark.parametrize("pattern", BAD)
-def test_other_patterns_are_refused(pattern: str) -> None:
-    with pytest.raises(Refused) as refused:
-        TopicRegex(pattern)
-    assert refused.value.fault is Fault.INVALID_REGULAR_EXPRESSION
-
-
-@given(st.text(alphabet="ab.*+?|()[]{}^$\\-,12", max_size=12), st.text(alphabet="ab12.-", max_size=6))
-def test_any_pattern_matches_as_python_s_or_is_refused(pattern: str, name: str) -> None:
-    try:
-        found = TopicRegex(pattern).matches(name)
-    except Refused:
-        return
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # of Python about sets in sets
-        assert found == (re.fullmatch(pattern, name, re.ASCII) is not None)
-
-
-def test_no_pattern_is_slow() -> None:
-    """A backtracking matcher would need 2^40 steps here."""
-    assert not TopicRegex("(a*)*(a|aa)+" * 5 + "b").matches("a" * 240)

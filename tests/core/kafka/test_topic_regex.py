@@ -1,9 +1,15 @@
-"""`^` and `$` inside of a pattern: clients join several patterns to one, each in a group of its own."""
+"""Topic patterns. Of `^` and `$` inside of them: clients join several patterns to one, each in a group of its own."""
 
 from __future__ import annotations
 
-import pytest
+import re
+from contextlib import suppress
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.topic_regex import TopicRegex
 
 
@@ -28,3 +34,49 @@ def test_nothing_at_all_starts_and_ends_at_once() -> None:
     assert TopicRegex("^$").matches("")
     assert TopicRegex("$^").matches("")
     assert not TopicRegex("^$").matches("a")
+
+
+NAMES = ["", "a", "b", "ab", "aab", "abab", "orders", "orders-1", "orders.eu", "a.b", "A", "x_9", "aaa", "-", "10"]
+GOOD = [
+    *("", "a", "a*", "a+b?", ".*", "^orders.*$", "orders-[0-9]", r"a\.b", "(a|b)+", "(?:ab){2}", "a{2,}", "[^a-z]+"),
+    *(r"\w+", r"\d*", "a|", "|b", "[]a]", "[a-]", "[-a]+", "(a*)*", "(a*)*b", "orders[.-](eu|[0-9]+)", r"[\w.]+"),
+    *("a+?", "((a))", "(|a)b", r"\W", r"[^\d]", "a{0}", "^$", "(?i)ORDERS", r"\borders\b.*"),
+    *("(?P<where>orders).*", "a{99}"),
+]
+BAD = ["(", ")", "a)", "[", "[a", "*", "+a", "a**", "a{3,2}", "a{1001}", "(?=a)", "(?!a)", r"(a)\1", "\\", "[b-a]"]
+BAD += ["x" * 4097, "((((a{50}){50}){50}){50})", r"(\pL{1,30}){30}"]
+
+
+@pytest.mark.parametrize("pattern", GOOD)
+def test_patterns_match_whole_names(pattern: str) -> None:
+    """As Python's own expressions, where the two have the same syntax."""
+    regex = TopicRegex(pattern)
+    for name in NAMES:
+        assert regex.matches(name) == (re.fullmatch(pattern, name, re.ASCII) is not None), name
+        assert regex.matches(name) == regex.matches(name)
+
+
+def test_what_re2_alone_has() -> None:
+    assert TopicRegex(r"\Qa.b\E").matches("a.b")
+    assert not TopicRegex(r"\Qa.b\E").matches("axb")
+    assert TopicRegex("[[:alpha:]]+").matches("orders")
+    assert TopicRegex(r"\pL+").matches("orders")
+    assert TopicRegex(r"a\z").matches("a")
+
+
+@pytest.mark.parametrize("pattern", BAD)
+def test_other_patterns_are_refused(pattern: str) -> None:
+    with pytest.raises(Refused, match=r"can't be used: .") as refused:
+        TopicRegex(pattern)
+    assert refused.value.fault is Fault.INVALID_REGULAR_EXPRESSION
+
+
+@given(st.text(max_size=40) | st.text(alphabet="ab.*+?|()[]{}^$\\-,12", max_size=12), st.text(max_size=6))
+def test_nothing_but_a_refusal_comes_of_any_pattern(pattern: str, name: str) -> None:
+    with suppress(Refused):
+        assert TopicRegex(pattern).matches(name) in (True, False)
+
+
+def test_no_pattern_is_slow() -> None:
+    """A backtracking matcher would need 2^40 steps here."""
+    assert not TopicRegex("(a*)*(a|aa)+" * 5 + "b").matches("a" * 240)
