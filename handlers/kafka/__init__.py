@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from krappy.handlers.kafka.add_offsets_to_txn import add_offsets_to_txn
 from krappy.handlers.kafka.add_partitions_to_txn import add_partitions_to_txn
+from krappy.handlers.kafka.alter_client_quotas import alter_client_quotas
 from krappy.handlers.kafka.alter_configs import alter_configs
 from krappy.handlers.kafka.alter_partition_reassignments import alter_partition_reassignments
 from krappy.handlers.kafka.alter_replica_log_dirs import alter_replica_log_dirs
 from krappy.handlers.kafka.api_versions import ApiVersions
 from krappy.handlers.kafka.consumer_group_describe import consumer_group_describe
 from krappy.handlers.kafka.consumer_group_heartbeat import consumer_group_heartbeat
+from krappy.handlers.kafka.create_acls import create_acls
 from krappy.handlers.kafka.create_partitions import create_partitions
 from krappy.handlers.kafka.create_topics import create_topics
+from krappy.handlers.kafka.delegation_tokens import (
+    create_delegation_token,
+    describe_delegation_token,
+    expire_delegation_token,
+    renew_delegation_token,
+)
+from krappy.handlers.kafka.delete_acls import delete_acls
 from krappy.handlers.kafka.delete_groups import delete_groups
 from krappy.handlers.kafka.delete_records import delete_records
 from krappy.handlers.kafka.delete_topics import delete_topics
@@ -51,12 +60,14 @@ from krappy.handlers.kafka.sasl_authenticate import sasl_authenticate
 from krappy.handlers.kafka.sasl_handshake import sasl_handshake
 from krappy.handlers.kafka.sync_group import sync_group
 from krappy.handlers.kafka.txn_offset_commit import txn_offset_commit
+from krappy.handlers.kafka.update_features import UpdateFeatures
 from krappy.wire.kafka import ApiKey
 
 
 def registry() -> KafkaRegistry:
     """Every API that is served, by its key, with the versions that are."""
     found = KafkaRegistry()
+    found.features["group.version"] = 1  # KIP-848
     register = found.register
     register(ApiKey.PRODUCE, produce, 3, 13)
     register(ApiKey.FETCH, fetch, 4, 17)
@@ -83,12 +94,18 @@ def registry() -> KafkaRegistry:
     register(ApiKey.END_TXN, end_txn, 0, 4)
     register(ApiKey.TXN_OFFSET_COMMIT, txn_offset_commit, 0, 4)
     register(ApiKey.DESCRIBE_ACLS, describe_acls, 1, 3)
+    register(ApiKey.CREATE_ACLS, create_acls, 1, 3)
+    register(ApiKey.DELETE_ACLS, delete_acls, 1, 3)
     register(ApiKey.DESCRIBE_CONFIGS, describe_configs, 1, 4)
     register(ApiKey.ALTER_CONFIGS, alter_configs, 0, 2)
     register(ApiKey.ALTER_REPLICA_LOG_DIRS, alter_replica_log_dirs, 1, 2)
     register(ApiKey.DESCRIBE_LOG_DIRS, describe_log_dirs, 1, 4)
     register(ApiKey.SASL_AUTHENTICATE, sasl_authenticate, 0, 2)
     register(ApiKey.CREATE_PARTITIONS, create_partitions, 0, 3)
+    register(ApiKey.CREATE_DELEGATION_TOKEN, create_delegation_token, 1, 3)
+    register(ApiKey.RENEW_DELEGATION_TOKEN, renew_delegation_token, 1, 2)
+    register(ApiKey.EXPIRE_DELEGATION_TOKEN, expire_delegation_token, 1, 2)
+    register(ApiKey.DESCRIBE_DELEGATION_TOKEN, describe_delegation_token, 1, 3)
     register(ApiKey.DELETE_GROUPS, delete_groups, 0, 2)
     register(ApiKey.ELECT_LEADERS, elect_leaders, 0, 2)
     register(ApiKey.INCREMENTAL_ALTER_CONFIGS, incremental_alter_configs, 0, 1)
@@ -96,8 +113,10 @@ def registry() -> KafkaRegistry:
     register(ApiKey.LIST_PARTITION_REASSIGNMENTS, list_partition_reassignments, 0, 0)
     register(ApiKey.OFFSET_DELETE, offset_delete, 0, 0)
     register(ApiKey.DESCRIBE_CLIENT_QUOTAS, describe_client_quotas, 0, 1)
+    register(ApiKey.ALTER_CLIENT_QUOTAS, alter_client_quotas, 0, 1)
     register(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, describe_user_scram_credentials, 0, 0)
     register(ApiKey.DESCRIBE_QUORUM, describe_quorum, 0, 2)
+    register(ApiKey.UPDATE_FEATURES, UpdateFeatures(found.features), 0, 2)
     register(ApiKey.DESCRIBE_CLUSTER, describe_cluster, 0, 2)
     register(ApiKey.DESCRIBE_PRODUCERS, describe_producers, 0, 0)
     register(ApiKey.DESCRIBE_TRANSACTIONS, describe_transactions, 0, 0)

@@ -35,7 +35,9 @@ class ApiVersions:
                 {"api_key": key, "min_version": low, "max_version": high} for key, low, high in self._registry.ranges()
             ],
             "throttle_time_ms": 0,
-            "supported_features": [{"name": name, "min_version": 0, "max_version": level} for name, level in features],
+            "supported_features": [
+                {"name": name, "min_version": level, "max_version": level} for name, level in features
+            ],
             "finalized_features_epoch": 0 if features else -1,
             "finalized_features": [
                 {"name": name, "max_version_level": level, "min_version_level": level} for name, level in features

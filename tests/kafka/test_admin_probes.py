@@ -54,6 +54,54 @@ def test_there_are_no_acls(raw: Raw, version: int) -> None:
     assert "No Authorizer" in answer["error_message"]
 
 
+@pytest.mark.parametrize("version", versions(ApiKey.CREATE_ACLS))
+def test_no_acls_can_be_made_or_taken_away(raw: Raw, version: int) -> None:
+    some = [{"resource_type": 2, "resource_name": "t", "principal": "User:ada", "host": "*", "operation": 3}] * 2
+    made = raw.ask(ApiKey.CREATE_ACLS, {"creations": some}, version)["results"]
+    gone = raw.ask(ApiKey.DELETE_ACLS, {"filters": [{"resource_type_filter": 1}]}, version)["filter_results"]
+    assert [len(made), len(gone)] == [2, 1]
+    for answer in (*made, *gone):
+        assert answer["error_code"] == Code.SECURITY_DISABLED
+        assert "No Authorizer" in answer["error_message"]
+
+
+def test_there_are_no_delegation_tokens(raw: Raw) -> None:
+    for key in (key for key in ApiKey if key.name.endswith("_DELEGATION_TOKEN")):
+        for version in versions(key):
+            assert raw.ask(key, {}, version)["error_code"] == Code.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.ALTER_CLIENT_QUOTAS))
+def test_a_quota_can_not_be_set(raw: Raw, version: int) -> None:
+    who = [{"entity_type": "user", "entity_name": None}]
+    for remove, code in ((False, Code.INVALID_REQUEST), (True, 0)):
+        change = {"key": "producer_byte_rate", "value": 1000.0, "remove": remove}
+        asked = {"entries": [{"entity": who, "ops": [change]}], "validate_only": False}
+        [answer] = raw.ask(ApiKey.ALTER_CLIENT_QUOTAS, asked, version)["entries"]
+        assert (answer["error_code"], answer["entity"]) == (code, who)
+        assert (answer["error_message"] is None) == remove
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.UPDATE_FEATURES))
+def test_features_are_at_the_level_there_is(raw: Raw, version: int) -> None:
+    told = raw.ask(ApiKey.API_VERSIONS, {"client_software_name": "a", "client_software_version": "1"})
+    levels = {each["name"]: each["max_version"] for each in told["supported_features"]}
+    assert levels == {each["name"]: each["max_version_level"] for each in told["finalized_features"]}
+    assert levels["group.version"] == 1
+
+    def update(**levels: int) -> list[int]:
+        updates = [{"feature": name.replace("_", "."), "max_version_level": level} for name, level in levels.items()]
+        answer = raw.ask(ApiKey.UPDATE_FEATURES, {"feature_updates": updates}, version)
+        codes = [answer["error_code"]]
+        assert (answer["error_code"] == 0) == (answer["error_message"] is None)
+        return codes if version >= 2 else codes + [each["error_code"] for each in answer["results"]]
+
+    wrong = Code.INVALID_UPDATE_VERSION
+    assert update(group_version=1) == ([0] if version >= 2 else [0, 0])
+    for levels in ({"group_version": 2}, {"group_version": 0}, {"no_such": 1}):
+        assert update(**levels) == ([wrong] if version >= 2 else [0, wrong])
+
+
 def test_no_partition_moves(raw: Raw) -> None:
     for topics in (None, [{"name": "any", "partition_indexes": [0]}]):
         answer = raw.ask(ApiKey.LIST_PARTITION_REASSIGNMENTS, {"topics": topics})

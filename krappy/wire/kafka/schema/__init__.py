@@ -10,6 +10,7 @@ from krappy.wire.kafka.schema import (
     offsets,
     probes,
     produce_fetch,
+    security,
     topics,
     transactions,
 )
@@ -24,4 +25,5 @@ TABLE: dict[ApiKey, Shape] = {
     **configs.TABLE,
     **transactions.TABLE,
     **probes.TABLE,
+    **security.TABLE,
 }

@@ -160,4 +160,24 @@ TABLE: dict[ApiKey, Shape] = {
           partition_index              int32
         """,
     ),
+    ApiKey.UPDATE_FEATURES: Shape(
+        request="""
+        timeout_ms           int32       = 60000
+        feature_updates      []
+          feature            string
+          max_version_level  int16
+          allow_downgrade    bool    0
+          upgrade_type       int8    1+  = 1
+        validate_only        bool    1+
+        """,
+        response="""
+        throttle_time_ms  int32
+        error_code        int16
+        error_message     string?
+        results           []       0-1
+          feature         string
+          error_code      int16
+          error_message   string?
+        """,
+    ),
 }
