@@ -280,8 +280,8 @@ class Client:
             ttl: seconds after which the job is dropped when nothing more comes of it. The longest of its tasks' holds.
             batch_bytes, buffer_bytes, compression, timeout: as for `producer`.
 
-        Entering raises StagingFenced when the job was aborted, StagingExpired when it was dropped, StagingCommitted
-        when it is committed already: there is nothing to do then, as when a committed job is run again.
+        Entering raises StagingFenced when the job was aborted, and StagingCommitted when it is committed already: then
+        there is nothing to do, as when a committed job is run again.
         """
         limited = limits(5, batch_bytes, buffer_bytes, compression, True, timeout)
         return Stage(self._connection, topic, staging.Attempt(job, str(task), str(attempt), ttl), limited)
@@ -311,6 +311,7 @@ class Client:
     async def abort_staged(self, job: str) -> None:
         """Drops all that a job has staged, and refuses what still comes of it. Also for a job that has not begun yet.
 
+        For good: what may be run again under the same name, such as a batch of a stream, is better left to its ttl.
         Raises StagingCommitted when it is committed: it is published, or about to be.
         """
         await staging.abort(self._link, job)

@@ -190,8 +190,12 @@ class StagingStore:
             ended = int.from_bytes(key[len(ENDED) : len(ENDED) + 8], "big")
             if count >= most or (ended >= before_ms and count >= excess):
                 break
-            gone += [key, group_key(OUTCOME, read_key(key[len(ENDED) + 8 :], b"", 1)[0])]
+            name = read_key(key[len(ENDED) + 8 :], b"", 1)[0]
+            gone.append(key)
             count += 1
+            job = self.find(name)
+            if job is not None and job.touched_ms == ended:  # else it has begun again, and ended again, since
+                gone.append(group_key(OUTCOME, name))
         if gone:
             self._meta.write({}, gone)
         return count

@@ -122,8 +122,8 @@ class Publication:
                 for item in block:
                     size += len(item.data)
                     under_way.append((len(item.data), self._append(places[item.at], item)))
-                while size > WINDOW:
-                    size -= await self._oldest(under_way)
+                    while size > WINDOW:
+                        size -= await self._oldest(under_way)
             self._progress(staging.size)
         while under_way:
             await self._oldest(under_way)

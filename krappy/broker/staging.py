@@ -101,6 +101,7 @@ class StagingCoordinator:
         await self._in_thread(lambda: self._files.open(kept))
         for live in self._live.values():
             if live.job.publishing:
+                self._broker.report("staged_job_resumed", job=live.job.name, state=str(live.job.state))
                 self._owners.add(live.job.producer_id)
                 self._start(live)
 
@@ -143,7 +144,7 @@ class StagingCoordinator:
                 live.job = job
                 return StageOpened(id, attempt, *attempt.producer)
             topic = await self._broker.topic_for_producer(topic_name)
-            if (found is None and len(self._live) >= MAX_JOBS) or self._attempts >= MAX_ATTEMPTS:
+            if (name not in self._live and len(self._live) >= MAX_JOBS) or self._attempts >= MAX_ATTEMPTS:
                 raise Overloaded(
                     f"{len(self._live)} jobs with {self._attempts} attempts are staged: commit or abort some"
                 )

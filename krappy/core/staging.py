@@ -3,7 +3,7 @@
     (none) ──begin──▶ Open ──commit──▶ Publishing ──written──▶ Marking ──complete──▶ Committed
                        │                  └──fail──▶ Aborted
                        ├──abort──▶ Aborted        (so does the abort of a job that nobody has begun)
-                       └──silent for longer than its ttl──▶ Expired
+                       └──silent for longer than its ttl──▶ Expired ──begin──▶ Open
     Committed, Aborted, Expired ──kept for a week──▶ (none)
 
 Rules of this file. A job's state is an immutable value. A request's function takes it and gives the next one, or the
@@ -93,11 +93,14 @@ class Staging(NamedTuple):
 
 
 def begin(found: Job | None, name: str, ttl_ms: int, now_ms: int) -> Job:
-    """An attempt of a task of this job stages something. Raises InvalidRequest, and `refusal` unless it is open."""
+    """An attempt of a task of this job stages something. Raises InvalidRequest, StagingFenced, StagingCommitted.
+
+    What had expired may begin again: of what was dropped there are no tokens any more that could be committed.
+    """
     check_name("job", name)
     if not 0 < ttl_ms <= MAX_TTL_MS:
         raise InvalidRequest(f"a ttl of {ttl_ms} ms; it may be 1 to {MAX_TTL_MS}")
-    if found is None:
+    if found is None or found.state is State.EXPIRED:
         return Job(name, State.OPEN, ttl_ms, now_ms)
     if found.state is not State.OPEN:
         raise refusal(found)
@@ -114,7 +117,7 @@ def refusal(found: Job) -> BrokerError:
     if found.state is State.EXPIRED:
         return StagingExpired(
             f"the job '{found.name:.80}' sent nothing for {found.ttl_ms / 1000:g} s, so what it had staged was "
-            "dropped: run it again under another job id, with a longer ttl if its tasks are silent for so long",
+            "dropped: run it again, with a longer ttl if its tasks are silent for so long",
             job=found.name,
         )
     if found.state is State.ABORTED:
@@ -162,7 +165,7 @@ def commit(found: Job | None, name: str, tokens: Sequence[str], stagings: Mappin
         if staging is None:
             raise UnknownStaging(
                 f"the job '{name:.80}' has staged nothing under the token '{token:.80}': it may have been dropped, or "
-                "be another job's; run the job again under another job id",
+                "be another job's; run the job again",
                 token=token[:MAX_NAME],
             )
         if not staging.sealed:
@@ -208,9 +211,9 @@ def abort(found: Job | None, name: str, now_ms: int) -> Job:
         raise StagingCommitted(
             f"the job '{found.name:.80}' was committed: what it staged is published, or about to be", job=found.name
         )
-    if found.state is State.OPEN:
-        return found._replace(state=State.ABORTED, touched_ms=now_ms)
-    return found
+    if found.state is State.ABORTED:
+        return found
+    return found._replace(state=State.ABORTED, touched_ms=now_ms)
 
 
 def overdue(found: Job, now_ms: int) -> bool:
