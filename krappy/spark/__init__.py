@@ -2,13 +2,40 @@
 
     spark.read.format("krappy").option("subscribe", "orders").load()      # registered by itself
     krappy.spark.table(spark, "users").where("key = 'u1'")                # looks u1 up
+    krappy.spark.lookup(orders, "users", on="user_id")                    # looks up the key of each row
+    krappy.spark.register(spark)                                          # krappy_get and krappy_lookup for SQL
 
 How to read, write, stream and look up: krappy/spark/README.md. Needs `pip install 'krappy[spark]'`.
 """
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from krappy.spark.session import session
 from krappy.spark.table import Table, TableSnapshot, table
 
-__all__ = ["Table", "TableSnapshot", "session", "table"]
+if TYPE_CHECKING:
+    from krappy.spark.join import krappy_get as krappy_get
+    from krappy.spark.join import krappy_lookup as krappy_lookup
+    from krappy.spark.join import lookup as lookup
+    from krappy.spark.join import register as register
+    from krappy.spark.stream_offsets import lag as lag
+
+_HOMES = {  # imported when they are asked for: every task of Spark imports this package
+    "krappy_get": "join",
+    "krappy_lookup": "join",
+    "lookup": "join",
+    "register": "join",
+    "lag": "stream_offsets",
+}
+
+__all__ = ["Table", "TableSnapshot", "krappy_get", "krappy_lookup", "lag", "lookup", "register", "session", "table"]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'krappy.spark' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"krappy.spark.{home}"), name)

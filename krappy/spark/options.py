@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
+from krappy.clients.sync.producer import Compression
 from krappy.errors import ConfigError
 from krappy.spark.keys import Keys
 from krappy.spark.places import BATCH_END, BATCH_START, STREAM_START, Place, ending, starting
@@ -87,8 +88,13 @@ OPTIONS = [
     Option("limit", "", ("log", "table"), "so many rows at most, read in one task"),
     Option("pushdown", "false", ("table",), "take Spark's own filter pushdown: wrong in some queries, see below"),
     Option("snapshot", "", ("table",), "reads a snapshot that is held: the column `snapshot` of mode=snapshot"),
-    Option("snapshotTtl", "10m", ("table", "snapshot"), "how long the broker holds a snapshot that nobody reads"),
+    Option(
+        "snapshotTtl", "10m", ("table", "snapshot", "stream"), "how long the broker holds a snapshot that nobody reads"
+    ),
     Option("topic", "", ("write",), "where to; without it the data has a column `topic`"),
+    Option("jobId", "", ("write",), "a name for a batch write: what was published under it is not published again"),
+    Option("stagingTtl", "6h", ("write",), "how long the broker keeps what is staged when nothing more comes"),
+    Option("compression", "none", ("write",), "of record batches: `none`, `gzip`, `snappy`, `lz4` or `zstd`"),
 ]
 BY_NAME = {option.name.lower(): option for option in OPTIONS}
 USES = {
@@ -98,6 +104,7 @@ USES = {
     "stream": "readStream",
     "write": "writing",
 }
+COMPRESSIONS: tuple[Literal["none"] | Compression, ...] = ("none", *get_args(Compression))
 KEYS_AS_THEY_ARE = ("key", "keyprefix", "keyfrom", "keyto")  # whose blanks count
 KEY_OPTIONS = ("key", "keys", "keyPrefix", "keyFrom", "keyTo")
 T = TypeVar("T", bound=str)
@@ -130,6 +137,9 @@ class Options:
     snapshot: str | None
     snapshot_ttl: float
     topic: str | None
+    job_id: str | None
+    staging_ttl: float
+    compression: Compression | None
 
 
 def parse(given: Mapping[str, str], use: Use) -> Options:
@@ -146,6 +156,7 @@ def parse(given: Mapping[str, str], use: Use) -> Options:
     mode = read.choice("mode", MODES, usual)
     _for_use(texts, use, mode)
     _together(texts)
+    compression = read.choice("compression", COMPRESSIONS, "none")
     return Options(
         address=texts.get("address") or None,
         mode=mode,
@@ -168,6 +179,9 @@ def parse(given: Mapping[str, str], use: Use) -> Options:
         snapshot=texts.get("snapshot") or None,
         snapshot_ttl=read.seconds("snapshotTtl", 600.0),
         topic=texts.get("topic") or None,
+        job_id=texts.get("jobid") or None,
+        staging_ttl=read.seconds("stagingTtl", 21_600.0),
+        compression=None if compression == "none" else compression,
     )
 
 

@@ -1,6 +1,6 @@
 """mode=table: the latest entry of each key, on one snapshot of each topic; or of some keys only.
 
-- Exact keys are looked up when the task runs (`lookup.py`).
+- Exact keys are looked up when the task runs (`key_read.py`).
 - A small table, and a read with a limit, are read by one task, which takes a snapshot and gives it back.
 - A large one is read by many tasks on a snapshot that is taken when the query is planned. Spark tells nobody when a
   query is over, so the broker ends the snapshot when nobody has read it for `snapshotTtl`.
@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from krappy.blocking import Client, KeyRange, Snapshot
 from krappy.errors import SnapshotGone
-from krappy.spark import lookup, ranges
+from krappy.spark import key_read, ranges
 from krappy.spark.connections import client
 from krappy.spark.held import from_text
 from krappy.spark.keys import Keys
@@ -114,7 +114,7 @@ class TableReader(DataSourceReader):
         if isinstance(piece, Lookups):
             assert self._options.topics is not None
             places = ranges.partitions(connected, self._options.topics)
-            yield from lookup.read(connected, piece.keys, places, self._schema, self._options.tombstones)
+            yield from key_read.read(connected, piece.keys, places, self._schema, self._options.tombstones)
         elif isinstance(piece, Part):
             yield from self._part(connected, piece)
         else:

@@ -54,7 +54,7 @@ def python_path(folder: Path) -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores. The data source registers itself in it."""
+    """A session with two cores, which tries a task twice. The data source registers itself in it."""
     need_java()
     folder = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
@@ -63,7 +63,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         patch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))  # session() may set it: undone at the end
         if not os.environ["JAVA_HOME"]:
             del os.environ["JAVA_HOME"]
-        started = session("local[2]", app="tests", config={**SETTINGS, "spark.sql.warehouse.dir": str(folder / "sql")})
+        started = session(
+            "local[2,2]", app="tests", config={**SETTINGS, "spark.sql.warehouse.dir": str(folder / "sql")}
+        )
         started.sparkContext.setLogLevel("OFF")
         try:
             yield started

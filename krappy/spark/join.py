@@ -1,0 +1,268 @@
+"""Lookup joins: rows of any DataFrame beside what a topic's table holds for their keys, asked for by key.
+
+    from krappy.spark import lookup
+    lookup(orders, "users", on="user_id", columns={"value": "user"})
+
+    krappy.spark.register(spark)
+    spark.sql("SELECT *, krappy_get('users', user_id) AS user FROM orders")
+    spark.sql("SELECT * FROM krappy_lookup(TABLE(SELECT user_id FROM orders), 'users')")
+
+Nothing is shuffled and no table is read as a whole: each batch of rows is one request or a few for its distinct keys,
+so that neither the DataFrame nor the table need fit anywhere. Each answer is the table as it is when the broker looks
+the keys up, so the functions count as non-deterministic: Spark may not work them out twice for one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark
+from pyspark.sql import functions as sf
+from pyspark.sql import types
+
+from krappy.blocking import Table
+from krappy.errors import ConfigError, InvalidRecord, RecordTooLarge
+from krappy.spark.connections import client
+from krappy.spark.schema import arrow_schema, spark_schema
+from krappy.spark.source import KrappyDataSource
+from krappy.spark.versions import features
+from krappy.types import Entry
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+How = Literal["left", "inner", "semi", "anti"]
+COLUMNS = ("value", "partition", "offset", "timestamp", "headers", "deleted")
+FOUND = ("value", "partition", "offset", "timestamp", "headers")  # what krappy_lookup gives beside the key
+AT_ONCE = 2_000  # keys of one request
+_KEY, _ENTRY = "__krappy_key", "__krappy_entry"
+
+
+def lookup(
+    df: DataFrame,
+    topic: str,
+    on: str | Column,
+    *,
+    columns: Sequence[str] | Mapping[str, str] = ("value",),
+    how: How = "left",
+    tombstones: bool = False,
+    address: str | None = None,
+) -> DataFrame:
+    """`df` with what the table of `topic` holds for each row's key. Batch and streaming DataFrames alike.
+
+    Args:
+        on: the column with the key: binary, or string (looked up as UTF-8). A null is never found.
+        columns: of value, partition, offset, timestamp, headers and deleted; a mapping renames: {"value": "user"}.
+        how: "left": every row, with nulls where the key is not in the table; "inner": rows with a key that is;
+            "semi" and "anti": only `df`'s own columns, of rows with a key that is in the table, or is not.
+        tombstones: a key that was deleted counts as found: with null as value, and where and when it was deleted.
+        address: host:port of the broker. None: $KRAPPY_ADDRESS, as the executors see it, else 127.0.0.1:7092.
+
+    Raises ConfigError for what can't be: a column that `df` has already, a key of another type. The tasks raise what
+    the broker says, such as UnknownTopic and ViewDisabled.
+    """
+    if how not in ("left", "inner", "semi", "anti"):
+        raise ConfigError(f"how={how!r}: give left, inner, semi or anti")
+    named = _named(df, columns if how in ("left", "inner") else {})
+    key = sf.col(on) if isinstance(on, str) else on
+    _check_key(df.select(key).schema.fields[0].dataType, on)
+    asked = tuple(dict.fromkeys([*named, "offset"]))  # the offset tells whether there is an entry
+    if features().arrow_udf:
+        got = _udf(entries(address, topic, asked, tombstones), _struct(asked))(key)
+        found = df.withColumn(_ENTRY, got)
+    else:
+        found = _mapped(df.withColumn(_KEY, key), entries(address, topic, asked, tombstones), asked)
+    there = sf.col(_ENTRY).isNotNull()
+    if how != "left":
+        found = found.where(~there if how == "anti" else there)
+    mine = [sf.col(_quoted(name)) for name in df.columns]
+    return found.select(*mine, *(sf.col(_ENTRY)[name].alias(said) for name, said in named.items()))
+
+
+def krappy_get(topic: str, key: str | Column, *, address: str | None = None) -> Column:
+    """The value that the topic's table holds for the key (binary); null where it is deleted or absent.
+
+    As `krappy_get('users', user_id)` in SQL, after `krappy.spark.register`. Raises ImportError before PySpark 4.1.
+    """
+    found: Column = _sql_get(address)(sf.lit(topic), sf.col(key) if isinstance(key, str) else key)
+    return found
+
+
+def register(spark: SparkSession, address: str | None = None) -> None:
+    """Makes `krappy_get` and `krappy_lookup` known to SQL, and the data source, where it was not found by itself.
+
+    Raises ImportError before PySpark 4.1, which lacks what the functions need.
+    """
+    spark.dataSource.register(KrappyDataSource)
+    spark.udf.register("krappy_get", _sql_get(address))
+    spark.udtf.register("krappy_lookup", krappy_lookup(address))
+
+
+def krappy_lookup(address: str | None = None) -> Any:
+    """The table function: `krappy_lookup(address)(df.select("user_id").asTable(), lit("users"))`.
+
+    It gives one row for each row of its table argument, whose first column is the key: key, value, partition, offset,
+    timestamp, headers; all null but the key where that is not in the table. Raises ImportError before PySpark 4.1.
+    """
+    _need_arrow_udf("krappy_lookup")
+    fields = spark_schema(("key", *FOUND))
+
+    class KrappyLookup:
+        def eval(self, rows: pa.RecordBatch, topic: pa.Array) -> Iterator[pa.RecordBatch]:
+            yield _looked_up(address, rows, topic)
+
+    return sf.arrow_udtf(KrappyLookup, returnType=fields)
+
+
+def entries(
+    address: str | None, topic: str, columns: Sequence[str], tombstones: bool
+) -> Callable[[pa.Array], pa.StructArray]:
+    """A function from keys to entries, for the workers."""
+
+    def krappy_entry(keys: pa.Array) -> pa.Array:  # these hints tell Spark what kind of function it is
+        return fetch(client(address).table(topic), keys, columns, tombstones)
+
+    return krappy_entry
+
+
+def fetch(table: Table, keys: pa.Array, columns: Sequence[str], tombstones: bool = False) -> pa.StructArray:
+    """An entry for each key, null where there is none: absent, or deleted without `tombstones`."""
+    kinds = [pa.field(field.name, field.type) for field in arrow_schema(spark_schema(columns))]
+    coded = keys.cast(pa.binary()).dictionary_encode()
+    got = _get_all(table, coded.dictionary.to_pylist())
+    there = [entry if entry is not None and (tombstones or entry.value is not None) else None for entry in got]
+    arrays = [
+        pa.array([None if entry is None else TAKE[field.name](entry) for entry in there], field.type) for field in kinds
+    ]
+    absent = pa.array([entry is None for entry in there], pa.bool_())
+    return pa.StructArray.from_arrays(arrays, fields=kinds, mask=absent).take(coded.indices)
+
+
+TAKE: Mapping[str, Callable[[Entry], Any]] = {
+    "value": lambda entry: entry.value,
+    "partition": lambda entry: entry.partition,
+    "offset": lambda entry: entry.offset,
+    "timestamp": lambda entry: entry.timestamp * 1000,  # Spark's are microseconds
+    "headers": lambda entry: [{"key": name, "value": value} for name, value in entry.headers],
+    "deleted": lambda entry: entry.value is None,
+}
+
+
+def _get_all(table: Table, keys: Sequence[bytes]) -> list[Entry | None]:
+    found: list[Entry | None] = []
+    for first in range(0, len(keys), AT_ONCE):
+        found += _get_some(table, keys[first : first + AT_ONCE])
+    return found
+
+
+def _get_some(table: Table, keys: Sequence[bytes]) -> list[Entry | None]:
+    """An answer has a limit of bytes, and nobody knows beforehand how large the values are."""
+    if len(keys) == 1:
+        return [table.get(keys[0])]
+    try:
+        return table.get_many(keys)
+    except RecordTooLarge:
+        half = len(keys) // 2
+        return _get_some(table, keys[:half]) + _get_some(table, keys[half:])
+
+
+def _sql_get(address: str | None) -> Any:
+    _need_arrow_udf("krappy_get")
+
+    def krappy_get(topics: pa.Array, keys: pa.Array) -> pa.Array:
+        return _values(address, topics, keys)
+
+    return _udf(krappy_get, types.BinaryType())
+
+
+def _values(address: str | None, topics: pa.Array, keys: pa.Array) -> pa.Array:
+    """The value of each key in the table of its topic: mostly one for all."""
+    _check_arrow_key("krappy_get", keys)
+    found = pa.nulls(len(keys), pa.binary())
+    for topic in topics.unique().drop_null().to_pylist():
+        mine = pc.if_else(pc.equal(topics, topic), keys, pa.scalar(None, keys.type))
+        got = fetch(client(address).table(topic), mine, ["value"])
+        found = pc.coalesce(found, pc.struct_field(got, "value"))
+    return found
+
+
+def _looked_up(address: str | None, rows: pa.RecordBatch, topics: pa.Array) -> pa.RecordBatch:
+    names = topics.unique().to_pylist()
+    if len(names) > 1 or names == [None]:
+        raise InvalidRecord("krappy_lookup(TABLE(...), topic): give one topic, such as 'users'")
+    if not rows.num_columns:
+        raise InvalidRecord("krappy_lookup(TABLE(...), topic): the table needs a column: the key")
+    keys = rows.column(0)
+    _check_arrow_key("krappy_lookup", keys)
+    schema = arrow_schema(spark_schema(("key", *FOUND)))
+    if not names:
+        return pa.RecordBatch.from_pylist([], schema)
+    got = fetch(client(address).table(names[0]), keys, FOUND)
+    columns = [pc.struct_field(got, name).cast(schema.field(name).type) for name in FOUND]
+    return pa.RecordBatch.from_arrays([keys.cast(pa.binary()), *columns], schema=schema)
+
+
+def _mapped(df: DataFrame, found: Callable[[pa.Array], pa.StructArray], columns: Sequence[str]) -> DataFrame:
+    """The same by mapInArrow, before PySpark 4.1: it takes all columns through Python, not the key alone."""
+    *fields, _ = df.schema.fields
+    schema = types.StructType([*fields, types.StructField(_ENTRY, _struct(columns))])
+
+    def added(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            *rest, keys = batch.columns
+            names = [*batch.schema.names[:-1], _ENTRY]
+            yield pa.RecordBatch.from_arrays([*rest, found(keys)], names=names)
+
+    return df.mapInArrow(added, schema)
+
+
+def _udf(function: Callable[..., Any], kind: types.DataType) -> Any:
+    return sf.arrow_udf(function, kind).asNondeterministic()  # type: ignore[attr-defined]
+
+
+def _struct(columns: Sequence[str]) -> types.StructType:
+    found: types.StructType = spark_schema(columns)
+    return found
+
+
+def _named(df: DataFrame, columns: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
+    """What each column is to be called."""
+    named = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
+    for name, said in named.items():
+        if name not in COLUMNS:
+            raise ConfigError(f"columns: a table has no '{name}'; there are {', '.join(COLUMNS)}")
+        if said.lower() in {each.lower() for each in df.columns}:
+            raise ConfigError(
+                f"columns: the DataFrame has a column '{said}' already; give another name, such as "
+                f"columns={{'{name}': 'its_{name}'}}"
+            )
+    if len({said.lower() for said in named.values()}) < len(named):
+        raise ConfigError("columns: two of them have the same name")
+    return named
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _check_key(kind: types.DataType, on: Any) -> None:
+    if not isinstance(kind, types.BinaryType | types.StringType):
+        raise ConfigError(
+            f"on={on}: a key is binary or string, this is {kind.simpleString()}; .cast('string') makes text"
+        )
+
+
+def _check_arrow_key(what: str, keys: pa.Array) -> None:
+    if not (pa.types.is_binary(keys.type) or pa.types.is_string(keys.type) or pa.types.is_null(keys.type)):
+        raise InvalidRecord(f"{what}: a key is binary or string, this is {keys.type}; cast(… as string) makes text")
+
+
+def _need_arrow_udf(what: str) -> None:
+    if not features().arrow_udf:
+        raise ImportError(
+            f"{what} needs arrow_udf and arrow_udtf, which PySpark has from 4.1 on, and this is {pyspark.__version__}; "
+            "krappy.spark.lookup works here too"
+        )

@@ -1,0 +1,147 @@
+"""Rows of a DataFrame on their way to topics: which columns they may have, and Arrow batches taken apart. Pure.
+
+The columns are those of Spark's Kafka sink (key, value, headers, topic, partition), and timestamp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types
+from pyspark.sql.types import StructType
+
+from krappy.errors import ConfigError, InvalidRecord
+from krappy.types import Headers
+
+_TEXT = (types.BinaryType, types.StringType)
+_WHOLE = (types.IntegerType, types.LongType, types.ShortType, types.ByteType)
+_KINDS: dict[str, tuple[tuple[type[types.DataType], ...], str]] = {
+    "key": (_TEXT, "binary or string"),
+    "value": (_TEXT, "binary or string"),
+    "headers": ((types.ArrayType,), "array<struct<key:string,value:binary>>"),
+    "topic": ((types.StringType,), "string"),
+    "partition": (_WHOLE, "int"),
+    "timestamp": ((types.TimestampType,), "timestamp"),
+}
+_READ_ONLY = ("offset", "timestampType", "deleted")  # reading gives these; writing gives events new ones
+
+
+class Rows(NamedTuple):
+    """Rows for one topic, by columns, as `send_columns` takes them. `partition` None: that of each key."""
+
+    topic: str
+    partition: int | None
+    keys: Sequence[bytes | None] | None
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers | None] | None
+    timestamps: Sequence[int] | None
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """Which columns a DataFrame has for us. `topic`: where all rows go; None: the column `topic` says it."""
+
+    topic: str | None
+    columns: tuple[str, ...]
+
+    def rows(self, batch: pa.RecordBatch, now_ms: int) -> Iterator[Rows]:
+        """A batch as rows for topics and partitions, in order within each. Rows without a time get `now_ms`.
+
+        Raises InvalidRecord for a row without a topic, or with a header that has no name.
+        """
+        for topic, partition, part in self._parts(batch):
+            keys = _bytes(part.column("key")) if "key" in self.columns else None
+            times = _times(part.column("timestamp"), now_ms) if "timestamp" in self.columns else None
+            headers = _headers(part.column("headers")) if "headers" in self.columns else None
+            values = _bytes(part.column("value"))
+            yield Rows(topic, partition, keys, values, headers, times)
+
+    def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[str, int | None, pa.RecordBatch]]:
+        """The batch by topic and partition."""
+        topics = None if self.topic is not None else batch.column("topic")
+        partitions = batch.column("partition") if "partition" in self.columns else None
+        if partitions is not None and partitions.null_count == len(partitions):
+            partitions = None
+        if topics is None and partitions is None:
+            if batch.num_rows:
+                yield self.topic or "", None, batch
+            return
+        by_place: dict[tuple[str, int | None], list[int]] = {}
+        names = [self.topic] * batch.num_rows if topics is None else topics.to_pylist()
+        numbers = [None] * batch.num_rows if partitions is None else partitions.to_pylist()
+        for row, (name, number) in enumerate(zip(names, numbers, strict=True)):
+            if name is None:
+                raise InvalidRecord("a row whose column `topic` is null: give each row a topic, or the option topic")
+            by_place.setdefault((name, number), []).append(row)
+        for (name, number), rows in by_place.items():
+            yield name, number, batch if len(rows) == batch.num_rows else batch.take(pa.array(rows, pa.int64()))
+
+
+def outgoing(schema: StructType, topic: str | None) -> Outgoing:
+    """Checks a DataFrame's columns. Raises ConfigError that says what would do."""
+    names = [field.name for field in schema.fields]
+    if "value" not in names:
+        raise ConfigError(
+            f"the DataFrame has no column `value`, it has {', '.join(names) or 'none'}: select what is to be written "
+            "as `value` (binary or string), and what identifies it as `key`"
+        )
+    for field in schema.fields:
+        _check(field)
+    if topic is None and "topic" not in names:
+        raise ConfigError("where to? Give the option topic, or a column `topic`")
+    return Outgoing(topic, tuple(name for name in names if name in _KINDS))
+
+
+def _check(field: types.StructField) -> None:
+    known = _KINDS.get(field.name)
+    if known is None:
+        if field.name in _READ_ONLY:
+            return
+        raise ConfigError(
+            f"column `{field.name}` has no place in an event: there are {', '.join(_KINDS)}. Drop it, or make it part "
+            "of value, as with to_json(struct(*))"
+        )
+    kinds, said = known
+    found = field.dataType
+    good = isinstance(found, kinds) and (field.name != "headers" or _are_headers(found))
+    if not good:
+        hint = f"cast it: col('{field.name}').cast('{said.split(' or ')[-1]}')"
+        if field.name in ("key", "value") and isinstance(found, types.StructType | types.MapType | types.ArrayType):
+            hint = f"make it one, as with to_json({field.name})"
+        raise ConfigError(f"column `{field.name}` is {found.simpleString()}, and has to be {said}: {hint}")
+
+
+def _are_headers(kind: types.DataType) -> bool:
+    item = kind.elementType if isinstance(kind, types.ArrayType) else None
+    if not isinstance(item, types.StructType) or item.names != ["key", "value"]:
+        return False
+    key, value = item.fields
+    return isinstance(key.dataType, types.StringType) and isinstance(value.dataType, _TEXT)
+
+
+def _bytes(column: pa.Array) -> list[bytes | None]:
+    found: list[bytes | None] = column.cast(pa.binary()).to_pylist()
+    return found
+
+
+def _times(column: pa.Array, now_ms: int) -> list[int]:
+    ms = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+    found: list[int] = ms.fill_null(now_ms).to_pylist()
+    return found
+
+
+def _headers(column: pa.Array) -> list[Headers | None] | None:
+    if column.null_count == len(column):
+        return None
+    return [None if some is None else tuple(map(_header, some)) for some in column.to_pylist()]
+
+
+def _header(given: Any) -> tuple[str, bytes | None]:
+    if given is None or given["key"] is None:
+        raise InvalidRecord("a row with a header that has no key: every element of `headers` needs a name")
+    value = given["value"]
+    return given["key"], value.encode() if isinstance(value, str) else value

@@ -1,0 +1,150 @@
+"""What a Spark job writes: each task attempt stages its rows, the driver commits those of the attempts that won.
+
+The broker keeps staged rows beside the log. A failed, speculative or zombie attempt leaves nothing that anyone can
+read; a commit that is sent again publishes nothing more; no task stages for a job that was aborted. So whatever is
+retried, by Spark or by the user, the log has each row once, or none of them.
+
+A job that may come again under its own name (a micro-batch that is replayed, a `jobId` of the user's) has several runs,
+each a job of its own for the broker: "name#0", "name#1", … A run that was aborted, or that expired, is over for good,
+so the next one may stage again what that had to give up. A run that was committed is the last: whoever comes
+after it finds its work done. All tasks meet in one run because they try them in order.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import WriterCommitMessage
+
+from krappy.blocking import Client, Stage
+from krappy.clients.sync.producer import Compression
+from krappy.errors import KrappyError, StagingCommitted, StagingExpired, StagingFenced
+from krappy.spark.outgoing import Outgoing
+
+MOST_RUNS = 10_000
+log = logging.getLogger(__name__)
+
+
+class Job(NamedTuple):
+    """`again`: it may have several runs. `ttl`: seconds after which a run is dropped when nothing more comes of it."""
+
+    name: str
+    again: bool
+    ttl: float
+    compression: Compression | None = None
+
+
+class Staged(WriterCommitMessage):
+    """What one task attempt has staged, in which run. `done`: nothing, for that run is committed already."""
+
+    def __init__(self, run: str, tokens: Sequence[str] = (), done: bool = False) -> None:
+        self.run = run
+        self.tokens = tuple(tokens)
+        self.done = done
+
+
+class Attempt:
+    """The stages of one task attempt, one for each topic, all in the same run. Leaving it drops what is not sealed."""
+
+    def __init__(self, to: Client, job: Job) -> None:
+        self._to = to
+        self._job = job
+        self._stages: dict[str, Stage] = {}
+        self._stack = ExitStack()
+        context = TaskContext.get()
+        self._task, self._attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+        self.run = job.name
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def stage(self, topic: str) -> Stage:
+        """Raises StagingCommitted when the job is done; StagingFenced, StagingExpired when its run was given up."""
+        found = self._stages.get(topic)
+        if found is None:
+            found = self._open(topic, self.run) if self._stages or not self._job.again else self._first(topic)
+            self._stages[topic] = found
+        return found
+
+    def _first(self, topic: str) -> Stage:
+        for number in range(MOST_RUNS):
+            self.run = f"{self._job.name}#{number}"
+            try:
+                return self._open(topic, self.run)
+            except (StagingFenced, StagingExpired):
+                continue
+        raise KrappyError(f"{MOST_RUNS} runs of the job '{self._job.name}' were given up: give it another name")
+
+    def _open(self, topic: str, run: str) -> Stage:
+        job = self._job
+        stage = self._to.stage(
+            topic, job=run, task=self._task, attempt=self._attempt, ttl=job.ttl, compression=job.compression
+        )
+        return self._stack.enter_context(stage)
+
+    def seal(self) -> list[str]:
+        return [stage.seal() for stage in self._stages.values()]
+
+
+def stage_all(batches: Iterable[pa.RecordBatch], outgoing: Outgoing, to: Client, job: Job) -> Staged:
+    """A task's work: stages every row. Raises what the broker says of them, such as RecordTooLarge."""
+    with Attempt(to, job) as attempt:
+        try:
+            for rows in _rows(batches, outgoing):
+                attempt.stage(rows.topic).send_columns(
+                    rows.keys,
+                    rows.values,
+                    headers=rows.headers,
+                    timestamps=rows.timestamps,
+                    partition=rows.partition,
+                )
+            return Staged(attempt.run, attempt.seal())
+        except StagingCommitted:  # a replay of what is published
+            return Staged(attempt.run, done=True)
+
+
+def _rows(batches: Iterable[pa.RecordBatch], outgoing: Outgoing) -> Iterator[Any]:
+    for batch in batches:
+        yield from outgoing.rows(batch, time.time_ns() // 1_000_000)
+
+
+def commit_all(messages: Iterable[WriterCommitMessage | None], to: Client) -> None:
+    """The driver's work: publishes what the tasks have staged, all of it, once. Raises KrappyError when it can't be."""
+    staged = _staged(messages)
+    if any(each.done for each in staged):
+        return
+    runs = sorted({each.run for each in staged if each.tokens})
+    if len(runs) > 1:
+        raise KrappyError(
+            f"the job was given up while its tasks wrote ({' and '.join(runs)}), by another driver or because it was "
+            "silent for longer than stagingTtl: nothing of it is published, run it again"
+        )
+    for run in runs:
+        to.commit_staged(run, [token for each in staged for token in each.tokens])
+
+
+def abort_all(runs: Iterable[str], to: Client) -> None:
+    """Drops what is staged; late tasks stage nothing more in these runs."""
+    for run in sorted(set(runs)):
+        try:
+            to.abort_staged(run)
+        except StagingCommitted:  # the answer to the commit was lost, not the commit
+            log.warning("the job %s is published, although Spark counts it as failed", run)
+
+
+def runs_of(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
+    """The runs in which something was staged."""
+    return [each.run for each in _staged(messages) if each.tokens]
+
+
+def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:
+    return [each for each in messages if isinstance(each, Staged)]

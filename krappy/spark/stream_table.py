@@ -1,0 +1,77 @@
+"""The first batch of a stream with startingOffsets=snapshot: each topic's table, on one snapshot.
+
+All later batches are the events from the snapshot's offsets on: nothing is missing and nothing comes twice.
+
+The broker holds the snapshot until `snapshotTtl` after it was last read. When it is gone before the first batch is
+through (the query was down for long, the broker was restarted, a task stood still), what is left is read from a new
+snapshot, without the entries that were changed after the first one: their changes come with the batches that follow. So
+a replayed first batch may have fewer rows than the one that failed; what its reader knows in the end, and that no event
+reaches it twice, is the same. It is the promise that a compacted log makes too. To rebuild the very same table is
+impossible: the view has the latest values only, and the log may have been compacted since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.types import StructType
+
+from krappy.blocking import Client, ColumnBlock, KeyRange
+from krappy.errors import SnapshotGone
+from krappy.spark import blocks, log_read
+from krappy.spark.connections import client
+from krappy.spark.options import Options
+from krappy.spark.schema import CREATE_TIME, arrow_schema
+
+
+class TablePartition(InputPartition):
+    """A range of a topic's table. `before`: entries from this offset on are left to later batches."""
+
+    def __init__(self, topic: str, snapshot: str, part: KeyRange, before: int) -> None:
+        super().__init__(None)
+        self.topic, self.snapshot, self.part, self.before = topic, snapshot, part, before
+
+
+def read(partition: TablePartition, schema: StructType, options: Options) -> Iterator[pa.RecordBatch]:
+    """The rows of a range, in a task."""
+    connected = client(options.address)
+    shape = arrow_schema(schema)
+    kind = log_read.timestamp_type(connected, partition.topic) if "timestampType" in shape.names else CREATE_TIME
+    wanted = sorted({*blocks.fetched(shape.names), "key", "offset"})
+    for block in _blocks(connected, partition, wanted, options.snapshot_ttl):
+        batch = _before(blocks.of_block(block, shape, partition.topic, kind), block, partition.before)
+        if len(batch):
+            yield batch
+
+
+def _blocks(connected: Client, partition: TablePartition, wanted: list[str], ttl: float) -> Iterator[ColumnBlock]:
+    snapshot, part = partition.snapshot, partition.part
+    while True:
+        try:
+            for block in connected.read_snapshot(snapshot, part, columns=wanted):
+                yield block
+                part = part._replace(start=_last_key(block) + b"\0")
+            return
+        except SnapshotGone:
+            held = connected.snapshot(
+                partition.topic, partitions=[part.partition], splits=1, ttl=ttl, start=part.start, end=part.end
+            )
+            snapshot = held.id
+
+
+def _before(batch: pa.RecordBatch, block: ColumnBlock, offset: int) -> pa.RecordBatch:
+    """Rows of entries below an offset: all, in a snapshot that was taken there."""
+    assert block.offsets is not None
+    offsets = pa.Array.from_buffers(pa.int64(), block.rows, [None, pa.py_buffer(block.offsets)])
+    fit = pc.less(offsets, offset)
+    return batch if pc.all(fit).as_py() else batch.filter(fit)
+
+
+def _last_key(block: ColumnBlock) -> bytes:
+    assert block.keys is not None
+    offsets, data, _ = block.keys
+    start, end = (int.from_bytes(offsets[at : at + 4 or None], "little") for at in (-8, -4))
+    return bytes(data[start:end])

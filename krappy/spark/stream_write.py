@@ -1,0 +1,72 @@
+"""df.writeStream.format("krappy"): each micro-batch is published once, however often it is replayed (`staged.py`).
+
+A micro-batch is known by the ids of its query and of the batch, which its checkpoint keeps: when Spark replays a batch
+that was published before its driver died, its tasks find it published and write nothing. That holds as long as the
+broker remembers the job (its setting staging_outcome_ms: a week).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from krappy.errors import ConfigError, KrappyError
+from krappy.spark.connections import client
+from krappy.spark.options import Options
+from krappy.spark.outgoing import outgoing
+from krappy.spark.schema import arrow_schema
+from krappy.spark.staged import Job, abort_all, commit_all, runs_of, stage_all
+from krappy.spark.versions import features
+
+QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # StreamExecution, MicroBatchExecution
+ROWS = 5_000  # of a batch that is made of single rows
+
+_Base: Any = DataSourceStreamWriter
+if features().arrow_stream_writer:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as _Base
+
+
+class StreamWriter(_Base):  # type: ignore[misc]
+    """Made anew for each micro-batch, and once more for its commit: only the messages tell of what was staged.
+
+    Before PySpark 4.1 rows come one by one instead of as Arrow batches.
+    """
+
+    def __init__(self, schema: StructType, options: Options, overwrite: bool) -> None:
+        self._outgoing = outgoing(schema, options.topic)
+        self._schema = schema
+        self._address = options.address
+        self._topic = options.topic
+        self._ttl, self._compression = options.staging_ttl, options.compression
+        if options.job_id is not None:
+            raise ConfigError("option jobId is for df.write: a stream knows its batches by its checkpointLocation")
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        batches = iterator if features().arrow_stream_writer else _batches(iterator, self._schema)
+        return stage_all(batches, self._outgoing, client(self._address), self._job())
+
+    def _job(self) -> Job:
+        context = TaskContext.get()
+        query, batch = (context and context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
+        if not query or not batch:
+            raise KrappyError(f"this task does not know its micro-batch: Spark gives no {QUERY_ID} and {BATCH_ID}")
+        name = "/".join([query, batch, *([self._topic] if self._topic else [])])  # a copied checkpoint, another topic
+        return Job(name, True, self._ttl, self._compression)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        commit_all(messages, client(self._address))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        abort_all(runs_of(messages), client(self._address))
+
+
+def _batches(rows: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
+    shape, rows = arrow_schema(schema), iter(rows)
+    while some := [row.asDict(recursive=True) for row in islice(rows, ROWS)]:
+        yield pa.RecordBatch.from_pylist(some, shape)

@@ -1,0 +1,43 @@
+"""df.write.format("krappy"): batch writes with exactly-once effect, by staging (`staged.py`).
+
+A write is a job with an id of its own, so that writing a DataFrame twice appends it twice. With the option `jobId` the
+id is the user's: a job that was published under it is not published again, which makes retried jobs, and writes in a
+`foreachBatch`, exactly-once too.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from krappy.errors import ConfigError
+from krappy.spark.connections import client
+from krappy.spark.options import Options
+from krappy.spark.outgoing import outgoing
+from krappy.spark.staged import Job, abort_all, commit_all, runs_of, stage_all
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """Made once for a write; the tasks and the driver's commit have pickled likes of it, with the same job."""
+
+    def __init__(self, schema: StructType, options: Options, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigError("a topic's events are never overwritten: write with .mode('append')")
+        self._outgoing = outgoing(schema, options.topic)
+        self._address = options.address
+        name, again = options.job_id or uuid.uuid4().hex, options.job_id is not None
+        self._job = Job(name, again, options.staging_ttl, options.compression)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return stage_all(iterator, self._outgoing, client(self._address), self._job)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        commit_all(messages, client(self._address))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        runs = runs_of(messages) if self._job.again else [self._job.name]
+        abort_all(runs, client(self._address))

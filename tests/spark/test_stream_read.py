@@ -1,0 +1,271 @@
+"""Where a stream goes on, asked as Spark asks: a broker, but no Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from krappy.blocking import Client
+from krappy.errors import OffsetOutOfRange, SnapshotGone, UnknownTopic
+from krappy.spark.log_read import LogPartition
+from krappy.spark.options import parse
+from krappy.spark.schema import spark_schema
+from krappy.spark.stream_offsets import decoded
+from krappy.spark.stream_read import StreamReader
+from krappy.spark.stream_table import TablePartition
+
+Offset = dict[str, Any]
+
+
+@pytest.fixture
+def reader(address: str, topic: str) -> Any:
+    """Makes readers of the test's topic."""
+
+    def made(clock: Callable[[], float] = monotonic, **options: object) -> StreamReader:
+        given = {"address": address, **{name: str(value) for name, value in options.items()}}
+        if not {"subscribe", "subscribePattern", "assign"} & set(given):
+            given["subscribe"] = topic
+        parsed = parse(given, "stream")
+        return StreamReader(spark_schema(parsed.columns, parsed.key_type), parsed, clock)
+
+    return made
+
+
+def fill(client: Client, topic: str, *counts: int) -> None:
+    """So many events in each partition of a new topic."""
+    client.create_topic(topic, len(counts))
+    more(client, topic, *counts)
+
+
+def more(client: Client, topic: str, *counts: int) -> None:
+    with client.producer(topic) as producer:
+        for partition, count in enumerate(counts):
+            if count:
+                producer.send_columns(None, ["x"] * count, partition=partition)
+
+
+def spans(reader: StreamReader, start: Offset, end: Offset) -> list[tuple[int, int, int]]:
+    found = []
+    for each in reader.partitions(start, end):
+        assert isinstance(each, LogPartition)
+        found += [(part.partition, part.start, part.end) for part in each.parts]
+    return found
+
+
+def rows(reader: StreamReader, start: Offset, end: Offset) -> list[dict[str, Any]]:
+    return [row for part in reader.partitions(start, end) for batch in reader.read(part) for row in batch.to_pylist()]
+
+
+def batches(reader: StreamReader, limit: Any, start: Offset | None = None) -> Iterator[tuple[Offset, Offset]]:
+    """Micro-batches until there is nothing more."""
+    at = reader.initialOffset() if start is None else start
+    while (end := reader.latestOffset(at, limit)) != at:
+        yield at, end
+        at = end
+
+
+def test_a_stream_in_bites(reader: Any, client: Client, topic: str) -> None:
+    fill(client, topic, 60, 30, 1)
+    made = reader(startingOffsets="earliest", maxOffsetsPerTrigger=31, includeHeaders="true")
+    limit = made.getDefaultReadLimit()
+    assert limit == ReadMaxRows(31)
+    sizes, seen = [], []
+    for start, end in batches(made, limit):
+        found = rows(made, start, end)
+        sizes.append(len(found))
+        seen += [(row["partition"], row["offset"]) for row in found]
+    assert sizes == [31, 31, 29]
+    assert sorted(seen) == [(0, n) for n in range(60)] + [(1, n) for n in range(30)] + [(2, 0)]
+    whole = reader(startingOffsets="earliest", maxOffsetsPerTrigger=31)
+    everything = whole.latestOffset(whole.initialOffset(), ReadAllAvailable())
+    assert list(decoded(everything).at.values()) == [60, 30, 1], "Spark may ask for all there is"
+
+
+def test_the_first_batch_is_the_same_whenever_it_is_replayed(reader: Any, client: Client, topic: str) -> None:
+    """Spark asks a new process for the initial offset, and knows the end of the batch that it had planned."""
+    fill(client, topic, 5, 0)
+    first = reader()
+    begun = first.latestOffset(first.initialOffset(), ReadAllAvailable())
+    assert decoded(begun).first == decoded(begun).offsets, "latest: nothing yet, but from here on"
+    more(client, topic, 3, 2)
+    again = reader(startingOffsets="earliest")
+    assert spans(again, again.initialOffset(), begun) == [], "the checkpoint wins"
+    end = again.latestOffset(begun, ReadAllAvailable())
+    assert spans(again, begun, end) == [(0, 5, 8), (1, 0, 2)]
+    assert again.latestOffset(end, ReadAllAvailable()) is end, "nothing new: the very same offset"
+
+
+def test_available_now_ends(reader: Any, client: Client, topic: str) -> None:
+    fill(client, topic, 10)
+    made = reader(startingOffsets="earliest", maxOffsetsPerTrigger=4, minOffsetsPerTrigger=100)
+    made.prepareForTriggerAvailableNow()
+    found = []
+    for start, end in batches(made, ReadMaxRows(4)):
+        more(client, topic, 5)
+        found += spans(made, start, end)
+    assert found == [(0, 0, 4), (0, 4, 8), (0, 8, 10)]
+    assert made.reportLatestOffset() == {topic: {"0": 25}}
+
+
+def test_a_batch_waits_for_enough(reader: Any, client: Client, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    fill(client, topic, 3)
+    made = reader(lambda: now, startingOffsets="earliest", minOffsetsPerTrigger=10, maxTriggerDelay="1m")
+    limit = made.getDefaultReadLimit()
+    assert limit == ReadMinRows(10)
+    first = made.latestOffset(made.initialOffset(), limit)
+    assert decoded(first).at == {(topic, 0): 3}, "the first batch does not wait"
+    more(client, topic, 9)
+    assert made.latestOffset(first, limit) is first
+    now += 60.0
+    late = made.latestOffset(first, limit)
+    assert decoded(late).at == {(topic, 0): 12}
+    more(client, topic, 10)
+    assert decoded(made.latestOffset(late, limit)).at == {(topic, 0): 22}
+
+
+def test_before_admission_control_the_place_is_known_from_what_was_planned(
+    reader: Any, client: Client, topic: str
+) -> None:
+    """PySpark 4.0 and 4.1: latestOffset() without arguments; after a restart an empty batch is planned first."""
+    fill(client, topic, 10)
+    made = reader(startingOffsets="earliest", maxOffsetsPerTrigger=4)
+    start, ends = made.initialOffset(), []
+    for _ in range(2):
+        end = made.latestOffset()
+        ends.append(spans(made, start, end))
+        start = end
+    again = reader(startingOffsets="earliest", maxOffsetsPerTrigger=4)
+    assert again.partitions(start, start) == []
+    end = again.latestOffset()
+    assert [*ends, spans(again, start, end)] == [[(0, 0, 4)], [(0, 4, 8)], [(0, 8, 10)]]
+    assert again.latestOffset() == end
+
+
+def test_partitions_and_topics_that_are_added_are_read_from_the_start(reader: Any, client: Client, topic: str) -> None:
+    fill(client, f"{topic}.a", 2)
+    made = reader(subscribePattern=rf"{topic}\..", maxRecordsPerPartition=3)
+    begun = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    client.alter_topic(f"{topic}.a", partitions=2)
+    more(client, f"{topic}.a", 1, 4)
+    fill(client, f"{topic}.b", 2)
+    end = made.latestOffset(begun, ReadAllAvailable())
+    assert spans(made, begun, end) == [(0, 2, 3), (1, 0, 2), (1, 2, 4), (0, 0, 2)]
+
+
+def test_what_was_deleted_is_an_error_or_skipped(reader: Any, client: Client, topic: str) -> None:
+    fill(client, topic, 10, 10)
+    strict, lax = reader(startingOffsets="earliest"), reader(startingOffsets="earliest", failOnDataLoss="false")
+    bite = reader(startingOffsets="earliest", maxOffsetsPerTrigger=4)
+    first = bite.latestOffset(bite.initialOffset(), ReadMaxRows(4))
+    client.delete_records(topic, 5, partitions=[0])
+    end = lax.latestOffset(first, ReadAllAvailable())
+    with pytest.raises(OffsetOutOfRange, match=r"begins at offset 5 by now; offsets from 2 on .*failOnDataLoss=false"):
+        strict.partitions(first, end)
+    assert spans(lax, first, end) == [(0, 5, 10), (1, 2, 10)]
+
+
+def test_a_topic_that_was_made_anew(reader: Any, client: Client, topic: str) -> None:
+    fill(client, topic, 10)
+    strict, lax = reader(startingOffsets="earliest"), reader(startingOffsets="earliest", failOnDataLoss="false")
+    at = strict.latestOffset(strict.initialOffset(), ReadAllAvailable())
+    client.delete_topic(topic)
+    with pytest.raises(UnknownTopic):
+        strict.latestOffset(at, ReadAllAvailable())
+    fill(client, topic, 3)
+    with pytest.raises(OffsetOutOfRange, match="it was made anew"):
+        strict.latestOffset(at, ReadAllAvailable())
+    end = lax.latestOffset(at, ReadAllAvailable())
+    assert spans(lax, at, end) == [(0, 0, 3)]
+
+
+def upsert(client: Client, topic: str, values: dict[str, str | None]) -> None:
+    with client.producer(topic) as producer:
+        for key, value in values.items():
+            producer.send(value, key=key)
+
+
+def by_key(found: list[dict[str, Any]]) -> dict[str, str]:
+    assert len({row["key"] for row in found}) == len(found), "a key comes once"
+    return {row["key"].decode(): row["value"].decode() for row in found}
+
+
+def test_the_table_comes_first_then_its_changes(reader: Any, client: Client, topic: str) -> None:
+    client.create_topic(topic, 3, {"cleanup.policy": "compact"})
+    upsert(client, topic, {f"k{n}": "old" for n in range(100)})
+    upsert(client, topic, {"k1": "new", "k2": None})
+    made = reader(startingOffsets="snapshot")
+    begun = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    upsert(client, topic, {"k3": "changed", "k100": "added"})
+    parts = made.partitions(made.initialOffset(), begun)
+    assert all(isinstance(each, TablePartition) for each in parts)
+    table = by_key(rows(made, made.initialOffset(), begun))
+    assert table == {f"k{n}": "new" if n == 1 else "old" for n in range(100) if n != 2}
+    end = made.latestOffset(begun, ReadAllAvailable())
+    assert by_key(rows(made, begun, end)) == {"k3": "changed", "k100": "added"}
+    [id] = decoded(begun).snapshots.values()  # type: ignore[union-attr]
+    with pytest.raises(SnapshotGone):
+        client.keep_snapshot(id)
+
+
+def test_a_table_that_is_replayed(reader: Any, client: Client, topic: str) -> None:
+    """As long as its snapshot is held, the same; without it, what has not changed since: the rest comes later."""
+    client.create_topic(topic, 3, {"cleanup.policy": "compact"})
+    upsert(client, topic, {f"k{n}": "old" for n in range(100)})
+    first = reader(startingOffsets="snapshot")
+    start = first.initialOffset()
+    begun = first.latestOffset(start, ReadAllAvailable())
+    upsert(client, topic, {"k3": "changed", "k4": None, "k100": "added"})
+    client.alter_topic(topic, partitions=4)
+    with client.producer(topic) as producer:
+        producer.send("elsewhere", key="k101", partition=3)
+    again = reader(startingOffsets="snapshot")
+    assert by_key(rows(again, start, begun)) == {f"k{n}": "old" for n in range(100)}
+    [id] = decoded(begun).snapshots.values()  # type: ignore[union-attr]
+    client.close_snapshot(id)
+    late = reader(startingOffsets="snapshot")
+    table = by_key(rows(late, start, begun))
+    assert table == {f"k{n}": "old" for n in range(100) if n not in (3, 4)}
+    changes = rows(late, begun, late.latestOffset(begun, ReadAllAvailable()))
+    told = {row["key"]: row["value"] for row in changes}
+    assert told == {b"k3": b"changed", b"k4": None, b"k100": b"added", b"k101": b"elsewhere"}
+    final = {**{key.encode(): value.encode() for key, value in table.items()}, **told}
+    there = {entry.key: entry.value for entry in client.table(topic).scan()}
+    assert {key: value for key, value in final.items() if value is not None} == there
+
+
+def test_a_snapshot_that_ends_while_a_task_reads_it(reader: Any, client: Client, topic: str) -> None:
+    client.create_topic(topic, 1)
+    with client.producer(topic) as producer:
+        producer.send_columns([f"{n:03}" for n in range(60)], [b"v" * 100_000] * 60)
+    made = reader(startingOffsets="snapshot", keyType="string", columns="value,key")
+    begun = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    [id] = decoded(begun).snapshots.values()  # type: ignore[union-attr]
+    keys: list[str] = []
+    for part in made.partitions(made.initialOffset(), begun):
+        for batch in made.read(part):
+            keys += batch.column("key").to_pylist()
+            if len(keys) < 20:
+                client.close_snapshot(id)
+                upsert(client, topic, {"000": "read already", "059": "to come"})
+    assert sorted(keys) == [f"{n:03}" for n in range(59)]
+
+
+def test_an_empty_table_and_its_first_changes(reader: Any, client: Client, topic: str) -> None:
+    client.create_topic(topic, 2)
+    made = reader(startingOffsets="snapshot")
+    made.prepareForTriggerAvailableNow()
+    [(start, end)] = list(batches(made, ReadAllAvailable()))
+    assert rows(made, start, end) == []
+    upsert(client, topic, {"k": "v"})
+    assert by_key(rows(made, end, reader().latestOffset(end, ReadAllAvailable()))) == {"k": "v"}
+
+
+def test_a_checkpoint_of_something_else(reader: Any, client: Client, topic: str) -> None:
+    fill(client, topic, 1)
+    with pytest.raises(ValueError, match="the checkpointLocation of another query"):
+        reader().latestOffset({"logOffset": 4}, ReadAllAvailable())
