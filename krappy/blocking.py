@@ -15,7 +15,8 @@ a consumer, a scan or a watch is for one thread at a time. A connection has a th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from krappy.clients import admin, snapshots, staging
 from krappy.clients.admin import GroupInfo, Moved, Setting, TopicInfo
@@ -395,6 +396,18 @@ class Client:
     ) -> list[Moved]:
         """Moves a group's position; what was leased or acknowledged beyond is forgotten. Raises UnknownGroup."""
         return run(admin.reset_group(self._link, name, to, topic, partitions, dry_run))
+
+    @contextmanager
+    def hold_backup(self) -> Iterator[admin.HeldBackup]:
+        """Links the broker's files of this moment aside, in a folder at the broker, to be copied within the `with`.
+
+        For `krappy backup`. Raises StorageError.
+        """
+        held = run(admin.hold_backup(self._link))
+        try:
+            yield held
+        finally:
+            admin.release_backup(self._link, held)
 
     def delete_group(self, name: str) -> None:
         """Forgets a group. Raises UnknownGroup, GroupNotEmpty while it has members."""

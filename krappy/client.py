@@ -16,7 +16,8 @@ than the client's `timeout`. Cancelling any of them leaves the connection as goo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 
 from krappy.clients import admin, snapshots, staging
 from krappy.clients.admin import GroupInfo, Moved, Setting, TopicInfo
@@ -395,6 +396,18 @@ class Client:
     ) -> list[Moved]:
         """Moves a group's position; what was leased or acknowledged beyond is forgotten. Raises UnknownGroup."""
         return await admin.reset_group(self._link, name, to, topic, partitions, dry_run)
+
+    @asynccontextmanager
+    async def hold_backup(self) -> AsyncIterator[admin.HeldBackup]:
+        """Links the broker's files of this moment aside, in a folder at the broker, to be copied within the `with`.
+
+        For `krappy backup`. Raises StorageError.
+        """
+        held = await admin.hold_backup(self._link)
+        try:
+            yield held
+        finally:
+            admin.release_backup(self._link, held)
 
     async def delete_group(self, name: str) -> None:
         """Forgets a group. Raises UnknownGroup, GroupNotEmpty while it has members."""

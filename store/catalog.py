@@ -137,6 +137,13 @@ class Catalog:
             self._next_producer += 1
             return given
 
+    def skip_producer_ids(self, count: int) -> None:
+        """Never gives the next `count` ids: somebody may have had them, of whom this catalog does not know. Durable."""
+        with self._lock:
+            self._next_producer = self._reserved = self._reserved + count
+            self._meta.put(NEXT_PRODUCER, self._reserved.to_bytes(8, "big"))
+            self._meta.sync()
+
     def _find(self, name: str) -> Topic:
         topic = self._topics.get(name)
         if topic is None:

@@ -7,6 +7,7 @@ catalog.py and groups.py. VIEWS.md lists the keys.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,13 @@ class Meta:
                 yield found
         except Exception as error:
             raise rocks.failure("reading the catalog", error) from error
+
+    def checkpoint(self, folder: Path) -> None:
+        """A copy of the database as it is now in a new folder, of hard links where it can be. Raises StorageError."""
+        try:
+            rocks.Checkpoint(self._db).create_checkpoint(os.fspath(folder))
+        except Exception as error:
+            raise rocks.failure("copying the catalog", error) from error
 
     def sync(self) -> None:
         """Everything written before this call is on disk when it returns. Releases the GIL: call it in a worker."""

@@ -10,7 +10,9 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import msgpack
@@ -47,6 +49,23 @@ class StagedFiles:
     def __init__(self, folder: Path, disk: Disk = OS_DISK) -> None:
         self.folder = folder
         self._disk = disk
+        self._lock = Lock()
+        self._keeping = 0
+        self._kept: list[str] = []  # to be removed when nobody wants them kept
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Meanwhile no file is removed; afterwards those are that were to be."""
+        with self._lock:
+            self._keeping += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._keeping -= 1
+                gone, self._kept = ([], self._kept) if self._keeping else (self._kept, [])
+            for id in gone:
+                self.remove(id)
 
     def open(self, kept: set[str]) -> None:
         """Makes the folder; throws away what belongs to none of these."""
@@ -112,6 +131,10 @@ class StagedFiles:
             file.close()
 
     def remove(self, id: str) -> None:
+        with self._lock:
+            if self._keeping:
+                self._kept.append(id)
+                return
         try:
             self._disk.unlink(self._path(id))
         except OSError as error:

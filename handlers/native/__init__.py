@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from krappy.handlers.native import columns, consume, groups, publish, staging, table, topics
+from krappy.handlers.native import backup, columns, consume, groups, publish, staging, table, topics
 from krappy.handlers.registry import Registry
 from krappy.wire import messages
 
@@ -46,6 +46,7 @@ def registry() -> Registry:
     register(messages.DeleteTopic, topics.delete_topic)
     register(messages.DeleteRecords, topics.delete_records)
     register(messages.DescribeTopics, topics.describe_topics)
+    register(messages.HoldBackup, backup.hold)
     register(messages.Ping, topics.ping)
     register(messages.Unregister, topics.unregister)
     return found

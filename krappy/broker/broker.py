@@ -6,6 +6,8 @@ It is the only caller of the store. Nothing here knows sockets or protocols.
     DATA/meta/                   RocksDB with WAL: catalog, groups, producer ids
     DATA/views/                  RocksDB without WAL: the latest value of each key
     DATA/topics/<topic>-<n>/     one log per partition
+    DATA/staging/                what staged writes wait in
+    DATA/backup/                 links to all of these, while a backup is copied
     DATA/staging/                staged writes that are not in the logs yet
 """
 
@@ -21,7 +23,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from krappy.broker import table
+from krappy.broker import backup, table
 from krappy.broker.dynamic import DISK_THREADS, DynamicSettings
 from krappy.broker.groups import GroupCoordinator
 from krappy.broker.housekeeping import Housekeeper
@@ -91,6 +93,7 @@ class Broker:
         self._nursery: trio.Nursery | None = None
         self._admin = trio.Lock()  # one change of the catalog at a time
         self._meta_sync = MetaSync(self)
+        self.shrinking = trio.Lock()  # held while events are taken out of a log
         self._housekeeping = trio.CancelScope()
         self._house_kept = trio.Event()
         self._house_kept.set()
@@ -161,6 +164,7 @@ class Broker:
     async def _open(self) -> None:
         data = self.config.data
         (data / "topics").mkdir(parents=True, exist_ok=True)
+        await self._in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta")
         self.catalog = Catalog(self.meta)
         self.dynamic = DynamicSettings(self, OverrideStore(self.meta, BROKER), self._admin)
@@ -260,6 +264,12 @@ class Broker:
             await closing
         except KrappyError as error:
             self.report("close_failed", part=part, error=str(error))
+
+    async def hold_backup(self) -> backup.Hold:
+        """The files of this moment, linked aside to be copied. Raises StorageError, ShuttingDown."""
+        async with self._admin, self.shrinking:
+            self._taking()
+            return await backup.take(self)
 
     # --- topics
 

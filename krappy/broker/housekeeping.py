@@ -82,8 +82,9 @@ class Housekeeper:
         for topic in list(self._broker.topics.values()):
             for partition in list(topic.partitions):
                 try:
-                    if partition.gone is None:
-                        await (work or self.tend)(partition)
+                    async with self._broker.shrinking:
+                        if partition.gone is None:
+                            await (work or self.tend)(partition)
                 except KrappyError as error:
                     self._broker.report("housekeeping_failed", partition=str(partition), error=str(error))
                 except Exception:  # a mistake of ours, which must not end housekeeping for all the others

@@ -43,6 +43,7 @@ class Services(Protocol):
     views: Views
     fsync: bool
     disk_limiter: trio.CapacityLimiter
+    shrinking: trio.Lock  # held while events are taken out of a log
 
     def check_producer(self, producer_id: int) -> None: ...
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
@@ -290,7 +291,8 @@ class Partition:
                 await self.flush_view()  # it keeps entries whose events have expired
             elif self.config.view and self.applier.failed is None:
                 await self.applier.caught_up(min(before, self.last_stable_offset))  # or it would read what is gone
-            await self.reshape(lambda: self._delete_before(before))
+            async with self._services.shrinking:
+                await self.reshape(lambda: self._delete_before(before))
         return self.start_offset
 
     def check_deletable(self, before: int) -> None:

@@ -71,7 +71,7 @@ class StagingCoordinator:
     def __init__(self, broker: Broker, store: StagingStore, files: StagedFiles) -> None:
         self._broker = broker
         self._store = store
-        self._files = files
+        self.files = files
         self._limit = broker.config.staging_bytes
         self._outcome_ms = broker.config.staging_outcome_ms
         self._live: dict[str, Live] = {}
@@ -98,7 +98,7 @@ class StagingCoordinator:
                 self._add(live, staging, None)
                 self.used += staging.size
         kept = {staging.id for _, sealed in found for staging in sealed}
-        await self._in_thread(lambda: self._files.open(kept))
+        await self._in_thread(lambda: self.files.open(kept))
         for live in self._live.values():
             if live.job.publishing:
                 self._broker.report("staged_job_resumed", job=live.job.name, state=str(live.job.state))
@@ -308,7 +308,7 @@ class StagingCoordinator:
         def touch() -> None:
             live.job = live.job._replace(touched_ms=self._broker.now_ms())
 
-        attempt = Attempt(self._broker, self._files, staging, topic, self._claim, touch)
+        attempt = Attempt(self._broker, self.files, staging, topic, self._claim, touch)
         live.attempts[staging.id] = attempt
         self._attempts += 1
         return attempt
@@ -395,10 +395,10 @@ class StagingCoordinator:
             live.trouble = None
 
         for stale in list(live.stale):
-            await Publication(self._broker, self._files, stale, stagings, progress).mark(commit=False)
+            await Publication(self._broker, self.files, stale, stagings, progress).mark(commit=False)
             live.stale.remove(stale)
             self._owners.discard(stale.producer_id)
-        publication = Publication(self._broker, self._files, job, stagings, progress)
+        publication = Publication(self._broker, self.files, job, stagings, progress)
         if job.state is State.PUBLISHING:
             try:
                 published = await publication.write()

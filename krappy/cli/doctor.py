@@ -53,7 +53,7 @@ def doctor(data: Path, repair: bool, as_json: bool) -> None:
         if (error.name or "").startswith("krappy"):
             raise
         raise Failure(f"doctor needs {error.name}, which is not installed: pip install 'krappy[broker]'") from None
-    with _progress(2 * checkup.data_size(data)) as tell:
+    with progress(2 * checkup.data_size(data)) as tell:
         found = checkup.check(data, repair, tell)
     if as_json:
         _print_json(found)
@@ -63,7 +63,7 @@ def doctor(data: Path, repair: bool, as_json: bool) -> None:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[str, int], None]]:
+def progress(total: int) -> Iterator[Callable[[str, int], None]]:
     """A bar on stderr over the bytes to be read; silent when that is no terminal."""
     if not sys.stderr.isatty():
         yield lambda name, count: None

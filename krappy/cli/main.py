@@ -32,6 +32,8 @@ COMMANDS = {
     "group": "group",
     "bench": "bench",
     "doctor": "doctor",
+    "backup": "backup",
+    "restore": "backup",
     "demo": "demo",
 }
 

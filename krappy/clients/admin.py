@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from krappy.clients.link import Link
 from krappy.clients.values import StartAt, start
-from krappy.errors import ProtocolError, UnknownGroup, UnknownPartition, UnknownTopic
+from krappy.errors import ConnectionLost, ProtocolError, UnknownGroup, UnknownPartition, UnknownTopic
 from krappy.types import TopicPartition
 from krappy.wire import messages
 
 Setting = str | int | float | bool | None
+HOLDING = 600.0  # seconds that a broker may take to link its files aside: it waits for cleanings under way
 
 
 class PartitionInfo(NamedTuple):
@@ -165,6 +167,27 @@ async def commit(link: Link, name: str, positions: Mapping[TopicPartition, int])
 async def positions(link: Link, name: str) -> dict[TopicPartition, int]:
     found = await link.ask(messages.Positions(name), messages.PositionsFound)
     return {TopicPartition(topic, partition): offset for topic, partition, offset in found.offsets}
+
+
+class HeldBackup(NamedTuple):
+    """What a broker holds to be copied. `folder` is at the broker; `size` in bytes."""
+
+    folder: str
+    files: int
+    size: int
+    handle: int
+    generation: int
+
+
+async def hold_backup(link: Link) -> HeldBackup:
+    generation = await link.ready(link.runtime.now() + link.timeout)
+    answer = await link.ask(messages.HoldBackup(), messages.BackupHeld, generation=generation, timeout=HOLDING)
+    return HeldBackup(answer.folder, answer.files, answer.size, answer.handle, generation)
+
+
+def release_backup(link: Link, held: HeldBackup) -> None:
+    with suppress(ConnectionLost):  # the broker lets go of it with the connection
+        link.post(messages.Unregister(held.handle), messages.Unregistered, lambda _: None, held.generation)
 
 
 async def ping(link: Link) -> messages.Pong:

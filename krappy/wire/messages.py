@@ -527,6 +527,17 @@ class GroupReset(Answer, kind=24):
     positions: list[tuple[str, int, int, int]]  # topic, partition, old floor, new floor
 
 
+class HoldBackup(Request, kind=60):
+    """Links the broker's files of this moment aside, until `Unregister` of the handle."""
+
+
+class BackupHeld(Answer, kind=60):
+    handle: U32
+    folder: str  # at the broker; its `manifest.json` says what counts
+    files: U32
+    size: Offset  # bytes of them all
+
+
 class Ping(Request, kind=22):
     pass
 

@@ -1,0 +1,79 @@
+"""What a backup copies: hard links to a broker's files as they are at one moment, beside which the broker goes on.
+
+    HOLD/manifest.json               every file that counts, with how many bytes of it do
+    HOLD/views/                      a checkpoint of the views
+    HOLD/meta/                       a checkpoint of the catalog, groups and producer ids
+    HOLD/staging/                    what sealed staged writes are made of
+    HOLD/topics/<topic>-<n>/         the segments of each log
+
+Links cost no space and no copy. A file of a closed segment never changes; the active one only grows, and the manifest
+says where it ended. The caller sees to it that nothing is taken out of any log meanwhile, and takes the parts in the
+order above: so the logs reach at least as far as what the views have folded and the groups have read.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from krappy.errors import StorageError
+from krappy.store.format import CHECKPOINT, INDEX, LOG, TIME_INDEX, file_name
+from krappy.store.log import Log
+from krappy.store.staging import StagedFiles
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+class HeldFile(NamedTuple):
+    name: str  # with /, below the hold's folder
+    size: int  # bytes that count, from the first on
+
+
+def hold_log(log: Log, folder: Path) -> None:
+    """Links a log's files into `folder`. Blocks; between two appends. Raises StorageError.
+
+    The active segment comes without its indexes: they are made anew from what was copied of it.
+    """
+    log.checkpoint()
+    try:
+        folder.mkdir(parents=True)
+        os.link(log.folder / CHECKPOINT, folder / CHECKPOINT)
+        for number, info in enumerate(log.segments, 1):
+            closed = number < len(log.segments)
+            for suffix in (LOG, INDEX, TIME_INDEX) if closed else (LOG,):
+                name = file_name(info.base_offset, suffix)
+                if suffix == LOG or (log.folder / name).exists():
+                    os.link(log.folder / name, folder / name)
+    except OSError as error:
+        raise StorageError(f"holding {log.folder}: {error}") from error
+
+
+def hold_staged(files: StagedFiles, folder: Path) -> None:
+    """Links the staged files. Raises StorageError."""
+    try:
+        folder.mkdir(parents=True)
+        for path in files.folder.iterdir():
+            os.link(path, folder / path.name)
+    except OSError as error:
+        raise StorageError(f"holding {files.folder}: {error}") from error
+
+
+def finish(folder: Path, facts: dict[str, Any]) -> tuple[int, int]:
+    """Writes the manifest over all that is held: how many files, how many bytes. Raises StorageError."""
+    try:
+        files = [HeldFile(path.relative_to(folder).as_posix(), path.stat().st_size) for path in _files(folder)]
+        text = json.dumps({"format": FORMAT, **facts, "files": files})
+        (folder / MANIFEST).write_text(text)
+    except OSError as error:
+        raise StorageError(f"holding {folder}: {error}") from error
+    return len(files), sum(each.size for each in files)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for parent, _, names in os.walk(folder):
+        for name in sorted(names):
+            yield Path(parent) / name
