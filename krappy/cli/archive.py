@@ -12,7 +12,6 @@ import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Protocol
-
 from zlib import crc32
 
 from krappy.cli.errors import Failure
