@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from krappy.ports import AttemptPort, PartitionPort, TopicPort
 from krappy.types import TopicPartition
 
@@ -41,6 +43,21 @@ class Reader:
         self.positions = positions
         self.rotation = 0  # which partition is served first: they take turns
         self.closed = False
+        self._waiting: dict[Callable[[], None], None] = {}
 
     def close(self) -> None:
         self.closed = True
+        for wake in tuple(self._waiting):
+            wake()
+
+    # A poll that waits for events waits for the reader's end, too: it is a signal, as a partition has one.
+
+    @property
+    def moved(self) -> Reader:
+        return self
+
+    def subscribe(self, callback: Callable[[], None]) -> None:
+        self._waiting[callback] = None
+
+    def unsubscribe(self, callback: Callable[[], None]) -> None:
+        self._waiting.pop(callback, None)

@@ -72,10 +72,16 @@ async def _poll_later(session: SessionPort, reader: Reader, request: messages.Po
     seconds = min(request.max_wait, MAX_WAIT_MS) / 1000
     parts = await _gather_from_disk(session, reader, request)
     if not parts and seconds:
-        at = list(reader.partitions)
-        partitions = [reader.partitions[each] for each in at]
-        positions = [reader.positions[each] for each in at]
-        await session.broker.wait_for_events(partitions, positions, seconds)
+        waiting = [(partition, reader.positions[at]) for at, partition in reader.partitions.items()]
+
+        def ready() -> bool:
+            return reader.closed or any(
+                partition.last_stable_offset > position or partition.gone is not None for partition, position in waiting
+            )
+
+        await session.broker.wait_for_moves([*reader.partitions.values(), reader], ready, seconds)
+        if reader.closed:
+            raise groups.ended(request.handle)
         parts = await _gather_from_disk(session, reader, request)
     return messages.Polled(parts)
 

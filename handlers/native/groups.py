@@ -57,7 +57,14 @@ async def _poll_later(session: SessionPort, member: MemberPort, request: message
     await session.writable()
     room = min(request.max_bytes, session.answer_bytes)
     polled = await member.poll(request.max_records, room, min(request.max_wait, MAX_WAIT_MS))
+    if member.closed:  # whatever was leased has been given back
+        raise ended(request.handle)
     return messages.Polled(polled.parts, polled.leases)
+
+
+def ended(handle: int) -> UnknownHandle:
+    """What a poll is answered that waited while its consumer was unregistered."""
+    return UnknownHandle(f"handle {handle} was unregistered while a poll waited for events", handle=handle)
 
 
 def ack(session: SessionPort, request: messages.Ack) -> LaterPort:

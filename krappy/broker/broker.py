@@ -422,17 +422,6 @@ class Broker:
 
     # --- for handlers
 
-    async def wait_for_events(self, partitions: Sequence[Partition], positions: Sequence[int], seconds: float) -> bool:
-        """Waits until one of the partitions has an event at or after its position. False after `seconds`."""
-
-        def ready() -> bool:
-            return self.stopped or any(
-                partition.last_stable_offset > position or partition.gone is not None
-                for partition, position in zip(partitions, positions, strict=True)
-            )
-
-        return await wait_any([*(partition.moved for partition in partitions), self.stopping], ready, seconds)
-
     async def wait_for_moves(self, sources: Sequence[Any], ready: Callable[[], bool], seconds: float) -> bool:
         """Waits until `ready()`, which is asked again whenever one of the sources has moved. False after `seconds`."""
         signals = {id(source.moved): source.moved for source in sources}.values()

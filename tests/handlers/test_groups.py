@@ -107,6 +107,18 @@ def test_only_members_may_settle(raw: Raw) -> None:
     assert raw.call(m.Poll(join(raw).handle)).leases == [["t", 0, 0, 1, 2]]
 
 
+@pytest.mark.parametrize("group", ["g", None])
+def test_a_poll_that_waits_ends_with_its_registration(raw: Raw, group: str | None) -> None:
+    publish(raw, 1)
+    handle = raw.call(m.ConsumerRegistration(["t"], group=group, start="latest")).handle
+    polls = [raw.send(m.Poll(handle, max_wait=FOREVER)) for _ in range(2)]
+    raw.call(m.Ping())  # so they are waiting by now
+    raw.call(m.Unregister(handle))
+    for poll in polls:
+        with pytest.raises(errors.UnknownHandle, match="unregistered while"):
+            raw.receive(poll)
+
+
 def test_a_connection_that_ends_gives_everything_back(broker: RunningBroker, raw: Raw) -> None:
     publish(raw, 3)
     handle = join(raw).handle
