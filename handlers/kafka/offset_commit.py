@@ -9,7 +9,7 @@ from krappy.core.kafka.offset import Offset
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.group_answers import Message, group_code
 from krappy.handlers.kafka.sources import topic_of
-from krappy.ports import KafkaSessionPort
+from krappy.ports import KafkaSessionPort, LaterPort
 from krappy.wire.kafka import Code
 
 BY_ID_SINCE = 10
@@ -17,10 +17,14 @@ RETENTION_UNTIL = 4  # clients may say for how long
 LONGEST_METADATA = 4096  # characters; Kafka's offset.metadata.max.bytes
 
 
-async def offset_commit(session: KafkaSessionPort, request: Message, version: int) -> Message:
+def offset_commit(session: KafkaSessionPort, request: Message, version: int) -> Message | LaterPort:
     offsets, answers = read_offsets(session, request, version, by_id=version >= BY_ID_SINCE)
-    code: int = Code.NONE
     groups = session.broker.kafka_groups
+
+    def answer(error: KrappyError | None) -> Message:
+        code = Code.NONE if error is None else group_code(error)
+        return {"throttle_time_ms": 0, "topics": with_code(answers, code)}
+
     try:
         group = groups.offsets.check(
             request["group_id"],
@@ -29,10 +33,10 @@ async def offset_commit(session: KafkaSessionPort, request: Message, version: in
             request["group_instance_id"],
             version=version,
         )
-        await groups.offsets.commit(group, offsets)
+        committed = groups.offsets.commit_later(group, offsets)
     except KrappyError as error:
-        code = group_code(error)
-    return {"throttle_time_ms": 0, "topics": with_code(answers, code)}
+        return answer(error)
+    return committed.map(answer)  # type: ignore[no-any-return]
 
 
 def read_offsets(

@@ -55,7 +55,7 @@ from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
 from krappy.topic_config import TopicConfig, merge
 from krappy.types import TopicPartition
-from krappy.waiting import Signal, wait_any
+from krappy.waiting import Later, Signal, wait_any
 
 Report = Callable[..., None]
 T = TypeVar("T")
@@ -128,6 +128,10 @@ class Broker:
     async def sync_meta(self) -> None:
         """Returns once everything written to the meta database so far is on disk; one sync serves all callers."""
         await self._meta_sync.wait()
+
+    def meta_synced(self) -> Later[None]:
+        """As `sync_meta`, without a task that waits."""
+        return self._meta_sync.later()
 
     # --- life
 

@@ -27,12 +27,19 @@ class MetaSync:
         if not self._broker.fsync:
             await trio.lowlevel.checkpoint()
             return
+        await self.later().wait()
+
+    def later(self) -> Later[None]:
+        """As `wait`, without a task that waits."""
         later: Later[None] = Later()
+        if not self._broker.fsync:
+            later.resolve(None)
+            return later
         self._waiters.append(later)
         if not self._running:
             self._running = True
             self._broker.spawn(self._run)
-        await later.wait()
+        return later
 
     async def _run(self) -> None:
         try:

@@ -15,7 +15,7 @@ from krappy.core.kafka.classic_member import Join, Joined
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern_member import Beat, Beaten
 from krappy.core.kafka.offset import At, Offset
-from krappy.errors import GroupNotEmpty, KrappyError, UnknownGroup, WrongGroupKind
+from krappy.errors import GroupNotEmpty, KrappyError, StorageError, UnknownGroup, WrongGroupKind
 from tests.broker.engine import publish, running, until
 
 SETTINGS: dict[str, Any] = {"group_initial_rebalance_delay_ms": 0}
@@ -75,6 +75,48 @@ def test_offsets_outlive_the_broker(tmp_path: Path, durability: str) -> None:
             group = broker.kafka_groups.find("g")
             assert offsets_of(broker.kafka_groups, "g") == {("t", 0): 5, ("t", 1): 7}
             assert (group.offsets["t", 0].leader_epoch, group.offsets["t", 0].metadata) == (3, "note")
+
+    run(work)
+
+
+def test_commits_that_follow_each_other_share_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is answered when it is durable, in order, and the last one counts."""
+
+    async def work() -> None:
+        async with running(tmp_path, durability="fsync", **SETTINGS) as broker:
+            await broker.create_topic("t", 1, {})
+            offsets = broker.kafka_groups.offsets
+            synced: list[int] = []
+            sync = broker.meta.sync
+
+            def counted() -> None:
+                sync()
+                synced.append(1)
+
+            monkeypatch.setattr(broker.meta, "sync", counted)
+            answered: list[int] = []
+            group = offsets.check("g", "", -1, None)
+            laters = [offsets.commit_later(group, {("t", 0): offset(broker, at)}) for at in range(100)]
+
+            def note(at: int, error: KrappyError | None) -> None:
+                answered.append(at if error is None else -1)
+
+            for at, later in enumerate(laters):
+                later.then(lambda error, _, at=at: note(at, error))  # type: ignore[misc]
+            assert not answered
+            await until(lambda: len(answered) == 100)
+            assert answered == [*range(100)]
+            assert len(synced) < 10
+            assert offsets_of(broker.kafka_groups, "g") == {("t", 0): 99}
+            monkeypatch.setattr(broker.meta, "sync", _fails)
+            error = await offsets.commit_later(group, {("t", 0): offset(broker, 100)}).wait()
+            assert isinstance(error, StorageError)
+            with pytest.raises(StorageError):
+                await commit(broker, "g", {("t", 0): offset(broker, 101)})
+            monkeypatch.setattr(broker.meta, "sync", sync)
+
+    def _fails() -> None:
+        raise StorageError("the disk is gone")
 
     run(work)
 

@@ -17,8 +17,9 @@ from krappy.core.kafka.classic_member import State
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.mixed import speaks_classic
 from krappy.core.kafka.offset import At, Offset
-from krappy.errors import KrappyError
+from krappy.errors import KrappyError, StorageError
 from krappy.store.group_offsets import PendingAt
+from krappy.waiting import Later
 
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.coordinator import KafkaGroups
@@ -80,13 +81,23 @@ class Offsets:
 
     async def commit(self, group: KafkaGroup, offsets: Mapping[At, Offset]) -> None:
         """To a group that `check` gave. Durable on return. Raises Refused for want of memory, StorageError."""
+        error = await self.commit_later(group, offsets).wait()
+        if error is not None:
+            raise error
+
+    def commit_later(self, group: KafkaGroup, offsets: Mapping[At, Offset]) -> Later[KrappyError | None]:
+        """As `commit`, but comes to None when it is durable, or to what kept it from being: so commits that follow
+        each other on a connection share a sync. They count in the order in which they are made here."""
+        later: Later[KrappyError | None] = Later()
         if not offsets:
-            return
+            later.resolve(None)
+            return later
         grown = self._grown(group.offsets, offsets)
         self._store.write(group.name, None if group.offsets else group.head(), offsets=offsets)
         self._bytes += grown
         group.offsets.update(offsets)
-        await self._broker.sync_meta()
+        self._broker.meta_synced().then(lambda _, error: later.resolve(_known(error)))
+        return later
 
     async def stage(
         self,
@@ -225,6 +236,10 @@ class Offsets:
         if offset.expires is not None:
             return offset.expires
         return max(since, offset.committed) + self._retention_ms
+
+
+def _known(error: Exception | None) -> KrappyError | None:
+    return error if error is None or isinstance(error, KrappyError) else StorageError(str(error))
 
 
 def _size(offset: Offset | None) -> int:
