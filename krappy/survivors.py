@@ -6,6 +6,7 @@ The result is not compressed: it is made for one answer, and the codecs cost mor
 
 from __future__ import annotations
 
+import re
 from itertools import compress
 from struct import Struct
 
@@ -20,6 +21,8 @@ _LAYOUT = Struct(">qi9xhi30xi").unpack_from  # base offset, length, attributes, 
 _DELTA_AT = 23
 _COUNT_AT = HEADER_SIZE - 4
 _FEW = 8  # records that repay the search for a run
+_LONG = 8  # records that lie together, on average, so that they are worth finding
+_TOGETHER = re.compile(rb"\x01+").finditer
 
 
 def layout(view: memoryview, position: int) -> tuple[int, int, int, int, int]:
@@ -28,18 +31,20 @@ def layout(view: memoryview, position: int) -> tuple[int, int, int, int, int]:
     return base, length + LENGTH_END, attributes, last_delta, count
 
 
-def cut(batch: memoryview, wanted: bytes) -> bytes:
+def cut(batch: memoryview, wanted: bytes, which: bytes | None = None) -> bytes:
     """The batch with the records whose offsets are wanted, and no others.
 
     `wanted`: a byte for each offset from the base offset on, 1 for those. Where it ends before the batch, so does the
-    result. Raises CorruptBatch.
+    result. `which`: the same for each record of a batch that lacks offsets, where that is known. Raises CorruptBatch.
     """
     base, _, attributes, last_delta, count = layout(batch, 0)
     if attributes & CODEC_MASK:
         buf, position = codecs.decompress(attributes & CODEC_MASK, batch[HEADER_SIZE:], DEFAULT_LIMIT), 0
     else:
         buf, position = bytes(batch), HEADER_SIZE
-    if count != last_delta + 1:
+    if which is not None:
+        pass
+    elif count != last_delta + 1:
         known = len(wanted)
         here = [offset - base for offset in batches.decode(batch).offsets]
         which = bytes([at < known and wanted[at] for at in here])
@@ -65,8 +70,13 @@ def _pick(buf: bytes, position: int, wanted: bytes) -> bytes:
         size, width = _record(buf, position)
         run = _run(buf, position, size, width, end - at) if end - at >= _FEW else 0
         if run:
-            starts = compress(range(position, position + run * size, size), wanted[at : at + run])
-            picked += [buf[start : start + size] for start in starts]
+            some = wanted[at : at + run]
+            if _LONG * some.count(b"\x00\x01") < some.count(1):  # as one piece what lies together
+                pieces = ((match.start() * size, match.end() * size) for match in _TOGETHER(some))
+                picked += [buf[position + start : position + end] for start, end in pieces]
+            else:
+                starts = compress(range(position, position + run * size, size), some)
+                picked += [buf[start : start + size] for start in starts]
             at += run
             position += run * size
             step = _FEW

@@ -9,8 +9,9 @@ A set is shared by all who read the partition, whenever they began: it may be ne
 reader has one of its own, and all of them together stay within `room` bytes; one that was dropped is made again.
 
 What is made for who begins at the start is kept in a file beside the set, and sent from there to the next who do: a
-table that many programs begin with is made once (table_file.py). Who comes back to a position is given deletions too,
-and its answers are made for it.
+table that many programs begin with is made once (table_file.py). When it has changed, the next is made out of that
+file and what the log has beyond it. Who comes back to a position is given deletions too, and its answers are made for
+it.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from krappy.batch import HEADER_SIZE
+from krappy.batch import HEADER_SIZE, measure
 from krappy.broker import table_file
-from krappy.broker.latest_sets import Held, LatestSets, Services
+from krappy.broker.latest_sets import Before, Held, LatestSets, Services
 from krappy.broker.table_file import Mark
 from krappy.core.latest import Reading, Readings
 from krappy.core.live_offsets import Cursor
-from krappy.errors import OffsetOutOfRange
+from krappy.errors import CorruptBatch, OffsetOutOfRange
 from krappy.survivors import cut, layout, nothing
 from krappy.types import FilePart
 
@@ -137,7 +138,7 @@ class LatestTables:
         max_bytes: int,
         min_one: bool,
     ) -> _Made:
-        """Reads the log from `offset` up to `end`."""
+        """Reads the log from `offset` up to `end`; instead of it the file of the set before, as far as that goes."""
         self._check(partition, reading, offset)
         live = held.live
         if live is None:
@@ -157,9 +158,13 @@ class LatestTables:
                 at = end
                 break
             room = max_bytes - size
-            window = room * looked // size if size else room  # as much of it as may survive of so much log
-            data = memoryview((await partition.read(found, min(max(window, LEAST_WINDOW), WINDOW), limit=end)).data)
-            looked += len(data)
+            before = held.before if end == held.high and reading.blank >= end else None
+            data = None if before is None else await self._from_before(held, before, found, room, partition)
+            if data is None:
+                before = None
+                window = room * looked // size if size else room  # as much of it as may survive of so much log
+                data = memoryview((await partition.read(found, min(max(window, LEAST_WINDOW), WINDOW), limit=end)).data)
+                looked += len(data)
             if not len(data):
                 at = end
                 break
@@ -179,8 +184,12 @@ class LatestTables:
                 if highest < 0:
                     at = stop
                     continue
-                whole = wanted.count(1) == count and not left_out and stop == base + last_delta + 1
-                part = batch if whole else cut(batch, wanted)
+                which = None if before is None else before.which(base, wanted, count)
+                if before is not None and which is None:
+                    held.before = None  # the log has it all
+                    break
+                whole = wanted.count(1) == count and (not left_out or which) and stop == base + last_delta + 1
+                part = batch if whole else cut(batch, wanted, which)
                 if size + len(part) > max_bytes and (parts or not min_one):
                     end = at  # no more of them
                     break
@@ -201,3 +210,20 @@ class LatestTables:
         marks.append(Mark(size, last, at))
         reading.given(last, at)
         return _Made(b"".join(parts), marks)
+
+    async def _from_before(
+        self, held: Held, before: Before, offset: int, max_bytes: int, partition: Partition
+    ) -> memoryview | None:
+        """Batches from the one with `offset` on out of the file of the set before; None when it has none."""
+        found = before.file.find(offset, min(max_bytes, WINDOW), before.high, True)
+        if found is None:
+            return None
+        data = memoryview(await table_file.content(found.part, partition.disk_limiter))
+        position = 0
+        try:
+            while position < len(data):
+                position += measure(data, position)[0]
+        except CorruptBatch:  # the disk has not kept it: the log has it all
+            held.before = None
+            return None
+        return data

@@ -6,6 +6,7 @@ Beside each set is the file that was made with it (table_file.py). Once that has
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,7 +16,7 @@ from krappy.broker import table_file
 from krappy.broker.table_file import Mark, TableFile
 from krappy.core import live_offsets
 from krappy.core.latest import Reading
-from krappy.core.live_offsets import LiveOffsets
+from krappy.core.live_offsets import Cursor, LiveOffsets
 from krappy.errors import RequestTimeout, StorageError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 SLICE = 2000  # entries of the view read between two turns of the event loop
 LEAST = 256 << 10  # bytes that a set may always take
 PATIENCE_S = 20.0  # that a reader waits for the view
+SLACK = 2.0  # times as old as it took to make may a set be that serves new readers, whatever was written since
 UNUSED_S = 900.0  # after which a set and its file go, if nobody reads
 
 
@@ -34,15 +36,35 @@ class Services(Protocol):
     views: Views
 
 
+class Before:
+    """A set that another has taken the place of, with a file that has all of its values: that one is made out of it."""
+
+    def __init__(self, live: LiveOffsets, file: TableFile) -> None:
+        self.live = live
+        self.high = live.high
+        self.file = file
+        self._cursor = Cursor(live, live.high)  # a file has no deletions
+
+    def which(self, base: int, wanted: bytes, count: int) -> bytes | None:
+        """Of a batch of the file, with `count` records from offset `base` on: a byte for each record, as `wanted` has
+        one for each offset. None when the batch is not all of that, for whatever reason."""
+        there, _ = self._cursor.between(base, base + len(wanted))
+        which = bytes(compress(wanted, there))
+        return which if len(which) == count and which.count(1) == wanted.count(1) else None
+
+
 class Held:
     """One set. `low` to `high`: the offsets that it serves; `moment`: it has no event that was overtaken before."""
 
-    __slots__ = ("file", "high", "live", "low", "made", "moment", "seconds", "used")
+    __slots__ = ("before", "file", "high", "live", "low", "made", "moment", "seconds", "used")
 
-    def __init__(self, live: LiveOffsets, file: TableFile, made: float, seconds: float) -> None:
+    def __init__(
+        self, live: LiveOffsets, file: TableFile, made: float, seconds: float, before: Before | None = None
+    ) -> None:
         self.live: LiveOffsets | None = live  # None: dropped, for the file has all that it serves
         self.low, self.high, self.moment = live.low, live.high, live.moment
         self.file = file
+        self.before = before  # until its file has all that is in there
         self.made = made  # when it was begun
         self.seconds = seconds  # that it took
         self.used = made
@@ -50,7 +72,17 @@ class Held:
     @property
     def size(self) -> int:
         """Bytes of memory, about."""
-        return 0 if self.live is None else self.live.size
+        size = 0 if self.live is None else self.live.size
+        return size if self.before is None else size + self.before.live.size
+
+    @property
+    def disk_size(self) -> int:
+        return self.file.size + (0 if self.before is None else self.before.file.size)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the file has all."""
+        return self.file.size > 0 and self.file.end == self.high
 
 
 class LatestSets:
@@ -71,7 +103,7 @@ class LatestSets:
 
     @property
     def disk_size(self) -> int:
-        return sum(held.file.size for _, held in self._everything())
+        return sum(held.disk_size for _, held in self._everything())
 
     def _everything(self) -> list[tuple[int, Held]]:
         """With their partitions' numbers, what was not used for the longest time first."""
@@ -110,7 +142,7 @@ class LatestSets:
         if reading.boundary is not None:
             return held.moment >= reading.boundary
         # A new reader: as of now, but for the time that it takes to look. So the sets take half of it at the most.
-        return held.moment == partition.last_stable_offset or trio.current_time() - held.made <= 2 * held.seconds
+        return held.moment == partition.last_stable_offset or trio.current_time() - held.made < SLACK * held.seconds
 
     async def _make(self, partition: Partition, offset: int) -> Held:
         began = trio.current_time()
@@ -132,8 +164,12 @@ class LatestSets:
             raise StorageError(f"the view of {partition} was dropped while it was read")
         file = TableFile(self._folder, offset)
         file.closed = not self.disk_room
-        held = Held(live, file, began, trio.current_time() - began)
-        others = [each for each in self._held.get(partition.number, ()) if not live.low <= each.low < live.high]
+        of_it = self._held.get(partition.number, ())
+        before = next((Before(old.live, old.file) for old in of_it if old.complete and old.live is not None), None)
+        if before is not None and not before.file.begin <= offset < before.high:
+            before = None
+        held = Held(live, file, began, trio.current_time() - began, before)
+        others = [each for each in of_it if not live.low <= each.low < live.high]
         self._held[partition.number] = [*others, held]
         self._drop_to(self.room, held)
         return held
@@ -148,12 +184,14 @@ class LatestSets:
         for number, held in everything:
             if total <= room:
                 break
-            if held is not keep:
-                total -= held.size
-                if held.file.size and held.file.end == held.high:
-                    held.live = None
-                else:
-                    self._drop(number, held)
+            total -= held.size
+            held.before = None
+            if held is keep:
+                total += held.size
+            elif held.complete:
+                held.live = None
+            else:
+                self._drop(number, held)
         return total
 
     def _drop(self, number: int, held: Held) -> None:
@@ -171,13 +209,18 @@ class LatestSets:
         for number, other in self._everything():
             if total <= self.disk_room:
                 break
-            if other is not held and other.file.size:
-                total -= other.file.size
+            total -= other.disk_size
+            other.before = None
+            if other is held or not other.file.size:
+                total += other.disk_size
+            else:
                 self._drop(number, other)
         if total > self.disk_room:
             file.closed = True
         elif data:
             await file.append(data, marks, limiter)
+        if file.closed or (held.before is not None and file.end >= held.before.high):
+            held.before = None
 
     def expire(self) -> None:
         """Drops what nobody has read for long."""

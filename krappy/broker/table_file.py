@@ -100,3 +100,10 @@ async def cached(part: FilePart, limiter: trio.CapacityLimiter) -> None:
         check_cached(part)
     except BlockingIOError:
         await trio.to_thread.run_sync(warm, part, limiter=limiter)
+
+
+async def content(part: FilePart, limiter: trio.CapacityLimiter) -> bytes:
+    """Its bytes."""
+    await cached(part, limiter)
+    file: File = part.file
+    return file.pread(part.size, part.position)

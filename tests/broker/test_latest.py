@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from krappy import batch
-from krappy.broker import table_file
+from krappy.broker import latest_sets, table_file
 from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.latest import LatestTables, Some
@@ -125,7 +125,11 @@ def tables_of(broker: Broker, room: int = 1 << 20, disk_room: int = 1 << 30) -> 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 8 offsets, files in parts of 40 bytes, and a reader that comes back 3 behind is far behind."""
+    """Blocks of 8 offsets, files in parts of 40 bytes, and a reader that comes back 3 behind is far behind.
+
+    New readers are given the table as of now, however slow the machine is.
+    """
+    monkeypatch.setattr(latest_sets, "SLACK", 0.0)
     monkeypatch.setattr(table_file, "MARK", 40)
     monkeypatch.setattr(live_offsets, "BITS", 3)
     monkeypatch.setattr(live_offsets, "BLOCK", 8)
@@ -337,6 +341,51 @@ def test_many_who_begin_at_once_are_given_what_one_of_them_made(tmp_path: Path, 
         assert looked == alone > 3
         for consumer in consumers:
             assert [row[0] for row in consumer.rows] == list(range(100))
+
+    run(body, tmp_path)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_a_table_that_changed_is_made_out_of_the_file_before(
+    tmp_path: Path, small: None, monkeypatch: Any, damaged: bool
+) -> None:
+    async def body(broker: Broker) -> None:
+        partition, tables = await topic(broker), tables_of(broker)
+        want = {}
+        for number in range(300):
+            key = f"k{number * 7 % 200}"
+            want[key] = await write(partition, (key, "1" * (number % 5)), ("same", str(number)))
+        await read_file(tables, partition)
+        looked: list[int] = []
+        read_span = partition.log.read_span
+
+        def noted(offset: int, *args: Any, **more: Any) -> Any:
+            looked.append(offset)
+            return read_span(offset, *args, **more)
+
+        monkeypatch.setattr(partition.log, "read_span", noted)
+        for key in ("k3", "k50", "new"):
+            want[key] = await write(partition, (key, "2"), ("same", key))
+        want["same"] = partition.last_stable_offset - 1
+        if damaged:
+            [held] = tables.sets._held[partition.number]
+            assert held.file._file is not None
+            held.file._file.write([b"?"], held.file.size // 2)
+        looked.clear()
+        made, from_file = await read_file(tables, partition)
+        assert not from_file
+        assert bool([offset for offset in looked if offset < 600]) == damaged
+        rows = [
+            (key, offset)
+            for _, view in batch.split(made)
+            for columns in [batch.decode(view)]
+            for offset, key in zip(columns.offsets, columns.keys, strict=True)
+        ]
+        assert rows == sorted(((key.encode(), at) for key, at in want.items()), key=lambda row: row[1])
+        assert all(held.before is None for held in tables.sets._held[partition.number])
+        again, from_file = await read_file(tables, partition)
+        assert again == made
+        assert from_file
 
     run(body, tmp_path)
 
