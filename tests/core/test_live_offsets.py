@@ -99,3 +99,23 @@ def test_a_batch_of_nothing() -> None:
     header = batch.check(survivors.nothing(7, 1_000_007))
     assert (header.base_offset, header.next_offset, header.count) == (7, 1_000_007, 0)
     assert batch.check(survivors.nothing(0, 2**40)).next_offset == 2**31
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.sets(st.integers(0, 399)), st.booleans(), st.sampled_from([1, 50]))
+def test_of_long_runs_only_a_few_are_taken_out(gone: set[int], uniform: bool, others: int) -> None:
+    """Most records stay, of one length or of several, and it is known which there are."""
+    values = [b"v" * (100 if uniform or number % others else 99) for number in range(400)]
+    made = batch.encode([b"%03d" % number for number in range(400)], list(values), timestamps=7)
+    if len(gone) == 400:
+        return
+    stay = bytes([number not in gone for number in range(400)])
+    first = survivors.cut(memoryview(made), stay)
+    columns = batch.decode(first)
+    assert list(columns.offsets) == [number for number in range(400) if number not in gone]
+    assert columns.keys == [b"%03d" % offset for offset in columns.offsets]
+    assert columns.values == [values[offset] for offset in columns.offsets]
+    last = max(columns.offsets)
+    again = bytes(last) + b"\1" + bytes(399 - last)
+    which = bytes(len(columns.offsets) - 1) + b"\1"
+    assert survivors.cut(memoryview(first), again, which) == survivors.cut(memoryview(made), again)
