@@ -172,6 +172,64 @@ def test_a_full_disk_refuses_and_recovers(disk: Tmpfs | FileLimit, launch: Launc
         assert not broker.events("internal_error"), broker.last_words()
 
 
+class Stager:
+    """An attempt that goes on with the batch that was refused."""
+
+    def __init__(self, peer: Peer, job: str) -> None:
+        self.peer = peer
+        self.job = job
+        self.opened = peer.ask(m.Stage(TOPIC, job, "0", "0"), m.Staged)
+        self.records = 0
+
+    def send(self) -> bool:
+        """The next ten events; whether they were staged."""
+        data = batch.encode(
+            [b"k%d" % number for number in range(self.records, self.records + 10)],
+            [b"%d" % number + bytes(2000) for number in range(10)],
+            timestamps=1_000,
+            producer_id=self.opened.producer_id,
+            producer_epoch=0,
+            base_sequence=self.records,
+        )
+        if not done(lambda: self.peer.ask(m.Batch(self.opened.handle, 0, data), m.BatchStored)):
+            return False
+        self.records += 10
+        return True
+
+    def commit(self) -> m.StagedCommitted:
+        token = self.peer.ask(m.SealStaged(self.job, self.opened.stage, self.records), m.StagedSealed).token
+        while True:
+            answer = self.peer.ask(m.CommitStaged(self.job, [token], 1_000), m.StagedCommitted)
+            if answer.done:
+                return answer
+
+
+def test_staging_on_a_full_disk(disk: Tmpfs | FileLimit, launch: Launcher) -> None:
+    """What is staged is refused, and goes on once there is room; an abort makes some."""
+    with (
+        broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker,
+        Peer(broker.address) as peer,
+    ):
+        peer.ask(m.CreateTopic(TOPIC, 1, {"retention.ms": -1}), m.TopicCreated)
+        disk.begin(broker)
+        stager, other = Stager(peer, "j"), Stager(peer, "k")
+        assert other.send()
+        while stager.send():
+            assert stager.records < 100_000
+        for _ in range(5):
+            stager.send()
+        if isinstance(disk, Tmpfs):
+            peer.ask(m.AbortStaged("k"), m.StagedAborted)
+        disk.release(broker)
+        wait_until(stager.send, "what is staged is taken again")
+        [(topic, _, first, last, records)] = stager.commit().published
+        assert (topic, first, last, records) == (TOPIC, 0, stager.records - 1, stager.records)
+        log, _, _ = peer.read_log(TOPIC)
+        assert [stored.key for stored in log[:-1]] == [b"k%d" % number for number in range(stager.records)]
+        assert broker.stop() == 0
+        assert not broker.events("internal_error"), broker.last_words()
+
+
 def test_a_view_that_could_not_be_flushed_goes_on(disk: Tmpfs | FileLimit, launch: Launcher) -> None:
     """The log finds room for its last small batches where the view's next file does not."""
     settings = {**SETTINGS, "view_memtable_bytes": 64 << 10}
