@@ -371,7 +371,14 @@ class BrokerPort(Protocol):
         tombstones: bool,
     ) -> SnapshotPort: ...
     def watch(
-        self, partitions: list[Any], prefix: bytes | None, start: bytes | None, end: bytes | None, *, tombstones: bool
+        self,
+        partitions: list[Any],
+        prefix: bytes | None,
+        start: bytes | None,
+        end: bytes | None,
+        *,
+        tombstones: bool,
+        grows_with: Sequence[Any] = (),
     ) -> Any: ...
     async def history(
         self, partition: Any, key: bytes, offset: int, max_records: int, max_bytes: int

@@ -107,14 +107,23 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
 
 
 async def watch(session: SessionPort, request: messages.Watch, stream: StreamPort) -> messages.Watched:
-    partitions = chosen_partitions(session.broker.topic(request.topic), request.partitions)
-    watch = session.broker.watch(partitions, request.prefix, request.start, request.end, tombstones=request.tombstones)
+    topic = session.broker.topic(request.topic)
+    partitions = chosen_partitions(topic, request.partitions)
+    watch = session.broker.watch(
+        partitions,
+        *(request.prefix, request.start, request.end),
+        tombstones=request.tombstones,
+        grows_with=topic.partitions if request.partitions is None else (),
+    )
     offsets: dict[int, int] | None = None
     if request.offsets is not None:
         offsets = dict(request.offsets)
-        missing = {partition.index for partition in partitions} ^ offsets.keys()
-        if missing:
-            raise InvalidRequest(f"offsets name each watched partition once; wrong: {sorted(missing)}")
+        watched = {partition.index for partition in partitions}
+        wrong = offsets.keys() - watched
+        if request.partitions is not None:
+            wrong |= watched - offsets.keys()  # else it is new to who resumes
+        if wrong:
+            raise InvalidRequest(f"offsets name each watched partition once; wrong: {sorted(wrong)}")
     handle = session.add(watch)
 
     async def emit(

@@ -454,8 +454,10 @@ class Broker:
         end: bytes | None,
         *,
         tombstones: bool,
+        grows_with: Sequence[Partition] = (),
     ) -> table.TableWatch:
-        return table.TableWatch(self, partitions, table.Chosen(prefix, start, end), tombstones=tombstones)
+        chosen = table.Chosen(prefix, start, end)
+        return table.TableWatch(self, partitions, chosen, tombstones=tombstones, grows_with=grows_with)
 
     def open_snapshot(
         self,

@@ -5,6 +5,7 @@ Single lookups need none of this; they are `Partition.look_up`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 READ = 256 << 10  # bytes of a watch's one answer, and of log read at a stretch
 HISTORY_READ = 4 << 20  # log bytes looked at for one page of a history
+PROGRESS = 1.0  # seconds after which a watch tells how far it is, though nothing matched
 SCAN_IDLE_MS = 120_000  # a scan whose next page nobody asks for is closed: it pins old data
 VIEW_PATIENCE = 30.0  # seconds that a lookup waits for the view before it gives up
 
@@ -132,11 +134,22 @@ class Emit(Protocol):
 class TableWatch:
     """A table as it is, then every change to it: no gap and no duplicate between the two.
 
-    The snapshot comes with the offsets that it is exact for; the changes are the log from there on.
+    The snapshot comes with the offsets that it is exact for; the changes are the log from there on. `grows_with`: all
+    partitions of the topic, as they are at any time; those that come later are watched from their beginning.
     """
 
-    def __init__(self, broker: Broker, partitions: list[Partition], chosen: Chosen, *, tombstones: bool) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        partitions: list[Partition],
+        chosen: Chosen,
+        *,
+        tombstones: bool,
+        grows_with: Sequence[Partition] = (),
+    ) -> None:
         chosen.check()
+        self._grows_with = grows_with
+        self._told: dict[int, tuple[int, float]] = {}  # by partition: the offset told last, and when
         self._broker = broker
         self._partitions = {partition.index: partition for partition in partitions}
         self._chosen = chosen
@@ -154,25 +167,56 @@ class TableWatch:
         `room` is awaited before anything is made that will be emitted, so that what nobody takes is not made either.
         Raises OffsetOutOfRange when retention has taken events that were not emitted yet, ShuttingDown.
         """
-        if offsets is None:
-            offsets = await self._emit_snapshot(emit, room)
-        partitions = list(self._partitions.values())
-        signals = [*(partition.moved for partition in partitions), self._changed, self._broker.stopping]
+        at = await self._emit_snapshot(emit, room) if offsets is None else offsets
+        now = trio.current_time()
+        self._told = {index: (offset, now) for index, offset in at.items()}
         while not self._closed:
-            for partition in partitions:
+            self._find_new(at)
+            for partition in self._partitions.values():
                 if partition.gone is not None:
                     raise partition.gone
-                offsets[partition.index] = await self._emit_changes(partition, offsets[partition.index], emit, room)
-            await wait_any(
-                signals,
-                lambda: (
-                    self._closed
-                    or self._broker.stopped
-                    or any(p.gone is not None or p.last_stable_offset > offsets[p.index] for p in partitions)
-                ),
-            )
+                at[partition.index] = await self._emit_changes(partition, at[partition.index], emit, room)
+            await self._wait(at)
             if self._broker.stopped:
                 raise ShuttingDown("the broker is shutting down; watch again from the last offsets")
+            await self._emit_progress(at, emit, room)
+
+    def _find_new(self, offsets: dict[int, int]) -> None:
+        """Partitions that were added since, or that whoever resumes does not know yet."""
+        for partition in self._grows_with:
+            self._partitions.setdefault(partition.index, partition)
+        for index, partition in self._partitions.items():
+            if index not in offsets:
+                offsets[index] = partition.start_offset
+                self._told[index] = (-1, trio.current_time())
+
+    async def _wait(self, offsets: dict[int, int]) -> None:
+        """Until there is something to be done, or progress to be told."""
+        partitions = list(self._partitions.values())
+        broker = self._broker
+        signals = [*(each.moved for each in partitions), self._changed, broker.stopping, broker.topics_changed]
+
+        def ready() -> bool:
+            return (
+                self._closed
+                or broker.stopped
+                or len(self._grows_with) > len(partitions)
+                or any(each.gone is not None or each.last_stable_offset > offsets[each.index] for each in partitions)
+            )
+
+        due = [told[1] + PROGRESS for index, told in self._told.items() if told[0] != offsets[index]]
+        await wait_any(signals, ready, min(due, default=math.inf) - trio.current_time() if due else math.inf)
+
+    async def _emit_progress(self, offsets: dict[int, int], emit: Emit, room: Callable[[], Awaitable[None]]) -> None:
+        """How far it is where nothing has matched for a while: who resumes need not look at all that again."""
+        for index, (told, when) in list(self._told.items()):
+            if told != offsets[index] and trio.current_time() >= when + PROGRESS and not self._closed:
+                await room()
+                await self._emit(emit, index, offsets[index], [])
+
+    async def _emit(self, emit: Emit, index: int, offset: int, items: list[bytes]) -> None:
+        self._told[index] = (offset, trio.current_time())
+        await emit("changes", index, offset, items)
 
     async def _emit_snapshot(self, emit: Emit, room: Callable[[], Awaitable[None]]) -> dict[int, int]:
         partitions = list(self._partitions.values())
@@ -220,8 +264,8 @@ class TableWatch:
                             ),
                         )
             offset = max(following, offset + 1)
-            if items:
-                await emit("changes", partition.index, offset, items)
+            if items or trio.current_time() >= self._told[partition.index][1] + PROGRESS:
+                await self._emit(emit, partition.index, offset, items)
         return offset
 
 

@@ -152,7 +152,6 @@ class Watching:
         live = self._progress.live
         if live is not None:
             self._request.offsets = list(live.items())
-            self._request.partitions = list(live)  # those that it began with, though there may be more by now
         self._request.tombstones = self._progress.tombstones
         deadline = self._link.runtime.now() + self._link.timeout
         while True:

@@ -208,6 +208,27 @@ async def test_a_watch_goes_on_without_gap_or_duplicate(lossy: Proxy, address: s
     assert lossy.accepted > 2
 
 
+async def test_a_watch_keeps_added_partitions_over_losses(lossy: Proxy, address: str, topic: str) -> None:
+    """Connections are lost before, and while, what stands in the new partitions comes."""
+    seen = []
+    async with krappy.connect(address) as other, krappy.connect(lossy.address) as client:
+        await other.create_topic(topic)
+        async with client.table(topic).watch() as watch:
+            assert isinstance(await anext(watch), krappy.SnapshotEnd)
+            await other.alter_topic(topic, partitions=3)
+            lossy.cut()
+            async with other.producer(topic) as producer:
+                for number in range(60):
+                    await producer.send(b"x" * 20_000, key=b"%d" % number, partition=number % 3)
+            while len(seen) < 60:
+                item = await anext(watch)
+                assert isinstance(item, krappy.Entry)
+                seen.append((item.partition, item.offset))
+                if len(seen) % 20 == 10:
+                    lossy.cut()
+    assert sorted(seen) == [(partition, offset) for partition in range(3) for offset in range(20)]
+
+
 async def test_a_scan_does_not_mix_two_snapshots(lossy: Proxy, address: str, topic: str) -> None:
     async with krappy.connect(address) as other, other.producer(topic) as producer:
         keys: list[Any] = [b"%04d" % number for number in range(1000)]

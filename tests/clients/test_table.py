@@ -130,6 +130,19 @@ async def test_a_watch_has_the_table_then_its_end_then_every_change(address: str
             ]
 
 
+async def test_a_watch_sees_partitions_that_are_added(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic)
+        async with client.table(topic).watch() as watch:
+            assert isinstance(await anext(watch), krappy.SnapshotEnd)
+            await client.alter_topic(topic, partitions=4)
+            async with client.producer(topic) as producer:
+                await producer.send_many([(f"key-{n}", str(n)) for n in range(100)])
+            changes = [await anext(watch) for _ in range(100)]
+            assert sorted(int(each.value or b"") for each in changes if isinstance(each, krappy.Entry)) == [*range(100)]
+            assert {each.partition for each in changes if isinstance(each, krappy.Entry)} == {0, 1, 2, 3}
+
+
 async def test_a_watcher_that_does_not_read_holds_up_nobody(address: str, topic: str) -> None:
     async with krappy.connect(address) as client, client.producer(topic) as producer:
         table = client.table(topic)

@@ -367,6 +367,69 @@ def test_a_watch_has_no_gap_and_no_duplicate(broker: RunningBroker) -> None:
         assert raw.receive(watch).more is False
 
 
+def test_a_watch_goes_on_to_partitions_that_come_later(broker: RunningBroker, raw: Raw) -> None:
+    """Each event once, from the beginning of the new ones; also for who resumes and does not know them."""
+
+    def publish(partition: int, *values: bytes) -> None:
+        for value in values:
+            writer.call(m.Message(handle, value, b"k" + value, partition=partition))
+
+    def take(watch: int, count: int) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        while len(found) < count:
+            answer = raw.receive(watch)
+            assert answer.event == "changes"
+            found += [(answer.partition, entry[2]) for entry in answer.entries[1::2]]
+            offsets[answer.partition] = answer.next_offset
+        return found
+
+    with Raw(broker.address) as writer:
+        writer.call(m.CreateTopic("t", 1))
+        handle = writer.producer("t").handle
+        publish(0, b"0")
+        watch, some = raw.send(m.Watch("t")), raw.send(m.Watch("t", partitions=[0]))
+        offsets: dict[int, int] = {}
+        while not offsets:
+            answer = raw.receive(watch)
+            offsets = dict(answer.offsets or ())
+        assert offsets == {0: 1}
+        writer.call(m.AlterTopic("t", partitions=3))
+        publish(2, b"1", b"2")
+        publish(0, b"3")
+        publish(1, b"4")
+        assert sorted(take(watch, 4)) == [(0, b"3"), (1, b"4"), (2, b"1"), (2, b"2")]
+        assert offsets == {0: 2, 1: 1, 2: 2}
+        raw.call(m.Unregister(answer.handle))
+        assert raw.receive(watch).more is False
+        publish(1, b"5")
+        del offsets[2]
+        watch = raw.send(m.Watch("t", offsets=list(offsets.items())))
+        assert sorted(take(watch, 3)) == [(1, b"5"), (2, b"1"), (2, b"2")]
+        publish(0, b"6")
+        told = [raw.receive(some) for _ in range(4)]  # a snapshot, its end, and its own partition's changes
+        assert {each.partition for each in told} == {0}
+        with pytest.raises(errors.InvalidRequest):
+            raw.call(m.Watch("t", offsets=[(0, 1)], partitions=[0, 1]))
+
+
+def test_a_watch_tells_how_far_it_is_where_nothing_matches(raw: Raw) -> None:
+    handle = raw.producer("t").handle
+    watch = raw.send(m.Watch("t", prefix=b"other"))
+    assert raw.receive(watch).event == "end_of_snapshot"
+    for n in range(5):
+        raw.call(m.Message(handle, b"%d" % n, b"k"))
+    reached = 0
+    while reached < 5:
+        answer = raw.receive(watch)
+        assert (answer.event, answer.entries) == ("changes", [])
+        assert answer.next_offset > reached
+        reached = answer.next_offset
+    assert reached == 5
+    raw.call(m.Message(handle, b"5", b"other-key"))
+    answer = raw.receive(watch)
+    assert (answer.next_offset, answer.entries[0]) == (6, b"other-key")
+
+
 def test_a_watch_goes_on_from_offsets(raw: Raw) -> None:
     handle = raw.producer("t").handle
     for n in range(5):
