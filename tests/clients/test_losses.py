@@ -210,7 +210,7 @@ async def test_a_watch_goes_on_without_gap_or_duplicate(lossy: Proxy, address: s
 
 async def test_a_watch_keeps_added_partitions_over_losses(lossy: Proxy, address: str, topic: str) -> None:
     """Connections are lost before, and while, what stands in the new partitions comes."""
-    seen = []
+    seen: list[tuple[int, int]] = []
     async with krappy.connect(address) as other, krappy.connect(lossy.address) as client:
         await other.create_topic(topic)
         async with client.table(topic).watch() as watch:
