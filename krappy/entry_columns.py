@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from itertools import repeat
-from operator import getitem
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgpack
@@ -14,7 +13,9 @@ from krappy.entry import NIL, VALUE_AT
 from krappy.types import Headers
 
 BIN8 = 0xC4
-_HEAD = 17  # bytes from the offset to the timestamp's end, with the byte between them
+_FIRST, END = 2, VALUE_AT + 2  # of an entry: offset, a byte, timestamp, the value's kind, and a BIN8's length
+HEAD = END - _FIRST
+_kind = itemgetter(VALUE_AT)
 _STARTS = {NIL: VALUE_AT + 1, BIN8: VALUE_AT + 2, 0xC5: VALUE_AT + 3, 0xC6: VALUE_AT + 5}  # of a value, by its kind
 _LEAST = VALUE_AT + 3  # bytes of an entry beside a short value, without headers
 NONE = b"\xc0"
@@ -31,33 +32,34 @@ class EntryColumns(NamedTuple):
 
 def columns(entries: Sequence[bytes], wanted: Collection[str]) -> EntryColumns:
     """The columns "value", "offset", "timestamp" and "headers" of packed entries, those of them that are wanted."""
-    offsets = timestamps = None
-    if "offset" in wanted or "timestamp" in wanted:
-        heads = b"".join([entry[2:19] for entry in entries])
-        if "offset" in wanted:
-            offsets = _turned(heads, 0)
-        if "timestamp" in wanted:
-            timestamps = _turned(heads, 9)
-    values, headers = _values(entries, wanted) if "value" in wanted or "headers" in wanted else (None, None)
-    return EntryColumns(values, offsets, timestamps, headers)
+    heads = b"".join([entry[_FIRST:END] for entry in entries])
+    values, headers = _values(entries, heads, wanted) if "value" in wanted or "headers" in wanted else (None, None)
+    return EntryColumns(
+        values,
+        _turned(heads, 0) if "offset" in wanted else None,
+        _turned(heads, 9) if "timestamp" in wanted else None,
+        headers,
+    )
 
 
 def kinds(entries: Sequence[bytes]) -> bytes:
     """The byte of each entry that says what its value is: NIL for a tombstone."""
-    return bytes(map(getitem, entries, repeat(VALUE_AT)))
+    return bytes(map(_kind, entries))
 
 
 def _turned(heads: bytes, at: int) -> bytes:
     """The big-endian numbers at `at` in each head, little-endian."""
-    found = bytearray(len(heads) // _HEAD * 8)
+    found = bytearray(len(heads) // HEAD * 8)
     for byte in range(8):
-        found[byte::8] = heads[at + 7 - byte :: _HEAD]
+        found[byte::8] = heads[at + 7 - byte :: HEAD]
     return bytes(found)
 
 
-def _values(entries: Sequence[bytes], wanted: Collection[str]) -> tuple[Binary | None, HeaderLists | None]:
-    if kinds(entries).count(BIN8) == len(entries):
-        lengths = bytes(map(getitem, entries, repeat(VALUE_AT + 1)))
+def _values(
+    entries: Sequence[bytes], heads: bytes, wanted: Collection[str]
+) -> tuple[Binary | None, HeaderLists | None]:
+    if heads[VALUE_AT - _FIRST :: HEAD].count(BIN8) == len(entries):
+        lengths = heads[HEAD - 1 :: HEAD]
         # No entry is shorter than its value and the least that surrounds it: equal sums mean that none is longer.
         if sum(map(len, entries)) == sum(lengths) + _LEAST * len(entries):
             if "value" not in wanted:

@@ -23,6 +23,11 @@ def view_end(number: int) -> bytes:
     return (number + 1).to_bytes(4, "big")
 
 
+def number_in(stored: bytes) -> int:
+    """The number of the partition that a stored key belongs to."""
+    return int.from_bytes(stored[:PREFIX_SIZE], "big")
+
+
 def applied_key(number: int) -> bytes:
     """Where the next offset to apply to this partition's view is kept."""
     return b"\0\0\0\0" + number.to_bytes(4, "big")

@@ -62,6 +62,7 @@ __all__ = [
     "behind",
     "failure",
     "iterate",
+    "keys_from",
     "level0_files",
     "number_of",
     "open_db",
@@ -205,11 +206,22 @@ def values_from(db: Rdict, first: bytes, end: bytes, count: int) -> tuple[list[b
     return found, following
 
 
+def keys_from(db: Rdict, first: bytes, end: bytes, count: int) -> list[bytes]:
+    """At most `count` keys from `first` to before `end`, in their order."""
+    options = ReadOptions()
+    options.fill_cache(False)  # type: ignore[call-arg]
+    options.set_iterate_upper_bound(end)
+    keys: Any = db.keys(from_key=first, read_opt=options)
+    found: list[bytes] = list(islice(keys, count))
+    del keys  # before the options that hold its bound
+    return found
+
+
 def pairs_from(
     db: Rdict, first: bytes, end: bytes, max_pairs: int, max_bytes: int
-) -> tuple[list[tuple[bytes, bytes]], bool]:
-    """At most `max_pairs` keys and values from `first` to before `end`, in the order of the keys, and no more once
-    their values have `max_bytes`; whether that was all there is.
+) -> tuple[list[bytes], list[bytes], bool]:
+    """At most `max_pairs` keys from `first` to before `end`, in their order, with their values, and no more once these
+    have `max_bytes`; whether that was all there is.
 
     At half of what an `iterate` costs. Holds the GIL for about a third of a microsecond each.
     """
@@ -217,26 +229,26 @@ def pairs_from(
     options.fill_cache(False)  # type: ignore[call-arg]
     options.set_iterate_upper_bound(end)
     items: Any = db.items(from_key=first, read_opt=options)
-    found: list[tuple[bytes, bytes]] = []
-    room, step = max_bytes, FEW
-    while len(found) < max_pairs:
-        some = list(islice(items, min(step, max_pairs - len(found))))
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    taken, step = 0, FEW
+    while taken < max_bytes and len(keys) < max_pairs:
+        some = list(islice(items, min(step, max_pairs - len(keys))))
         if not some:
             break
-        found += some
-        room -= sum([len(value) for _, value in some])
-        if room <= 0:
-            break
-        step = max(FEW, min(len(found), room * len(found) // (max_bytes - room + 1)))
+        more_keys, more_values = zip(*some, strict=True)
+        keys += more_keys
+        values += more_values
+        taken += sum(map(len, more_values))
+        step = max(FEW, min(len(keys), (max_bytes - taken) * len(keys) // (taken + 1)))
     del items
-    following = found[-1][0] + b"\0" if found else first
     iterator = db.iter(options)
-    iterator.seek(following)
-    ended: Any = iterator.key()
-    if ended is None:
+    iterator.seek(keys[-1] + b"\0" if keys else first)
+    following: Any = iterator.key()
+    if following is None:
         iterator.status()  # a damaged block ends an iteration as the end of the data does
     del iterator
-    return found, ended is None
+    return keys, values, following is None
 
 
 def behind(db: Rdict) -> bool:

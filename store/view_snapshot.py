@@ -185,9 +185,7 @@ class ViewSnapshot:
             raise StorageError("the view was dropped while it was read")
         first, end_key = key_range(number, start, end, prefix)
         try:
-            found, ended = rocks.pairs_from(self._db, first, end_key, max_entries, max_bytes)
-            keys = [stored for stored, _ in found]
-            entries = [entry for _, entry in found]
+            keys, entries, ended = rocks.pairs_from(self._db, first, end_key, max_entries, max_bytes)
             read_to = end_key if ended else keys[-1] + b"\0"
             ceiling = floor(self.applied(number))
             if entries and max(entries) >= ceiling:
@@ -197,7 +195,7 @@ class ViewSnapshot:
         except Exception as error:
             raise rocks.failure("reading a view", error) from error
         lowest = floor(log_start)
-        if entries and (min(entries) < lowest or (not tombstones and NIL in kinds(entries))):
+        if entries and ((log_start and min(entries) < lowest) or (not tombstones and NIL in kinds(entries))):
             kept = [entry >= lowest and (tombstones or entry[VALUE_AT] != NIL) for entry in entries]
             keys, entries = list(compress(keys, kept)), list(compress(entries, kept))
         following = None if read_to == end_key else read_to[PREFIX_SIZE:]

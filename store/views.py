@@ -18,8 +18,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from krappy.core.splits import KeyFile
 from krappy.store import rocks
-from krappy.store.keys import applied_key, view_end, view_prefix
+from krappy.store.keys import applied_key, number_in, view_end, view_prefix
 from krappy.store.view_snapshot import Page, ViewSnapshot
 
 __all__ = ["Page", "ViewSnapshot", "Views"]
@@ -127,6 +128,34 @@ class Views:
             return rocks.values_from(self._db, after or view_prefix(number), view_end(number), count)
         except Exception as error:
             raise rocks.failure("reading a view", error) from error
+
+    def keys(self, first: bytes, end: bytes, count: int) -> list[bytes]:
+        """At most `count` stored keys (`store/keys.py`) as they are now, tombstones' too, from `first` to before `end`.
+
+        Holds the GIL for a quarter of a microsecond a key.
+        """
+        try:
+            return rocks.keys_from(self._db, first, end, count)
+        except Exception as error:
+            raise rocks.failure("reading a view", error) from error
+
+    def files(self) -> list[KeyFile]:
+        """The table files. One that holds entries of several partitions is told as if they had equal parts of it."""
+        found: list[KeyFile] = []
+        try:
+            for file in self._db.live_files():
+                first, last, entries = file["start_key"], file["end_key"], file["num_entries"]
+                numbers = 1 + number_in(last) - max(1, number_in(first))
+                found.append(KeyFile(first, last, entries / max(1, numbers)))
+        except Exception as error:
+            raise rocks.failure("asking RocksDB", error) from error
+        return found
+
+    def unflushed(self) -> int:
+        """How many entries are in no file yet, those of all partitions together."""
+        return sum(
+            rocks.number_of(self._db, f"num-entries-{which}") for which in ("active-mem-table", "imm-mem-tables")
+        )
 
     def snapshot(self) -> ViewSnapshot:
         """All views as they are now. To be closed: it keeps old values on disk."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from krappy import entry_columns
 from krappy.arrow_layout import binary
-from krappy.entry import VALUE_AT
 from krappy.errors import InvalidRequest, OffsetOutOfRange
 from krappy.handlers.native.consume import MAX_BYTES
 from krappy.handlers.native.table import MAX_PAGE_BYTES, chosen_partitions
@@ -26,7 +25,12 @@ async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) ->
     snapshot = broker.open_snapshot(
         partitions, request.prefix, request.start, request.end, request.ttl_ms, tombstones=request.tombstones
     )
-    ranges = [(partition.index, request.start, request.end) for partition in partitions]
+    try:
+        with broker.snapshots.reading(snapshot.id):
+            ranges = await snapshot.ranges(request.splits)
+    except BaseException:  # whoever asked has left, say
+        broker.snapshots.close(snapshot.id)
+        raise
     return messages.SnapshotOpened(snapshot.id, snapshot.offsets, ranges)
 
 
@@ -42,7 +46,7 @@ async def read_snapshot(session: SessionPort, request: messages.ReadSnapshot) ->
             while True:
                 rows = snapshot.rows(request.partition, following, request.end, max(room, 1), tombstones=tombstones)
                 following = rows.following
-                some = [entry[: VALUE_AT + 1] for entry in rows.entries] if heads_only else rows.entries
+                some = [entry[: entry_columns.END] for entry in rows.entries] if heads_only else rows.entries
                 keys += rows.keys
                 entries += some
                 room -= sum(map(len, rows.keys)) + sum(map(len, some)) + ROW * len(some)

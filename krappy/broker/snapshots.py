@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from krappy.broker import splits
 from krappy.broker.partition import Partition
 from krappy.broker.table import Chosen
 from krappy.errors import InvalidRequest, Overloaded, ShuttingDown, SnapshotGone, UnknownPartition
@@ -44,6 +45,7 @@ class LeasedSnapshot:
         # Appliers run on this same loop, so what they have applied is what the snapshot holds.
         self.offsets = [(partition.index, partition.applied) for partition in partitions]
         self._starts = {partition.index: partition.expired_below for partition in partitions}
+        self._views = broker.views
         self._view = broker.views.snapshot()
         self.closed = False
 
@@ -69,6 +71,10 @@ class LeasedSnapshot:
             tombstones=tombstones,
             log_start=self._starts[partition],
         )
+
+    async def ranges(self, parts: int) -> list[splits.Range]:
+        """Ranges of keys, about `parts` of about equal size, that together hold all of it."""
+        return await splits.ranges(self._views, list(self.partitions.values()), self.chosen, parts)
 
     def touch(self) -> None:
         """It was used now."""

@@ -16,7 +16,7 @@ from krappy.store import rocks
 from krappy.store.keys import MAX_NUMBER, after_prefix, key_range, view_end, view_prefix
 from krappy.store.view_snapshot import CHANGES, LOOKS
 from krappy.store.views import Views
-from tests.store.view_model import read_all, unpack_key
+from tests.store.view_model import read_all, read_rows, unpack_key
 
 
 @pytest.fixture
@@ -200,6 +200,7 @@ def test_a_page_ends_at_its_bytes_but_holds_at_least_one(views: Views) -> None:
     snapshot = views.snapshot()
     assert len(snapshot.page(1, max_bytes=1).items) == 2
     assert len(snapshot.page(1, max_bytes=1100).items) == 4
+    assert [len(snapshot.rows(1, max_bytes=size).keys) for size in (1, 1100)] == [3, 3]  # a few at a time
     page = snapshot.page(1, max_bytes=1, after=b"b")
     assert unpack_key(page.items[0]) == b"c"
     assert snapshot.page(1, after=page.last) == ([], None)
@@ -401,3 +402,22 @@ def test_a_range_stays_in_its_view() -> None:
     assert key_range(1) == (view_prefix(1), view_prefix(2))
     assert key_range(1, prefix=b"\xff\xff") == (view_prefix(1) + b"\xff\xff", view_prefix(2))
     assert key_range(1, start=b"b", end=b"a") == (view_prefix(1) + b"b",) * 2
+
+
+def test_a_damaged_block_is_an_error_and_never_the_end_of_the_data(tmp_path: Path) -> None:
+    views = Views(tmp_path / "views")
+    keys = [b"%06d" % number for number in range(20_000)]
+    views.apply(1, entries(*keys, value=b"x" * 50), len(keys))
+    views.close()
+    [table] = (tmp_path / "views").glob("*.sst")
+    data = bytearray(table.read_bytes())
+    middle = len(data) // 2
+    data[middle : middle + 8000] = os.urandom(8000)
+    table.write_bytes(data)
+    views = Views(tmp_path / "views")
+    snapshot = views.snapshot()
+    for page in (500, 100_000):
+        with pytest.raises(StorageError):
+            read_rows(snapshot, 1, page, max_bytes=100 << 20)
+    snapshot.close()
+    views.close()

@@ -25,7 +25,23 @@ def read_all(snapshot: ViewSnapshot, number: int, page: int = 7, **chosen: objec
         after = got.last
         if after is None:
             assert list(found) == sorted(found)
+            assert read_rows(snapshot, number, page, **chosen) == found
             return found
+
+
+def read_rows(snapshot: ViewSnapshot, number: int, page: int, **chosen: object) -> dict[bytes, bytes]:
+    """The same by `rows`."""
+    found: dict[bytes, bytes] = {}
+    chosen = dict(chosen)
+    while True:
+        got = snapshot.rows(number, max_entries=page, **chosen)  # type: ignore[arg-type]
+        assert len(got.keys) == len(got.entries)
+        assert [*found, *got.keys] == sorted({*found, *got.keys})
+        found.update(zip(got.keys, got.entries, strict=True))
+        if got.following is None:
+            return found
+        assert not got.keys or got.keys[-1] < got.following
+        chosen["start"] = got.following
 
 
 def unpack_key(packed: bytes) -> bytes:
