@@ -301,14 +301,17 @@ class Broker:
         return self.topic(name)
 
     async def create_topic(
-        self, name: str, partitions: int, config: Mapping[str, Any], *, if_absent: bool = False
+        self, name: str, partitions: int, config: Mapping[str, Any], *, if_absent: bool = False, alike: bool = False
     ) -> tuple[Topic, bool]:
-        """Creates a topic durably. (topic, whether it was created now). Raises TopicExists, InvalidTopic, …"""
+        """Creates a topic durably. (topic, whether it was created now). Raises TopicExists, InvalidTopic, …
+
+        `alike`: its name may be like another's (topic_names.py).
+        """
         async with self._admin:
             self._taking()
             if if_absent and name in self.topics:
                 return self.topics[name], False
-            self.names.check(name)
+            self.names.check(name, alike=alike)
             for dead in [dead for dead in self.catalog.deleting() if dead.name == name]:
                 await self._finish_delete(dead)  # it failed half-way, and left folders where the new ones go
             inherited = self.dynamic.topic_defaults

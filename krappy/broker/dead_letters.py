@@ -113,7 +113,7 @@ class Undertaker:
         if name not in broker.topics:
             size = shared.partition.config.max_message_bytes + HEADERS_ROOM
             settings = {"retention.ms": -1, "max.message.bytes": size}
-            await broker.create_topic(name, 1, settings, if_absent=True)
+            await broker.create_topic(name, 1, settings, if_absent=True, alike=True)
         return broker.topic(name).partitions
 
 

@@ -26,13 +26,16 @@ class TopicNames:
             if not held:
                 del self._alike[_folded(name)]
 
-    def check(self, name: str) -> None:
-        """Raises InvalidTopic for a name that no topic, or no new topic beside those there are, can have."""
+    def check(self, name: str, *, alike: bool = False) -> None:
+        """Raises InvalidTopic for a name that no topic, or no new topic beside those there are, can have.
+
+        `alike`: it may be like another's. Dead-letter topics are named after their groups, and must not fail for it.
+        """
         check_topic_name(name)
         if name in INTERNAL:
             raise InvalidTopic(f"'{name}' is an internal topic: it is there by itself, and can only be read")
         others = self._alike.get(_folded(name), set()) - {name}
-        if others:
+        if others and not alike:
             raise InvalidTopic(
                 f"Topic '{name}' collides with existing topic: {min(others)} (as '.' and '_' are taken for the same)"
             )

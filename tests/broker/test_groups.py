@@ -216,6 +216,22 @@ async def test_the_dead_are_buried_as_they_were_with_where_they_came_from(tmp_pa
 
 
 @trio_test
+async def test_the_dead_of_groups_with_like_names_are_buried_all_the_same(tmp_path: Path) -> None:
+    """Though nobody may create two topics whose names differ in dots and underscores alone."""
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.partitions[0], 1)
+        for group in ("g.x", "g_x"):
+            member = await broker.groups.join(group, "a", ["t"], max_deliveries=1)
+            await member.poll(*ALL)
+            member.nack([("t", 0, 0, 0)])
+            await until(lambda group=group: broker.groups.positions(group) == [("t", 0, 1)])
+        assert {"t.g.x.dead", "t.g_x.dead"} <= set(broker.topics)
+        with pytest.raises(errors.InvalidTopic):
+            await broker.create_topic("t_g.x.dead", 1, {})
+
+
+@trio_test
 async def test_the_dead_wait_for_a_topic_that_takes_them(tmp_path: Path) -> None:
     """An event that the dead-letter topic refuses is neither lost nor settled, also over a restart."""
     reports: list[str] = []
