@@ -168,6 +168,28 @@ def scan(**given: Any) -> None:
 
 
 @bench.command()
+@count(200_000, "Events of a round.")
+@SIZE
+@PARTITIONS
+@click.option("--members", "connections", type=click.IntRange(1, 1000), default=8, show_default=True, metavar="N")
+@click.option("--batch", type=click.IntRange(1), default=500, show_default=True, help="Events of a poll, at most.")
+@common
+def group(**given: Any) -> None:
+    """How fast the members of one group share a topic.
+
+    Timed: from the first poll to the last acknowledgement: leasing, reading, sending, and the acks made durable unless
+    --durability os. The events are not decoded. Latencies run from a poll's send to its unpacked answer.
+
+    \b
+    Examples:
+      krappy bench group
+      krappy bench group --members 100 --batch 10 --count 50000
+      krappy bench group --members 1 --batch 1 --count 5000
+    """
+    _run("group", "events/s", {**given, "view": False})
+
+
+@bench.command()
 @count(5_000, "Events of a round.")
 @SIZE
 @VIEW
@@ -226,9 +248,10 @@ ALL: list[tuple[str, dict[str, Any]]] = [
     ("get", {"count": 1_000_000, "connections": 16, "window": 4, "batch": 100}),
     ("get", {"count": 10_000, "connections": 1, "window": 1, "batch": 1}),
     ("scan", {"count": 300_000}),
+    ("group", {"count": 200_000, "view": False, "connections": 8, "batch": 500}),
     ("latency", {"count": 5_000}),
 ]
-UNITS = {"produce": "events/s", "consume": "events/s", "get": "keys/s", "scan": "entries/s", "latency": "events/s"}
+UNITS = dict.fromkeys(("produce", "consume", "group", "latency"), "events/s") | {"get": "keys/s", "scan": "entries/s"}
 
 
 @bench.command("all")
@@ -271,6 +294,7 @@ _SETTINGS = {
     "consume": ("record_bytes", "partitions", "compression", "batch"),
     "get": ("record_bytes", "keys", "history", "partitions", "connections", "window", "batch"),
     "scan": ("record_bytes", "partitions"),
+    "group": ("record_bytes", "partitions", "connections", "batch"),
     "latency": ("record_bytes", "view", "rate"),
 }
 

@@ -24,6 +24,8 @@ SMALL: list[list[str]] = [
     ["get", "--count", "1000", "--keys", "100", "--history", "7"],
     ["get", "--count", "200", "--clients", "1", "--window", "1"],
     ["scan", "--count", "3000", "--partitions", "2"],
+    ["group", "--count", "3000", "--members", "3", "--batch", "50", "--partitions", "2"],
+    ["group", "--count", "100", "--members", "20", "--batch", "1"],
     ["latency", "--count", "200", "--rate", "2000"],
 ]
 
@@ -37,14 +39,16 @@ def test_a_bench_measures(krappy: Krappy, broker: RunningBroker, arguments: list
     assert figures["count"] == int(arguments[2])
     assert figures["rounds"] == 2
     assert 0 < figures["per_second_min"] <= figures["per_second"] <= figures["per_second_max"]
-    if arguments[0] in ("get", "latency") or "--single" in arguments:
+    if arguments[0] in ("get", "group", "latency") or "--single" in arguments:
         assert 0 < figures["p50_ms"] <= figures["p99_ms"] <= figures["p99.9_ms"] <= figures["max_ms"]
     assert result.json["circumstances"]["cpus"] > 0
 
 
 def test_benches_leave_no_topic_behind(krappy: Krappy, broker: RunningBroker) -> None:
     krappy("bench", "scan", "--count", "100", "--rounds", "1", "--address", broker.address)
+    krappy("bench", "group", "--count", "100", "--rounds", "1", "--address", broker.address)
     names = [row["topic"] for row in krappy("topic", "list", "--json").json]
+    names += [row["group"] for row in krappy("group", "list", "--json").json]
     assert not [name for name in names if name.startswith("krappy-bench")]
 
 
