@@ -323,9 +323,16 @@ DECODERS: dict[str, Callable[[str], bytes]] = {
 
 
 def texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Options as Spark takes them: texts, without those that are None."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in options.items()
-        if value is not None
-    }
+    """Options of a Python program as Spark takes them: true for True, JSON for a mapping, a list of names with commas,
+    a list of keys as JSON. Those that are None are left out."""
+    return {name: _text(name, value) for name, value in options.items() if value is not None}
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        return json.dumps(value)
+    if isinstance(value, list | tuple):
+        return json.dumps(value) if name.lower() == "keys" else ",".join(map(str, value))
+    return str(value)

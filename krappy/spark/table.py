@@ -16,12 +16,14 @@ from krappy.spark.keys import Keys
 from krappy.spark.options import KEY_OPTIONS, texts
 from krappy.spark.places import offsets_text
 from krappy.spark.pushdown import options_of, told
+from krappy.spark.schema import TABLE_COLUMNS
 from krappy.spark.versions import features
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+ATTRIBUTES = {*TABLE_COLUMNS} - {"offset"}  # columns that are attributes, too: offset() is a method of a DataFrame
 _planning = threading.Lock()
 
 
@@ -75,10 +77,13 @@ class Table:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self.df(), name)
+        return self[name] if name in ATTRIBUTES else getattr(self.df(), name)
 
-    def __getitem__(self, item: Any) -> Any:
-        return self.df()[item]
+    def __getitem__(self, name: str) -> Column:
+        """A column by its name, for conditions: not that of one DataFrame, since each use is another."""
+        from pyspark.sql.functions import col
+
+        return col(name)
 
     def __repr__(self) -> str:
         return f"krappy.spark.table({self.topic!r})"

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import krappy.spark
 from krappy.errors import ConfigError
 from krappy.spark.keys import Keys
 from krappy.spark.options import OPTIONS, Use, parse
@@ -129,4 +132,6 @@ def test_what_is_wrong_is_told(given: dict[str, str], use: Use, said: str) -> No
 def test_every_option_is_documented_once() -> None:
     names = [option.name.lower() for option in OPTIONS]
     assert len(set(names)) == len(names)
-    assert all(option.doc for option in OPTIONS)
+    readme = (Path(krappy.spark.__path__[0]) / "README.md").read_text("utf-8")
+    for name, default, uses, doc in OPTIONS:
+        assert f"| `{name}` | {default or ''} | {', '.join(uses)} | {doc} |".replace("|  |", "| |") in readme

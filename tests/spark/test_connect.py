@@ -1,0 +1,52 @@
+"""The same over Spark Connect. In a process of its own: a process has one kind of session."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from krappy.blocking import Client
+from krappy.spark.session import java_home
+from krappy.types import Record
+from tests.spark.conftest import SETTINGS, need_java, python_path
+
+
+def test_reads_over_spark_connect(client: Client, address: str, topic: str, tmp_path: Path) -> None:
+    need_java()
+    client.create_topic(topic, partitions=2)
+    with client.producer(topic) as producer:
+        producer.send_many([Record(f"v{number}".encode(), f"u{number}".encode()) for number in range(200)])
+    own_java = java_home()
+    environ = {**os.environ, "PYTHONPATH": python_path(tmp_path), "PYSPARK_PYTHON": sys.executable}
+    settings = {**SETTINGS, "spark.sql.warehouse.dir": str(tmp_path / "sql")}
+    lines = [f"{name} {value}" for name, value in settings.items()]
+    (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
+    environ["SPARK_CONF_DIR"] = str(tmp_path)
+    environ |= {} if own_java is None else {"JAVA_HOME": str(own_java)}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "connect_session.py"), address, topic],
+        cwd=tmp_path,
+        env=environ,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    kind, said = found.pop("error")
+    assert kind == "AnalysisException"
+    assert "no option 'subcribe'; the nearest is 'subscribe'" in said
+    assert found == {
+        "log": 200,
+        "options": {"keys": '["dTU="]', "keyEncoding": "base64"},
+        "condition": ["v5"],
+        "prefix": 111,
+        "many": 200,
+        "offsets": 200,
+        "snapshot": 200,
+    }
