@@ -10,26 +10,22 @@ from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
 Message = dict[str, Any]
-WHOLE_SINCE = 2  # the version from which one update that fails fails them all
 
 
 class UpdateFeatures:
-    """`features`: the levels of those there are."""
+    """`features`: the levels of those there are. One update that fails fails them all, as with Kafka's controller."""
 
     def __init__(self, features: Mapping[str, int]) -> None:
         self._features = features
 
     def __call__(self, session: KafkaSessionPort, request: Message, version: int) -> Message:
-        results = []
-        for update in bounded(request["feature_updates"]):
-            answer = {"feature": update["feature"], **DONE}
-            try:
+        updates = bounded(request["feature_updates"])
+        try:
+            for update in updates:
                 self._check(update["feature"], update["max_version_level"])
-            except Refused as error:
-                answer |= refusal(error)
-                if version >= WHOLE_SINCE:
-                    return {"throttle_time_ms": 0, **refusal(error)}
-            results.append(answer)
+        except Refused as error:
+            return {"throttle_time_ms": 0, **refusal(error), "results": []}
+        results = [{"feature": update["feature"], **DONE} for update in updates]
         return {"throttle_time_ms": 0, **DONE, "results": results}
 
     def _check(self, name: str, level: int) -> None:
