@@ -86,6 +86,40 @@ def test_members_share_leave_and_take_over(
     third.close()
 
 
+@pytest.mark.parametrize("modern", MODERN)
+@pytest.mark.parametrize("name", CLASSIC)
+def test_a_group_moves_to_kip_848_and_back_under_its_members(
+    name: str, modern: str, get_client: GetClient, running: Server, new_topic: NewTopic
+) -> None:
+    """Online migration: a member of the other protocol comes, is the only one for a while, and goes."""
+    topic, group = new_topic(partitions=PARTITIONS), new_group()
+    old, new = get_client(name), get_client(modern)
+    first = old.member(running.address, topic, group)
+    settle([first])
+    write(running, topic, 0, 40)
+    assert numbers(drain([first], 40)) == list(range(40))
+    first.commit()
+    second = new.member(running.address, topic, group, protocol="consumer")
+    settle([first, second])
+    write(running, topic, 40, 40)
+    assert numbers(drain([first, second], 40)) == list(range(40, 80)), "each exactly once, from where it was"
+    first.commit()
+    second.commit()
+    first.close()
+    settle([second])
+    third = old.member(running.address, topic, group)
+    settle([second, third])
+    write(running, topic, 80, 40)
+    assert numbers(drain([second, third], 40)) == list(range(80, 120))
+    second.commit()
+    third.commit()
+    second.close()
+    settle([third])
+    write(running, topic, 120, 40)
+    assert numbers(drain([third], 40)) == list(range(120, 160))
+    third.close()
+
+
 def test_clients_of_different_languages_share_one_group(
     get_client: GetClient, running: Server, new_topic: NewTopic
 ) -> None:
