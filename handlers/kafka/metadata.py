@@ -6,7 +6,8 @@ client (from version 4 on) allow it.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
+from itertools import islice
 from typing import Any
 
 from krappy.errors import KrappyError
@@ -17,26 +18,31 @@ from krappy.wire.kafka import UUID_ZERO, Code, code_for
 
 Message = dict[str, Any]
 
+MANY = 250  # partitions that are described in one go
+
 
 def metadata(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
     asked = request["topics"]
     if asked is None or (version == 0 and not asked):
         return _answer(session, request, [_topic(session, topic) for topic in topics_listed(session)])
+    asked = list({(topic["name"], topic["topic_id"]): topic for topic in asked}.values())  # each once, as in Kafka
     if request["allow_auto_topic_creation"]:
         absent = [topic["name"] for topic in asked if _may_create(session, topic)]
         if absent:
-            return _create(session, request, absent)
+            return _create(session, request, asked, absent)
     return _answer(session, request, [_found(session, topic, {}) for topic in asked])
 
 
-async def _create(session: KafkaSessionPort, request: Message, absent: list[str]) -> Message:
+async def _create(session: KafkaSessionPort, request: Message, asked: list[Message], absent: list[str]) -> Message:
+    """The answer, once those topics have been made."""
     failed: dict[str, KrappyError] = {}
     for name in absent:
         try:
             await session.broker.topic_for_producer(name)
         except KrappyError as error:
             failed[name] = error
-    return _answer(session, request, [_found(session, topic, failed) for topic in request["topics"]])
+    answer = _answer(session, request, [_found(session, topic, failed) for topic in asked])
+    return answer if isinstance(answer, dict) else await answer
 
 
 def _may_create(session: KafkaSessionPort, topic: Message) -> bool:
@@ -56,29 +62,59 @@ def _found(session: KafkaSessionPort, asked: Message, failed: dict[str, KrappyEr
 
 
 def _topic(session: KafkaSessionPort, topic: Any) -> Message:
-    node = session.node.node_id
-    replicas = [node]
+    """A topic with its partitions as they are; `_partitions` describes them."""
     return {
         "error_code": 0,
         "name": topic.name,
         "topic_id": topic.uuid,
         "is_internal": is_internal(topic),
-        "partitions": [
-            {
-                "error_code": 0,
-                "partition_index": partition.index,
-                "leader_id": node,
-                "leader_epoch": partition.epoch,
-                "replica_nodes": replicas,
-                "isr_nodes": replicas,
-                "offline_replicas": [],
-            }
-            for partition in topic.partitions
-        ],
+        "partitions": topic.partitions,
     }
 
 
-def _answer(session: KafkaSessionPort, request: Message, topics: list[Message]) -> Message:
+def _partitions(session: KafkaSessionPort, partitions: Iterable[Any]) -> list[Message]:
+    node = session.node.node_id
+    replicas = [node]
+    return [
+        {
+            "error_code": 0,
+            "partition_index": partition.index,
+            "leader_id": node,
+            "leader_epoch": partition.epoch,
+            "replica_nodes": replicas,
+            "isr_nodes": replicas,
+            "offline_replicas": [],
+        }
+        for partition in partitions
+    ]
+
+
+def _answer(
+    session: KafkaSessionPort, request: Message, topics: list[Message]
+) -> Message | Coroutine[Any, Any, Message]:
+    if sum(len(topic["partitions"]) for topic in topics) > MANY:
+        return _long_answer(session, request, topics)
+    for topic in topics:
+        topic["partitions"] = _partitions(session, topic["partitions"])
+    return _whole(session, request, topics)
+
+
+async def _long_answer(session: KafkaSessionPort, request: Message, topics: list[Message]) -> Message:
+    """The same; others have their turn meanwhile."""
+    left = MANY
+    for topic in topics:
+        every = iter(list(topic["partitions"]))
+        topic["partitions"] = described = []
+        while some := _partitions(session, islice(every, left)):
+            described += some
+            left -= len(some)
+            if not left:
+                await session.pause()
+                left = MANY
+    return _whole(session, request, topics)
+
+
+def _whole(session: KafkaSessionPort, request: Message, topics: list[Message]) -> Message:
     node = session.node
     if request["include_topic_authorized_operations"]:
         for topic in topics:

@@ -9,7 +9,7 @@ import pytest
 
 from krappy.handlers.kafka import registry
 from krappy.wire.kafka import RANGES, UUID_ZERO, ApiKey, Code
-from tests.kafka.raw import Raw
+from tests.kafka.raw import Raw, create
 from tests.process import BrokerProcess
 
 
@@ -43,6 +43,23 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(raw: Raw) -
 def test_a_client_names_its_software_properly(raw: Raw) -> None:
     answer = raw.ask(ApiKey.API_VERSIONS, {"client_software_name": "-", "client_software_version": "1"})
     assert answer["error_code"] == Code.INVALID_REQUEST
+
+
+def test_metadata_of_very_many_partitions(raw: Raw, broker: BrokerProcess) -> None:
+    """More than are described in one go, in topics of which one ends where a go does."""
+    sizes = {"wide-0": 249, "wide-1": 1, "wide-2": 3}
+    for name, size in sizes.items():
+        create(broker, name, size)
+    names = [*sizes, "nowhere", "wide-2", "wide-2"]
+    request = {"topics": [{"name": name} for name in names], "allow_auto_topic_creation": False}
+    for version in (4, 8, 12):
+        answer = raw.ask(ApiKey.METADATA, request, version)
+        assert [topic["name"] for topic in answer["topics"]] == [*sizes, "nowhere"], "each once"
+        for topic in answer["topics"]:
+            indexes = [partition["partition_index"] for partition in topic["partitions"]]
+            assert indexes == list(range(sizes.get(topic["name"], 0)))
+        everything = {topic["name"]: topic for topic in raw.ask(ApiKey.METADATA, {"topics": None}, version)["topics"]}
+        assert {name: len(everything[name]["partitions"]) for name in sizes} == sizes
 
 
 @pytest.mark.parametrize("version", range(14))
