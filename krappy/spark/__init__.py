@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from krappy.spark.join import lookup as lookup
     from krappy.spark.join import register as register
     from krappy.spark.stream_offsets import lag as lag
+    from krappy.spark.stream_write import batches_to as batches_to
 
 _HOMES = {  # imported when they are asked for: every task of Spark imports this package
+    "batches_to": "stream_write",
     "krappy_get": "join",
     "krappy_lookup": "join",
     "lookup": "join",
@@ -31,7 +33,18 @@ _HOMES = {  # imported when they are asked for: every task of Spark imports this
     "lag": "stream_offsets",
 }
 
-__all__ = ["Table", "TableSnapshot", "krappy_get", "krappy_lookup", "lag", "lookup", "register", "session", "table"]
+__all__ = [
+    "Table",
+    "TableSnapshot",
+    "batches_to",
+    "krappy_get",
+    "krappy_lookup",
+    "lag",
+    "lookup",
+    "register",
+    "session",
+    "table",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -94,6 +94,7 @@ OPTIONS = [
     Option("topic", "", ("write",), "where to; without it the data has a column `topic`"),
     Option("jobId", "", ("write",), "a name for a batch write: what was published under it is not published again"),
     Option("stagingTtl", "6h", ("write",), "how long the broker keeps what is staged when nothing more comes"),
+    Option("checkpointLocation", "", ("write",), "Spark's own: where a stream keeps how far it is"),
     Option("compression", "none", ("write",), "of record batches: `none`, `gzip`, `snappy`, `lz4` or `zstd`"),
 ]
 BY_NAME = {option.name.lower(): option for option in OPTIONS}

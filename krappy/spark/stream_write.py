@@ -7,12 +7,13 @@ broker remembers the job (its setting staging_outcome_ms: a week).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -23,6 +24,9 @@ from krappy.spark.outgoing import outgoing
 from krappy.spark.schema import arrow_schema
 from krappy.spark.staged import Job, abort_all, commit_all, runs_of, stage_all
 from krappy.spark.versions import features
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # StreamExecution, MicroBatchExecution
 ROWS = 5_000  # of a batch that is made of single rows
@@ -64,6 +68,41 @@ class StreamWriter(_Base):  # type: ignore[misc]
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         abort_all(runs_of(messages), client(self._address))
+
+
+def batches_to(
+    topic: str, *, address: str | None = None, name: str | None = None, **options: str
+) -> Callable[[DataFrame, int], None]:
+    """A function for `foreachBatch` that writes each micro-batch to a topic once, however often it is replayed.
+
+    For what Spark keeps from Python's own sinks, above all `outputMode("update")`: the rows of an aggregate that have
+    changed become upserts of a compacted topic.
+
+        counts.writeStream.outputMode("update").foreachBatch(krappy.spark.batches_to("counts")).start()
+
+    Args:
+        name: what stands for the query. None: its id, which its checkpoint keeps; Spark Connect does not tell it, so a
+            name is needed there, and a new one when the query begins anew with another checkpoint.
+        options: more of a write's, such as compression="zstd".
+    """
+    given = {"topic": topic, **({} if address is None else {"address": address}), **options}
+
+    def write(batch: DataFrame, id: int) -> None:
+        query = name or _query_id(batch)
+        if query is None:
+            raise ConfigError("batches_to: Spark does not say which query this is; give it a name to keep: name=…")
+        named = batch.write.format("krappy").mode("append").option("jobId", f"{query}/{id}/{topic}")
+        named.options(**given).save()
+
+    return write
+
+
+def _query_id(batch: DataFrame) -> str | None:
+    try:
+        found: str | None = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+    except PySparkException:  # Spark Connect has no SparkContext
+        return None
+    return found
 
 
 def _batches(rows: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
