@@ -62,6 +62,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
         self._offered: Position | None = None  # where the one ends that was offered last
         self._target: Offsets | None = None  # of Trigger.AvailableNow
         self._held: dict[str, Snapshot] = {}  # by id
+        self._closed: set[str] = set()
 
     # --- where the stream goes on, in the driver ---
 
@@ -112,6 +113,10 @@ class StreamReader(*BASES):  # type: ignore[misc]
         latest = dict(self._target if self._target is not None else self._ends())
         earliest = ranges.at_end(connected, latest, "earliest")
         begin = ranges.offsets(connected, options.start, earliest, latest, options.timestamp_strategy)
+        for each, offset in begin.items():
+            if not earliest[each] <= offset <= latest[each]:
+                there = f"{earliest[each]} to {latest[each]}"
+                self._lost(f"{each} was to be read from offset {offset} on, and it has offsets {there}")
         begin = {each: min(max(offset, earliest[each]), latest[each]) for each, offset in begin.items()}
         self._patience.waits(None, 0, self._clock())
         most, _ = self._limits(limit)
@@ -225,9 +230,10 @@ class StreamReader(*BASES):  # type: ignore[misc]
         """The first batch is through: nobody needs its snapshots any more."""
         if passed.snapshots is None:
             return
-        for id in {*passed.snapshots.values(), *self._held}:
+        for id in {*passed.snapshots.values(), *self._held} - self._closed:
             with suppress(KrappyError):
                 client(self._options.address).close_snapshot(id)
+                self._closed.add(id)
         self._held.clear()
 
     # --- reading, in the tasks ---

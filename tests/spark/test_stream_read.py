@@ -169,6 +169,20 @@ def test_what_was_deleted_is_an_error_or_skipped(reader: Any, client: Client, to
     assert spans(lax, first, end) == [(0, 5, 10), (1, 2, 10)]
 
 
+def test_starting_offsets_that_are_not_there(reader: Any, client: Client, topic: str) -> None:
+    fill(client, topic, 10, 10)
+    client.delete_records(topic, 5, partitions=[0])
+    given = {"startingOffsets": f'{{"{topic}":{{"0":2,"1":11}}}}'}
+    strict = reader(**given)
+    with pytest.raises(
+        OffsetOutOfRange, match=r"from offset 2 on, .* offsets 5 to 10\. .*failOnDataLoss=false"
+    ):
+        strict.latestOffset(strict.initialOffset(), ReadAllAvailable())
+    lax = reader(failOnDataLoss="false", **given)
+    begun = lax.latestOffset(lax.initialOffset(), ReadAllAvailable())
+    assert spans(lax, lax.initialOffset(), begun) == [(0, 5, 10)]
+
+
 def test_a_topic_that_was_made_anew(reader: Any, client: Client, topic: str) -> None:
     fill(client, topic, 10)
     strict, lax = reader(startingOffsets="earliest"), reader(startingOffsets="earliest", failOnDataLoss="false")
