@@ -174,9 +174,7 @@ def test_starting_offsets_that_are_not_there(reader: Any, client: Client, topic:
     client.delete_records(topic, 5, partitions=[0])
     given = {"startingOffsets": f'{{"{topic}":{{"0":2,"1":11}}}}'}
     strict = reader(**given)
-    with pytest.raises(
-        OffsetOutOfRange, match=r"from offset 2 on, .* offsets 5 to 10\. .*failOnDataLoss=false"
-    ):
+    with pytest.raises(OffsetOutOfRange, match=r"from offset 2 on, .* offsets 5 to 10\. .*failOnDataLoss=false"):
         strict.latestOffset(strict.initialOffset(), ReadAllAvailable())
     lax = reader(failOnDataLoss="false", **given)
     begun = lax.latestOffset(lax.initialOffset(), ReadAllAvailable())
