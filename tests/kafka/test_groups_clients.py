@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -91,7 +91,11 @@ class Member:
             if message is not None and not message.error():
                 self.got.append(int(message.value() or b""))
             if self._commit.is_set() and message is None:
-                self.consumer.commit(asynchronous=False)
+                try:
+                    self.consumer.commit(asynchronous=False)
+                except KafkaException as error:
+                    if error.args[0].code() != KafkaError._NO_OFFSET:
+                        continue  # the group is being rebalanced: again when that is over
                 self._commit.clear()
 
     def commit(self) -> None:
