@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from krappy.types import Headers
 
+_DIGITS = b"0" + b"1" * 255
 INT32, INT64 = "i", "q"  # what `array` calls them
 assert (array(INT32).itemsize, array(INT64).itemsize) == (4, 8)
 
@@ -41,6 +42,11 @@ def int64s(numbers: Iterable[int]) -> bytes:
     return _little(array(INT64, numbers))
 
 
+def int32s(numbers: Iterable[int]) -> bytes:
+    """Raises OverflowError for a number that is none."""
+    return _little(array(INT32, numbers))
+
+
 def offsets32(lengths: Iterable[int]) -> bytes:
     """Where each of so many items begins, and where the last one ends. Raises OverflowError beyond 2 GiB."""
     return _little(array(INT32, list(accumulate(lengths, initial=0))))  # twice as fast as from the iterator
@@ -61,8 +67,18 @@ def header_lists(rows: Sequence[Headers]) -> HeaderLists:
 
 def bitmap(items: Sequence[object]) -> bytes:
     """Which of them are not None."""
-    text = "".join(["0" if item is None else "1" for item in reversed(items)])
-    return int(text or "0", 2).to_bytes((len(items) + 7) // 8, "little")
+    return bits(bytes([item is not None for item in items]))
+
+
+def bits(flags: bytes) -> bytes:
+    """A bit for each byte: whether it is other than 0."""
+    digits = flags[::-1].translate(_DIGITS)
+    return int(digits or b"0", 2).to_bytes((len(flags) + 7) // 8, "little")
+
+
+def flags(bitmap: bytes, count: int) -> list[bool]:
+    """What `bits` was made of."""
+    return [bool(bitmap[row >> 3] >> (row & 7) & 1) for row in range(count)]
 
 
 def numbers(buffer: bytes) -> list[int]:
@@ -75,7 +91,8 @@ def items(column: Binary) -> list[bytes | None]:
     bounds, data, validity = _read(INT32, column.offsets).tolist(), memoryview(column.data), column.validity
     found: list[bytes | None] = [bytes(data[start:end]) for start, end in pairwise(bounds)]
     if validity is not None:
-        found = [item if validity[row >> 3] >> (row & 7) & 1 else None for row, item in enumerate(found)]
+        valid = flags(validity, len(found))
+        found = [item if there else None for item, there in zip(found, valid, strict=True)]
     return found
 
 
@@ -85,6 +102,16 @@ def headers(column: HeaderLists) -> list[Headers]:
     flat = [((name or b"").decode(errors="replace"), value) for name, value in zip(names, values, strict=True)]
     bounds = _read(INT32, column.offsets).tolist()
     return [tuple(flat[start:end]) for start, end in pairwise(bounds)]
+
+
+def parts(offsets: bytes, data: bytes) -> list[bytes]:
+    """The items of a column without nulls that nobody has checked. Raises ValueError."""
+    if len(offsets) % 4 or not offsets:
+        raise ValueError(f"{len(offsets)} bytes of offsets: they are int32, one more than there are items")
+    bounds = _read(INT32, offsets).tolist()
+    if bounds[0] or bounds[-1] != len(data) or bounds != sorted(bounds):
+        raise ValueError(f"offsets that do not go up from 0 to {len(data)}")
+    return [data[start:end] for start, end in pairwise(bounds)]
 
 
 def check_binary(column: Binary, rows: int) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgpack
 
-from krappy.arrow_layout import Binary, HeaderLists, binary, header_lists, offsets32
+from krappy.arrow_layout import Binary, HeaderLists, binary, bits, header_lists, offsets32
 from krappy.entry import NIL, VALUE_AT
 from krappy.types import Headers
 
@@ -17,8 +17,8 @@ _FIRST, END = 2, VALUE_AT + 2  # of an entry: offset, a byte, timestamp, the val
 HEAD = END - _FIRST
 _kind = itemgetter(VALUE_AT)
 _STARTS = {NIL: VALUE_AT + 1, BIN8: VALUE_AT + 2, 0xC5: VALUE_AT + 3, 0xC6: VALUE_AT + 5}  # of a value, by its kind
+_ALIVE = bytes.maketrans(bytes((NIL, BIN8)), b"\0\xff")
 _LEAST = VALUE_AT + 3  # bytes of an entry beside a short value, without headers
-NONE = b"\xc0"
 
 
 class EntryColumns(NamedTuple):
@@ -58,13 +58,19 @@ def _turned(heads: bytes, at: int) -> bytes:
 def _values(
     entries: Sequence[bytes], heads: bytes, wanted: Collection[str]
 ) -> tuple[Binary | None, HeaderLists | None]:
-    if heads[VALUE_AT - _FIRST :: HEAD].count(BIN8) == len(entries):
+    kinds = heads[VALUE_AT - _FIRST :: HEAD]
+    dead = kinds.count(NIL)
+    if kinds.count(BIN8) + dead == len(entries):
         lengths = heads[HEAD - 1 :: HEAD]
+        if dead:  # what stands there in a tombstone is no length
+            alive = int.from_bytes(lengths) & int.from_bytes(kinds.translate(_ALIVE))
+            lengths = alive.to_bytes(len(entries))
         # No entry is shorter than its value and the least that surrounds it: equal sums mean that none is longer.
-        if sum(map(len, entries)) == sum(lengths) + _LEAST * len(entries):
+        if sum(map(len, entries)) == sum(lengths) + _LEAST * len(entries) - dead:
             if "value" not in wanted:
                 return None, None
-            return Binary(offsets32(lengths), b"".join([entry[21:-1] for entry in entries]), None), None
+            data = b"".join([entry[END:-1] for entry in entries])  # of a tombstone that is nothing
+            return Binary(offsets32(lengths), data, bits(kinds.translate(_ALIVE)) if dead else None), None
     values: list[bytes | None] = []
     told: dict[int, Headers] = {}
     for row, entry in enumerate(entries):

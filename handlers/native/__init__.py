@@ -35,6 +35,7 @@ def registry() -> Registry:
     register(messages.ReadSnapshot, columns.read_snapshot)
     register(messages.KeepSnapshot, columns.keep_snapshot)
     register(messages.CloseSnapshot, columns.close_snapshot)
+    register(messages.GetColumns, columns.get_columns)
     register(messages.ReadLog, columns.read_log)
     register(messages.Stage, staging.stage)
     register(messages.SealStaged, staging.seal)

@@ -5,16 +5,28 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from krappy import entry_columns
+from krappy import arrow_layout, entry_columns
 from krappy.arrow_layout import binary
+from krappy.entry import pack_entry
 from krappy.errors import InvalidRequest, OffsetOutOfRange
 from krappy.handlers.native.consume import MAX_BYTES
-from krappy.handlers.native.table import MAX_PAGE_BYTES, chosen_partitions
+from krappy.handlers.native.table import (
+    MAX_ANSWER,
+    MAX_PAGE_BYTES,
+    SLICE,
+    check_size,
+    chosen_partitions,
+    look_up_spread,
+)
+from krappy.partitioner import partition_for
 from krappy.ports import PartitionPort, SessionPort
 from krappy.types import Span
 from krappy.wire import messages
 
 ALL = ("key", "value", "offset", "timestamp", "headers")
+MOST_KEYS = 100_000  # of one lookup
+STRETCH = 1_000  # keys looked up before others have their turn, where entries are small
+ABSENT = pack_entry(0, -1, None)
 ROW = 32  # bytes that a row counts for beside its own, in the size of an answer
 
 
@@ -73,6 +85,51 @@ async def keep_snapshot(session: SessionPort, request: messages.KeepSnapshot) ->
 async def close_snapshot(session: SessionPort, request: messages.CloseSnapshot) -> messages.SnapshotClosed:
     session.broker.snapshots.close(request.snapshot)
     return messages.SnapshotClosed()
+
+
+async def get_columns(session: SessionPort, request: messages.GetColumns) -> messages.ColumnsGot:
+    topic = session.broker.topic(request.topic)
+    wanted = frozenset(ALL if request.columns is None else request.columns)
+    heads_only = not wanted & {"value", "headers"}
+    try:
+        keys = arrow_layout.parts(request.offsets, request.keys)
+    except ValueError as error:
+        raise InvalidRequest(f"the keys are no column: {error}", field="offsets") from None
+    if len(keys) > MOST_KEYS:
+        raise InvalidRequest(f"{len(keys)} keys; at most {MOST_KEYS} may be asked for at once", field="keys")
+    count = len(topic.partitions)
+    only = 0 if count == 1 else request.partition
+    await session.broker.wait_for_views(topic.partitions if only is None else [topic.partition(only)])
+    where: list[int] = []
+    entries: list[bytes | None] = []
+    size, step = 0, SLICE
+    async with session.answering(MAX_ANSWER) as room:
+        while len(entries) < len(keys):
+            some = keys[len(entries) : len(entries) + step]
+            if only is None:
+                at = [partition_for(key, count) for key in some]
+                found = look_up_spread(topic, some, at)
+                where += at
+            else:
+                found = topic.partition(only).look_up_many(some)
+            if heads_only:
+                found = [entry and entry[: entry_columns.END] for entry in found]
+            entries += found
+            size += sum([len(entry) + ROW for entry in found if entry is not None])
+            check_size(size, room)
+            step = max(SLICE, min(STRETCH, (STRETCH * ROW * len(entries)) // (size + 1)))
+            await session.pause()
+        there = [ABSENT if entry is None else entry for entry in entries]
+        values, offsets, timestamps, headers = entry_columns.columns(there, wanted)
+        return messages.ColumnsGot(
+            rows=len(keys),
+            found=arrow_layout.bitmap(entries) if None in entries else None,
+            partitions=arrow_layout.int32s(where) if only is None else None,
+            values=values,
+            offsets=offsets,
+            timestamps=timestamps,
+            headers=headers,
+        )
 
 
 def read_log(

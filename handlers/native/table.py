@@ -44,7 +44,7 @@ def multi_get(
                 found = [entry or NIL for entry in partition.look_up_many(keys[start : start + SLICE])]
                 entries += found
                 size += sum(map(len, found))
-                _check_size(size, MAX_ANSWER)
+                check_size(size, MAX_ANSWER)
             return messages.MultiGot([partition.index] * len(keys) if partition.index else None, entries)
     return _multi_get_spread(session, topic, request)
 
@@ -60,23 +60,28 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
         for start in range(0, len(keys), SLICE):
             some = keys[start : start + SLICE]
             where = [partition_for(key, count) for key in some] if only is None else [only] * len(some)
-            found = [NIL] * len(some)
-            for index in set(where):
-                places = [place for place, its in enumerate(where) if its == index]
-                looked_up = topic.partition(index).look_up_many([some[place] for place in places])
-                for place, entry in zip(places, looked_up, strict=True):
-                    if entry is not None:
-                        found[place] = entry
+            found = [entry or NIL for entry in look_up_spread(topic, some, where)]
             indexes += where
             entries += found
             size += sum(map(len, found))
-            _check_size(size, room)
+            check_size(size, room)
             if start % QUICK == 0:
                 await session.pause()
     return messages.MultiGot(indexes, entries)
 
 
-def _check_size(size: int, room: int) -> None:
+def look_up_spread(topic: TopicPort, keys: list[bytes], where: list[int]) -> list[bytes | None]:
+    """The entry of each key, in the partition that `where` has for it."""
+    found: list[bytes | None] = [None] * len(keys)
+    for index in set(where):
+        places = [place for place, its in enumerate(where) if its == index]
+        looked_up = topic.partition(index).look_up_many([keys[place] for place in places])
+        for place, entry in zip(places, looked_up, strict=True):
+            found[place] = entry
+    return found
+
+
+def check_size(size: int, room: int) -> None:
     """An answer comes as a whole, so there is a limit to what may be asked for at once."""
     if size > MAX_ANSWER:
         raise RecordTooLarge(f"the entries take more than {MAX_ANSWER} bytes; ask for fewer at once", limit=MAX_ANSWER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from krappy import arrow_layout
@@ -18,7 +18,9 @@ COLUMNS = ("key", "value", "offset", "timestamp", "headers")
 
 @dataclass(frozen=True, slots=True)
 class ColumnBlock:
-    """Rows of one partition. A column is None when it was not asked for; `headers` also when no row has any.
+    """Rows of one partition; of a lookup, those of `partitions`.
+
+    A column is None when it was not asked for; `headers` also when no row has any.
 
     With pyarrow, and without work for each row:
 
@@ -33,6 +35,8 @@ class ColumnBlock:
     offsets: bytes | None = None  # int64
     timestamps: bytes | None = None  # int64, ms since the epoch; -1: the producer gave none
     headers: HeaderLists | None = None
+    found: bytes | None = None  # a lookup's: a bit for each row, as a validity bitmap; None: every key was found
+    partitions: bytes | None = None  # a lookup's in several partitions: int32
     size: int = field(default=0, compare=False)  # bytes of all buffers
 
     def __len__(self) -> int:
@@ -51,6 +55,10 @@ class ColumnBlock:
             found["headers"] = arrow_layout.headers(self.headers)
         return found
 
+    def there(self) -> list[bool]:
+        """Of a lookup: which keys were found, deleted ones too."""
+        return [True] * self.rows if self.found is None else arrow_layout.flags(self.found, self.rows)
+
 
 def check_columns(columns: Collection[str]) -> list[str]:
     """Raises InvalidRequest."""
@@ -60,25 +68,39 @@ def check_columns(columns: Collection[str]) -> list[str]:
     return list(dict.fromkeys(columns))
 
 
-def of_answer(partition: int, read: messages.SnapshotRead) -> ColumnBlock:
+def of_answer(partition: int, read: messages.SnapshotRead | messages.ColumnsGot) -> ColumnBlock:
     """Raises ProtocolError when the sizes of its buffers do not go together."""
     rows = read.rows
     try:
-        keys, values = _binary(read.keys, rows), _binary(read.values, rows)
-        headers = None
-        if read.headers is not None:
-            offsets, names, told = read.headers
-            count = int.from_bytes(offsets[-4:], "little")
-            arrow_layout.check_offsets(offsets, rows, count)
-            named, held = _binary(names, count), _binary(told, count)
-            assert named is not None
-            assert held is not None
-            headers = HeaderLists(offsets, named, held)
-        return _block(
-            partition, rows, keys, values, _numbers(read.offsets, rows), _numbers(read.timestamps, rows), headers
+        keys = _binary(read.keys, rows) if isinstance(read, messages.SnapshotRead) else None
+        block = _block(
+            partition,
+            rows,
+            keys,
+            _binary(read.values, rows),
+            _numbers(read.offsets, rows),
+            _numbers(read.timestamps, rows),
+            _headers(read.headers, rows),
         )
+        if isinstance(read, messages.SnapshotRead):
+            return block
+        if read.found is not None and len(read.found) != (rows + 7) // 8:
+            raise ValueError(f"{len(read.found)} bytes that say which of {rows} rows were found")
+        return replace(block, found=read.found, partitions=_numbers(read.partitions, rows, 4))
     except ValueError as error:
         raise ProtocolError(f"a block of columns that is none: {error}") from None
+
+
+def _headers(column: messages.HeadersColumn | None, rows: int) -> HeaderLists | None:
+    if column is None:
+        return None
+    offsets, names, values = column
+    count = int.from_bytes(offsets[-4:], "little")
+    arrow_layout.check_offsets(offsets, rows, count)
+    lists = HeaderLists(offsets, Binary(*names), Binary(*values))
+    arrow_layout.check_binary(lists.names, count)
+    arrow_layout.check_binary(lists.values, count)
+    return lists
 
 
 def of_events(partition: int, batches: Sequence[events.EventBatch], wanted: Collection[str]) -> ColumnBlock:
@@ -120,7 +142,7 @@ def _block(
     plain = [offsets, timestamps, headers and headers.offsets]
     buffers = [buffer for column in binaries for buffer in column] + plain
     size = sum(len(buffer) for buffer in buffers if buffer is not None)
-    return ColumnBlock(partition, rows, keys, values, offsets, timestamps, headers, size)
+    return ColumnBlock(partition, rows, keys, values, offsets, timestamps, headers, size=size)
 
 
 def _binary(column: messages.BinaryColumn | None, rows: int) -> Binary | None:
@@ -131,9 +153,9 @@ def _binary(column: messages.BinaryColumn | None, rows: int) -> Binary | None:
     return found
 
 
-def _numbers(buffer: bytes | None, rows: int) -> bytes | None:
+def _numbers(buffer: bytes | None, rows: int, width: int = 8) -> bytes | None:
     if buffer is None:
         return None
-    if len(buffer) != 8 * rows:
+    if len(buffer) != width * rows:
         raise ValueError(f"{len(buffer)} bytes of numbers for {rows} rows")
     return buffer

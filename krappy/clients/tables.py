@@ -8,6 +8,10 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
+from krappy import arrow_layout
+from krappy.arrow_layout import Binary
+from krappy.clients import blocks
+from krappy.clients.blocks import ColumnBlock
 from krappy.clients.link import Link, Slot
 from krappy.clients.values import Text, encoded, key_bytes
 from krappy.errors import ConnectionLost, InvalidRequest, ProtocolError, RequestTimeout
@@ -17,7 +21,8 @@ from krappy.wire import messages
 _entry: Any = partial(tuple.__new__, Entry)  # without Entry's own checking of how many fields there are
 PAGE_ENTRIES = 2_000
 PAGE_BYTES = 1 << 20
-MOST_KEYS = 10_000  # of one request
+MOST_KEYS = 10_000  # of one request,
+KEY_BYTES = 1_000_000  # and what they take in it: the broker reads no more small values at once than 1 MiB
 
 
 async def get(link: Link, topic: str, key: Text, partition: int | None, min_offset: int | None) -> Entry | None:
@@ -34,9 +39,24 @@ async def get_many(link: Link, topic: str, keys: Iterable[Text], partition: int 
     """In the order of the keys, as `get` says of each."""
     wanted = [key if type(key) is bytes else key_bytes(key) for key in keys]
     found: list[Entry | None] = []
-    for first in range(0, len(wanted), MOST_KEYS):
-        found += await _get_some(link, topic, wanted[first : first + MOST_KEYS], partition)
+    step = max(1, min(MOST_KEYS, KEY_BYTES // (max(map(len, wanted), default=0) + 5)))
+    for first in range(0, len(wanted), step):
+        found += await _get_some(link, topic, wanted[first : first + step], partition)
     return found
+
+
+async def get_columns(
+    link: Link, topic: str, keys: Iterable[Text] | Binary, partition: int | None, columns: Sequence[str]
+) -> ColumnBlock:
+    """Row `i` answers key `i`."""
+    asked = keys if isinstance(keys, Binary) else arrow_layout.binary([key_bytes(key) for key in keys])
+    if asked.validity is not None:
+        raise InvalidRequest("a lookup needs a key: a column without nulls")
+    request = messages.GetColumns(topic, asked.offsets, asked.data, partition, blocks.check_columns(columns))
+    got = await link.ask(request, messages.ColumnsGot)
+    if got.rows != len(asked.offsets) // 4 - 1:
+        raise ProtocolError(f"{got.rows} rows in the answer to a lookup of {len(asked.offsets) // 4 - 1} keys")
+    return blocks.of_answer(partition or 0, got)
 
 
 async def _get_some(link: Link, topic: str, keys: list[bytes], partition: int | None) -> list[Entry | None]:

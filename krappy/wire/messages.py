@@ -427,6 +427,28 @@ class SnapshotClosed(Answer, kind=43):
     pass
 
 
+class GetColumns(Request, kind=45):
+    """As MultiGet, for many keys: item `i` of them is `keys` from `offsets[i]` to before `offsets[i + 1]`."""
+
+    topic: str
+    offsets: bytes  # int32, one more than there are keys
+    keys: bytes
+    partition: U32 | None = None  # None: by each key's murmur2
+    columns: list[Column] | None = None  # None: all; the keys themselves do not come back
+
+
+class ColumnsGot(Answer, kind=45):
+    """A row for each key, in their order."""
+
+    rows: U32
+    found: bytes | None  # a bit for each row; None: all. Absent keys have null or anything in the columns
+    partitions: bytes | None  # int32; None: all in the one asked for, or in 0
+    values: BinaryColumn | None
+    offsets: bytes | None
+    timestamps: bytes | None
+    headers: HeadersColumn | None
+
+
 class ReadLog(Request, kind=44):
     """Record batches from `offset` to before `end`, without a registration. Repeated with `next_offset`."""
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import krappy
-from krappy import blocking
+from krappy import arrow_layout, blocking
 from krappy.clients.blocks import ColumnBlock
-from krappy.errors import InvalidRequest, OffsetOutOfRange, SnapshotGone, UnknownPartition, ViewDisabled
+from krappy.errors import InvalidRequest, OffsetOutOfRange, RecordTooLarge, SnapshotGone, UnknownPartition, ViewDisabled
 from tests.clients.helpers import fill
 from tests.clients.proxy import Proxy
 
@@ -137,3 +137,52 @@ def test_reading_goes_on_after_lost_connections(lossy: Proxy, topic: str) -> Non
             lossy.cut()
         assert [row["key"] for row in found] == keys
         client.close_snapshot(snapshot.id)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("partitions", [1, 3])
+async def test_many_keys_are_looked_up_as_columns(address: str, topic: str, partitions: int) -> None:
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic, partitions)
+        keys: list[Any] = [b"%0120d" % number for number in range(12_000)]
+        async with client.producer(topic) as producer:
+            await producer.send_columns(keys[:10_000], [b"v" * (number % 50) for number in range(10_000)])
+            await producer.send(None, key=keys[7])
+            await producer.send("told", key=keys[8], headers={"h": "x"}, timestamp=5)
+            await producer.send("y" * 3000, key=keys[9])
+        table = client.table(topic)
+        entries = await table.get_many(keys)  # more than a MiB of keys
+        assert [entry is not None for entry in entries] == [number < 10_000 for number in range(12_000)]
+        for asked in (keys, arrow_layout.binary(keys)):
+            block = await table.get_columns(asked)
+            assert block.rows == 12_000
+            assert block.there() == [entry is not None for entry in entries]
+            found = block.lists()
+            for name in ("value", "offset", "timestamp", "headers"):
+                wanted = [getattr(entry, name) for entry in entries[:10_000] if entry]
+                assert found[name][:10_000] == wanted, name
+            assert found["value"][10_000:] == [None] * 2000
+            assert (block.partitions is None) == (partitions == 1)
+            if block.partitions is not None:
+                where = memoryview(block.partitions).cast("i").tolist()
+                assert where[:10_000] == [entry.partition for entry in entries[:10_000] if entry]
+        some = await table.get_columns(keys[:100], columns=("offset",))
+        assert (some.values, some.timestamps, some.headers, some.found) == (None, None, None, None)
+        assert some.lists() == {"offset": [entry.offset for entry in entries[:100] if entry]}
+        assert (await table.get_columns([])).rows == 0
+        elsewhere = await table.get_columns(["nobody"], partition=partitions - 1)
+        assert (elsewhere.there(), elsewhere.partition) == ([False], partitions - 1)
+        with pytest.raises(InvalidRequest):
+            await table.get_columns(arrow_layout.binary([b"a", None]))
+        with pytest.raises(InvalidRequest):
+            await table.get_columns(["a"] * 100_001)
+
+
+def test_the_blocking_client_looks_up_columns_and_says_when_they_are_too_many(address: str, topic: str) -> None:
+    with blocking.connect(address) as client, client.producer(topic) as producer:
+        producer.send("x" * 900_000, key="big").result()
+        table = client.table(topic)
+        assert table.get_columns(["big", "none"], columns=("value",)).lists() == {"value": [b"x" * 900_000, None]}
+        with pytest.raises(RecordTooLarge):
+            table.get_columns(["big"] * 20)
+        assert table.get_columns(["big"] * 20, columns=("offset",)).lists() == {"offset": [0] * 20}

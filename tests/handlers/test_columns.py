@@ -160,6 +160,30 @@ def test_a_log_whose_start_was_deleted_says_so(raw: Raw) -> None:
     assert raw.call(m.ReadLog("cut", 0, 1, 2)).next_offset == 2
 
 
+def test_keys_that_are_no_column_are_refused(raw: Raw) -> None:
+    def ask(offsets: bytes, keys: bytes) -> m.ColumnsGot:
+        found: m.ColumnsGot = raw.call(m.GetColumns("t", offsets, keys))
+        return found
+
+    for offsets, keys in (
+        (b"", b""),
+        (b"\0", b""),
+        (b"\0" * 7, b""),
+        (b"\1\0\0\0", b"a"),
+        (b"\0\0\0\0\2\0\0\0", b"a"),
+        (b"\0\0\0\0\0\0\0\0", b"a"),
+        (b"\0\0\0\0\2\0\0\0\1\0\0\0\3\0\0\0", b"abc"),
+        (b"\0\0\0\0\xff\xff\xff\xff\1\0\0\0", b"a"),
+    ):
+        with pytest.raises(InvalidRequest, match="no column"):
+            ask(offsets, keys)
+    assert ask(b"\0\0\0\0", b"").rows == 0
+    empty = ask(b"\0" * 12, b"")  # an empty key, twice
+    assert (empty.rows, empty.found) == (2, b"\0")
+    with pytest.raises(InvalidRequest, match="at most 100000"):
+        ask(b"\0" * 4 * 100_002, b"")
+
+
 def test_readers_that_never_take_their_answers_hold_up_nobody(address: str, tmp_path: Path) -> None:
     """Their answers wait within the bounds of memory, and go with them."""
     with run_broker(tmp_path / "data", durability="os", memory_bytes=4 << 20) as broker, Raw(broker.address) as raw:
