@@ -190,6 +190,27 @@ def group(**given: Any) -> None:
 
 
 @bench.command()
+@count(300_000, "Rows.")
+@SIZE
+@PARTITIONS
+@click.option("--of", type=click.Choice(["table", "log", "lookup"]), default="table", show_default=True)
+@common
+def blocks(**given: Any) -> None:
+    """How fast much is read as columns in Arrow's layout, as the Spark data source reads.
+
+    Timed: from the first request to the last block. Of a table: a snapshot and all of its ranges, one after the other;
+    of a log: all of its events; of lookups: as many keys, drawn by chance, 10,000 in a request.
+
+    \b
+    Examples:
+      krappy bench blocks
+      krappy bench blocks --of log --count 1000000
+      krappy bench blocks --of lookup --json
+    """
+    _run("blocks", "rows/s", given)
+
+
+@bench.command()
 @count(5_000, "Events of a round.")
 @SIZE
 @VIEW
@@ -249,9 +270,16 @@ ALL: list[tuple[str, dict[str, Any]]] = [
     ("get", {"count": 10_000, "connections": 1, "window": 1, "batch": 1}),
     ("scan", {"count": 300_000}),
     ("group", {"count": 200_000, "view": False, "connections": 8, "batch": 500}),
+    ("blocks", {"count": 300_000}),
+    ("blocks", {"count": 300_000, "of": "log"}),
+    ("blocks", {"count": 300_000, "of": "lookup"}),
     ("latency", {"count": 5_000}),
 ]
-UNITS = dict.fromkeys(("produce", "consume", "group", "latency"), "events/s") | {"get": "keys/s", "scan": "entries/s"}
+UNITS = dict.fromkeys(("produce", "consume", "group", "latency"), "events/s") | {
+    "get": "keys/s",
+    "scan": "entries/s",
+    "blocks": "rows/s",
+}
 
 
 @bench.command("all")
@@ -295,6 +323,7 @@ _SETTINGS = {
     "get": ("record_bytes", "keys", "history", "partitions", "connections", "window", "batch"),
     "scan": ("record_bytes", "partitions"),
     "group": ("record_bytes", "partitions", "connections", "batch"),
+    "blocks": ("of", "record_bytes", "partitions"),
     "latency": ("record_bytes", "view", "rate"),
 }
 
@@ -308,7 +337,14 @@ def _setting(name: str, settings: Settings) -> dict[str, Any]:
 
 def _words(setting: dict[str, Any]) -> str:
     """A setting in few words: what is off or not set is left out."""
-    words = {"record_bytes": "{} B", "view": "view", "single": "single", "compression": "{}", "rate": "{}/s"}
+    words = {
+        "record_bytes": "{} B",
+        "view": "view",
+        "single": "single",
+        "compression": "{}",
+        "rate": "{}/s",
+        "of": "{}",
+    }
     shown = ((words.get(name, f"{name} {{}}"), value) for name, value in setting.items())
     return ", ".join(word.format(value) for word, value in shown if value)
 

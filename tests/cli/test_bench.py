@@ -26,6 +26,9 @@ SMALL: list[list[str]] = [
     ["scan", "--count", "3000", "--partitions", "2"],
     ["group", "--count", "3000", "--members", "3", "--batch", "50", "--partitions", "2"],
     ["group", "--count", "100", "--members", "20", "--batch", "1"],
+    ["blocks", "--count", "3000", "--partitions", "2"],
+    ["blocks", "--count", "3000", "--of", "log"],
+    ["blocks", "--count", "3000", "--of", "lookup", "--partitions", "2"],
     ["latency", "--count", "200", "--rate", "2000"],
 ]
 
