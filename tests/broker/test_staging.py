@@ -31,6 +31,7 @@ from krappy.errors import (
     UnknownTopic,
 )
 from krappy.ports import StageOpened
+from krappy.types import TopicPartition
 from tests.broker.engine import publish, read_all, running, until
 
 HOUR = 3_600_000
@@ -469,3 +470,90 @@ async def test_an_empty_job_is_committed_too(tmp_path: Path) -> None:
         assert (await commit(broker, "k")).state is State.COMMITTED
         with pytest.raises(StagingCommitted):
             await begin(broker, "k")
+
+
+@trio_test
+async def test_a_broker_that_stops_in_the_middle_publishes_after_its_next_start(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await made(broker, "t", 2)
+        tokens = []
+        for number in range(20):
+            task = await begin(broker, "j", str(number))
+            for partition in range(2):
+                await task.write(*(f"{number}-{row}" for row in range(500)), partition=partition)
+            tokens.append(await task.seal())
+        job, _, _ = await broker.staging.commit("j", tokens, 0)
+        assert job.state is State.PUBLISHING
+    async with running(tmp_path) as broker:
+        job = await commit(broker, "j")
+        assert sorted(each[1:] for each in job.published) == [(0, 0, 9_999, 10_000), (1, 0, 9_999, 10_000)]
+        for each in broker.topic("t").partitions:
+            assert await values(each) == [f"j:{number}-{row}".encode() for number in range(20) for row in range(500)]
+            assert each.producers() == []
+
+
+@trio_test
+async def test_many_jobs_beside_each_other_and_beside_publishes(tmp_path: Path) -> None:
+    jobs, publishes = 12, 40
+    async with running(tmp_path) as broker:
+        partition = await made(broker, "t", 2)
+        answers: dict[str, Job] = {}
+
+        async def run(number: int) -> None:
+            name = f"j{number}"
+            tokens = []
+            for task in range(2):
+                attempt = await begin(broker, name, str(task))
+                for at in range(2):
+                    await attempt.write(*(f"{task}-{row}" for row in range(30)), partition=at)
+                tokens.append(await attempt.seal())
+            if number % 4:
+                answers[name] = await commit(broker, name, *tokens)
+            else:
+                await broker.staging.abort(name)
+
+        async def write() -> None:
+            for number in range(publishes):
+                await publish(partition, 1, [b"beside-%d" % number])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            for number in range(jobs):
+                nursery.start_soon(run, number)
+        for at, each in enumerate(broker.topic("t").partitions):
+            found = await values(each)
+            expected = [f"{name}:{task}-{row}".encode() for name in answers for task in range(2) for row in range(30)]
+            assert sorted(filter(None, found)) == sorted(expected)
+            assert each.last_stable_offset == each.high_watermark == (0 if at else publishes) + len(answers) * 61
+            rows = {got.offset: got.value for got in await read_all(each)}
+            for name, job in answers.items():
+                [told] = [published for published in job.published if published.partition == at]
+                mine = [offset for offset, value in rows.items() if (value or b"").startswith(f"{name}:".encode())]
+                assert (told.first, told.last, told.records) == (mine[0], mine[-1], len(mine))
+        await until(lambda: broker.staging.used == 0)
+        assert broker.staging.list() == []
+
+
+@trio_test
+async def test_a_transaction_of_a_client_and_a_job_in_one_partition(tmp_path: Path) -> None:
+    """Each is decided by itself; readers get what is behind the older one when that has ended."""
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        at = TopicPartition("t", 0)
+        producer, epoch = await broker.transactions.init_producer("x", 60_000)
+        await broker.transactions.add_partitions("x", producer, epoch, [at])
+        data = batch.encode(
+            [b"a"],
+            [b"x:a"],
+            timestamps=1,
+            producer_id=producer,
+            producer_epoch=epoch,
+            base_sequence=0,
+            transactional=True,
+        )
+        await partition.publish(data).wait()
+        await commit(broker, "j", await staged(broker, "j", "b"))
+        assert partition.last_stable_offset == 0
+        await broker.transactions.end("x", producer, epoch, commit=False)
+        assert partition.last_stable_offset == partition.high_watermark
+        assert await values(partition) == [b"j:b"]
