@@ -61,7 +61,7 @@ def consumed(broker: RunningBroker, isolation: str) -> list[bytes]:
             for message in consumer.consume(1_000, 0.05):
                 error = message.error()
                 if error is None:
-                    found.append(bytes(message.value() or b""))  # type: ignore[arg-type]
+                    found.append(bytes(message.value() or b""))
                 elif error.code() == KafkaError._PARTITION_EOF:
                     return found
         raise AssertionError("no end of the topic")
