@@ -1,7 +1,8 @@
 """Fetch (1): record batches on their way out.
 
 Rules, kept here: an offset inside a batch brings the whole batch. The first partition that has anything brings at least
-one batch, however large; the last batch of a partition may be cut short. A request is answered at once when it may not
+one batch, however large; the last batch of a partition may be cut short. What takes long to make is sent before the
+other partitions are looked at. A request is answered at once when it may not
 wait, asks for nothing, meets an error, or there are min_bytes; else it waits for its partitions to move, and costs
 nothing meanwhile. There are no fetch sessions (KIP-227): each is answered with session id 0, which tells the client to
 name all its partitions each time.
@@ -23,6 +24,8 @@ BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-51
 READ_COMMITTED = 1
 MAX_BYTES = 55 << 20  # of one answer, as Kafka's fetch.max.bytes
 MANY = 500  # partitions that are read in one go
+LONG_MS = 100  # an answer that took so long to make is sent without the other partitions,
+WORTH = 64 << 10  # if it has as many bytes of records
 
 
 class Wanted(NamedTuple):
@@ -112,6 +115,7 @@ class Fetch:
             await self.session.broker.wait_for_moves(sources, self.enough, self.request["max_wait_ms"] / 1000)
         async with self.session.answering(self.room) as allowed:
             left, first = allowed, True
+            begun = self.session.broker.now_ms()
             found: list[Message] = []
             for number, wanted in enumerate(self.wanted):
                 if number % MANY == MANY - 1:
@@ -123,6 +127,8 @@ class Fetch:
                     limit = wanted.limit(self.committed)
                     most = min(wanted.asked["partition_max_bytes"], left)
                     raw = None
+                    if allowed - left >= WORTH and self.session.broker.now_ms() - begun > LONG_MS:
+                        most = 0  # what there is goes first: the client works on it meanwhile
                     if wanted.offset < limit and (first or most > 0):
                         raw = await wanted.source.fetch(wanted.offset, max(1, most), limit, min_one=first)
                     found.append(self._partition(wanted, raw))

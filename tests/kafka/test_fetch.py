@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from krappy import batch
+from krappy.testing.running import run_broker
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw, create, fetch, produce, values_of
@@ -287,3 +289,22 @@ def test_long_polls_cost_nothing_while_they_wait(broker: BrokerProcess) -> None:
     finally:
         for raw in raws:
             raw.close()
+
+
+def test_what_takes_long_is_sent_before_other_partitions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("krappy.handlers.kafka.fetch")  # the package has a function of this name
+    monkeypatch.setattr(module, "LONG_MS", -1)
+    monkeypatch.setattr(module, "WORTH", 1)
+    with run_broker(tmp_path, durability="os") as broker, Raw(broker.kafka_address) as raw:
+        with broker.connect() as client:
+            client.create_topic("slow", partitions=3)
+        for index in range(3):
+            raw.produce("slow", batch.encode([b"k"], [b"%d" % index], timestamps=1), index)
+        left = [0, 1, 2]
+        while left:
+            wanted: list[tuple[str | bytes, int, int]] = [("slow@latest", index, 0) for index in left]
+            answers = [topic["partitions"][0] for topic in raw.ask(ApiKey.FETCH, fetch(wanted), 12)["responses"]]
+            assert [found["high_watermark"] for found in answers] == [1] * len(left)
+            brought = [values_of(found["records"]) for found in answers]
+            assert brought == [[b"%d" % left[0]]] + [[]] * (len(left) - 1), "one at a time"
+            del left[0]
