@@ -4,6 +4,11 @@ A column of bytes or text is three buffers: `rows + 1` int32 offsets into `data`
 `row % 8` of byte `row // 8`, 1: not null; None: no nulls). A column of whole numbers is one buffer of int64. All
 little-endian, whatever the machine: "Apache Arrow Columnar Format", Physical Memory Layout. `pyarrow` takes these
 buffers as they are (`Array.from_buffers`).
+
+What reading a table costs until it is a RecordBatch, in microseconds a row of the broker and of the client (keys of 15
+bytes, values of 20 to 250; one run, beside other load): these columns 0.90 and 0.11, Arrow IPC made by pyarrow in the
+broker 1.00 and 0.16, rows with lengths before them 0.85 and 0.72, pages of Scan 0.95 and 2.01. Events of a log cost the
+broker 0.15 when it sends record batches, and are made into columns by whoever reads them.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _at_least_one(number: int, what: str) -> int:
 
 
 def _milliseconds(ttl: float) -> int:
-    if not 0 < ttl <= 2_000_000:
+    if not 0 < ttl <= 86_400:
         raise InvalidRequest(f"ttl={ttl!r}: give seconds, more than 0 and no more than a day")
     return max(1, round(ttl * 1000))
 
