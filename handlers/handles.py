@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from krappy.ports import AttemptPort, PartitionPort, TopicPort
 from krappy.types import TopicPartition
@@ -24,6 +25,9 @@ class Producer:
     def close(self) -> None:
         """Nothing to give back: what was published stays published."""
 
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "producer", "name": self.name, "topics": [self.topic.name]}
+
 
 class Stager:
     """An attempt of a task that stages. It outlives the connection: its sender may come back over another one."""
@@ -33,6 +37,9 @@ class Stager:
 
     def close(self) -> None:
         """It ends with its job."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "stager", "topics": [self.attempt.topic.name]}
 
 
 class Reader:
@@ -61,3 +68,6 @@ class Reader:
 
     def unsubscribe(self, callback: Callable[[], None]) -> None:
         self._waiting.pop(callback, None)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "reader", "topics": sorted({at.topic for at in self.partitions})}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import importlib.util
 import os
 import resource
 import signal
@@ -20,16 +21,43 @@ import trio
 
 from krappy import config as settings
 from krappy.broker.broker import Broker as Engine
-from krappy.config import ServerConfig
-from krappy.errors import KrappyError
+from krappy.config import ServerConfig, on_loopback
+from krappy.errors import ConfigError, KrappyError
 from krappy.handlers import kafka, native
 from krappy.memory import keep_freed_memory
+from krappy.server import http
 from krappy.server.connection import Native
 from krappy.server.kafka import Advertised, Kafka
 from krappy.server.server import Listener, Server, bind
 
 Report = Callable[..., None]
 STOP_LIMIT_S = 60.0  # of a graceful stop; it takes a second or two, unless the disk does not answer
+
+
+LISTENERS = ("listen_native", "listen_kafka", "listen_http")
+CONSOLE_NEEDS = ("hypercorn", "starlette", "msgspec", "prometheus_client")
+
+
+def missing_for_console() -> list[str]:
+    """The packages of the extra `console` that are not installed."""
+    return [name for name in CONSOLE_NEEDS if importlib.util.find_spec(name) is None]
+
+
+def _check_console(config: ServerConfig) -> None:
+    """Raises ConfigError when the console can't be served, or would be open to everybody."""
+    if config.listen_http is None:
+        return
+    missing = missing_for_console()
+    if missing:
+        raise ConfigError(
+            f"the console needs {', '.join(missing)}, which is not installed: pip install 'krappy[console]', "
+            "or set listen_http to none"
+        )
+    if not config.console_token and not on_loopback(config.listen_http):
+        raise ConfigError(
+            f"the console on {config.listen_http} could be used by everybody who reaches it: set console_token "
+            "(KRAPPY_CONSOLE_TOKEN), or listen_http to an address of this machine alone (127.0.0.1:8092) or to none"
+        )
 
 
 def _quiet(event: str, **facts: Any) -> None:
@@ -42,6 +70,7 @@ class Broker:
     Args:
         data_dir: the folder that holds everything it stores; made when missing.
         listen_native, listen_kafka: HOST:PORT, or "none"; port 0 (the default here) takes a free one.
+        listen_http: the same for the console, which needs the extra `console`; "none" here by default.
         report: called with (event, **facts) for what the broker would log.
         others: any setting of `krappy.config.ServerConfig`.
 
@@ -55,17 +84,21 @@ class Broker:
         *,
         listen_native: str | None = "127.0.0.1:0",
         listen_kafka: str | None = "127.0.0.1:0",
+        listen_http: str | None = "none",
         report: Report = _quiet,
         **others: Any,
     ) -> None:
-        given = {"data": Path(data_dir), "listen_native": listen_native, "listen_kafka": listen_kafka, **others}
-        self.config = settings.load(given, {})
+        listen = {"listen_native": listen_native, "listen_kafka": listen_kafka, "listen_http": listen_http}
+        self.config = settings.load({"data": Path(data_dir), **listen, **others}, {})
+        _check_console(self.config)
         self._report = report
         self._stack = AsyncExitStack()
         self.engine: Engine
         self.server: Server
         self.native_address = ""
         self.kafka_address = ""  # HOST:PORT of Kafka's protocol, for bootstrap.servers
+        self.http_address = ""  # HOST:PORT of the console and its HTTP API
+        self.listening = False  # every listener is open
 
     @property
     def address(self) -> str:
@@ -101,16 +134,38 @@ class Broker:
         config = self.config
         sockets: dict[str, socket.socket] = {}
         try:
-            for name, address in (("native", config.listen_native), ("kafka", config.listen_kafka)):
+            for name, address in (
+                ("native", config.listen_native),
+                ("kafka", config.listen_kafka),
+                ("http", config.listen_http),
+            ):
                 if address is not None:
                     sockets[name] = bind(address)
             self.engine = Engine(config, self._report)
+            self.server = self._make_server()
+            await nursery.start(self._serve, [])
+            if "http" in sockets:  # first: it tells how far the others are
+                self.http_address = _address(sockets["http"])
+                self.server.listen(Listener(sockets.pop("http"), http.Http(self._load_console)))
             await nursery.start(self.engine.run)
+            self.engine.dynamic.changed.subscribe(self._take_settings)
+            self._take_settings()
         except BaseException:
             for opened in sockets.values():
                 opened.close()
             raise
-        self.server = Server(
+        if "native" in sockets:
+            self.native_address = _address(sockets["native"])
+            self.server.listen(Listener(sockets["native"], Native(native.registry())))
+        if "kafka" in sockets:
+            self.kafka_address = _address(sockets["kafka"])
+            advertised = Advertised(config.broker_id, config.advertised_listeners, config.rack or None)
+            self.server.listen(Listener(sockets["kafka"], Kafka(kafka.registry(), advertised)))
+        self.listening = True
+
+    def _make_server(self) -> Server:
+        config = self.config
+        return Server(
             self.engine,
             self._report,
             memory_bytes=config.memory_bytes,
@@ -118,27 +173,24 @@ class Broker:
             max_connections=config.max_connections,
             idle_seconds=config.idle_timeout_ms / 1000 if config.idle_timeout_ms else float("inf"),
         )
-        self.engine.dynamic.changed.subscribe(self._take_settings)
-        self._take_settings()
-        listeners: list[Listener] = []
-        if "native" in sockets:
-            self.native_address = _address(sockets["native"])
-            listeners.append(Listener(sockets["native"], Native(native.registry())))
-        if "kafka" in sockets:
-            self.kafka_address = _address(sockets["kafka"])
-            advertised = Advertised(config.broker_id, config.advertised_listeners, config.rack or None)
-            listeners.append(Listener(sockets["kafka"], Kafka(kafka.registry(), advertised)))
-        if listeners:
-            self._serving = trio.CancelScope()
-            await nursery.start(self._serve, listeners)
+
+    def _load_console(self) -> http.Application:
+        from krappy.console.app import application
+
+        return application(self.engine, self.server, self)
+
+    @property
+    def addresses(self) -> dict[str, str]:
+        """HOST:PORT of each protocol that is served."""
+        known = {"native": self.native_address, "kafka": self.kafka_address, "http": self.http_address}
+        return {name: address for name, address in known.items() if address}
 
     def _take_settings(self) -> None:
         """What the server has to know of settings that change while it runs."""
         self.server.max_connections = self.engine.config.max_connections
 
     async def _serve(self, listeners: list[Listener], *, task_status: trio.TaskStatus[None]) -> None:
-        with self._serving:
-            await self.server.serve(listeners, task_status=task_status)
+        await self.server.serve(listeners, task_status=task_status)
 
     async def _stop(self, nursery: trio.Nursery) -> None:
         """Graceful: requests in flight are answered, then connections end, then files are left clean."""
@@ -158,16 +210,17 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
     gc.freeze()
     gc.set_threshold(50_000, 20, 50)
     sys.setswitchinterval(0.001)  # a commit's thread gets its turn soon after its fdatasync
-    apart = ("data", "listen_native", "listen_kafka")
+    apart = ("data", *LISTENERS)
     given = {name: getattr(config, name) for name in config.__slots__ if name not in apart}
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        listen = {name: getattr(config, name) or "none" for name in ("listen_native", "listen_kafka")}
+        listen = {name: getattr(config, name) or "none" for name in LISTENERS}
         broker = Broker(config.data, report=report, **listen, **given)
         async with broker:
             report(
                 "broker_ready",
                 address=broker.address,
                 kafka=broker.kafka_address,
+                http=broker.http_address,
                 data=str(config.data),
                 durability=config.durability,
             )

@@ -16,6 +16,7 @@ nearest known one.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import tomllib
 from collections.abc import Mapping
@@ -34,6 +35,7 @@ _SERVICE_LINK = re.compile(
     r"KRAPPY_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
 _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*")
+LEAST_TOKEN = 16  # characters
 _SECURITY = "PLAINTEXT://"  # what Kafka writes before an address without encryption
 # Kafka's names ("Broker Configs"), in the unit of ours.
 KAFKA_NAMES = {
@@ -83,6 +85,14 @@ class ServerConfig:
     data: Path = field(default=Path("krappy-data"), metadata=_facts("folder that holds everything the broker stores"))
     listen_native: str | None = _setting("127.0.0.1:7092", "HOST:PORT of the native protocol, or none")
     listen_kafka: str | None = _setting("127.0.0.1:9092", "HOST:PORT of Kafka's protocol, or none")
+    listen_http: str | None = _setting("127.0.0.1:8092", "HOST:PORT of the console and its HTTP API, or none")
+    console_token: str = field(
+        default="",
+        repr=False,
+        metadata=_facts(
+            "secret that the console asks for, of 16 characters or more; needed unless it listens on loopback only"
+        ),
+    )
     advertised_listeners: str = _setting(
         "", "HOST:PORT that Kafka clients are told to connect to; empty: where they reached it"
     )
@@ -215,6 +225,15 @@ def parse_address(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def on_loopback(address: str) -> bool:
+    """Whether only this machine reaches "HOST:PORT"."""
+    host = parse_address(address)[0]
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _from_file(file: Path | None) -> dict[str, Any]:
     if file is None:
         return {}
@@ -273,6 +292,8 @@ def _read(spec: Field[Any], value: Any) -> Any:
         raise ValueError("one of " + ", ".join(choices) + " is needed")
     if spec.name.startswith("listen_"):
         return None if value in ("", "none") else _address(value)
+    if spec.name == "console_token" and value and not (len(value) >= LEAST_TOKEN and value.isascii()):
+        raise ConfigError(f"console_token needs at least {LEAST_TOKEN} characters, all ASCII", setting=spec.name)
     if spec.name == "advertised_listeners" and value:
         address = _address(value)
         host, port = parse_address(address)

@@ -147,7 +147,7 @@ class BrokerProcess:
     def __init__(self, data: Path, *, launch: Launch = _Popen, log: Path | None = None, **settings: object) -> None:
         self.data = data
         self.log = log or data.parent / f"{data.name}.log"
-        listen = {"listen_native": "127.0.0.1:0", "listen_kafka": "127.0.0.1:0"}
+        listen = {"listen_native": "127.0.0.1:0", "listen_kafka": "127.0.0.1:0", "listen_http": "none"}
         self.settings = {**listen, "log_level": "info", "log_format": "json", **settings}
         self.address = ""
         self.kafka = ""  # HOST:PORT of Kafka's protocol

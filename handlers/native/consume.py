@@ -80,7 +80,7 @@ async def _poll_later(session: SessionPort, reader: Reader, request: messages.Po
             )
 
         await session.broker.wait_for_moves([*reader.partitions.values(), reader], ready, seconds)
-        if reader.closed:
+        if reader.closed and not session.broker.stopped:  # which ends registrations too, and the poll with no events
             raise groups.ended(request.handle)
         parts = await _gather_from_disk(session, reader, request)
     return messages.Polled(parts)

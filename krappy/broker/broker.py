@@ -30,6 +30,7 @@ from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
 from krappy.broker.kafka_groups.coordinator import KafkaGroups
 from krappy.broker.latest import LatestTables
+from krappy.broker.machine import Machine
 from krappy.broker.meta_sync import MetaSync
 from krappy.broker.opening import Place, open_logs
 from krappy.broker.partition import Partition
@@ -42,6 +43,7 @@ from krappy.broker.topic_names import TopicNames
 from krappy.broker.transactions import TransactionCoordinator
 from krappy.config import ServerConfig
 from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownTopic
+from krappy.measures import StoreMeasures
 from krappy.store.catalog import MAX_PARTITIONS, Catalog
 from krappy.store.catalog import Topic as StoredTopic
 from krappy.store.group_offsets import GroupOffsets
@@ -76,6 +78,10 @@ class Broker:
         self.internal: InternalTopics
         self.names = TopicNames()
         self.topics_changed = Signal()
+        self.measures = StoreMeasures()
+        self.machine = Machine(self)
+        self.started_ms = self.now_ms()
+        self.opened = False  # everything is recovered, and nothing closed yet
         self.stopping = Signal()
         self.stopped = False
         self.groups: GroupCoordinator
@@ -200,6 +206,7 @@ class Broker:
                 partition.applier.start()
         self._house_kept = trio.Event()
         self.spawn(self._keep_house)
+        self.opened = True
 
     async def _keep_house(self) -> None:
         try:

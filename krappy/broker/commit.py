@@ -10,6 +10,7 @@ A sync that failed has lost what it covered (fsyncgate); the log takes no more t
 from __future__ import annotations
 
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import trio
@@ -46,9 +47,11 @@ class Commit:
                 if not partition.fsync and size <= INLINE:
                     self._append(accepted, sync=False)
                 else:
-                    await trio.to_thread.run_sync(
+                    seconds = await trio.to_thread.run_sync(
                         lambda: self._append(accepted, sync=together), limiter=partition.disk_limiter
                     )
+                    if together:
+                        partition.measures.syncs.observe(seconds)
         except (OSError, StorageError) as error:
             refusal = error if isinstance(error, StorageError) else StorageError(f"{partition}: {error}")
             for item in accepted:
@@ -65,17 +68,28 @@ class Commit:
         if self._bytes > MAX_UNSYNCED:
             await wait_any([self._moved], lambda: self._bytes <= MAX_UNSYNCED)
 
-    def _append(self, accepted: list[Accepted], *, sync: bool) -> None:
+    def _append(self, accepted: list[Accepted], *, sync: bool) -> float:
+        """Seconds that the sync took, if there was one."""
         log, partition = self._partition.log, self._partition
         log.append([(item.header, item.data) for item in accepted], partition.epoch, partition.now_ms())
-        if sync:
-            log.sync()
+        if not sync:
+            return 0.0
+        began = perf_counter()
+        log.sync()
+        return perf_counter() - began
+
+    def _sync_log(self) -> tuple[int, float]:
+        """Everything below this offset is durable; and the seconds that it took."""
+        began = perf_counter()
+        durable = self._partition.log.sync()
+        return durable, perf_counter() - began
 
     async def _sync(self) -> None:
         partition = self._partition
         try:
             while self._unsynced:
-                durable = await trio.to_thread.run_sync(partition.log.sync, limiter=partition.disk_limiter)
+                durable, seconds = await trio.to_thread.run_sync(self._sync_log, limiter=partition.disk_limiter)
+                partition.measures.syncs.observe(seconds)
                 self._settle(durable)
         except KrappyError as error:
             self._fail(error)
@@ -92,7 +106,10 @@ class Commit:
         while self._unsynced and self._unsynced[0].end <= durable:
             done.append(self._unsynced.popleft())
         if done:
-            self._bytes -= sum(item.header.size for item in done)
+            size = sum(item.header.size for item in done)
+            self._bytes -= size
+            self._partition.measures.appended_bytes += size
+            self._partition.measures.appended_events += done[-1].end - done[0].offset
             self._partition.committed(done)
             for item in done:
                 item.resolve()

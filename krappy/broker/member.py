@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -30,6 +30,9 @@ class Member:
         self.topics = topics
         self.lease_ms = lease_ms
         self.closed = False
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "member", "name": self.name, "group": self.group.name, "topics": list(self.topics)}
 
     def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None:
         """Leases what is there. None when the disk has to be waited for. Raises UnknownTopic, CorruptBatch, …"""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import trio
@@ -45,12 +46,14 @@ class MetaSync:
         try:
             while self._waiters:
                 waiters, self._waiters = self._waiters, []
+                began = perf_counter()
                 try:
                     await trio.to_thread.run_sync(self._broker.meta.sync, limiter=self._broker.disk_limiter)
                 except KrappyError as error:
                     for later in waiters:
                         later.reject(error)
                 else:
+                    self._broker.measures.catalog_syncs.observe(perf_counter() - began)
                     for later in waiters:
                         later.resolve(None)
         finally:

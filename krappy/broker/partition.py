@@ -24,6 +24,7 @@ from krappy.broker.undecided import UNDECIDED, Undecided
 from krappy.core.stability import marker, without
 from krappy.entry import entry_offset
 from krappy.errors import KrappyError, OffsetOutOfRange, PolicyViolation, TransactionPending, UnknownTopic, ViewDisabled
+from krappy.measures import StoreMeasures
 from krappy.ports import ActiveProducer
 from krappy.topic_config import TopicConfig
 from krappy.types import Record, Span, TopicPartition
@@ -41,6 +42,7 @@ class Services(Protocol):
     """What a partition needs of its broker."""
 
     views: Views
+    measures: StoreMeasures
     fsync: bool
     disk_limiter: trio.CapacityLimiter
     shrinking: trio.Lock  # held while events are taken out of a log
@@ -61,6 +63,7 @@ class Partition:
         self.config = config
         self.log = log
         self.views = services.views
+        self.measures = services.measures
         self.epoch = 0  # leader epoch: one broker leads for ever, until there are several
         self.high_watermark = log.end_offset
         self.stability = log.producers.stability.copy()  # as of the high watermark; the log's own is as of its end
@@ -166,6 +169,10 @@ class Partition:
     def size(self) -> int:
         """Bytes of its log."""
         return self.log.size
+
+    @property
+    def segments(self) -> int:
+        return len(self.log.segments)
 
     @property
     def start_offset(self) -> int:
@@ -336,6 +343,11 @@ class Partition:
     @property
     def applied(self) -> int:
         return self.applier.applied
+
+    @property
+    def view_failed(self) -> KrappyError | None:
+        """What keeps the view from being folded further, if anything does."""
+        return self.applier.failed
 
     @property
     def expired_below(self) -> int:

@@ -15,6 +15,7 @@ from krappy.broker.dynamic import DISK_THREADS, THREADS
 from krappy.config import KAFKA_NAMES, ServerConfig
 from krappy.topic_config import DEFAULTS, SETTINGS
 
+SECRET = "console_token"  # never told
 SCHEME = "PLAINTEXT://"  # how Kafka writes the address of a listener without encryption
 # Two settings of Kafka may be one here, and offsets.retention has another unit.
 _NAMES: dict[str, list[str]] = {}
@@ -56,6 +57,8 @@ def _own(config: ServerConfig, advertised: str) -> Iterator[BrokerSetting]:
         given = value != spec.default
         if spec.name == "advertised_listeners":
             value = advertised
+        if spec.name == SECRET:
+            value = None
         for name in _NAMES.get(spec.name, ["krappy." + spec.name]):
             yield BrokerSetting(name, _text(spec.name, value), _kind(value), doc, given)
         if spec.name == "offsets_retention_ms":

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
 
@@ -119,6 +119,9 @@ class TableScan:
             self._snapshot = None
         self._broker.scans.discard(self)
 
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "scan", "topics": sorted({partition.topic for partition in self._partitions})}
+
 
 class Emit(Protocol):
     async def __call__(
@@ -160,6 +163,9 @@ class TableWatch:
     def close(self) -> None:
         self._closed = True
         self._changed.fire()
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "watch", "topics": sorted({partition.topic for partition in self._partitions.values()})}
 
     async def run(self, offsets: dict[int, int] | None, emit: Emit, room: Callable[[], Awaitable[None]]) -> None:
         """Emits until closed. With `offsets` there is no snapshot, only the changes from there on.

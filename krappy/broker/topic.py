@@ -41,12 +41,14 @@ class Topic:
             return self.partitions[index]
         raise UnknownPartition(f"'{self.name}' has partitions 0 to {len(self.partitions) - 1}, not {index}")
 
+    def describe_settings(self) -> dict[str, Any]:
+        """Its id, the settings that were set for it, and all in force."""
+        return {"id": self.id, "config": self.given, "settings": effective({**self.inherited, **self.given})}
+
     def describe(self) -> dict[str, Any]:
         return {
             "name": self.name,
-            "id": self.id,
-            "config": self.given,
-            "settings": effective({**self.inherited, **self.given}),
+            **self.describe_settings(),
             "partitions": [
                 {
                     "partition": p.index,

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -15,14 +16,17 @@ import click
 
 from krappy.cli import output
 from krappy.cli.errors import Failure
-from krappy.config import describe, load
+from krappy.config import ServerConfig, describe, load
 
 if TYPE_CHECKING:
     from krappy.app import Broker
-    from krappy.config import ServerConfig
 
 F = TypeVar("F", bound=Callable[..., Any])
-OURS = {"KRAPPY_ADDRESS", "KRAPPY_DEBUG"}  # variables of the command line, not settings of a broker
+OURS = {
+    "KRAPPY_ADDRESS",
+    "KRAPPY_CONSOLE_URL",
+    "KRAPPY_DEBUG",
+}  # variables of the command line, not settings of a broker
 
 
 def settings_options(command: F) -> F:
@@ -58,6 +62,7 @@ def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None
     Examples:
       krappy serve --data /var/lib/krappy
       krappy serve --data ./data --listen-native 0.0.0.0:7092
+      KRAPPY_CONSOLE_TOKEN=$(openssl rand -hex 16) krappy serve --listen-http 0.0.0.0:8092
       krappy serve --data ./data --listen-native 127.0.0.1:0 --json    # a free port
       KRAPPY_DURABILITY=os krappy serve --config krappy.toml
     """
@@ -70,6 +75,7 @@ def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None
         if (error.name or "").startswith("krappy"):
             raise
         raise Failure(f"a broker needs {error.name}, which is not installed: pip install 'krappy[broker]'") from None
+    config = _without_console(config)
     if until_eof:
         threading.Thread(target=_stop_at_eof, daemon=True).start()
     report = logs.Reporter(logs.configure(config.log_level, config.log_format))
@@ -80,6 +86,20 @@ def _settings(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in OURS}
 
 
+def _without_console(config: ServerConfig) -> ServerConfig:
+    """The settings with no console, where its packages are missing and nobody has asked for one."""
+    from krappy import app
+
+    missing = app.missing_for_console()
+    if not missing or config.listen_http is None:
+        return config
+    why = f"the console needs {', '.join(missing)}, which is not installed: pip install 'krappy[console]'"
+    if config.listen_http != ServerConfig.__dataclass_fields__["listen_http"].default:
+        raise Failure(f"{why}, or say --listen-http none")
+    output.note(f"no console: {why}")
+    return replace(config, listen_http=None)
+
+
 def _stop_at_eof() -> None:
     # Not sys.stdin: a thread that waits inside a buffered file aborts the interpreter's exit.
     while os.read(0, 4096):
@@ -88,13 +108,14 @@ def _stop_at_eof() -> None:
 
 
 def _announce(config: ServerConfig, broker: Broker, as_json: bool) -> None:
-    listening = {"native": broker.native_address or None, "kafka": broker.kafka_address or None}
+    listening = {name: broker.addresses.get(name) for name in ("native", "kafka", "http")}
     if as_json:
         facts = {"ready": True, **listening, "data": str(config.data.absolute()), "pid": os.getpid()}
         output.emit_json({**facts, "version": version("krappy")})
         return
     lines = [f"krappy {version('krappy')}, process {os.getpid()}, data in {config.data.absolute()}"]
-    where = ", ".join(f"{name} {address}" for name, address in listening.items() if address)
+    shown = {**listening, "http": listening["http"] and f"http://{listening['http']}/"}
+    where = ", ".join(address if name == "http" else f"{name} {address}" for name, address in shown.items() if address)
     if where:
         lines.append(f"listening: {where}")
     output.write_lines(lines)

@@ -41,6 +41,7 @@ def spawn_broker(data: Path | None = None, settings: Mapping[str, object] | None
         for name, value in {
             "listen_native": "127.0.0.1:0",
             "listen_kafka": "none",
+            "listen_http": "none",
             "log_level": "warning",
             **(settings or {}),
         }.items():

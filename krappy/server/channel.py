@@ -16,7 +16,8 @@ import socket
 import struct
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, NoReturn
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import trio
 
@@ -65,11 +66,17 @@ class Channel:
         self._life = trio.CancelScope()  # of the whole connection
         self._finishing = False
         self._ended = False
-        self.received = 0  # bytes, over its life
+        self._opened = trio.current_time()
+        self.received = 0  # bytes, over its life,
+        self.sent = 0
         self.requests = 0
+        self._since = 0.0  # when the requests that are begun now came, on perf_counter
+        self._answered_at_once: dict[int, int] = {}  # of these, by their type
+        self._times = server.times(self.protocol)
 
     # --- what a protocol says
 
+    protocol = ""  # its name
     _least = 0  # bytes that a frame must have behind its size
     _keeping_back = False  # no further request may begin
 
@@ -86,6 +93,10 @@ class Channel:
 
     def _close_session(self) -> None:
         """Called when the peer has left, and again at the end."""
+        raise NotImplementedError
+
+    def _tell(self) -> dict[str, Any]:
+        """Who the peer is and what it has registered: `client_id`, `registrations`."""
         raise NotImplementedError
 
     @property
@@ -156,6 +167,7 @@ class Channel:
                         raise ProtocolError("the connection ended inside a frame") from None
                     return
             self.received += count
+            self._since = perf_counter()
             if large is not None and self._filled + count == self._wanted and not self._may_begin():
                 await self._room(self._may_begin)
             self._reading = True
@@ -167,9 +179,18 @@ class Channel:
             finally:
                 self._reading = False
             self._flush()
+            if self._answered_at_once:
+                self._time_answered()
             if self._wanted and self._large is None:
                 await self._make_room()
             await self._room(self._may_begin if self._held_back else self._may_read)
+
+    def _time_answered(self) -> None:
+        """Once for all requests of a chunk: their peer has waited for all of it."""
+        seconds = perf_counter() - self._since
+        for kind, times in self._answered_at_once.items():
+            self._times.observe(kind, seconds, times)
+        self._answered_at_once.clear()
 
     async def _bytes_come(self) -> None:
         """Waits for the peer. Raises RequestTimeout when it is idle too long, or silent in the middle of a frame."""
@@ -297,6 +318,7 @@ class Channel:
             except OSError:
                 outbox.appendleft(data)
                 raise
+            self.sent += sent
             self.outbox_bytes -= sent
             self._charged -= sent
             self._server.budget.credit(sent)
@@ -325,6 +347,7 @@ class Channel:
             return False
         if not sent:
             raise OSError("a file that is shorter than it was")
+        self.sent += sent
         self.outbox_bytes -= sent
         if sent < part.size:
             self._outbox.appendleft(part.after(sent))
@@ -402,6 +425,22 @@ class Channel:
         """Whether the peer lets them wait for longer than it may while others want the memory."""
         stuck = self._charged and self._stuck_since and now - self._stuck_since > GRACE
         return bool(stuck) or (self._large is not None and now - self._large_since > GRACE + len(self._large) / SLOWEST)
+
+    # --- for people
+
+    def describe(self) -> dict[str, Any]:
+        """The connection now. Bytes are over its life, but for `waiting_bytes`: of answers that are not taken yet."""
+        return {
+            "client": self.client,
+            "protocol": self.protocol,
+            "seconds": trio.current_time() - self._opened,
+            "received_bytes": self.received,
+            "sent_bytes": self.sent,
+            "requests": self.requests,
+            "waiting_bytes": self.outbox_bytes,
+            "in_flight_bytes": self.in_flight,
+            **self._tell(),
+        }
 
     def drop(self) -> None:
         """Ends the connection at once."""

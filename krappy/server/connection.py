@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Coroutine
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -43,6 +44,7 @@ class Native:
 
 
 class Connection(Channel):
+    protocol = "native"
     _least = 4  # its type
 
     def __init__(self, server: Server, sock: socket.socket, client: str, registry: Registry) -> None:
@@ -53,6 +55,9 @@ class Connection(Channel):
 
     def _broken(self, error: KrappyError) -> None:
         self._send(error_frame(0, error))
+
+    def _tell(self) -> dict[str, Any]:
+        return self.session.describe()
 
     def _close_session(self) -> None:
         self.session.close()
@@ -80,12 +85,15 @@ class Connection(Channel):
             return
         if isinstance(answer, Answer):
             self._send(answer.frame(id))
+            counted = self._answered_at_once
+            counted[kind] = counted.get(kind, 0) + 1
             return
+        since = self._since
         if isinstance(answer, Later):
             size += LATER + answer.cost
             self.in_flight += size
             self._server.budget.charge(size)
-            answer.then(lambda value, error: self._finished(id, size, value, error))
+            answer.then(lambda value, error: self._finished(id, size, kind, since, value, error))
         elif self._tasks >= MAX_TASKS or (self._server.budget.crowded and self._tasks >= FAIR_TASKS):
             answer.close()
             # Not back-pressure: who is not read from is not seen to leave either, and this may take minutes.
@@ -96,9 +104,9 @@ class Connection(Channel):
             self._server.budget.park(size)
             self._tasks += 1
             assert self._nursery is not None
-            self._nursery.start_soon(self._wait_for, id, size, kind, answer)
+            self._nursery.start_soon(self._wait_for, id, size, kind, since, answer)
 
-    async def _wait_for(self, id: int, size: int, kind: int, answer: Coroutine[Any, Any, Answer]) -> None:
+    async def _wait_for(self, id: int, size: int, kind: int, since: float, answer: Coroutine[Any, Any, Answer]) -> None:
         value: Answer | None = None
         error: Exception | None = None
         try:
@@ -110,9 +118,13 @@ class Connection(Channel):
         finally:
             self._tasks -= 1
             self._server.budget.park(-size)
+            self._times.observe(kind, perf_counter() - since)
             self._answered(id, size, value, error)
 
-    def _finished(self, id: int, size: int, value: Answer | None, error: Exception | None) -> None:
+    def _finished(
+        self, id: int, size: int, kind: int, since: float, value: Answer | None, error: Exception | None
+    ) -> None:
+        self._times.observe(kind, perf_counter() - since)
         self._server.budget.credit(size)
         self._answered(id, size, value, error)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import socket
 from collections import deque
 from collections.abc import Coroutine, Sequence
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from krappy.config import parse_address
@@ -67,12 +68,13 @@ class Kafka:
 class Slot:
     """The place of one request's answer among those of its connection."""
 
-    __slots__ = ("charged", "correlation_id", "done", "key", "parts", "size", "version")
+    __slots__ = ("charged", "correlation_id", "done", "key", "parts", "since", "size", "version")
 
-    def __init__(self, key: ApiKey, version: int, correlation_id: int) -> None:
+    def __init__(self, key: ApiKey, version: int, correlation_id: int, since: float) -> None:
         self.key = key
         self.version = version
         self.correlation_id = correlation_id
+        self.since = since  # when it came, on perf_counter
         self.size = 0  # bytes that the request counts for until it is answered
         self.done = False
         self.parts: Sequence[Part] = ()
@@ -80,6 +82,8 @@ class Slot:
 
 
 class KafkaConnection(Channel):
+    protocol = "kafka"
+
     def __init__(self, server: Server, sock: socket.socket, client: str, speech: Kafka) -> None:
         super().__init__(server, sock, client)
         self._speech = speech
@@ -93,6 +97,9 @@ class KafkaConnection(Channel):
     def _broken(self, error: KrappyError) -> None:
         if not isinstance(error, RequestTimeout):  # that it idled is nothing to tell
             self._server.report("kafka_connection_ended", client=self.client, reason=str(error))
+
+    def _tell(self) -> dict[str, Any]:
+        return self.session.describe()
 
     def _close_session(self) -> None:
         self.session.close()
@@ -123,7 +130,7 @@ class KafkaConnection(Channel):
         if key != ApiKey.PRODUCE and size > MAX_PLAIN:
             raise FrameTooLarge(f"a request of {size} bytes to API {key}; the limit is {MAX_PLAIN}", limit=MAX_PLAIN)
         handler = self._speech.registry.find(key, version)
-        slot = Slot(key, version, header.correlation_id)
+        slot = Slot(key, version, header.correlation_id, self._since)
         if handler is None:
             if key != ApiKey.API_VERSIONS:
                 raise ProtocolError(f"version {version} of API {key} is not served")
@@ -144,6 +151,8 @@ class KafkaConnection(Channel):
         self._slots.append(slot)
         if type(answer) is dict:
             self._answer(slot, answer)
+            counted = self._answered_at_once
+            counted[key] = counted.get(key, 0) + 1
         elif isinstance(answer, Later):
             slot.size = size + LATER + answer.cost
             self.in_flight += slot.size
@@ -182,6 +191,7 @@ class KafkaConnection(Channel):
 
     def _settle(self, slot: Slot, value: dict[str, Any] | None, error: Exception | None) -> None:
         """A request that was waited for has ended."""
+        self._times.observe(slot.key, perf_counter() - slot.since)
         self.in_flight -= slot.size
         if error is not None:
             self._fail(slot, error)

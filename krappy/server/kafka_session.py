@@ -51,6 +51,10 @@ class KafkaSession(Paced):
             later.then(lambda value, error, index=index: took(index, value, error))  # type: ignore[misc]
         return gathered
 
+    def describe(self) -> dict[str, Any]:
+        """Who the peer is: in Kafka's protocol every request says all that it is about, so nothing is registered."""
+        return {"client_id": self.client_id, "registrations": []}
+
     def close(self) -> None:
         self.closed = True
         closing, self.on_close = self.on_close, []

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import trio
 
 from krappy.config import parse_address
 from krappy.errors import ConfigError, KrappyError, Overloaded
+from krappy.measures import Histogram, RequestTimes
 from krappy.server.budget import Budget
-from krappy.server.channel import Channel
 from krappy.server.session import Allowance
 from krappy.waiting import Signal, wait_any
+from krappy.wire.kafka.apis import ApiKey
+from krappy.wire.messages import REQUESTS
 
 SCRATCH = 256 << 10
 BACKLOG = 1024
@@ -23,10 +25,33 @@ RELIEF_SECONDS = 0.25
 REGISTRATION = 2 << 10  # bytes of memory reckoned for one registration
 
 
+def _name(protocol: str, kind: int | str) -> str:
+    """How the protocol's document calls a type of request."""
+    if isinstance(kind, str):
+        return kind
+    return REQUESTS[kind].__name__ if protocol == "native" else ApiKey(kind).name.lower()
+
+
+class Connected(Protocol):
+    """One connection, whatever it speaks."""
+
+    protocol: str
+    received: int
+    sent: int
+
+    async def serve(self) -> None: ...
+    def finish(self) -> None: ...
+    def drop(self) -> None: ...
+    def overdue(self, now: float) -> bool: ...
+    def describe(self) -> dict[str, Any]: ...
+    @property
+    def held(self) -> int: ...
+
+
 class Speech(Protocol):
     """What is spoken on a listener."""
 
-    def connect(self, server: Server, sock: socket.socket, client: str) -> Channel: ...
+    def connect(self, server: Server, sock: socket.socket, client: str) -> Connected: ...
     def refusal(self, error: KrappyError) -> bytes:
         """What a peer is told that can't be served; empty when the protocol has nothing for that."""
 
@@ -63,8 +88,14 @@ class Server:
         self.stall_seconds = stall_seconds
         self.drain_seconds = drain_seconds
         self.scratch = memoryview(bytearray(SCRATCH))  # one loop reads one socket at a time
-        self.connections: set[Channel] = set()
+        self.connections: set[Connected] = set()
         self.ended = Signal()
+        self._times: dict[str, RequestTimes] = {}
+        self._received: dict[str, int] = {}  # bytes of connections that have ended, by protocol
+        self._sent: dict[str, int] = {}
+        self.accepted = 0
+        self.refused = 0
+        self._accepters: trio.Nursery | None = None
         self._nursery: trio.Nursery | None = None
         self._accepting = trio.CancelScope()
 
@@ -74,15 +105,24 @@ class Server:
         """Accepts until `stop_accepting`, serves until the last connection has ended or it is cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            nursery.start_soon(self._accept_all, listeners)
+            await nursery.start(self._accept_all, listeners)
             task_status.started()
 
-    async def _accept_all(self, listeners: list[Listener]) -> None:
+    async def _accept_all(
+        self, listeners: list[Listener], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
         with self._accepting:
             async with trio.open_nursery() as nursery:
+                self._accepters = nursery
                 for listener in listeners:
                     nursery.start_soon(self._accept, listener)
                 nursery.start_soon(self._relieve)
+                task_status.started()
+
+    def listen(self, listener: Listener) -> None:
+        """Accepts from one more, while it serves."""
+        assert self._accepters is not None, "the server does not serve"
+        self._accepters.start_soon(self._accept, listener)
 
     async def _relieve(self) -> None:
         """While memory is short: parts with peers that keep some waiting for too long, the one with most first."""
@@ -124,6 +164,7 @@ class Server:
         assert self._nursery is not None
         sock.setblocking(False)
         if len(self.connections) >= self.max_connections:
+            self.refused += 1
             refusal = Overloaded(f"{self.max_connections} connections are open: as many as are allowed")
             with contextlib.suppress(OSError):
                 sock.send(speech.refusal(refusal))
@@ -131,17 +172,64 @@ class Server:
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = speech.connect(self, sock, f"{address[0]}:{address[1]}")
+        self.accepted += 1
         self.connections.add(connection)
         self._nursery.start_soon(self._run, connection)
 
-    async def _run(self, connection: Channel) -> None:
+    async def _run(self, connection: Connected) -> None:
         try:
             await connection.serve()
         except Exception as error:
             self.fault(error, 0)
         finally:
             self.connections.discard(connection)
+            self._keep_count(connection)
             self.ended.fire()
+
+    def _keep_count(self, connection: Connected) -> None:
+        protocol = connection.protocol
+        self._received[protocol] = self._received.get(protocol, 0) + connection.received
+        self._sent[protocol] = self._sent.get(protocol, 0) + connection.sent
+
+    # --- for people
+
+    def times(self, protocol: str) -> RequestTimes:
+        """The latencies of the requests of a protocol."""
+        found = self._times.get(protocol)
+        if found is None:
+            found = self._times[protocol] = RequestTimes()
+        return found
+
+    def describe_connections(self) -> list[dict[str, Any]]:
+        """Each connection as it is now."""
+        return [connection.describe() for connection in self.connections]
+
+    def measure(self) -> dict[str, Any]:
+        """What the server has done since it started, and how its memory stands."""
+        received, sent = dict(self._received), dict(self._sent)
+        count: dict[str, int] = {}
+        for connection in self.connections:
+            protocol = connection.protocol
+            count[protocol] = count.get(protocol, 0) + 1
+            received[protocol] = received.get(protocol, 0) + connection.received
+            sent[protocol] = sent.get(protocol, 0) + connection.sent
+        return {
+            "connections": count,
+            "accepted": self.accepted,
+            "refused": self.refused,
+            "received_bytes": received,
+            "sent_bytes": sent,
+            "budget_bytes": self.budget.total,
+            "budget_used_bytes": self.budget.used,
+            "parked_bytes": self.budget.parked,
+            "stalls": self.budget.stalls,
+        }
+
+    def request_times(self) -> Iterator[tuple[str, str, Histogram]]:
+        """(protocol, type of request, its latencies)."""
+        for protocol, times in self._times.items():
+            for kind, histogram in times.by_kind.items():
+                yield protocol, _name(protocol, kind), histogram
 
     def fault(self, error: Exception, kind: int) -> KrappyError:
         """Reports a bug with its traceback; what the peer may know of it."""

@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 class Closing(Protocol):
     def close(self) -> None: ...
+    def describe(self) -> dict[str, Any]: ...
 
 
 class Peer(Protocol):
@@ -120,6 +121,10 @@ class Session(Paced):
         if not hasattr(found, "page"):
             raise UnknownHandle(f"handle {handle} is no scan's cursor", handle=handle)
         return found
+
+    def describe(self) -> dict[str, Any]:
+        """Who the peer is, and its registrations."""
+        return {"client_id": None, "registrations": [each.describe() for each in self.handles.values()]}
 
     def close(self) -> None:
         self.closed = True

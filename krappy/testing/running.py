@@ -13,16 +13,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import trio
 
+    from krappy.app import Broker
     from krappy.blocking import Client
 
 STOP_SECONDS = 30.0
 
 
 class RunningBroker:
-    """A broker that takes requests. `address`, `kafka_address`: HOST:PORT; `data_dir`: what it stores."""
+    """A broker that takes requests. `address`, `kafka_address`: HOST:PORT; `data_dir`: what it stores.
 
-    def __init__(self, address: str, data_dir: Path, kafka_address: str = "") -> None:
+    `http_address`: HOST:PORT of its console, when it was started with one (`listen_http="127.0.0.1:0"`).
+    """
+
+    def __init__(self, address: str, data_dir: Path, kafka_address: str = "", http_address: str = "") -> None:
         self.address = address
+        self.http_address = http_address
         self.kafka_address = kafka_address
         self.data_dir = data_dir
 
@@ -41,7 +46,7 @@ def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
 
     Raises what the broker raises: when it does not start, from here; when it fails later, at the end.
     """
-    said: queue.SimpleQueue[tuple[str, str, trio.lowlevel.TrioToken, trio.Event] | BaseException] = queue.SimpleQueue()
+    said: queue.SimpleQueue[tuple[Broker, trio.lowlevel.TrioToken, trio.Event] | BaseException] = queue.SimpleQueue()
     ended: list[BaseException] = []
 
     def main() -> None:
@@ -52,7 +57,7 @@ def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
         async def serve() -> None:
             stop = trio.Event()
             async with Broker(data_dir, **settings) as broker:
-                said.put((broker.address, broker.kafka_address, trio.lowlevel.current_trio_token(), stop))
+                said.put((broker, trio.lowlevel.current_trio_token(), stop))
                 await stop.wait()
 
         try:
@@ -68,9 +73,9 @@ def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
     if isinstance(first, BaseException):
         thread.join()
         raise first
-    address, kafka_address, token, stop = first
+    broker, token, stop = first
     try:
-        yield RunningBroker(address, data_dir, kafka_address)
+        yield RunningBroker(broker.address, data_dir, broker.kafka_address, broker.http_address)
     finally:
         if thread.is_alive():
             with contextlib.suppress(RuntimeError):  # trio.RunFinishedError: it ended just now

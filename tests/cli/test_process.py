@@ -23,6 +23,7 @@ from krappy.testing.running import RunningBroker
 
 KRAPPY = [sys.executable, "-m", "krappy"]
 SECONDS = 60.0
+FREE = tuple(f"--listen-{name}=127.0.0.1:0" for name in ("native", "kafka", "http"))
 
 
 def call(*arguments: str, stdin: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +57,7 @@ def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
 @contextmanager
 def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, object]]]:
     """`krappy serve --json …` and what it said once it listened."""
-    arguments = ("serve", "--json", "--listen-native", "127.0.0.1:0", "--listen-kafka", "127.0.0.1:0", *arguments)
+    arguments = ("serve", "--json", *FREE, *arguments)
     with started(*arguments, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         yield process, json.loads(process.stdout.readline())
@@ -84,20 +85,59 @@ def test_serve_stops_gracefully_and_keeps_what_it_had(tmp_path: Path, number: in
 
 
 def test_serve_says_where_it_listens_to_people_too(tmp_path: Path) -> None:
-    arguments = ["serve", "--data", str(tmp_path), "--listen-native", "127.0.0.1:0", "--listen-kafka", "127.0.0.1:0"]
+    arguments = ["serve", "--data", str(tmp_path), *FREE]
     with started(*arguments, stderr=subprocess.DEVNULL) as process:
         assert process.stdout is not None
         first, second = process.stdout.readline(), process.stdout.readline()
         assert end(process, signal.SIGTERM) == 0
     assert str(process.pid) in first
     assert second.startswith("listening: native 127.0.0.1:")
+    assert ", http://127.0.0.1:" in second
+
+
+def test_serve_keeps_the_console_to_this_machine_unless_it_has_a_token(tmp_path: Path) -> None:
+    arguments = ["serve", "--json", "--data", str(tmp_path), *FREE, "--listen-http", "0.0.0.0:0"]
+    result = call(*arguments)
+    assert result.returncode == 1
+    assert one_line(result.stderr)
+    assert "console_token" in result.stderr
+    environ = {**os.environ, "KRAPPY_CONSOLE_TOKEN": "a-token-of-some-length"}
+    with started(*arguments, stderr=subprocess.DEVNULL, env=environ) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["http"].startswith("0.0.0.0:")
+        assert end(process, signal.SIGTERM) == 0
+
+
+def test_without_the_extra_there_is_no_console_and_serve_says_so(tmp_path: Path) -> None:
+    """As after `pip install krappy[broker]`: one of the packages is hidden."""
+    code = (
+        "import importlib.util, sys; find = importlib.util.find_spec\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'hypercorn' else find(name, *more)\n"
+        "from krappy.cli.main import run; sys.exit(run(sys.argv[1:]))"
+    )
+    listen = ("--listen-native=127.0.0.1:0", "--listen-kafka=none", "--data", str(tmp_path / "data"))
+    asked = subprocess.run(
+        [sys.executable, "-c", code, "serve", *listen, "--listen-http=127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert asked.returncode == 1
+    assert "pip install 'krappy[console]'" in asked.stderr
+    command = [sys.executable, "-c", code, "serve", "--json", *listen]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        ready = json.loads(process.stdout.readline())
+        assert ready["http"] is None
+        assert process.stderr.readline().startswith("no console: the console needs hypercorn")
+        assert end(process, signal.SIGTERM) == 0
 
 
 def test_serve_refuses_a_folder_in_use(tmp_path: Path) -> None:
     with serving("--data", str(tmp_path)) as (process, _):
-        second = call(
-            "serve", "--data", str(tmp_path), "--listen-native", "127.0.0.1:0", "--listen-kafka", "127.0.0.1:0"
-        )
+        second = call("serve", "--data", str(tmp_path), *FREE)
         assert second.returncode == 1
         assert one_line(second.stderr)
         assert "in use" in second.stderr
@@ -107,7 +147,7 @@ def test_serve_refuses_a_folder_in_use(tmp_path: Path) -> None:
 def test_serve_refuses_a_port_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        result = call("serve", "--data", str(tmp_path), "--listen-native", address, "--listen-kafka", "none")
+        result = call("serve", "--data", str(tmp_path), *FREE, "--listen-native", address)
     assert result.returncode == 1
     assert one_line(result.stderr)
     assert address in result.stderr
@@ -126,17 +166,7 @@ def test_serve_refuses_a_port_in_use(tmp_path: Path) -> None:
 def test_serve_refuses_wrong_settings(
     tmp_path: Path, arguments: list[str], environ: dict[str, str], named: str
 ) -> None:
-    result = call(
-        "serve",
-        "--data",
-        str(tmp_path),
-        "--listen-native",
-        "127.0.0.1:0",
-        "--listen-kafka",
-        "127.0.0.1:0",
-        *arguments,
-        **environ,
-    )
+    result = call("serve", "--data", str(tmp_path), *FREE, *arguments, **environ)
     assert result.returncode == 1
     assert one_line(result.stderr), result.stderr
     assert named in result.stderr
@@ -144,16 +174,7 @@ def test_serve_refuses_wrong_settings(
 
 def test_settings_come_from_flags_then_environment_then_file(tmp_path: Path) -> None:
     (tmp_path / "krappy.toml").write_text('listen_native = "127.0.0.1:1"\ndata = "from-file"\n')
-    arguments = [
-        "serve",
-        "--json",
-        "--config",
-        "krappy.toml",
-        "--listen-native",
-        "127.0.0.1:0",
-        "--listen-kafka",
-        "127.0.0.1:0",
-    ]
+    arguments = ["serve", "--json", "--config", "krappy.toml", *FREE]
     environ = {**os.environ, "KRAPPY_DATA": "from-environment", "KRAPPY_ADDRESS": "is.not.a.setting:1"}
     with started(*arguments, stderr=subprocess.DEVNULL, cwd=tmp_path, env=environ) as process:
         assert process.stdout is not None

@@ -1,0 +1,222 @@
+"""What an operation of the API is. Its handler's signature is its description: nothing else has to be kept in step.
+
+    @routes.get("/topics/{topic}/events", summary="…")
+    async def events(call: Call, topic: str, query: EventsQuery) -> EventPage: …
+
+Names in the path are parameters; `query` and `body` are msgspec structs; what is returned is encoded as JSON, or as
+msgpack for who accepts that. The routes and the OpenAPI document are both made from this.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args, get_origin
+
+import msgspec
+import trio
+from starlette.requests import Request
+from starlette.responses import Response
+
+from krappy.console.problems import Refusal
+from krappy.console.shown import Form, Viewer
+from krappy.ports import BrokerPort, ServerPort
+
+JSON, MSGPACK = "application/json", "application/msgpack"
+BINARY = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
+MAX_BODY = 8 << 20  # bytes; larger events are for the native clients
+BODY_SECONDS = 30.0
+_PATH = re.compile(r"{(\w+)}")
+SLASH = "\ue000"  # stands for an encoded slash inside a name, until the path has been matched
+
+
+class Live(typing.Protocol):
+    """A stream of server-sent events; `run` sends until it is over."""
+
+    async def run(self, send: Callable[[str, Any, str | None], Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Operation:
+    name: str
+    method: str
+    path: str
+    summary: str
+    tag: str
+    handler: Callable[..., Any]
+    status: int
+    places: Mapping[str, Any]  # of the path: name -> type
+    query: type | None
+    body: type | None
+    answer: Any
+    live: bool
+
+    @property
+    def changes(self) -> bool:
+        return self.method not in ("GET", "HEAD")
+
+
+class Routes:
+    """The operations of one noun."""
+
+    def __init__(self, tag: str, prefix: str = "/api/v1") -> None:
+        self.tag = tag
+        self._prefix = prefix
+        self.operations: list[Operation] = []
+
+    def get(self, path: str, *, summary: str, live: bool = False) -> Callable[[Any], Any]:
+        return self._add("GET", path, summary, 200, live)
+
+    def post(self, path: str, *, summary: str, status: int = 200) -> Callable[[Any], Any]:
+        return self._add("POST", path, summary, status, False)
+
+    def patch(self, path: str, *, summary: str) -> Callable[[Any], Any]:
+        return self._add("PATCH", path, summary, 200, False)
+
+    def delete(self, path: str, *, summary: str) -> Callable[[Any], Any]:
+        return self._add("DELETE", path, summary, 200, False)
+
+    def _add(self, method: str, path: str, summary: str, status: int, live: bool) -> Callable[[Any], Any]:
+        def register(handler: Callable[..., Any]) -> Callable[..., Any]:
+            hints = typing.get_type_hints(handler, include_extras=True)
+            names = _PATH.findall(path)
+            assert {*inspect.signature(handler).parameters} - {"query", "body"} == {"call", *names}, handler
+            self.operations.append(
+                Operation(
+                    handler.__name__,
+                    method,
+                    self._prefix + path,
+                    summary,
+                    self.tag,
+                    handler,
+                    status,
+                    {name: hints[name] for name in names},
+                    hints.get("query"),
+                    hints.get("body"),
+                    hints["return"],
+                    live,
+                )
+            )
+            return handler
+
+        return register
+
+
+class Call:
+    """One request, as its handler sees it."""
+
+    def __init__(self, console: Any, request: Request, binary: bool) -> None:
+        self.console = console
+        self.request = request
+        self.binary = binary  # the answer will be msgpack
+        self._cookie: str | None = None
+
+    @property
+    def broker(self) -> BrokerPort:
+        return self.console.broker  # type: ignore[no-any-return]
+
+    @property
+    def server(self) -> ServerPort:
+        return self.console.server  # type: ignore[no-any-return]
+
+    def viewer(self, keys: Form = "auto", values: Form = "auto", limit: int | None = None) -> Viewer:
+        return Viewer(binary=self.binary, keys=keys, values=values, limit=limit)
+
+    def set_cookie(self, cookie: str) -> None:
+        """`cookie`: what Set-Cookie will say."""
+        self._cookie = cookie
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self._cookie is None else {"set-cookie": self._cookie}
+
+    async def pause(self) -> None:
+        """Lets others have their turn, in the middle of long work."""
+        await trio.lowlevel.checkpoint()
+
+
+def encode(value: Any, *, binary: bool) -> bytes:
+    return msgspec.msgpack.encode(value) if binary else msgspec.json.encode(value)
+
+
+def wants_binary(accept: str) -> bool:
+    """Whether msgpack is asked for, and not after JSON."""
+    for each in accept.split(","):
+        kind = each.partition(";")[0].strip().lower()
+        if kind in BINARY:
+            return True
+        if kind == JSON:
+            return False
+    return False
+
+
+async def answer(operation: Operation, call: Call) -> Any:
+    """Runs the operation. Raises Refusal, KrappyError."""
+    arguments: dict[str, Any] = {}
+    for name, kind in operation.places.items():
+        text = call.request.path_params[name].replace(SLASH, "/")
+        arguments[name] = _convert(text, kind, f"'{name}' in the path")
+    if operation.query is not None:
+        arguments["query"] = _read_query(operation.query, call.request)
+    elif call.request.query_params:
+        raise Refusal(400, "INVALID_REQUEST", "this takes no parameters")
+    if operation.body is not None:
+        arguments["body"] = await _read_body(operation.body, call.request)
+    return await operation.handler(call, **arguments)
+
+
+def respond(operation: Operation, call: Call, value: Any) -> Response:
+    kind = MSGPACK if call.binary else JSON
+    return Response(encode(value, binary=call.binary), operation.status, call.headers, kind)
+
+
+def _read_query(kind: Any, request: Request) -> Any:
+    given: dict[str, Any] = {}
+    many = _lists(kind)
+    for name in request.query_params:
+        values = request.query_params.getlist(name)
+        if name in many:
+            given[name] = values
+        elif len(values) > 1:
+            raise Refusal(400, "INVALID_REQUEST", f"the parameter '{name:.80}' is given {len(values)} times")
+        else:
+            given[name] = values[0]
+    return _convert(given, kind, "the parameters")
+
+
+def _lists(kind: Any) -> set[str]:
+    return {field.encode_name for field in msgspec.structs.fields(kind) if _is_list(field.type)}
+
+
+def _is_list(kind: Any) -> bool:
+    return get_origin(kind) is list or any(_is_list(each) for each in get_args(kind))
+
+
+def _convert(given: Any, kind: Any, what: str) -> Any:
+    try:
+        return msgspec.convert(given, kind, strict=False)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:
+        raise Refusal(400, "INVALID_REQUEST", f"{what}: {error}") from None
+
+
+async def _read_body(kind: Any, request: Request) -> Any:
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != JSON and media not in BINARY:
+        raise Refusal(415, "UNSUPPORTED_MEDIA_TYPE", f"the body must be {JSON} or {MSGPACK}, and says '{media:.80}'")
+    data = bytearray()
+    with trio.move_on_after(BODY_SECONDS) as scope:
+        async for chunk in request.stream():
+            data += chunk
+            if len(data) > MAX_BODY:
+                raise Refusal(413, "MESSAGE_TOO_LARGE", f"a body of more than {MAX_BODY} bytes", connection="close")
+    if scope.cancelled_caught:
+        raise Refusal(408, "REQUEST_TIMED_OUT", f"the body did not come within {BODY_SECONDS:g} s", connection="close")
+    try:
+        if media == JSON:
+            return msgspec.json.decode(data, type=kind)
+        return msgspec.msgpack.decode(data, type=kind)
+    except (ValueError, RecursionError) as error:  # msgspec's, and UnicodeDecodeError
+        raise Refusal(400, "INVALID_REQUEST", f"the body: {error}") from None

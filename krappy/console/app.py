@@ -1,0 +1,217 @@
+"""The application: every request to the console passes here.
+
+An ASGI application for `krappy.server.http`. What it is given is all that it can reach: the broker and the server,
+through their ports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http.cookies import CookieError, SimpleCookie
+from time import perf_counter
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import trio
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Mount, Route, Router
+from starlette.staticfiles import StaticFiles
+
+from krappy.console import connections, events, groups, health, login, metrics, openapi, table, tail, topics
+from krappy.console.api import SLASH, Call, Operation, answer, encode, respond, wants_binary
+from krappy.console.live import EventStream, Pacer
+from krappy.console.problems import TITLES, TYPE, Problem, Refusal, problem_of
+from krappy.console.security import HEADERS, Guard
+from krappy.errors import KrappyError
+from krappy.ports import BrokerPort, ServerPort
+
+OPERATIONS: tuple[Operation, ...] = tuple(
+    operation
+    for each in (topics, events, table, tail, groups, connections, login, health)
+    for operation in each.routes.operations
+)
+TOGETHER = 16  # requests that are worked on at a time; others wait
+MOST_LIVE = 50  # tails and watches at a time
+EARLY = ("/healthz", "/readyz")  # answered while the store is still being recovered
+
+
+class Listening(Protocol):
+    """Where the broker's listeners are."""
+
+    listening: bool
+
+    @property
+    def addresses(self) -> Mapping[str, str]: ...
+
+
+class Console:
+    """What requests share."""
+
+    def __init__(self, broker: BrokerPort, server: ServerPort, listening: Listening) -> None:
+        self.broker = broker
+        self.server = server
+        self.guard = Guard(broker.config.console_token)
+        self.disk = health.DiskTrial()
+        self.pacer = Pacer()
+        self.live = 0
+        self.turns = trio.Semaphore(TOGETHER)
+        self._listening = listening
+        self._times = server.times("http")
+
+    def is_listening(self) -> bool:
+        return self._listening.listening
+
+    def listening(self) -> dict[str, str]:
+        return dict(self._listening.addresses)
+
+    def took(self, name: str, began: float) -> None:
+        self._times.observe(name, perf_counter() - began)
+
+
+class Place:
+    """The operations on one path (ASGI)."""
+
+    def __init__(self, console: Console, operations: Mapping[str, Operation]) -> None:
+        self._console = console
+        self._operations = operations
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        method = "GET" if request.method == "HEAD" else request.method
+        operation = self._operations.get(method)
+        if operation is None:
+            allowed = ", ".join(self._operations)
+            raise Refusal(405, "METHOD_NOT_ALLOWED", f"{request.method} is not for this path: {allowed}", Allow=allowed)
+        if not self._console.broker.opened and operation.path not in EARLY:
+            raise Refusal(503, "NOT_READY", "the store is being recovered", Retry_After="1")
+        call = Call(self._console, request, wants_binary(request.headers.get("accept", "")))
+        began = perf_counter()
+        async with self._console.turns:
+            found = await answer(operation, call)
+        if operation.live:
+            await self._stream(found, scope, receive, send)
+            return
+        response = respond(operation, call, found)
+        self._console.took(operation.name, began)
+        await response(scope, receive, send)
+
+    async def _stream(self, found: Any, scope: Any, receive: Any, send: Any) -> None:
+        console = self._console
+        if console.live >= MOST_LIVE:
+            raise Refusal(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open: as many as may be")
+        console.live += 1
+        try:
+            await EventStream(found)(scope, receive, send)
+        finally:
+            console.live -= 1
+
+
+class App:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        paths: dict[str, dict[str, Operation]] = {}
+        for operation in OPERATIONS:
+            paths.setdefault(operation.path, {})[operation.method] = operation
+        document = encode(openapi.document(OPERATIONS, console.broker.version), binary=False)
+        self._router = Router(
+            [
+                Route("/api/v1/openapi.json", _Fixed(document, "application/json")),
+                Route("/metrics", metrics.Metrics(console)),
+                *(Route(path, Place(console, operations)) for path, operations in paths.items()),
+                Mount("/", _Pages(packages=[("krappy.console", "static")], html=True)),
+            ],
+            redirect_slashes=False,
+        )
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        started = False
+
+        async def harden(message: Any) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                headers = list(message.get("headers", ()))
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append((b"cache-control", b"no-store"))
+                message = {**message, "headers": headers + HEADERS}
+            await send(message)
+
+        try:
+            await self._handle(scope, receive, harden)
+        except Exception as error:
+            if started or isinstance(error, ClientDisconnect):
+                if not isinstance(error, ClientDisconnect | KrappyError | Refusal):
+                    self._console.server.fault(error, 0)
+                return
+            problem, headers = self._problem(error)
+            binary = wants_binary(Request(scope).headers.get("accept", ""))
+            kind = "application/problem+msgpack" if binary else "application/problem+json"
+            response = Response(encode(problem, binary=binary), problem.status, headers, kind)
+            await response(scope, receive, harden)
+
+    async def _handle(self, scope: Any, receive: Any, send: Any) -> None:
+        scope["path"] = _path(scope["raw_path"])
+        request = Request(scope)
+        path = scope["path"]
+        now = self._console.broker.now_ms()
+        self._console.guard.check(request.method, path, request.headers, _cookies(request), now)
+        await self._router(scope, receive, send)
+
+    def _problem(self, error: Exception) -> tuple[Problem, dict[str, str]]:
+        if isinstance(error, Refusal):
+            return error.problem, error.headers
+        if isinstance(error, KrappyError):
+            problem = problem_of(error)
+            return problem, {"Retry-After": "1"} if problem.status == 503 else {}
+        if isinstance(error, HTTPException):
+            code = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED"}.get(error.status_code, "BAD_REQUEST")
+            status = error.status_code if error.status_code in TITLES else 400
+            return Problem(TYPE + code, TITLES[status], status, "there is nothing here", code), {}
+        self._console.server.fault(error, 0)
+        detail = "the broker failed inside; its log has the traceback"
+        return Problem(TYPE + "UNKNOWN_SERVER_ERROR", TITLES[500], 500, detail, "UNKNOWN_SERVER_ERROR"), {}
+
+
+class _Fixed:
+    def __init__(self, body: bytes, media_type: str) -> None:
+        self._body = body
+        self._media_type = media_type
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["method"] not in ("GET", "HEAD"):
+            raise Refusal(405, "METHOD_NOT_ALLOWED", "this can only be read", Allow="GET")
+        await Response(self._body, media_type=self._media_type)(scope, receive, send)
+
+
+class _Pages(StaticFiles):
+    """The pages: a browser asks each time whether they have changed, and mostly hears that they have not (ETag)."""
+
+    def file_response(self, *args: Any, **options: Any) -> Response:
+        response = super().file_response(*args, **options)
+        response.headers["cache-control"] = "no-cache"
+        return response
+
+
+def _path(raw: bytes) -> str:
+    """The path, decoded, but for encoded slashes: a group may have one in its name."""
+    text = raw.decode("latin-1").replace("%2F", SLASH_ENCODED).replace("%2f", SLASH_ENCODED)
+    return unquote(text)
+
+
+SLASH_ENCODED = "".join(f"%{byte:02X}" for byte in SLASH.encode())
+
+
+def _cookies(request: Request) -> dict[str, str]:
+    try:
+        return {name: morsel.value for name, morsel in SimpleCookie(request.headers.get("cookie", "")).items()}
+    except CookieError:
+        return {}
+
+
+def application(broker: BrokerPort, server: ServerPort, listening: Listening) -> App:
+    """The console of a broker. `listening`: where its listeners are, and whether all are open."""
+    return App(Console(broker, server, listening))

@@ -1,0 +1,121 @@
+"""Who is connected and what they registered; what broker this is; and its numbers at a glance."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from krappy.console.api import Call, Routes
+from krappy.console.numbers import Totals, gather
+
+routes = Routes("cluster")
+SECRETS = ("console_token",)
+
+
+class Registration(msgspec.Struct, omit_defaults=True):
+    """What a native connection holds: a producer, a reader, a member of a group, a scan or a watch."""
+
+    kind: str
+    topics: list[str]
+    name: str | None = None
+    group: str | None = None
+
+
+class Connection(msgspec.Struct):
+    """`received_bytes`, `sent_bytes` and `requests` are over its life; `waiting_bytes` has the peer not taken yet."""
+
+    client: str
+    protocol: str
+    client_id: str | None
+    seconds: float
+    received_bytes: int
+    sent_bytes: int
+    requests: int
+    waiting_bytes: int
+    in_flight_bytes: int
+    registrations: list[Registration]
+    registered: Annotated[int, Meta(description="how many registrations it has; at most 100 are listed")]
+
+
+class ConnectionPage(msgspec.Struct):
+    connections: list[Connection]
+    total: int
+
+
+class Cluster(msgspec.Struct):
+    cluster_id: str
+    broker_id: int
+    version: str
+    now_ms: int
+    listening: dict[str, str]
+    settings: dict[str, str | int | bool | None]
+    log_dir: str
+    disk_bytes: int
+    disk_free_bytes: int
+
+
+class ConnectionsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    filter: Annotated[
+        str, Meta(description="only with this in the address, client id, or a topic's or group's name")
+    ] = ""
+    protocol: Literal["native", "kafka", "http"] | None = None
+    order: Annotated[Literal["received", "sent", "seconds"], Meta(description="the most comes first")] = "received"
+    skip: Annotated[int, Meta(ge=0, lt=2**31)] = 0
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+MOST_LISTED = 100
+
+
+@routes.get("/connections", summary="Connections, with what each has registered, sent and received")
+async def list_connections(call: Call, query: ConnectionsQuery) -> ConnectionPage:
+    told = [each for each in call.server.describe_connections() if _passes(each, query)]
+    field = "seconds" if query.order == "seconds" else f"{query.order}_bytes"
+    told.sort(key=lambda each: (-each[field], each["client"]))
+    shown = [_show(each) for each in told[query.skip : query.skip + query.limit]]
+    return ConnectionPage(shown, len(told))
+
+
+def _passes(told: dict[str, Any], query: ConnectionsQuery) -> bool:
+    if query.protocol is not None and told["protocol"] != query.protocol:
+        return False
+    wanted = query.filter.casefold()
+    if not wanted or wanted in told["client"] or wanted in (told["client_id"] or "").casefold():
+        return True
+    names = [name for each in told["registrations"] for name in (*each["topics"], each.get("name"), each.get("group"))]
+    return any(name is not None and wanted in name.casefold() for name in names)
+
+
+def _show(told: dict[str, Any]) -> Connection:
+    registrations = told["registrations"]
+    listed = [Registration(**each) for each in registrations[:MOST_LISTED]]
+    return Connection(**{**told, "registrations": listed, "registered": len(registrations)})
+
+
+@routes.get("/cluster", summary="This broker: version, listeners, settings, disk")
+async def describe_cluster(call: Call) -> Cluster:
+    broker, config = call.broker, call.broker.config
+    folder, total, free = await broker.log_dir()
+    settings: dict[str, Any] = {}
+    for name in config.__dataclass_fields__:
+        value = getattr(config, name)
+        if name not in SECRETS:
+            settings[name] = value if value is None or isinstance(value, str | int | bool) else str(value)
+    return Cluster(
+        broker.cluster_id,
+        config.broker_id,
+        broker.version,
+        broker.now_ms(),
+        call.console.listening(),
+        settings,
+        folder,
+        total,
+        free,
+    )
+
+
+@routes.get("/overview", summary="The broker's numbers: counters since it started, and how things stand now")
+async def overview(call: Call) -> Totals:
+    return await gather(call.broker, call.server)

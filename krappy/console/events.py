@@ -1,0 +1,250 @@
+"""The raw stream of a topic: pages of events, one event, and publishing."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from krappy.console import cursors
+from krappy.console.api import Call, Routes
+from krappy.console.problems import Refusal
+from krappy.console.reading import Seen, Stretch, backward, forward, merge, merge_back
+from krappy.console.shown import Given, Header, Shown, ShownAs, Viewer, bytes_of
+from krappy.errors import InvalidRequest
+from krappy.partitioner import partition_for
+from krappy.ports import PartitionPort, TopicPort
+from krappy.types import ABSENT, Record
+
+routes = Routes("events")
+MAX_PAGE = 2 << 20  # bytes of the events of one page, as they are stored
+MAX_MERGED = 128  # partitions that are read for one page
+_turns = itertools.count()
+
+Partition = Annotated[int, Meta(ge=0, lt=2**31)]
+Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Limit = Annotated[int, Meta(ge=1, le=1000, description="events at the most")]
+ValueBytes = Annotated[
+    int, Meta(ge=0, le=8 << 20, description="bytes of a key, value or header beyond which it is cut")
+]
+
+
+class EventShown(msgspec.Struct):
+    """One event. `tombstone`: it has a key and no value, and deletes that key from the table."""
+
+    partition: int
+    offset: int
+    timestamp: Annotated[int, Meta(description="ms since the epoch; -1: its producer gave none")]
+    key: Shown | None
+    value: Shown | None
+    tombstone: bool
+    headers: list[Header]
+
+
+class EventPage(msgspec.Struct):
+    """Events in the order of time, each partition's in the order of offsets.
+
+    `after`: cursor of the page that follows, now or when there are more events; `before`: of the one before, null at
+    the beginning of the log. `at_end`: nothing followed when this was read.
+    """
+
+    events: list[EventShown]
+    before: str | None
+    after: str
+    at_end: bool
+
+
+class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    start: Annotated[
+        Literal["earliest", "latest", "offset", "timestamp"],
+        Meta(description="which page: the first, the last, or the one from `at` on"),
+    ] = "latest"
+    at: Annotated[Offset | None, Meta(description="for start=offset and start=timestamp (ms since the epoch)")] = None
+    partition: Annotated[list[Partition], Meta(description="only these; default: all")] = []
+    before: Annotated[str | None, Meta(description="cursor; instead of start")] = None
+    after: Annotated[str | None, Meta(description="cursor; instead of start")] = None
+    limit: Limit = 100
+    keys: ShownAs = "auto"
+    values: ShownAs = "auto"
+    value_bytes: ValueBytes = 65536
+
+
+class EventQuery(msgspec.Struct, forbid_unknown_fields=True):
+    keys: ShownAs = "auto"
+    values: ShownAs = "auto"
+
+
+class NewEvent(msgspec.Struct, forbid_unknown_fields=True):
+    """An event to publish. A key or value that is a string is UTF-8."""
+
+    key: Given | str | None = None
+    value: Given | str | None = None
+    tombstone: Annotated[bool, Meta(description="deletes the key: needs a key and no value")] = False
+    headers: list[tuple[str, Given | str | None]] = []
+    partition: Annotated[Partition | None, Meta(description="default: by the key, else in turn")] = None
+    timestamp: Annotated[Offset | None, Meta(description="ms since the epoch; default: now")] = None
+    expect: Annotated[
+        Offset | Literal["absent"] | None,
+        Meta(description="publish only if the key's latest event stands at this offset, or it has no value"),
+    ] = None
+
+
+class Published(msgspec.Struct):
+    """Where the event stands. It is on disk."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+def show(event: Seen, viewer: Viewer) -> EventShown:
+    return EventShown(
+        event.partition,
+        event.offset,
+        event.timestamp,
+        viewer.key(event.key),
+        viewer.value(event.value),
+        event.value is None and event.key is not None,
+        viewer.headers(event.headers),
+    )
+
+
+def chosen(topic: TopicPort, indexes: list[int]) -> list[PartitionPort]:
+    """Raises UnknownPartition; InvalidRequest when they are more than are read together."""
+    found = [topic.partition(index) for index in dict.fromkeys(indexes)] if indexes else list(topic.partitions)
+    if len(found) > MAX_MERGED:
+        raise InvalidRequest(
+            f"'{topic.name}' has {len(found)} partitions, and {MAX_MERGED} are read together: say which",
+            field="partition",
+        )
+    return found
+
+
+@routes.get("/topics/{topic}/events", summary="A page of the raw stream, from an offset, a time or an end")
+async def list_events(call: Call, topic: str, query: EventsQuery) -> EventPage:
+    found = call.broker.topic(topic)
+    partitions = chosen(found, query.partition)
+    viewer = call.viewer(query.keys, query.values, query.value_bytes)
+    if query.before is not None and query.after is not None:
+        raise InvalidRequest("either before or after, not both", field="before")
+    if query.before is not None:
+        return await _page_back(call, partitions, _positions(query.before, partitions), query.limit, viewer)
+    if query.after is not None:
+        return await _page_on(call, partitions, _positions(query.after, partitions), query.limit, viewer)
+    if query.start == "latest":
+        ends = {partition.index: partition.last_stable_offset for partition in partitions}
+        return await _page_back(call, partitions, ends, query.limit, viewer)
+    if query.start in ("offset", "timestamp") and query.at is None:
+        raise InvalidRequest(f"start={query.start} needs `at`", field="at")
+    if query.start == "offset" and query.at is not None and len(partitions) > 1:
+        starts = {partition.index: query.at for partition in partitions}
+    else:
+        starts = {partition.index: await partition.offset_for(query.start, query.at) for partition in partitions}
+    return await _page_on(call, partitions, starts, query.limit, viewer)
+
+
+def _positions(cursor: str, partitions: list[PartitionPort]) -> dict[int, int]:
+    """Partitions that were not there when the cursor was made are read from their beginning."""
+    held: dict[int, int] = cursors.read(cursor, dict[int, Offset])
+    return {partition.index: held.get(partition.index, 0) for partition in partitions}
+
+
+async def _page_on(
+    call: Call, partitions: list[PartitionPort], positions: dict[int, int], limit: int, viewer: Viewer
+) -> EventPage:
+    stretches: list[Stretch] = []
+    for partition in partitions:
+        at = min(max(positions[partition.index], partition.start_offset), partition.last_stable_offset)
+        positions[partition.index] = at
+        stretches.append(await forward(partition, at, limit, MAX_PAGE // len(partitions)))
+        await call.pause()
+    indexes = [partition.index for partition in partitions]
+    ends = {partition.index: partition.last_stable_offset for partition in partitions}
+    merged = merge(stretches, ends, indexes, limit)
+    following = _following(merged, stretches, indexes, positions)
+    return _page(merged, partitions, positions, following, viewer)
+
+
+async def _page_back(
+    call: Call, partitions: list[PartitionPort], positions: dict[int, int], limit: int, viewer: Viewer
+) -> EventPage:
+    stretches: list[Stretch] = []
+    for partition in partitions:
+        positions[partition.index] = min(positions[partition.index], partition.last_stable_offset)
+        stretches.append(await backward(partition, positions[partition.index], limit, MAX_PAGE // len(partitions)))
+        await call.pause()
+    indexes = [partition.index for partition in partitions]
+    starts = {partition.index: partition.start_offset for partition in partitions}
+    merged = merge_back(stretches, starts, indexes, limit)
+    earlier = dict(positions)
+    first: dict[int, int] = {}
+    for event in merged:
+        first.setdefault(event.partition, event.offset)
+    for index, stretch in zip(indexes, stretches, strict=True):
+        whole = not stretch.events or stretch.events[0].offset == first.get(index)
+        earlier[index] = stretch.start if whole else first.get(index, positions[index])
+    return _page(merged, partitions, earlier, positions, viewer)
+
+
+def _following(
+    merged: list[Seen], stretches: list[Stretch], indexes: list[int], positions: dict[int, int]
+) -> dict[int, int]:
+    last = {event.partition: event.offset for event in merged}
+    following = dict(positions)
+    for index, stretch in zip(indexes, stretches, strict=True):
+        whole = not stretch.events or stretch.events[-1].offset == last.get(index)
+        following[index] = stretch.end if whole else last.get(index, positions[index] - 1) + 1
+    return following
+
+
+def _page(
+    merged: list[Seen],
+    partitions: list[PartitionPort],
+    before: dict[int, int],
+    after: dict[int, int],
+    viewer: Viewer,
+) -> EventPage:
+    begun = any(before[partition.index] > partition.start_offset for partition in partitions)
+    return EventPage(
+        [show(event, viewer) for event in merged],
+        cursors.write(before) if begun else None,
+        cursors.write(after),
+        all(after[partition.index] >= partition.last_stable_offset for partition in partitions),
+    )
+
+
+@routes.get("/topics/{topic}/partitions/{partition}/events/{offset}", summary="One event, whole")
+async def get_event(call: Call, topic: str, partition: Partition, offset: Offset, query: EventQuery) -> EventShown:
+    found = call.broker.topic(topic).partition(partition)
+    await found.offset_for("offset", offset)  # raises OffsetOutOfRange
+    stretch = await forward(found, offset, 1, 1)
+    if not stretch.events or stretch.events[0].offset != offset:
+        raise Refusal(404, "NO_SUCH_EVENT", f"there is no event at offset {offset} of {topic}-{partition} (any more)")
+    return show(stretch.events[0], call.viewer(query.keys, query.values))
+
+
+@routes.post("/topics/{topic}/events", summary="Publish one event", status=201)
+async def publish(call: Call, topic: str, body: NewEvent) -> Published:
+    found = call.broker.topic(topic)
+    key, value = bytes_of(body.key, "key"), bytes_of(body.value, "value")
+    if body.tombstone and (key is None or value is not None):
+        raise InvalidRequest("a tombstone has a key and no value", field="tombstone")
+    if value is None and not body.tombstone:
+        raise InvalidRequest("an event without a value is a tombstone: say so, or give a value", field="value")
+    headers = tuple((name, bytes_of(given, "headers")) for name, given in body.headers)
+    count = len(found.partitions)
+    if body.partition is not None:
+        index = body.partition
+    elif key is not None:
+        index = partition_for(key, count) if count > 1 else 0
+    else:
+        index = next(_turns) % count
+    expect = ABSENT if body.expect == "absent" else body.expect
+    if expect is not None and key is None:
+        raise InvalidRequest("`expect` is about a key, and there is none", field="expect")
+    later = found.partition(index).publish_record(Record(value, key, headers, body.timestamp), expect)
+    stored = await later.wait()
+    return Published(found.name, index, stored.offset, stored.timestamp)

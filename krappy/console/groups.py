@@ -1,0 +1,140 @@
+"""Consumer groups, native and Kafka's: members, leases, positions and lag; moving them, deleting them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from krappy.console.api import Call, Routes
+from krappy.console.events import Offset, Partition
+from krappy.console.topics import Deleted, DeleteQuery, TopicsQuery, check_confirmed, page_of
+from krappy.errors import InvalidRequest
+
+routes = Routes("groups")
+
+
+class GroupSummary(msgspec.Struct):
+    """`kind`: shared (native, members lease events) or positions (native, readers commit offsets); classic or consumer
+    are of Kafka's clients."""
+
+    group: str
+    kind: str
+    order: str
+    topics: list[str]
+    lag: int
+
+
+class GroupPage(msgspec.Struct):
+    """`total`: how many the filter lets through. `after`: what to give for the next page; null at the end."""
+
+    groups: list[GroupSummary]
+    total: int
+    after: str | None
+
+
+class GroupMember(msgspec.Struct):
+    """`leased`: events that it holds now."""
+
+    name: str
+    client: str
+    leased: int
+
+
+class GroupPosition(msgspec.Struct):
+    """`position`: every event below is settled. `leased`: with a member now; `redelivering`: waits to be given to
+    another; `dead`: went to the dead-letter topic."""
+
+    topic: str
+    partition: int
+    position: int
+    end: int
+    lag: int
+    leased: int
+    redelivering: int
+    dead: int
+
+
+class GroupDescribed(msgspec.Struct):
+    group: str
+    kind: str
+    order: str
+    lag: int
+    members: list[GroupMember]
+    partitions: list[GroupPosition]
+
+
+class Reset(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a group goes on. Its members must have left, but for a dry run, which tells what would change."""
+
+    to: Literal["earliest", "latest", "offset", "timestamp"]
+    at: Annotated[Offset | None, Meta(description="for to=offset and to=timestamp (ms since the epoch)")] = None
+    topic: Annotated[str | None, Meta(description="default: every topic that it has a position in")] = None
+    partitions: list[Partition] | None = None
+    dry_run: bool = True
+
+
+class Moved(msgspec.Struct):
+    topic: str
+    partition: int
+    old: int
+    new: int
+
+
+class GroupMoved(msgspec.Struct):
+    group: str
+    dry_run: bool
+    positions: list[Moved]
+
+
+def _lag(group: dict[str, Any]) -> int:
+    return sum(each["lag"] for each in group["partitions"])
+
+
+@routes.get("/groups", summary="Groups by name, a page at a time")
+async def list_groups(call: Call, query: TopicsQuery) -> GroupPage:
+    known = {each["group"]: each for each in call.broker.groups.list_groups()}
+    names, total, after = page_of(list(known), query.filter, query.after, query.limit)
+    found = [
+        GroupSummary(name, known[name]["kind"], known[name]["order"], known[name]["topics"], _lag(known[name]))
+        for name in names
+    ]
+    return GroupPage(found, total, after)
+
+
+@routes.get("/groups/{group}", summary="A group: members, leases, positions and lag")
+async def describe_group(call: Call, group: str) -> GroupDescribed:
+    told = call.broker.groups.describe(group)
+    return GroupDescribed(
+        told["group"],
+        told["kind"],
+        told["order"],
+        _lag(told),
+        [GroupMember(each["name"], each["client"], each["leased"]) for each in told["members"]],
+        [
+            GroupPosition(
+                *(each["topic"], each["partition"], each["floor"], each["end"], each["lag"]),
+                *(each["leased"], each["redelivering"], each["dead"]),
+            )
+            for each in told["partitions"]
+        ],
+    )
+
+
+@routes.post("/groups/{group}/reset", summary="Move a group to another position, or see what that would change")
+async def reset_group(call: Call, group: str, body: Reset) -> GroupMoved:
+    if body.to in ("offset", "timestamp") and body.at is None:
+        raise InvalidRequest(f"to={body.to} needs `at`", field="at")
+    if body.partitions is not None and body.topic is None:
+        raise InvalidRequest("`partitions` needs the topic that they are of", field="topic")
+    moved = await call.broker.groups.reset(group, body.topic, body.partitions, body.to, body.at, dry_run=body.dry_run)
+    return GroupMoved(group, body.dry_run, [Moved(*each) for each in moved])
+
+
+@routes.delete("/groups/{group}", summary="Delete a group: its positions")
+async def delete_group(call: Call, group: str, query: DeleteQuery) -> Deleted:
+    call.broker.groups.positions(group)  # raises UnknownGroup
+    check_confirmed(group, query.confirm, "a group")
+    await call.broker.groups.delete(group)
+    return Deleted(group)

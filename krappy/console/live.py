@@ -1,0 +1,95 @@
+"""Server-sent events: a stream that ends when its reader leaves, sends only what is taken, and says that it lives.
+
+Live views are the one thing of the console that goes on for long, so what all of them together may take of the
+broker's time is bounded (`Pacer`); how many there may be is the console's to say.
+"""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import Any
+
+import msgspec
+import trio
+
+from krappy.console.api import Live
+from krappy.console.problems import Refusal, problem_of
+from krappy.errors import KrappyError
+
+KEEP_ALIVE_SECONDS = 15.0
+SHARE = 0.04  # of the event loop's time
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Pacer:
+    """Hands out turns to do some work, such that all work together takes `share` of the time in the long run."""
+
+    def __init__(self, share: float = SHARE) -> None:
+        self._share = share
+        self._free_at = 0.0
+
+    async def turn(self) -> None:
+        await trio.lowlevel.checkpoint()
+        while trio.current_time() < self._free_at:
+            await trio.sleep_until(self._free_at)
+
+    def spent(self, seconds: float) -> None:
+        self._free_at = max(trio.current_time(), self._free_at) + seconds / self._share
+
+
+class Stopwatch:
+    """Tells a pacer how long its work took: `with Stopwatch(pacer): …`."""
+
+    def __init__(self, pacer: Pacer) -> None:
+        self._pacer = pacer
+
+    def __enter__(self) -> None:
+        self._began = perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._pacer.spent(perf_counter() - self._began)
+
+
+class EventStream:
+    """An answer (ASGI) that is a live view: `event:`, `data:` (JSON) and, to go on from after a break, `id:`."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._turn = trio.Lock()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+
+        async def push(event: str, data: Any, id: str | None = None) -> None:
+            head = f"event: {event}\n" if id is None else f"event: {event}\nid: {id}\n"
+            body = b"%bdata: %b\n\n" % (head.encode(), msgspec.json.encode(data))
+            async with self._turn:
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep_alive, send)
+            nursery.start_soon(_watch_for_leaving, receive, nursery.cancel_scope)
+            try:
+                await self._live.run(push)
+            except KrappyError as error:
+                await push("problem", problem_of(error))
+            except Refusal as refusal:
+                await push("problem", refusal.problem)
+            nursery.cancel_scope.cancel()
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _keep_alive(self, send: Any) -> None:
+        while True:
+            await trio.sleep(KEEP_ALIVE_SECONDS)
+            async with self._turn:
+                await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
+
+
+async def _watch_for_leaving(receive: Any, scope: trio.CancelScope) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()

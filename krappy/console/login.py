@@ -1,0 +1,53 @@
+"""Logging a browser in: the token once, then a cookie that scripts can't read and other sites can't send."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from krappy.console.api import Call, Routes
+from krappy.console.problems import Refusal
+from krappy.console.security import COOKIE, SESSION_MS
+
+routes = Routes("login")
+
+
+class Login(msgspec.Struct, forbid_unknown_fields=True):
+    token: Annotated[str, Meta(max_length=1000)]
+
+
+class LoggedIn(msgspec.Struct):
+    """`needed`: whether the console asks for a token at all."""
+
+    needed: bool
+    seconds: int
+
+
+class LoggedOut(msgspec.Struct):
+    logged_out: bool
+
+
+@routes.post("/login", summary="Exchange the console's token for a cookie")
+async def log_in(call: Call, body: Login) -> LoggedIn:
+    guard = call.console.guard
+    if not guard.asks:
+        return LoggedIn(False, 0)
+    if not guard.is_token(body.token):
+        raise Refusal(401, "NOT_LOGGED_IN", "this is not the console's token")
+    seconds = SESSION_MS // 1000
+    call.set_cookie(_cookie(guard.session(call.broker.now_ms()), seconds, call.request.url.scheme))
+    return LoggedIn(True, seconds)
+
+
+@routes.post("/logout", summary="Forget the cookie")
+async def log_out(call: Call) -> LoggedOut:
+    call.set_cookie(_cookie("", 0, call.request.url.scheme))
+    return LoggedOut(True)
+
+
+def _cookie(value: str, seconds: int, scheme: str) -> str:
+    """RFC 6265; `Secure` only over TLS, or a browser would not send it back."""
+    text = f"{COOKIE}={value}; Max-Age={seconds}; Path=/; HttpOnly; SameSite=Strict"
+    return text + "; Secure" if scheme == "https" else text

@@ -1,0 +1,115 @@
+"""The broker's numbers in one place, for the overview and for Prometheus.
+
+Counters only ever grow until the broker restarts (`started_ms` tells): a rate is the difference of two, divided by the
+difference of their `now_ms`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+import trio
+from msgspec import Meta
+
+from krappy.measures import Histogram
+from krappy.ports import BrokerPort, ServerPort
+
+EVERY = 64  # topics described before others have their turn
+
+
+class Latency(msgspec.Struct):
+    """How long something took, in seconds. `counts[i]` observations were at most `bounds[i]` and above the bound
+    before; the last count is of those beyond all bounds."""
+
+    count: int
+    sum: float
+    bounds: list[float]
+    counts: list[int]
+
+
+class RequestNumbers(msgspec.Struct):
+    protocol: str
+    request: str
+    latency: Latency
+
+
+class Totals(msgspec.Struct):
+    """Counters: accepted, refused, appended_…, received_…, sent_…, stalls, and the latencies. Others are as of now."""
+
+    now_ms: int
+    started_ms: int
+    topics: int
+    partitions: int
+    groups: int
+    connections: dict[str, int]
+    accepted: int
+    refused: int
+    appended_events: int
+    appended_bytes: int
+    received_bytes: dict[str, int]
+    sent_bytes: dict[str, int]
+    log_bytes: int
+    segments: int
+    view_lag_events: int
+    views: dict[str, int]
+    group_lag: int
+    budget_bytes: int
+    budget_used_bytes: int
+    parked_bytes: int
+    stalls: Annotated[int, Meta(description="how often a connection had to wait for memory or for its peer")]
+    resident_bytes: int
+    log_sync: Latency
+    catalog_sync: Latency
+    requests: list[RequestNumbers]
+
+
+def latency(histogram: Histogram) -> Latency:
+    counts = list(histogram.counts)
+    return Latency(sum(counts), histogram.sum, list(histogram.bounds), counts)
+
+
+async def gather(broker: BrokerPort, server: ServerPort) -> Totals:
+    partitions = size = segments = lag = 0
+    for number, topic in enumerate(list(broker.topics.values())):
+        view = topic.config.view
+        for partition in topic.partitions:
+            partitions += 1
+            size += partition.size
+            segments += partition.segments
+            if view:
+                lag += max(0, partition.last_stable_offset - partition.applied)
+        if number % EVERY == 0:
+            await trio.lowlevel.checkpoint()
+    groups = broker.groups.list_groups()
+    told = server.measure()
+    return Totals(
+        now_ms=broker.now_ms(),
+        started_ms=broker.started_ms,
+        topics=len(broker.topics),
+        partitions=partitions,
+        groups=len(groups),
+        connections=told["connections"],
+        accepted=told["accepted"],
+        refused=told["refused"],
+        appended_events=broker.measures.appended_events,
+        appended_bytes=broker.measures.appended_bytes,
+        received_bytes=told["received_bytes"],
+        sent_bytes=told["sent_bytes"],
+        log_bytes=size,
+        segments=segments,
+        view_lag_events=lag,
+        views=broker.machine.view_sizes(),
+        group_lag=sum(each["lag"] for group in groups for each in group["partitions"]),
+        budget_bytes=told["budget_bytes"],
+        budget_used_bytes=told["budget_used_bytes"],
+        parked_bytes=told["parked_bytes"],
+        stalls=told["stalls"],
+        resident_bytes=broker.machine.resident_bytes(),
+        log_sync=latency(broker.measures.syncs),
+        catalog_sync=latency(broker.measures.catalog_syncs),
+        requests=[
+            RequestNumbers(protocol, name, latency(histogram))
+            for protocol, name, histogram in sorted(server.request_times(), key=lambda each: each[:2])
+        ],
+    )

@@ -1,0 +1,183 @@
+"""Events out of a partition's log, forward and backward, and several partitions merged by time.
+
+What is read at once is bounded in bytes as well as in events. Offsets may have gaps (compaction, transactions'
+markers), so backward reading looks at a window that grows until it holds enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from krappy import batch as batches
+from krappy.ports import PartitionPort
+from krappy.types import Headers
+
+READ = 256 << 10  # bytes of log read at a stretch
+LOOKED = 8 << 20  # bytes of log looked at for one page of one partition
+NO_HEADERS: Headers = ()
+
+
+class Seen(NamedTuple):
+    """One event as it stands in the log."""
+
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+    @property
+    def size(self) -> int:
+        """About; what it takes in memory."""
+        return 200 + len(self.key or b"") + len(self.value or b"") + sum(len(each[1] or b"") for each in self.headers)
+
+
+def unpack(index: int, data: Any, offset: int) -> Iterator[tuple[int, list[Seen]]]:
+    """For each batch: the offset after it, and its events from `offset` on."""
+    for header, view in batches.split(data):
+        if header.is_control or header.next_offset <= offset:
+            yield header.next_offset, []
+            continue
+        yield header.next_offset, events_of(index, batches.decode(view), offset)
+
+
+def events_of(index: int, columns: Any, offset: int) -> list[Seen]:
+    offsets, headers = columns.offsets, columns.headers
+    start = next((at for at, each in enumerate(offsets) if each >= offset), len(offsets)) if len(offsets) else 0
+    return [
+        Seen(
+            index,
+            offsets[at],
+            columns.timestamps[at],
+            columns.keys[at],
+            columns.values[at],
+            headers[at] or NO_HEADERS if headers else NO_HEADERS,
+        )
+        for at in range(start, len(offsets))
+    ]
+
+
+class Stretch(NamedTuple):
+    """Events of one partition, in order: all that the log has from `start` to before `end`."""
+
+    events: list[Seen]
+    start: int
+    end: int
+
+
+async def forward(partition: PartitionPort, offset: int, limit: int, max_bytes: int) -> Stretch:
+    """Up to `limit` events from `offset` on, to the last stable offset; more than `max_bytes` only as a single one."""
+    offset = max(offset, partition.start_offset)
+    start, stable = offset, partition.last_stable_offset
+    found: list[Seen] = []
+    size = looked = 0
+    while offset < stable and len(found) < limit and size < max_bytes and looked < LOOKED:
+        data = (await partition.read(offset, READ, limit=stable)).data
+        if not data:
+            return Stretch(found, start, max(stable, offset))
+        looked += len(data)
+        for following, events in unpack(partition.index, data, offset):
+            for event in events:
+                if len(found) >= limit or (found and size + event.size > max_bytes):
+                    return Stretch(found, start, event.offset)
+                found.append(event)
+                size += event.size
+            offset = max(offset, following)
+    return Stretch(found, start, offset)
+
+
+async def backward(partition: PartitionPort, before: int, limit: int, max_bytes: int) -> Stretch:
+    """The last up to `limit` events below `before`."""
+    first = partition.start_offset
+    before = min(before, partition.last_stable_offset)
+    if before <= first:
+        return Stretch([], before, before)
+    span = max(1, partition.last_stable_offset - first)
+    dense = max(1, int(LOOKED / 2 / max(1.0, partition.size / span)))  # offsets that may be looked at, at the most
+    window = min(limit, dense)
+    best = Stretch([], before, before)
+    while True:
+        low = max(first, before - window)
+        stretch = await _between(partition, low, before, limit, max_bytes)
+        if stretch is None:  # too much to look at: what there is already will do, unless that is nothing
+            if best.events or window == 1:
+                return best
+            window = max(1, window // 8)
+            continue
+        best = stretch
+        if len(stretch.events) >= limit or stretch.start > low or low == first:
+            return best
+        if window >= dense:
+            return best
+        window = min(window * 4, dense)
+
+
+async def _between(partition: PartitionPort, low: int, before: int, limit: int, max_bytes: int) -> Stretch | None:
+    """The last events from `low` to before `before`, within the bounds; None when that is too much to look at."""
+    kept: list[Seen] = []
+    size, looked, offset, start = 0, 0, low, low
+    while offset < before:
+        if looked >= 2 * LOOKED:
+            return None
+        data = (await partition.read(offset, READ, limit=before)).data
+        if not data:
+            break
+        looked += len(data)
+        for following, events in unpack(partition.index, data, offset):
+            for event in events:
+                if event.offset >= before:
+                    break
+                kept.append(event)
+                size += event.size
+            while len(kept) > 1 and (len(kept) > limit or size > max_bytes):
+                size -= kept[0].size
+                start = kept[0].offset + 1
+                del kept[0]
+            offset = max(offset, following)
+    return Stretch(kept, start, before)
+
+
+def merge(stretches: Sequence[Stretch], ends: Mapping[int, int], indexes: Sequence[int], limit: int) -> list[Seen]:
+    """The oldest events of several stretches by time, each partition's in their order; where each goes on.
+
+    `ends`: the last stable offset of each partition: beyond a stretch that does not reach it nothing is known, so
+    merging ends with it.
+    """
+    heads = [0] * len(stretches)
+    merged: list[Seen] = []
+    while len(merged) < limit:
+        best = -1
+        for number, stretch in enumerate(stretches):
+            if heads[number] < len(stretch.events):
+                if best < 0 or stretch.events[heads[number]].timestamp < stretches[best].events[heads[best]].timestamp:
+                    best = number
+            elif stretch.end < ends[indexes[number]]:
+                return merged
+        if best < 0:
+            return merged
+        merged.append(stretches[best].events[heads[best]])
+        heads[best] += 1
+    return merged
+
+
+def merge_back(
+    stretches: Sequence[Stretch], starts: Mapping[int, int], indexes: Sequence[int], limit: int
+) -> list[Seen]:
+    """As `merge`, from the newest event back; in the order of time all the same."""
+    tails = [len(stretch.events) - 1 for stretch in stretches]
+    merged: list[Seen] = []
+    while len(merged) < limit:
+        best = -1
+        for number, stretch in enumerate(stretches):
+            if tails[number] >= 0:
+                if best < 0 or stretch.events[tails[number]].timestamp >= stretches[best].events[tails[best]].timestamp:
+                    best = number
+            elif stretch.start > starts[indexes[number]]:
+                return merged[::-1]
+        if best < 0:
+            break
+        merged.append(stretches[best].events[tails[best]])
+        tails[best] -= 1
+    return merged[::-1]

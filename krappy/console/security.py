@@ -1,0 +1,128 @@
+"""Who may ask, and what keeps other sites' pages from asking in a visitor's name.
+
+- Without a token the console is for this machine alone: it listens on loopback, and a request must have come to a
+  loopback name, or a page that rebinds its own name to 127.0.0.1 (DNS rebinding) could read everything.
+- With a token, every request to the API and to /metrics carries it (`Authorization: Bearer`), or the cookie that a
+  login gave. Probes and the pages themselves, which hold nothing, are open.
+- A request from another site's page is refused by what browsers say of it (`Sec-Fetch-Site`, `Origin`); one that
+  changes something needs the header `Krappy-Request` beside that, which a form or a link can't send, and a script of
+  another site only after asking, which is refused.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Mapping
+from hashlib import sha256
+
+from krappy.console.problems import Refusal
+
+COOKIE = "krappy_session"
+HEADER = "krappy-request"
+SESSION_MS = 12 * 3600 * 1000
+SAFE = ("GET", "HEAD", "OPTIONS")
+OPEN = ("/api/v1/login", "/api/v1/openapi.json")  # of the API, without a token
+
+# On every answer. Pages bring all that they need with them; nothing may be framed, sniffed or run inline.
+HEADERS = [
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
+        b"connect-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    ),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+]
+
+
+class Guard:
+    """`token`: the secret, or empty for none."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+        self._key = sha256(b"krappy console session" + self._token).digest()
+
+    @property
+    def asks(self) -> bool:
+        return bool(self._token)
+
+    def check(self, method: str, path: str, headers: Mapping[str, str], cookies: Mapping[str, str], now: int) -> None:
+        """`headers`: by their names in lower case; `now`: ms since the epoch. Raises Refusal."""
+        if not self.asks:
+            self._check_host(headers.get("host"))
+        if not (path.startswith("/api/") or path == "/metrics"):
+            return
+        self._check_site(method, headers)
+        if not self.asks:
+            if method not in SAFE and HEADER not in headers:
+                raise Refusal(
+                    403, "HEADER_MISSING", "a request that changes something needs the header Krappy-Request: 1"
+                )
+            return
+        if path in OPEN:
+            return
+        given = headers.get("authorization", "")
+        if given:
+            kind, _, secret = given.partition(" ")
+            if kind.lower() != "bearer" or not self.is_token(secret.strip()):
+                raise _not_logged_in("this is not the console's token")
+            return
+        if not self._is_session(cookies.get(COOKIE, ""), now):
+            raise _not_logged_in("the console's token is needed: Authorization: Bearer, or POST it to /api/v1/login")
+        if method not in SAFE and HEADER not in headers:
+            raise Refusal(403, "HEADER_MISSING", "a request that changes something needs the header Krappy-Request: 1")
+
+    def is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(errors="surrogateescape"), self._token)
+
+    def session(self, now: int) -> str:
+        """What the cookie of a login holds: until when it counts, and a proof that we said so."""
+        until = str(now + SESSION_MS)
+        return f"{until}.{self._sign(until)}"
+
+    def _is_session(self, cookie: str, now: int) -> bool:
+        until, _, proof = cookie.partition(".")
+        if not (until.isascii() and until.isdigit() and len(until) < 20):
+            return False
+        return hmac.compare_digest(proof.encode(errors="replace"), self._sign(until).encode()) and int(until) > now
+
+    def _sign(self, until: str) -> str:
+        return hmac.new(self._key, until.encode(), sha256).hexdigest()
+
+    @staticmethod
+    def _check_host(host: str | None) -> None:
+        if host is None or not is_local(host):
+            raise Refusal(
+                421,
+                "UNKNOWN_HOST",
+                "without a console_token the console answers to localhost, 127.0.0.1 and [::1] only",
+            )
+
+    @staticmethod
+    def _check_site(method: str, headers: Mapping[str, str]) -> None:
+        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+            raise Refusal(403, "OTHER_SITE", "a page of another site asks for this")
+        origin = headers.get("origin")
+        if method not in SAFE and origin is not None:
+            scheme, _, name = origin.partition("://")
+            if scheme not in ("http", "https") or name != headers.get("host"):
+                raise Refusal(403, "OTHER_SITE", "a page of another site asks for this")
+
+
+def _not_logged_in(why: str) -> Refusal:
+    return Refusal(401, "NOT_LOGGED_IN", why, WWW_Authenticate='Bearer realm="krappy"')
+
+
+def is_local(host: str) -> bool:
+    """Whether a Host header names this machine: "localhost:8092", "127.0.0.1", "[::1]:8092", "krappy.localhost"."""
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    name = name.lower().rstrip(".")
+    try:
+        return name == "localhost" or name.endswith(".localhost") or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

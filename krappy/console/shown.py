@@ -1,0 +1,138 @@
+"""Keys and values for people and programs. They are bytes; JSON has only text.
+
+In JSON a key or value is `{"as": "text"|"json"|"base64", "data": …, "size": …}`: UTF-8 as text, else base64, or as the
+JSON that it holds when that is asked for. In msgpack it is `{"as": "bytes", "data": <bin>, "size": …}`, always. What is
+cut for its length says `"truncated": true`; `size` is of the whole, in bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from krappy.errors import InvalidRequest
+from krappy.types import Headers
+
+Form = Literal["auto", "text", "json", "base64"]
+FORM = "how bytes are shown in JSON: auto (text if they are UTF-8, else base64), text, json (as the JSON that they \
+hold, else as auto), base64"
+ShownAs = Annotated[Form, Meta(description=FORM)]
+
+
+class Shown(msgspec.Struct, omit_defaults=True):
+    """A key or a value."""
+
+    kind: Literal["text", "json", "base64", "bytes"] = msgspec.field(name="as")
+    data: Any
+    size: Annotated[int, Meta(ge=0, description="bytes of the whole")]
+    truncated: bool = False
+
+
+class Header(msgspec.Struct):
+    name: str
+    value: Shown | None
+
+
+class Given(msgspec.Struct, forbid_unknown_fields=True):
+    """Bytes as a request gives them: exactly one of the four (`bytes` in msgpack only)."""
+
+    text: str | msgspec.UnsetType = msgspec.UNSET
+    json: Any = msgspec.UNSET
+    base64: str | msgspec.UnsetType = msgspec.UNSET
+    binary: bytes | msgspec.UnsetType = msgspec.field(name="bytes", default=msgspec.UNSET)
+
+
+class Viewer:
+    """How one request wants bytes to be shown."""
+
+    def __init__(self, *, binary: bool, keys: Form = "auto", values: Form = "auto", limit: int | None = None) -> None:
+        self._binary = binary
+        self._keys = keys
+        self._values = values
+        self._limit = limit
+
+    def key(self, data: bytes | None) -> Shown | None:
+        return self._show(data, self._keys)
+
+    def value(self, data: bytes | None) -> Shown | None:
+        return self._show(data, self._values)
+
+    def headers(self, headers: Headers | None) -> list[Header]:
+        return [Header(name, self._show(value, self._values)) for name, value in headers or ()]
+
+    def _show(self, data: bytes | None, form: Form) -> Shown | None:
+        if data is None:
+            return None
+        size, limit = len(data), self._limit
+        cut = limit is not None and size > limit
+        part = data[:limit] if cut else data
+        if self._binary:
+            return Shown("bytes", part, size, cut)
+        if form == "json" and not cut and is_json(data):
+            return Shown("json", msgspec.Raw(data), size)
+        if form != "base64":
+            text = as_text(data, part)
+            if text is not None:
+                return Shown("text", text, size, cut)
+            if form == "text":
+                return Shown("text", part.decode(errors="replace"), size, cut)
+        return Shown("base64", base64.b64encode(part).decode(), size, cut)
+
+
+def as_text(data: bytes, part: bytes) -> str | None:
+    """The part, which `data` begins with, as text; None when `data` is no UTF-8."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if part is data else part.decode(errors="ignore")  # it may end inside a character
+
+
+def is_json(data: bytes) -> bool:
+    try:
+        msgspec.json.decode(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def bytes_of(given: Given | str | None, field: str) -> bytes | None:
+    """What a request means by it. Raises InvalidRequest."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        return given.encode()
+    told = [name for name in given.__struct_fields__ if getattr(given, name) is not msgspec.UNSET]
+    if len(told) != 1:
+        raise InvalidRequest(f"'{field}' needs exactly one of text, json, base64 or bytes", field=field)
+    if isinstance(given.text, str):
+        return given.text.encode()
+    if isinstance(given.binary, bytes):
+        return given.binary
+    if isinstance(given.base64, str):
+        return from_base64(given.base64, field)
+    return msgspec.json.encode(given.json)
+
+
+def from_base64(text: str, field: str) -> bytes:
+    """Either alphabet, padded or not. Raises InvalidRequest."""
+    plain = text.strip().replace("-", "+").replace("_", "/").rstrip("=")
+    try:
+        return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidRequest(f"'{field}' is not base64", field=field) from None
+
+
+KeyEncoding = Annotated[
+    Literal["text", "base64"],
+    Meta(description="what the keys of the query are: text (as UTF-8), or base64 of the bytes"),
+]
+
+
+def query_bytes(text: str, encoding: Literal["text", "base64"], field: str) -> bytes:
+    """A key as a query names it. Raises InvalidRequest."""
+    return text.encode(errors="surrogateescape") if encoding == "text" else from_base64(text, field)

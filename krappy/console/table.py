@@ -1,0 +1,207 @@
+"""A topic as a table: the latest value of a key, of many, of all; and the raw events behind one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from krappy.console import cursors
+from krappy.console.api import Call, Routes
+from krappy.console.events import Offset, Partition, ValueBytes, chosen
+from krappy.console.shown import Given, Header, KeyEncoding, Shown, ShownAs, Viewer, bytes_of, query_bytes
+from krappy.entry import is_tombstone, key_of_bin, unpack_entry
+from krappy.errors import InvalidRequest, RecordTooLarge
+from krappy.partitioner import partition_for
+from krappy.ports import PartitionPort, TopicPort
+
+routes = Routes("table")
+MAX_PAGE = 2 << 20  # bytes of the entries of one page, as they are stored
+MAX_KEYS = 1000
+SLICE = 8  # keys looked up at a stretch: their entries are in memory before they are counted
+
+Status = Literal["value", "deleted", "absent"]
+
+
+class EntryShown(msgspec.Struct):
+    """What the table holds for a key: its value, or that it was deleted at `offset`, or nothing (`absent`)."""
+
+    key: Shown | None
+    status: Status
+    partition: int
+    offset: int | None = None
+    timestamp: int | None = None
+    value: Shown | None = None
+    headers: list[Header] = []
+
+
+class Entries(msgspec.Struct):
+    entries: list[EntryShown]
+
+
+class TablePage(msgspec.Struct):
+    """Entries in the order of their keys. `cursor`: for the page that follows; null at the end.
+
+    `offsets`: for each partition, the page includes every event below. Pages are read one by one, each as the table is
+    then: a key that changes between two may be missed or come twice only if it moves, which keys do not.
+    """
+
+    entries: list[EntryShown]
+    cursor: str | None
+    offsets: dict[str, int]
+
+
+class HistoryPage(msgspec.Struct):
+    """Raw events of one key, the oldest first. `next`: the offset to go on from; null at the end of the log."""
+
+    partition: int
+    entries: list[EntryShown]
+    next: int | None
+
+
+class EntryQuery(msgspec.Struct, forbid_unknown_fields=True):
+    key: str
+    key_encoding: KeyEncoding = "text"
+    partition: Annotated[Partition | None, Meta(description="default: by the key")] = None
+    min_offset: Annotated[Offset | None, Meta(description="wait until the table includes this event")] = None
+    keys: ShownAs = "auto"
+    values: ShownAs = "auto"
+
+
+class Lookup(msgspec.Struct, forbid_unknown_fields=True):
+    keys: Annotated[list[Given | str], Meta(min_length=1, max_length=MAX_KEYS)]
+    partition: Partition | None = None
+    keys_as: ShownAs = "auto"
+    values_as: ShownAs = "auto"
+    value_bytes: ValueBytes = 65536
+
+
+class ScanQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Either a prefix, or a range from `start` (included) to `end` (not included); neither: every key."""
+
+    prefix: str | None = None
+    start: str | None = None
+    end: str | None = None
+    key_encoding: KeyEncoding = "text"
+    partition: Annotated[list[Partition], Meta(description="only these; default: all")] = []
+    tombstones: Annotated[bool, Meta(description="deleted keys too")] = False
+    cursor: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    keys: ShownAs = "auto"
+    values: ShownAs = "auto"
+    value_bytes: ValueBytes = 65536
+
+
+class HistoryQuery(msgspec.Struct, forbid_unknown_fields=True):
+    key: str
+    key_encoding: KeyEncoding = "text"
+    partition: Annotated[Partition | None, Meta(description="default: by the key")] = None
+    offset: Offset = 0
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+    keys: ShownAs = "auto"
+    values: ShownAs = "auto"
+    value_bytes: ValueBytes = 65536
+
+
+def show_entry(viewer: Viewer, partition: int, key: bytes, entry: bytes | None) -> EntryShown:
+    if entry is None:
+        return EntryShown(viewer.key(key), "absent", partition)
+    offset, timestamp, value, headers = unpack_entry(entry)
+    status: Status = "deleted" if is_tombstone(entry) else "value"
+    shown = viewer.value(value)
+    return EntryShown(viewer.key(key), status, partition, offset, timestamp, shown, viewer.headers(headers))
+
+
+def _place(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort:
+    if index is None:
+        count = len(topic.partitions)
+        index = partition_for(key, count) if count > 1 else 0
+    return topic.partition(index)
+
+
+@routes.get("/topics/{topic}/table/entry", summary="The latest value of a key")
+async def get_entry(call: Call, topic: str, query: EntryQuery) -> EntryShown:
+    key = query_bytes(query.key, query.key_encoding, "key")
+    partition = _place(call.broker.topic(topic), key, query.partition)
+    await call.broker.wait_for_views([partition], query.min_offset)
+    return show_entry(call.viewer(query.keys, query.values), partition.index, key, partition.look_up(key))
+
+
+@routes.post("/topics/{topic}/table/lookup", summary="The latest values of many keys, in the order of the keys")
+async def look_up(call: Call, topic: str, body: Lookup) -> Entries:
+    found = call.broker.topic(topic)
+    viewer = call.viewer(body.keys_as, body.values_as, body.value_bytes)
+    placed = []
+    for given in body.keys:
+        key = bytes_of(given, "keys") or b""
+        placed.append((_place(found, key, body.partition), key))
+    await call.broker.wait_for_views(list({partition.index: partition for partition, _ in placed}.values()))
+    entries: list[EntryShown] = []
+    size = 0
+    for start in range(0, len(placed), SLICE):
+        for partition, key in placed[start : start + SLICE]:
+            entry = partition.look_up(key)
+            size += len(entry or b"")
+            if size > MAX_PAGE and len(entries) > 0:
+                raise RecordTooLarge(f"the entries take more than {MAX_PAGE} bytes; ask for fewer keys at once")
+            entries.append(show_entry(viewer, partition.index, key, entry))
+        await call.pause()
+    return Entries(entries)
+
+
+@routes.get("/topics/{topic}/table", summary="The table by key, a page at a time: all of it, a prefix or a range")
+async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
+    partitions = sorted(chosen(call.broker.topic(topic), query.partition), key=lambda each: each.index)
+    if query.prefix is not None and (query.start is not None or query.end is not None):
+        raise InvalidRequest("either a prefix or a range from start to end, not both", field="prefix")
+    start = b"" if query.start is None else query_bytes(query.start, query.key_encoding, "start")
+    end = None if query.end is None else query_bytes(query.end, query.key_encoding, "end")
+    if query.prefix is not None:
+        start = query_bytes(query.prefix, query.key_encoding, "prefix")
+        end = after_prefix(start)
+    after = None if query.cursor is None else cursors.read(query.cursor, tuple[bytes, int])
+    await call.broker.wait_for_views(partitions)
+    found: list[tuple[bytes, int, bytes]] = []
+    offsets: dict[str, int] = {}
+    cut: bytes | None = None  # beyond this key not every partition has been read
+    room = MAX_PAGE // len(partitions)
+    for partition in partitions:
+        first = start
+        if after is not None:
+            # The same key may stand in several partitions: behind the cursor's it has been seen, before it not.
+            first = max(start, after[0] if partition.index > after[1] else after[0] + b"\x00")
+        scanned = call.broker.scan([partition], None, first, end, tombstones=query.tombstones)
+        try:
+            page = scanned.page(query.limit, room)
+            offsets[str(partition.index)] = scanned.offsets[0][1]
+        finally:
+            scanned.close()
+        keys = [key_of_bin(key) for key in page.items[::2]]
+        found += zip(keys, [partition.index] * len(keys), page.items[1::2], strict=True)
+        if not page.last and keys:
+            cut = keys[-1] if cut is None else min(cut, keys[-1])
+        await call.pause()
+    found.sort()
+    whole = [each for each in found if cut is None or each[0] <= cut]
+    shown = whole[: query.limit]
+    more = len(shown) < len(found) or cut is not None
+    viewer = call.viewer(query.keys, query.values, query.value_bytes)
+    entries = [show_entry(viewer, index, key, entry) for key, index, entry in shown]
+    return TablePage(entries, cursors.write(shown[-1][:2]) if shown and more else None, offsets)
+
+
+def after_prefix(prefix: bytes) -> bytes | None:
+    """The first key behind all that begin with this; None: there is none."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+
+
+@routes.get("/topics/{topic}/table/history", summary="The raw events of a key")
+async def get_history(call: Call, topic: str, query: HistoryQuery) -> HistoryPage:
+    key = query_bytes(query.key, query.key_encoding, "key")
+    partition = _place(call.broker.topic(topic), key, query.partition)
+    entries, following = await call.broker.history(partition, key, query.offset, query.limit, MAX_PAGE)
+    viewer = call.viewer(query.keys, query.values, query.value_bytes)
+    shown = [show_entry(viewer, partition.index, key, entry) for entry in entries]
+    return HistoryPage(partition.index, shown, following)

@@ -1,0 +1,289 @@
+"""Live views of a topic: as a stream (tail), and as a table (watch).
+
+A tail shows what a person can look at. It never holds up a producer: it takes a small part of the event loop's time
+(`live.Pacer`), reads nothing before what it has sent is taken, and where more comes than it may show it skips, and
+says so. A watch skips nothing, so it lags behind instead, and says by how much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+import msgspec
+import trio
+from msgspec import Meta
+
+from krappy import batch as batches
+from krappy.console import cursors
+from krappy.console.api import Call, Routes
+from krappy.console.events import EventShown, Offset, Partition, ValueBytes, chosen, show
+from krappy.console.live import Stopwatch
+from krappy.console.reading import READ, Seen, events_of, forward
+from krappy.console.shown import KeyEncoding, ShownAs, Viewer, query_bytes
+from krappy.console.table import EntryShown, show_entry
+from krappy.entry import key_of_bin
+from krappy.errors import ShuttingDown
+from krappy.ports import PartitionPort
+
+routes = Routes("live")
+INTERVAL = 0.1  # seconds between two looks, while there is always something
+FAR_BEHIND = 16 << 20  # bytes of log that a filter has yet to look at, beyond which it goes on at the end
+STEP = 1 << 20  # bytes of log looked at in one turn
+SHOWN = 256 << 10  # bytes of events sent at once
+
+
+class TailQuery(msgspec.Struct, forbid_unknown_fields=True):
+    partition: Annotated[list[Partition], Meta(description="only these; default: all")] = []
+    key: Annotated[str | None, Meta(description="only events with exactly this key")] = None
+    key_encoding: KeyEncoding = "text"
+    text: Annotated[str | None, Meta(description="only events with this in key, value or a header's value")] = None
+    after: Annotated[str | None, Meta(description="cursor of a page or of a tail to go on from; default: now")] = None
+    rate: Annotated[int, Meta(ge=1, le=1000, description="events a second at the most")] = 100
+    keys: ShownAs = "auto"
+    values: ShownAs = "auto"
+    value_bytes: ValueBytes = 4096
+
+
+class WatchQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """Either a prefix, or a range from `start` (included) to `end` (not included); neither: every key."""
+
+    partition: Annotated[list[Partition], Meta(description="only these; default: all")] = []
+    prefix: str | None = None
+    start: str | None = None
+    end: str | None = None
+    key_encoding: KeyEncoding = "text"
+    tombstones: Annotated[bool, Meta(description="in the snapshot, deleted keys too")] = False
+    after: Annotated[
+        str | None, Meta(description="cursor of a watch to go on from: no snapshot, only changes from there on")
+    ] = None
+    snapshot: Annotated[bool, Meta(description="false: only changes from now on")] = True
+    keys: ShownAs = "auto"
+    values: ShownAs = "auto"
+    value_bytes: ValueBytes = 4096
+
+
+class Events(msgspec.Struct):
+    events: list[EventShown]
+
+
+class Skipped(msgspec.Struct):
+    """Offsets from `start` to before `end` of a partition were not shown (`events`: how many, about). `reason`: rate
+    (more came than may be shown), behind (a filter did not get through), gone (retention took them)."""
+
+    partition: int
+    start: int
+    end: int
+    events: int
+    reason: str
+
+
+class Changes(msgspec.Struct):
+    """`next`: of this partition, every event below is included. `lag`: events that are not, yet."""
+
+    partition: int
+    next: int
+    lag: int
+    entries: list[EntryShown]
+
+
+class Place(msgspec.Struct):
+    """By partition, the offset that the view goes on from."""
+
+    offsets: dict[str, int]
+
+
+def _resumed(call: Call, after: str | None) -> dict[int, int] | None:
+    """Where a browser that lost its connection was, or where the query says."""
+    cursor = call.request.headers.get("last-event-id") or after
+    return None if not cursor else cursors.read(cursor, dict[int, Offset])
+
+
+class Tail:
+    def __init__(self, call: Call, partitions: list[PartitionPort], query: TailQuery) -> None:
+        self._broker = call.broker
+        self._pacer = call.console.pacer
+        self._partitions = partitions
+        self._rate = query.rate
+        self._allowed = float(query.rate)
+        self._since = trio.current_time()
+        self._viewer: Viewer = Viewer(binary=False, keys=query.keys, values=query.values, limit=query.value_bytes)
+        self._key = None if query.key is None else query_bytes(query.key, query.key_encoding, "key")
+        self._text = query.text.encode() if query.text else None
+        self._needles = [each for each in (self._key, self._text) if each]
+        self._filtered = self._key is not None or self._text is not None
+        held = _resumed(call, query.after) or {}
+        self._positions = {each.index: held.get(each.index, each.last_stable_offset) for each in partitions}
+
+    async def run(self, send: Any) -> None:
+        await send("start", self._place(), self._cursor())
+        while True:
+            await self._broker.wait_for_moves(self._partitions, self._is_news, 3600.0)
+            if self._broker.stopped:
+                raise ShuttingDown("the broker is shutting down")
+            self._refill()
+            active = [each for each in self._partitions if self._has_news(each)]
+            for partition in active:
+                if partition.gone is not None:
+                    raise partition.gone
+                await self._pacer.turn()
+                await self._look(partition, max(1, int(self._allowed / len(active))), send)
+            await trio.sleep(INTERVAL)
+
+    def _place(self) -> Place:
+        return Place({str(index): offset for index, offset in self._positions.items()})
+
+    def _cursor(self) -> str:
+        return cursors.write(self._positions)
+
+    def _is_news(self) -> bool:
+        return any(map(self._has_news, self._partitions))
+
+    def _has_news(self, partition: PartitionPort) -> bool:
+        return partition.gone is not None or partition.last_stable_offset > self._positions[partition.index]
+
+    def _refill(self) -> None:
+        now = trio.current_time()
+        self._allowed = min(float(self._rate), self._allowed + (now - self._since) * self._rate)
+        self._since = now
+
+    async def _look(self, partition: PartitionPort, allowed: int, send: Any) -> None:
+        at, stable = self._positions[partition.index], partition.last_stable_offset
+        if at < partition.start_offset:
+            at = await self._skip(partition, at, partition.start_offset, "gone", send)
+        if self._filtered:
+            if _is_far(partition, at, stable):
+                at = await self._skip(partition, at, stable, "behind", send)
+            await self._sift(partition, at, stable, allowed, send)
+            return
+        if stable - at > allowed:
+            at = await self._skip(partition, at, stable - allowed, "rate", send)
+        with Stopwatch(self._pacer):
+            stretch = await forward(partition, at, allowed, SHOWN)
+            shown = [show(event, self._viewer) for event in stretch.events]
+        self._positions[partition.index] = stretch.end
+        await self._send(shown, send)
+
+    async def _sift(self, partition: PartitionPort, at: int, stable: int, allowed: int, send: Any) -> None:
+        """Looks at the next events for those that the filter wants."""
+        looked = 0
+        found: list[Seen] = []
+        with Stopwatch(self._pacer):
+            while at < stable and looked < STEP:
+                data = (await partition.read(at, READ, limit=stable)).data
+                if not data:
+                    at = stable
+                    break
+                looked += len(data)
+                for header, view in batches.split(data):
+                    if not header.is_control and header.next_offset > at and self._may_hold(header.compressed, view):
+                        for event in events_of(partition.index, batches.decode(view), at):
+                            if self._wants(event):
+                                found.append(event)
+                    at = max(at, header.next_offset)
+            missed = found[allowed:]
+            shown = [show(event, self._viewer) for event in found[:allowed]]
+        self._positions[partition.index] = at
+        await self._send(shown, send)
+        if missed:
+            told = Skipped(partition.index, missed[0].offset, missed[-1].offset + 1, len(missed), "rate")
+            await send("skipped", told, self._cursor())
+
+    def _may_hold(self, compressed: bool, view: memoryview) -> bool:
+        """Whether a batch may have what is looked for: its bytes are searched before it is decoded."""
+        if compressed or not self._needles:
+            return True
+        data = bytes(view)
+        return all(needle in data for needle in self._needles)
+
+    def _wants(self, event: Seen) -> bool:
+        if self._key is not None and event.key != self._key:
+            return False
+        text = self._text
+        if text is None:
+            return True
+        parts: Iterable[bytes | None] = (event.key, event.value, *(value for _, value in event.headers))
+        return any(part is not None and text in part for part in parts)
+
+    async def _skip(self, partition: PartitionPort, start: int, end: int, reason: str, send: Any) -> int:
+        self._positions[partition.index] = end
+        await send("skipped", Skipped(partition.index, start, end, end - start, reason), self._cursor())
+        return end
+
+    async def _send(self, shown: list[EventShown], send: Any) -> None:
+        if shown:
+            self._allowed = max(0.0, self._allowed - len(shown))
+            await send("events", Events(shown), self._cursor())
+
+
+def _is_far(partition: PartitionPort, at: int, stable: int) -> bool:
+    try:
+        return partition.available(at, 2 * FAR_BEHIND, stable) >= FAR_BEHIND
+    except BlockingIOError:  # not even the index is in memory any more
+        return True
+
+
+class Watch:
+    def __init__(self, call: Call, partitions: list[PartitionPort], query: WatchQuery) -> None:
+        self._pacer = call.console.pacer
+        self._partitions = {each.index: each for each in partitions}
+        self._viewer = Viewer(binary=False, keys=query.keys, values=query.values, limit=query.value_bytes)
+        prefix, start, end = (
+            None if text is None else query_bytes(text, query.key_encoding, name)
+            for name, text in (("prefix", query.prefix), ("start", query.start), ("end", query.end))
+        )
+        self._watch = call.broker.watch(partitions, prefix, start, end, tombstones=query.tombstones)
+        self._offsets = _resumed(call, query.after)
+        if self._offsets is None and not query.snapshot:
+            self._offsets = {each.index: each.last_stable_offset for each in partitions}
+        if self._offsets is not None:
+            self._offsets = {each.index: self._offsets.get(each.index, each.start_offset) for each in partitions}
+        for each in partitions:
+            each.view_ready(0)  # raises ViewDisabled
+
+    async def run(self, send: Any) -> None:
+        at = dict(self._offsets or {})
+        began = 0.0
+
+        async def room() -> None:
+            nonlocal began
+            await self._pacer.turn()
+            began = trio.current_time()
+
+        async def emit(event: str, partition: int, next_offset: int, items: list[bytes], offsets: Any = None) -> None:
+            entries = [
+                show_entry(self._viewer, partition, key_of_bin(items[at]), items[at + 1])
+                for at in range(0, len(items), 2)
+            ]
+            if began:
+                self._pacer.spent(trio.current_time() - began)
+            if event == "end_of_snapshot":
+                at.update(dict(offsets))
+                place = Place({str(index): offset for index, offset in at.items()})
+                await send("end_of_snapshot", place, cursors.write(at))
+                return
+            if event == "changes":
+                at[partition] = next_offset
+            lag = max(0, self._partitions[partition].last_stable_offset - next_offset)
+            # A snapshot that breaks off begins again: there is no place in the middle of it to go on from.
+            cursor = cursors.write(at) if event == "changes" else None
+            await send(event, Changes(partition, next_offset, lag, entries), cursor)
+
+        if self._offsets is not None:
+            await send("start", Place({str(index): offset for index, offset in at.items()}), cursors.write(at))
+        try:
+            await self._watch.run(self._offsets, emit, room)
+        finally:
+            self._watch.close()
+
+
+@routes.get("/topics/{topic}/tail", summary="Events as they come (server-sent events)", live=True)
+async def tail(call: Call, topic: str, query: TailQuery) -> Tail:
+    partitions = chosen(call.broker.topic(topic), query.partition)
+    return Tail(call, partitions, query)
+
+
+@routes.get("/topics/{topic}/watch", summary="The table, then its changes as they come (server-sent events)", live=True)
+async def watch(call: Call, topic: str, query: WatchQuery) -> Watch:
+    partitions = chosen(call.broker.topic(topic), query.partition)
+    return Watch(call, partitions, query)

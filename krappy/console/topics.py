@@ -1,0 +1,220 @@
+"""Topics: list, describe, create, alter, delete; and forgetting old events."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from krappy.console.api import Call, Routes
+from krappy.console.problems import Refusal
+from krappy.errors import InvalidRequest
+from krappy.ports import TopicPort
+
+routes = Routes("topics")
+
+Confirm = Annotated[str, Meta(description="the name of what is deleted, once more")]
+Setting = str | int | float | bool
+
+
+class TopicSummary(msgspec.Struct):
+    """A topic in a list. `view_lag`: events that its table does not include yet. Sizes in bytes."""
+
+    name: str
+    partitions: int
+    events: Annotated[int, Meta(description="offsets from the start of the log to its end: events, but for gaps")]
+    size: int
+    segments: int
+    view: bool
+    view_lag: int
+    cleanup_policy: str
+
+
+class TopicPage(msgspec.Struct):
+    """`total`: how many the filter lets through. `after`: what to give for the next page; null at the end."""
+
+    topics: list[TopicSummary]
+    total: int
+    after: str | None
+
+
+class PartitionDescribed(msgspec.Struct):
+    """`start`, `end`: offsets of the oldest event and behind the newest. `stable`: what may be read ends here.
+    `applied`: the table includes all below."""
+
+    partition: int
+    start: int
+    stable: int
+    high_watermark: int
+    applied: int
+    size: int
+    segments: int
+    view_error: str | None
+
+
+class TopicDescribed(msgspec.Struct):
+    """`config`: the settings that were set for it; `settings`: all in force. `partitions_after`: what to give as
+    `after` for the partitions that follow; null at the end."""
+
+    name: str
+    id: str
+    config: dict[str, str]
+    settings: dict[str, str]
+    summary: TopicSummary
+    partitions: list[PartitionDescribed]
+    partitions_after: int | None
+
+
+class NewTopic(msgspec.Struct, forbid_unknown_fields=True):
+    name: Annotated[str, Meta(max_length=1000)]
+    partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    config: dict[str, Setting] = {}
+
+
+class TopicChange(msgspec.Struct, forbid_unknown_fields=True):
+    """A setting of null goes back to its default. Partitions can only become more."""
+
+    config: dict[str, Setting | None] = {}
+    partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+
+
+class DeletedRecords(msgspec.Struct, forbid_unknown_fields=True):
+    """`before`: by partition, the offset below which events go; -1: all that are there."""
+
+    confirm: Confirm
+    before: dict[str, Annotated[int, Meta(ge=-1, le=2**63 - 1)]]
+
+
+class RecordsDeleted(msgspec.Struct):
+    """By partition, where the log starts now."""
+
+    start: dict[str, int]
+
+
+class Deleted(msgspec.Struct):
+    deleted: str
+
+
+class TopicsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    filter: Annotated[str, Meta(description="only names that contain this, in any case")] = ""
+    after: Annotated[str, Meta(description="only names behind this one")] = ""
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class PartitionsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    after: Annotated[int, Meta(ge=-1, lt=2**31, description="only partitions behind this one")] = -1
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class DeleteQuery(msgspec.Struct, forbid_unknown_fields=True):
+    confirm: Confirm
+
+
+def check_confirmed(name: str, confirm: str, what: str) -> None:
+    """Raises Refusal unless the name was repeated."""
+    if confirm != name:
+        raise Refusal(
+            400, "NOT_CONFIRMED", f"deleting {what} can't be undone: repeat the name '{name:.249}' as `confirm`"
+        )
+
+
+def summary_of(topic: TopicPort) -> TopicSummary:
+    partitions = topic.partitions
+    view = bool(topic.config.view)
+    return TopicSummary(
+        topic.name,
+        len(partitions),
+        sum(partition.high_watermark - partition.start_offset for partition in partitions),
+        sum(partition.size for partition in partitions),
+        sum(partition.segments for partition in partitions),
+        view,
+        sum(max(0, partition.last_stable_offset - partition.applied) for partition in partitions) if view else 0,
+        ",".join(name for name in ("compact", "delete") if getattr(topic.config, name)),
+    )
+
+
+def page_of(names: list[str], contains: str, after: str, limit: int) -> tuple[list[str], int, str | None]:
+    """(one page of the sorted names, how many the filter lets through, where the next page begins)."""
+    wanted = contains.casefold()
+    passed = sorted(name for name in names if wanted in name.casefold()) if wanted else sorted(names)
+    start = bisect_right(passed, after) if after else 0
+    page = passed[start : start + limit]
+    return page, len(passed), page[-1] if start + limit < len(passed) else None
+
+
+@routes.get("/topics", summary="Topics by name, a page at a time")
+async def list_topics(call: Call, query: TopicsQuery) -> TopicPage:
+    names, total, after = page_of(list(call.broker.topics), query.filter, query.after, query.limit)
+    found = []
+    for name in names:
+        topic = call.broker.topics.get(name)
+        if topic is not None:  # one may go while others are described
+            found.append(summary_of(topic))
+        await call.pause()
+    return TopicPage(found, total, after)
+
+
+@routes.post("/topics", summary="Create a topic", status=201)
+async def create_topic(call: Call, body: NewTopic) -> TopicDescribed:
+    partitions = body.partitions or call.broker.config.default_partitions
+    topic, _ = await call.broker.create_topic(body.name, partitions, body.config)
+    return _describe(topic, PartitionsQuery())
+
+
+@routes.get("/topics/{topic}", summary="A topic with its settings and partitions")
+async def describe_topic(call: Call, topic: str, query: PartitionsQuery) -> TopicDescribed:
+    return _describe(call.broker.topic(topic), query)
+
+
+def _describe(topic: TopicPort, query: PartitionsQuery) -> TopicDescribed:
+    told = topic.describe_settings()
+    page = topic.partitions[query.after + 1 : query.after + 1 + query.limit]
+    rows = [
+        PartitionDescribed(
+            each.index,
+            each.start_offset,
+            each.last_stable_offset,
+            each.high_watermark,
+            each.applied,
+            each.size,
+            each.segments,
+            None if each.view_failed is None else str(each.view_failed),
+        )
+        for each in page
+    ]
+    more = rows and rows[-1].partition + 1 < len(topic.partitions)
+    following = rows[-1].partition if more else None
+    return TopicDescribed(topic.name, told["id"], told["config"], told["settings"], summary_of(topic), rows, following)
+
+
+@routes.patch("/topics/{topic}", summary="Change a topic's settings, add partitions")
+async def alter_topic(call: Call, topic: str, body: TopicChange) -> TopicDescribed:
+    await call.broker.alter_topic(topic, body.config, body.partitions)
+    return _describe(call.broker.topic(topic), PartitionsQuery())
+
+
+@routes.delete("/topics/{topic}", summary="Delete a topic with its events and its table")
+async def delete_topic(call: Call, topic: str, query: DeleteQuery) -> Deleted:
+    call.broker.topic(topic)
+    check_confirmed(topic, query.confirm, "a topic")
+    await call.broker.delete_topic(topic)
+    return Deleted(topic)
+
+
+@routes.post("/topics/{topic}/delete-records", summary="Forget the oldest events of a topic")
+async def delete_records(call: Call, topic: str, body: DeletedRecords) -> RecordsDeleted:
+    found = call.broker.topic(topic)
+    check_confirmed(topic, body.confirm, "events")
+    wanted = []
+    for text, before in body.before.items():
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise InvalidRequest(f"'{text:.40}' is no partition", field="before")
+        wanted.append((found.partition(int(text)), before))
+    for partition, before in wanted:  # all of it or, as far as it can be told beforehand, nothing
+        partition.check_deletable(before)
+    start = {}
+    for partition, before in wanted:
+        start[str(partition.index)] = await partition.delete_records(before)
+    return RecordsDeleted(start)

@@ -1,0 +1,68 @@
+"""What the broker counts of itself, as cheaply as it can: plain numbers, which whoever asks turns into metrics.
+
+Nothing here is done per event. A request is counted once, with the latency of the chunk of requests that it came in;
+events and bytes are added up per drain, syncs are timed one by one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+# Upper bounds of the latency buckets, in seconds; what is longer goes into one more.
+LATENCY_BOUNDS = (
+    *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
+    *(1.0, 2.5, 5.0, 10.0, 30.0),
+)
+
+
+class Histogram:
+    """How many observations fell into each bucket: up to and including its bound, above the one before."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float] = LATENCY_BOUNDS) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def quantile(self, fraction: float) -> float | None:
+        """The bound of the bucket that holds this part of the observations; None without any. `inf` for the last."""
+        wanted = fraction * self.count
+        seen = 0
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            seen += count
+            if count and seen >= wanted:
+                return bound
+        return None
+
+
+class RequestTimes:
+    """The latencies of requests, by their type: an int of one protocol, or a name."""
+
+    def __init__(self) -> None:
+        self.by_kind: dict[int | str, Histogram] = {}
+
+    def observe(self, kind: int | str, seconds: float, times: int = 1) -> None:
+        found = self.by_kind.get(kind)
+        if found is None:
+            found = self.by_kind[kind] = Histogram()
+        found.observe(seconds, times)
+
+
+class StoreMeasures:
+    """What the broker's disk side has done since it started."""
+
+    def __init__(self) -> None:
+        self.appended_events = 0
+        self.appended_bytes = 0
+        self.syncs = Histogram()  # fdatasync of logs, in seconds
+        self.catalog_syncs = Histogram()  # and of the catalog and the groups

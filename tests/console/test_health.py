@@ -1,0 +1,90 @@
+"""Probes and metrics."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from krappy.store.disk import Disk
+from krappy.testing.running import RunningBroker, run_broker
+from tests.console.web import Web
+
+
+def test_alive_and_ready(web: Web) -> None:
+    assert web.get("/healthz") == {"status": "ok"}
+    assert web.get("/readyz") == {"status": "ready"}
+
+
+def test_a_disk_that_refuses_makes_it_unready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with (
+        run_broker(tmp_path, listen_http="127.0.0.1:0") as broker,
+        httpx.Client(base_url=f"http://{broker.http_address}", timeout=60.0, trust_env=False) as client,
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(Disk, "write_file", refuse)
+            answer = client.get("/readyz")
+        assert (answer.status_code, answer.json()["code"]) == (503, "NOT_READY")
+        assert "Read-only" in answer.json()["detail"]
+        assert client.get("/healthz").status_code == 200
+    assert not (tmp_path / "probe").exists()
+
+
+def metrics(web: Web) -> dict[tuple[str, ...], float]:
+    text = web.client.get("/metrics").text
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_metrics_count_what_happened(web: Web, console: RunningBroker) -> None:
+    before = metrics(web)
+    path = web.topic("measured", 2)
+    with console.connect() as client:
+        with client.producer("measured") as producer:
+            for number in range(100):
+                producer.send(b"x" * 100, key=str(number))
+        with client.consumer("measured", group="readers", max_records=10) as consumer:
+            consumer.ack(next(iter(consumer)))
+        client.table("measured").get("1")
+    after = metrics(web)
+    assert after["krappy_topic_events_total", "measured"] == 100
+    assert after["krappy_appended_events_total",] - before["krappy_appended_events_total",] == 100
+    assert after["krappy_topic_log_bytes", "measured"] > 10_000
+    assert after["krappy_group_lag_events", "readers", "measured"] == 99
+    assert after["krappy_topic_view_lag_events", "measured"] == 0
+    assert after["krappy_request_seconds_count", "native", "Get"] == 1
+    assert after["krappy_request_seconds_bucket", "+Inf", "native", "Get"] == 1
+    assert after["krappy_request_seconds_count", "http", "create_topic"] >= 1
+    assert after["krappy_resident_memory_bytes",] > 1_000_000
+    assert after["krappy_views", "file_bytes"] >= 0
+    assert web.get(path)["name"] == "measured"
+
+
+def test_syncs_are_timed(tmp_path: Path) -> None:
+    with (
+        run_broker(tmp_path, listen_http="127.0.0.1:0") as broker,
+        httpx.Client(base_url=f"http://{broker.http_address}", timeout=60.0, trust_env=False) as client,
+    ):
+        web = Web(client)
+        path = web.topic("synced")
+        web.publish(path, "k", "v")
+        found = metrics(web)
+        assert found["krappy_log_sync_seconds_count",] >= 1
+        assert found["krappy_log_sync_seconds_sum",] > 0
+
+
+def test_metrics_speak_openmetrics_when_asked(web: Web) -> None:
+    answer = web.client.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.rstrip().endswith("# EOF")
+    assert web.client.post("/metrics", headers={"Krappy-Request": "1"}).status_code == 405

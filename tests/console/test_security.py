@@ -1,0 +1,193 @@
+"""Who may ask: tokens, cookies, other sites, other hosts; and the headers of every answer."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from krappy.config import ServerConfig
+from krappy.console.security import COOKIE, Guard, is_local
+from krappy.errors import ConfigError
+from krappy.testing.running import RunningBroker, run_broker
+from tests.console.web import CHANGES, Web, api
+
+TOKEN = "a-token-of-some-length"
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A console that asks for a token."""
+    folder = tmp_path_factory.mktemp("locked")
+    with (
+        run_broker(folder, listen_http="127.0.0.1:0", durability="os", console_token=TOKEN) as broker,
+        httpx.Client(base_url=f"http://{broker.http_address}", timeout=60.0, trust_env=False) as client,
+    ):
+        yield client
+
+
+def test_an_open_address_needs_a_token(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="console_token"), run_broker(tmp_path, listen_http="0.0.0.0:0"):
+        pass
+    with run_broker(tmp_path, listen_http="0.0.0.0:0", console_token=TOKEN) as broker:
+        assert broker.http_address.startswith("0.0.0.0:")
+
+
+def test_a_short_token_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="16 characters"), run_broker(tmp_path, console_token="short"):
+        pass
+
+
+def test_without_the_token_there_is_nothing(locked: httpx.Client) -> None:
+    for path in ("/topics", "/overview", "/cluster", "/connections", "/metrics"):
+        answer = locked.get(api(path))
+        assert (answer.status_code, answer.json()["code"]) == (401, "NOT_LOGGED_IN")
+        assert answer.headers["www-authenticate"].startswith("Bearer")
+    for path in ("/healthz", "/readyz", "/openapi.json"):
+        assert locked.get(api(path)).status_code == 200
+    wrong = {"Authorization": "Bearer not-the-token-at-all"}
+    assert locked.get(api("/topics"), headers=wrong).status_code == 401
+    assert locked.get(api("/topics"), headers={"Authorization": f"Basic {TOKEN}"}).status_code == 401
+
+
+def test_a_bearer_token_may_do_everything(locked: httpx.Client) -> None:
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    assert locked.post(api("/topics"), json={"name": "bearer"}, headers=bearer).status_code == 201
+    assert locked.get("/metrics", headers=bearer).status_code == 200
+
+
+def test_a_login_gives_a_cookie(locked: httpx.Client) -> None:
+    assert locked.post(api("/login"), json={"token": "wrong" * 5}).status_code == 401
+    answer = locked.post(api("/login"), json={"token": TOKEN})
+    assert answer.json()["needed"]
+    said = answer.headers["set-cookie"]
+    for part in ("HttpOnly", "SameSite=Strict", "Path=/", "Max-Age="):
+        assert part in said
+    assert TOKEN not in said
+    cookie = {"Cookie": f"{COOKIE}={answer.cookies[COOKIE]}"}
+    locked.cookies.clear()
+    assert locked.get(api("/topics"), headers=cookie).status_code == 200
+    body = {"name": "cookie"}
+    refused = locked.post(api("/topics"), json=body, headers=cookie)
+    assert (refused.status_code, refused.json()["code"]) == (403, "HEADER_MISSING")
+    assert locked.post(api("/topics"), json=body, headers={**cookie, **CHANGES}).status_code == 201
+    out = locked.post(api("/logout"), headers={**cookie, **CHANGES})
+    assert "Max-Age=0" in out.headers["set-cookie"]
+    locked.cookies.clear()
+
+
+def test_a_session_ends_and_cannot_be_made_up() -> None:
+    guard, other = Guard(TOKEN), Guard(TOKEN + "!")
+    headers = {"host": "x"}
+    guard.check("GET", "/api/v1/topics", headers, {COOKIE: guard.session(1000)}, 1001)
+    until = guard.session(1000).partition(".")[0]
+    late = int(until) + 1
+    for cookie in (
+        other.session(1000),
+        f"{late}.{guard.session(1000).partition('.')[2]}",
+        "",
+        ".",
+        "x.y",
+        "1.é",
+        f"{until}.",
+    ):
+        with pytest.raises(Exception, match="token is needed"):
+            guard.check("GET", "/api/v1/topics", headers, {COOKIE: cookie}, 1001)
+    with pytest.raises(Exception, match="token is needed"):
+        guard.check("GET", "/api/v1/topics", headers, {COOKIE: guard.session(1000)}, late)
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_pages_of_other_sites_are_refused(web: Web, site: str) -> None:
+    for method in ("GET", "POST"):
+        answer = web.ask(method, "/topics", status=403, headers={"Sec-Fetch-Site": site}, body={"name": "x"})
+        assert answer["code"] == "OTHER_SITE"
+    assert web.client.get("/metrics", headers={"Sec-Fetch-Site": site}).status_code == 403
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://localhost"])
+def test_another_origin_may_change_nothing(web: Web, origin: str) -> None:
+    answer = web.ask("POST", "/topics", status=403, headers={"Origin": origin}, body={"name": "x"})
+    assert answer["code"] == "OTHER_SITE"
+
+
+def test_our_own_pages_may(web: Web, console: RunningBroker) -> None:
+    headers = {"Origin": f"http://{console.http_address}", "Sec-Fetch-Site": "same-origin"}
+    assert web.ask("POST", "/topics", status=201, headers=headers, body={"name": "own"})["name"] == "own"
+
+
+def test_a_form_of_another_site_changes_nothing(web: Web) -> None:
+    """What a form can send: no header of ours, and no JSON."""
+    plain = web.client.post(api("/topics"), content=b'{"name":"form"}', headers={"Content-Type": "text/plain"})
+    assert (plain.status_code, plain.json()["code"]) == (403, "HEADER_MISSING")
+    typed = web.client.post(
+        api("/topics"), content=b'{"name":"form"}', headers={"Content-Type": "text/plain", **CHANGES}
+    )
+    assert typed.status_code == 415
+    assert web.client.options(api("/topics"), headers={"Origin": "https://evil.example"}).status_code == 405
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "192.0.2.1", "localhost.evil", ""])
+def test_a_name_that_was_rebound_to_us_is_refused(web: Web, host: str) -> None:
+    answer = web.client.get(api("/topics"), headers={"Host": host})
+    assert (answer.status_code, answer.json()["code"]) == (421, "UNKNOWN_HOST")
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("localhost:8092", True),
+        ("LOCALHOST", True),
+        ("krappy.localhost:1", True),
+        ("127.0.0.1", True),
+        ("127.1.2.3:8092", True),
+        ("[::1]:8092", True),
+        ("[2001:db8::1]:8092", False),
+        ("0.0.0.0:8092", False),
+        ("localhost.example", False),
+        ("", False),
+    ],
+)
+def test_what_names_this_machine(host: str, local: bool) -> None:
+    assert is_local(host) is local
+
+
+@pytest.mark.parametrize(
+    "path", ["/healthz", "/api/v1/topics", "/api/v1/nothing", "/", "/nothing", "/favicon.svg", "/metrics"]
+)
+def test_every_answer_is_hardened(web: Web, path: str) -> None:
+    headers = web.client.get(path).headers
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert "server" not in headers
+    assert headers["cache-control"] == ("no-cache" if path == "/favicon.svg" else "no-store")
+
+
+def test_pages_are_served_and_asked_for_again_only_when_changed(web: Web) -> None:
+    first = web.client.get("/favicon.svg")
+    assert (first.status_code, first.headers["content-type"]) == (200, "image/svg+xml")
+    assert web.client.get("/favicon.svg", headers={"If-None-Match": first.headers["etag"]}).status_code == 304
+
+
+@pytest.mark.parametrize(
+    "path", ["/../app.py", "/%2e%2e/app.py", "/..%2fapp.py", "/%5c..%5capp.py", "//etc/passwd", "/\x00"]
+)
+def test_only_the_folder_of_pages_is_served(console: RunningBroker, path: str) -> None:
+    host, _, port = console.http_address.rpartition(":")
+    with socket.create_connection((host, int(port)), 60) as sock:
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        answer = b""
+        while piece := sock.recv(65536):
+            answer += piece
+    assert answer.split()[1] in (b"400", b"404"), answer
+
+
+def test_the_token_is_not_shown(tmp_path: Path) -> None:
+    assert TOKEN not in repr(ServerConfig(data=tmp_path, console_token=TOKEN))

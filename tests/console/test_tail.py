@@ -1,0 +1,161 @@
+"""Live views: a stream as it comes, a table and its changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from krappy.testing.running import RunningBroker, run_broker
+from tests.console.web import Sent, Web, texts
+
+
+def values(sent: Iterator[Sent], count: int) -> list[str]:
+    """Those of the next events: they may come together, or one by one."""
+    found: list[str] = []
+    while len(found) < count:
+        found += texts(next(sent).data["events"])
+    return found
+
+
+def test_a_tail_shows_events_as_they_come(web: Web) -> None:
+    path = web.topic("tailed", 2)
+    web.publish(path, None, "before")
+    with web.live(f"{path}/tail") as sent:
+        assert next(sent).event == "start"
+        for number in range(3):
+            web.publish(path, "k", str(number))
+            event = next(sent)
+            assert (event.event, texts(event.data["events"])) == ("events", [str(number)])
+
+
+def test_a_tail_goes_on_where_it_was(web: Web) -> None:
+    path = web.topic("resumed")
+    with web.live(f"{path}/tail") as sent:
+        place = next(sent).id
+    assert place
+    for number in range(3):
+        web.publish(path, None, str(number))
+    with web.live(f"{path}/tail", headers={"Last-Event-ID": place}) as sent:
+        assert next(sent).event == "start"
+        first = next(sent)
+        assert texts(first.data["events"])[0] == "0"
+    page = web.get(f"{path}/events", start="earliest", limit=1)
+    with web.live(f"{path}/tail", after=page["after"]) as sent:
+        next(sent)
+        assert texts(next(sent).data["events"])[0] == "1"
+
+
+def test_a_tail_is_filtered_by_key_and_by_text(web: Web) -> None:
+    path = web.topic("sifted")
+    with web.live(f"{path}/tail", key="a") as by_key, web.live(f"{path}/tail", text="ürf") as by_text:
+        next(by_key), next(by_text)
+        web.publish(path, "b", "würfel")
+        web.publish(path, "a", "x")
+        web.publish(path, "ab", "y")
+        web.publish(path, "b", "z", headers=[["h", "würfel"]])
+        web.publish(path, "a", "last würfel")
+        assert values(by_key, 2) == ["x", "last würfel"]
+        assert values(by_text, 3) == ["würfel", "z", "last würfel"]
+
+
+def test_a_tail_says_what_it_skips(web: Web, console: RunningBroker) -> None:
+    """Every offset is either shown or said to be skipped."""
+    path = web.topic("flood")
+    count = 20_000
+    with web.live(f"{path}/tail", rate=50) as sent:
+        assert next(sent).data["offsets"] == {"0": 0}
+        with console.connect() as client, client.producer("flood") as producer:
+            for number in range(count):
+                producer.send(b"x" * 100, key=str(number))
+        at = shown = skipped = 0
+        while at < count:
+            event = next(sent)
+            if event.event == "skipped":
+                told = event.data
+                assert (told["partition"], told["start"], told["reason"]) == (0, at, "rate")
+                assert told["events"] == told["end"] - told["start"]
+                skipped += told["events"]
+                at = told["end"]
+            else:
+                offsets = [each["offset"] for each in event.data["events"]]
+                assert offsets == list(range(at, at + len(offsets)))
+                shown += len(offsets)
+                at += len(offsets)
+        assert shown + skipped == count
+        assert skipped > 0
+        assert shown > 0
+
+
+def test_a_filter_that_lets_too_much_through_says_so(web: Web, console: RunningBroker) -> None:
+    path = web.topic("matching")
+    with web.live(f"{path}/tail", rate=5, text="hit") as sent:
+        next(sent)
+        with console.connect() as client, client.producer("matching") as producer:
+            for number in range(1000):
+                producer.send("hit" if number % 2 else "miss")
+        counted = 0
+        while counted < 500:
+            event = next(sent)
+            counted += event.data["events"] if event.event == "skipped" else len(event.data["events"])
+        assert counted == 500
+
+
+def test_a_watch_is_the_table_then_its_changes(web: Web) -> None:
+    path = web.topic("watched", 2)
+    web.publish(path, "a1", "1")
+    web.publish(path, "a2", "2")
+    web.publish(path, "b", "no")
+    with web.live(f"{path}/watch", prefix="a") as sent:
+        table: dict[str, str] = {}
+        event = next(sent)
+        while event.event == "snapshot":
+            table |= {each["key"]["data"]: each["value"]["data"] for each in event.data["entries"]}
+            event = next(sent)
+        assert (event.event, table) == ("end_of_snapshot", {"a1": "1", "a2": "2"})
+        place = event.id
+        web.publish(path, "b", "still not")
+        web.publish(path, "a1", None)
+        change = next(sent)
+        assert (change.event, change.data["lag"]) == ("changes", 0)
+        assert [(each["key"]["data"], each["status"]) for each in change.data["entries"]] == [("a1", "deleted")]
+    web.publish(path, "a3", "3")
+    with web.live(f"{path}/watch", prefix="a", headers={"Last-Event-ID": place}) as sent:
+        assert next(sent).event == "start"
+        again: set[str] = set()
+        while len(again) < 2:
+            again |= {each["key"]["data"] for each in next(sent).data["entries"]}
+        assert again == {"a1", "a3"}
+
+
+def test_a_deleted_topic_ends_its_live_views(web: Web) -> None:
+    path = web.topic("mortal")
+    with web.live(f"{path}/tail") as tail, web.live(f"{path}/watch", snapshot="false") as watch:
+        next(tail), next(watch)
+        web.delete(path, confirm="mortal")
+        for sent in (tail, watch):
+            event = next(sent)
+            assert (event.event, event.data["code"]) == ("problem", "UNKNOWN_TOPIC")
+            assert list(sent) == []
+
+
+def test_a_broker_that_stops_ends_live_views_and_says_so(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with httpx.Client(timeout=60.0, trust_env=False) as client:
+        with run_broker(tmp_path_factory.mktemp("stop"), listen_http="127.0.0.1:0") as broker:
+            client.base_url = httpx.URL(f"http://{broker.http_address}")
+            web = Web(client)
+            path = web.topic("t")
+            live = web.live(f"{path}/tail")
+            sent = live.__enter__()
+            assert next(sent).event == "start"
+        event = next(sent)
+        assert (event.event, event.data["code"]) == ("problem", "SHUTTING_DOWN")
+        assert list(sent) == []
+
+
+def test_live_views_that_readers_left_are_gone(web: Web) -> None:
+    path = web.topic("left")
+    for _ in range(120):  # more than may be open at a time
+        with web.live(f"{path}/tail") as sent:
+            next(sent)
