@@ -8,6 +8,7 @@ broker remembers the job (its setting staging_outcome_ms: a week).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import UTC
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +53,9 @@ class StreamWriter(_Base):  # type: ignore[misc]
             raise ConfigError("option jobId is for df.write: a stream knows its batches by its checkpointLocation")
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        job = self._job()
         batches = iterator if features().arrow_stream_writer else _batches(iterator, self._schema)
-        return stage_all(batches, self._outgoing, client(self._address), self._job())
+        return stage_all(batches, self._outgoing, client(self._address), job)
 
     def _job(self) -> Job:
         context = TaskContext.get()
@@ -107,5 +109,13 @@ def _query_id(batch: DataFrame) -> str | None:
 
 def _batches(rows: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch]:
     shape, rows = arrow_schema(schema), iter(rows)
-    while some := [row.asDict(recursive=True) for row in islice(rows, ROWS)]:
+    while some := [_plain(row) for row in islice(rows, ROWS)]:
         yield pa.RecordBatch.from_pylist(some, shape)
+
+
+def _plain(row: Any) -> dict[str, Any]:
+    """A row as Arrow takes it: Spark gives times without a zone, in that of the machine."""
+    found: dict[str, Any] = row.asDict(recursive=True)
+    if found.get("timestamp") is not None:
+        found["timestamp"] = found["timestamp"].astimezone(UTC)
+    return found

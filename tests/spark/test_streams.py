@@ -100,15 +100,18 @@ def test_a_pipeline_that_is_stopped_at_every_step(
         rows = read.select("key", value.cast("binary").alias("value"), "timestamp")
         run(rows.writeStream.format("krappy-failing").options(**options))
 
+    def staged() -> int:
+        return sum(to in job.job for job in client.staged_jobs())
+
     with pytest.raises(Exception, match="failed after the source was read"):
         step("nowhere", spoilt=True)
     with pytest.raises(Exception, match="failed as told: aborted"):
         step(ABORTED)
-    assert client.staged_jobs() == []
+    assert staged() == 0
     with pytest.raises(Exception, match="failed as told: died"):
         step(DIED)
     assert events(client, to) == []
-    assert len(client.staged_jobs()) == 1
+    assert staged() == 1
     with pytest.raises(Exception, match="failed as told: published"):
         step(PUBLISHED)
     assert len(events(client, to)) == 10
@@ -117,7 +120,7 @@ def test_a_pipeline_that_is_stopped_at_every_step(
     arrived = events(client, to)
     assert len(arrived) == 20
     assert {event.value: event.timestamp for event in arrived} == sent
-    assert client.staged_jobs() == []
+    assert staged() == 0
 
 
 def test_from_the_table_to_its_changes_while_it_changes(
@@ -152,6 +155,8 @@ def test_from_the_table_to_its_changes_while_it_changes(
     finally:
         stop.set()
         writer.join()
+    for partition in range(3):
+        send(client, topic, range(1000, 1001), partition)
     rest, lag = collect(stream, tmp_path)
     log = {(event.partition, event.offset): event for event in events(client, topic)}
     (first, table), *changes = [*seen, *rest]
