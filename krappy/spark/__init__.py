@@ -17,6 +17,7 @@ from krappy.spark.session import session
 from krappy.spark.table import Table, TableSnapshot, table
 
 if TYPE_CHECKING:
+    from krappy.spark.bulk import bulk_load as bulk_load
     from krappy.spark.join import krappy_get as krappy_get
     from krappy.spark.join import krappy_lookup as krappy_lookup
     from krappy.spark.join import lookup as lookup
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _HOMES = {  # imported when they are asked for: every task of Spark imports this package
     "batches_to": "stream_write",
+    "bulk_load": "bulk",
     "krappy_get": "join",
     "krappy_lookup": "join",
     "lookup": "join",
@@ -37,6 +39,7 @@ __all__ = [
     "Table",
     "TableSnapshot",
     "batches_to",
+    "bulk_load",
     "krappy_get",
     "krappy_lookup",
     "lag",

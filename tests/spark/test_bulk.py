@@ -1,0 +1,57 @@
+"""Bulk loads: in the order of keys, all at once, and once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import functions as sf
+
+import krappy.spark
+from krappy.blocking import Client
+from krappy.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 20_000
+
+
+def keys_of(client: Client, topic: str, partition: int) -> list[bytes | None]:
+    with client.consumer(topic, partitions=[partition], end="now") as consumer:
+        return [event.key for event in consumer]
+
+
+def test_a_bulk_load_from_parquet(
+    spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path
+) -> None:
+    client.create_topic(topic, 2, {"cleanup.policy": "compact"})
+    numbers = spark.range(0, ROWS, 1, 4)
+    rows = numbers.select(
+        sf.sha1(sf.col("id").cast("string")).alias("key"),
+        sf.concat(sf.lit("new "), sf.col("id")).alias("value"),
+        sf.timestamp_millis(sf.lit(2_000)).alias("timestamp"),
+    )
+    older = rows.limit(50).select(
+        "key", sf.lit("old").alias("value"), sf.timestamp_millis(sf.lit(1_000)).alias("timestamp")
+    )
+    rows.unionByName(older).write.parquet(str(tmp_path / "rows"))
+    loaded = spark.read.parquet(str(tmp_path / "rows"))
+    for _ in range(2):
+        krappy.spark.bulk_load(loaded, topic, tasks=3, job=topic, address=address)
+    table = {entry.key: entry.value for entry in client.table(topic).scan()}
+    assert len(table) == ROWS
+    assert all(value is not None and value.startswith(b"new ") for value in table.values())
+    for partition in range(2):
+        keys = keys_of(client, topic, partition)
+        assert keys == sorted(keys, key=lambda key: key or b"")
+    assert sum(len(keys_of(client, topic, partition)) for partition in range(2)) == ROWS + 50
+
+    krappy.spark.bulk_load(loaded.drop("timestamp").limit(10), topic, address=address)
+    assert sum(len(keys_of(client, topic, partition)) for partition in range(2)) == ROWS + 60
+
+
+def test_a_bulk_load_needs_keys(spark: SparkSession, topic: str) -> None:
+    with pytest.raises(ConfigError, match="needs a column 'key'; there are id"):
+        krappy.spark.bulk_load(spark.range(3), topic)
