@@ -130,10 +130,6 @@ class ProducerStates:
         elif base_offset > state.sent[-1].base_offset:
             self._states[producer_id] = State(state.epoch, now_ms, (*state.sent[1 - KEPT :], sent))
 
-    def forget(self, producer_id: int) -> None:
-        """Nothing more will come from it, nor will anything be sent again."""
-        self._states.pop(producer_id, None)
-
     def _forget_oldest(self) -> None:
         """Makes room: the tenth that has been silent for longest goes."""
         silent = sorted(self._states, key=lambda number: self._states[number].seen_ms)

@@ -174,13 +174,6 @@ class Publication:
         if partition.gone is None and partition.high_watermark <= place.last:
             raise StorageError(f"{partition}: what was written of the job '{self._job.name:.80}' is not on disk")
 
-    def forget(self) -> None:
-        """The job is over: its producer need not be remembered where so many others are."""
-        for at in self._targets():
-            topic = self._broker.topics_by_id.get(at[0])
-            if topic is not None:
-                topic.partition(at[1]).log.producers.forget(self._job.producer_id)
-
     def _targets(self) -> set[At]:
         return {(staging.topic_id, index) for staging in self._stagings for index, _ in staging.counts}
 

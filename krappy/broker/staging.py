@@ -416,7 +416,6 @@ class StagingCoordinator:
         await publication.mark(commit=commit)
         if commit:  # should this be lost, the markers are found to be there on the next start
             await self._save_end(live, core.complete(live.job, self._broker.now_ms()), sync=False)
-        publication.forget()
         self._over(live)
 
     async def _save(self, live: Live, job: Job) -> None:

@@ -49,7 +49,7 @@ OVER = frozenset({State.COMMITTED, State.ABORTED, State.EXPIRED})
 
 class Published(NamedTuple):
     """What a job has published to one partition: `records` events, the first and the last at these offsets. Events of
-    others may stand between."""
+    others may stand between. `first` -1: not known any more, which only a restored backup can come to."""
 
     topic: str
     partition: int

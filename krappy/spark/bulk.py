@@ -1,8 +1,8 @@
 """Loading much into a topic that is a table: the rows in the order of their keys.
 
-A view takes rows that come in the order of their keys twice as fast as rows that come anyhow, and its files then need
-hardly any compaction. Sorting is what Spark is good at. The tasks of a write are published one after the other, so with
-ranges of keys that do not overlap the whole load is in order.
+A view takes rows that come in the order of their keys up to twice as fast as rows that come anyhow, and its files then
+need hardly any compaction. Sorting is what Spark is good at. The tasks of a write are published one after the other, so
+with ranges of keys that do not overlap the whole load is in order.
 """
 
 from __future__ import annotations

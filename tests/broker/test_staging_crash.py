@@ -121,6 +121,24 @@ async def test_a_crash_at_any_step_of_a_commit(tmp_path: Path, monkeypatch: pyte
 
 
 @trio_test
+async def test_a_catalog_that_is_older_than_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a backup may have it, which takes the catalog first: what the logs have is not published again."""
+    async with running(tmp_path / "data", durability="fsync") as broker:
+        tokens = await prepared(broker)
+        with monkeypatch.context() as patched:
+            copies = Copies(tmp_path / "data", tmp_path / "copies", patched)
+            copies.around(StagingStore, "put")
+            await commit(broker, "j", *tokens)
+    decided = copies.path(copies.steps.index("after StagingStore.put"))
+    shutil.rmtree(decided / "topics")
+    shutil.copytree(tmp_path / "data" / "topics", decided / "topics")
+    async with running(decided) as broker:
+        await until(lambda: not broker.staging.list())
+        assert await there(broker) == EXPECTED
+        assert sorted(each[3:] for each in (await commit(broker, "j")).published) == [(5, 6), (5, 6)]
+
+
+@trio_test
 async def test_a_crash_at_any_step_of_sealing_and_aborting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path / "data", durability="fsync") as broker:
         await made(broker)
