@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from krappy.store.views import Views
 
 Range = tuple[int, bytes | None, bytes | None]
-FEW = 250_000  # entries that are all counted: about a twentieth of a second
+FEW = 1_000_000  # entries that are all counted: a quarter of a second, and one long range costs a reader more
 STRETCH = 2_048  # keys counted at a time: half a millisecond
 STEP = 16  # keys that a counted piece holds
 TINY = 16  # keys that are no half: they are counted
 SAMPLES = 2  # estimates of a half's size
-MOST = 32  # pieces that one is made into
+MOST, MOST_IN_ALL = 32, 512  # pieces that one is made into by sampling, and all of them together, about
 PROBES = 300  # looks for the middle of a range
 
 
@@ -56,6 +56,8 @@ async def _refined(views: Views, bounds: Sequence[tuple[bytes, bytes]], parts: i
     total = sum(map(splits.weight, known))
     few = total + unflushed <= FEW
     heavy = max(total, unflushed) / parts / FINE
+    sampled = sum(piece.weight > heavy or len(some) == 1 for some in known for piece in some)
+    most = max(2, min(MOST, MOST_IN_ALL // max(1, sampled)))
     found: list[list[Piece]] = []
     for some, (_, end) in zip(known, bounds, strict=True):
         fine: list[Piece] = []
@@ -63,7 +65,7 @@ async def _refined(views: Views, bounds: Sequence[tuple[bytes, bytes]], parts: i
             if few:
                 fine += await _counted(views, piece.start, following)
             elif piece.weight > heavy or len(some) == 1:
-                fine += await _sampled(views, piece, following, heavy)
+                fine += await _sampled(views, piece, following, heavy, most)
             else:
                 fine.append(piece)
         found.append(fine)
@@ -97,11 +99,11 @@ class _Halves(NamedTuple):
     two: tuple[tuple[bytes, bytes], tuple[bytes, bytes]] | None
 
 
-async def _sampled(views: Views, piece: Piece, end: bytes, heavy: float) -> list[Piece]:
+async def _sampled(views: Views, piece: Piece, end: bytes, heavy: float, most: int) -> list[Piece]:
     """The piece in finer ones: again and again its heaviest in two, as long as that is too heavy."""
     chance = random.Random(0)
     parts = [_Part(await _estimate(views, piece.start, end, chance), piece.start, end, False)]
-    while len(parts) < MOST:
+    while len(parts) < most:
         parts.sort()
         heaviest = parts[-1]
         if heaviest.whole or heaviest.weight <= heavy:
