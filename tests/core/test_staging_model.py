@@ -1,0 +1,145 @@
+"""Random requests for one staged job, from tasks and drivers whose answers get lost, against what must hold of any
+coordinator: one outcome, told to everybody; nothing published that was not sealed, or twice; nothing after an abort."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from krappy.core import staging as core
+from krappy.core.staging import Job, Published, Staging, State
+from krappy.errors import InvalidRequest, KrappyError, StagingCommitted, StagingExpired, StagingFenced, UnknownStaging
+
+NAME = "j"
+MOVES = {  # the only ways from state to state
+    (None, State.OPEN),
+    (None, State.ABORTED),
+    (None, State.PUBLISHING),
+    (State.OPEN, State.OPEN),
+    (State.OPEN, State.PUBLISHING),
+    (State.OPEN, State.ABORTED),
+    (State.OPEN, State.EXPIRED),
+    (State.EXPIRED, State.OPEN),
+    (State.EXPIRED, State.ABORTED),
+    (State.PUBLISHING, State.MARKING),
+    (State.PUBLISHING, State.ABORTED),
+    (State.MARKING, State.COMMITTED),
+}
+
+
+class Coordinated:
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.now = 0
+        self.job: Job | None = None
+        self.stagings: dict[str, Staging] = {}
+        self.number = 0
+        self.ever: list[str] = []  # every token that there was
+        self.published: list[tuple[str, ...]] = []
+        self.aborted = False  # an abort was answered
+
+    def take(self, job: Job) -> None:
+        """A transition, as if it were on disk."""
+        before = None if self.job is None else self.job.state
+        if job is self.job:
+            return
+        assert (before, job.state) in MOVES
+        if job.state is State.PUBLISHING:
+            assert not self.aborted
+            chosen = [self.stagings[token] for token in job.tokens]
+            assert all(staging.sealed for staging in chosen)
+            assert len({staging.task for staging in chosen}) == len(chosen)
+            self.published.append(job.tokens)
+        if job.state in core.OVER:
+            self.stagings.clear()
+        self.job = job
+
+    def stage(self) -> None:
+        self.take(core.begin(self.job, NAME, self.random.choice([10, 50]), self.now))
+        self.number += 1
+        id = f"id-{self.number}"
+        self.ever.append(id)
+        self.stagings[id] = Staging(id, "t", b"t", str(self.random.randrange(3)), str(self.number))
+
+    def seal(self) -> None:
+        id = self.random.choice([*self.ever, "nonsense"])
+        if self.job is None or self.job.state is not State.OPEN or id not in self.stagings:
+            return
+        count = self.random.randrange(3)
+        sealed = core.seal(self.stagings[id], self.random.choice([count, count, 9]), {0: count}, 10)
+        self.stagings[id] = sealed
+        self.take(self.job._replace(touched_ms=self.now))
+
+    def commit(self) -> None:
+        some = [*self.ever[-6:], "nonsense"]
+        tokens = [self.random.choice(some) for _ in range(self.random.randrange(1, 4))]
+        sealed = [id for id, staging in self.stagings.items() if staging.sealed]
+        if self.random.random() < 0.5:
+            tokens = sealed[: self.random.randrange(3)] or tokens
+        before = self.job
+        job = core.commit(before, NAME, tokens, self.stagings, self.now)
+        assert before is None or before.state not in core.DECIDED or job is before, "decided twice"
+        self.take(job)
+
+    def abort(self) -> None:
+        self.take(core.abort(self.job, NAME, self.now))
+        self.aborted = True
+
+    def go_on(self) -> None:
+        """The publication's next step."""
+        if self.job is None:
+            return
+        if self.job.state is State.PUBLISHING:
+            if self.random.random() < 0.1:
+                self.take(core.fail(self.job, self.now, "damage"))
+            else:
+                self.take(core.written(self.job, [Published("t", 0, 0, 0, 1)]))
+        elif self.job.state is State.MARKING:
+            self.take(core.complete(self.job, self.now))
+
+    def time(self) -> None:
+        self.now += self.random.choice([1, 5, 60])
+        if self.job is not None and core.overdue(self.job, self.now):
+            self.take(core.expire(self.job, self.now))
+
+    def step(self) -> None:
+        refusals = {
+            State.ABORTED: StagingFenced,
+            State.EXPIRED: StagingExpired,
+            State.COMMITTED: StagingCommitted,
+            State.PUBLISHING: StagingCommitted,
+            State.MARKING: StagingCommitted,
+        }
+        run = self.random.choice([self.stage, self.stage, self.seal, self.seal, self.commit, self.time, self.go_on])
+        if self.random.random() < 0.02:
+            run = self.abort
+        before = self.job
+        try:
+            run()
+        except (InvalidRequest, UnknownStaging):
+            assert self.job is before
+        except KrappyError as error:
+            assert self.job is before
+            assert before is not None
+            assert type(error) is refusals[before.state]
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_any_order_of_requests(seed: int) -> None:
+    model = Coordinated(Random(seed))
+    for _ in range(60):
+        model.step()
+    assert len(model.published) <= 1
+
+
+def test_every_end_is_come_to() -> None:
+    """A model that tries nothing shows nothing."""
+    ends = set()
+    for seed in range(300):
+        model = Coordinated(Random(seed))
+        for _ in range(60):
+            model.step()
+            if model.job is not None:
+                ends.add(model.job.state)
+    assert ends == set(State)
