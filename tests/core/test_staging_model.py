@@ -120,9 +120,10 @@ class Coordinated:
         except (InvalidRequest, UnknownStaging):
             assert self.job is before
         except KrappyError as error:
+            refused = type(error)
             assert self.job is before
             assert before is not None
-            assert type(error) is refusals[before.state]
+            assert refused is refusals[before.state]
 
 
 @pytest.mark.parametrize("seed", range(300))
