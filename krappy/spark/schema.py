@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from krappy.spark.versions import features
+
 LOG_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 TABLE_COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "headers", "deleted")
 SNAPSHOT_COLUMNS = ("snapshot", "topic", "partition", "offset")
@@ -39,4 +41,6 @@ def arrow_schema(schema: Any) -> Any:
     """The pyarrow.Schema that Spark expects of batches with this StructType: it compares them exactly."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    return to_arrow_schema(schema, timezone="UTC")
+    if features().arrow_timezone:
+        return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)  # in UTC as it is

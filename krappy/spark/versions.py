@@ -13,22 +13,24 @@ OLDEST_JAVA = 17
 class Features(NamedTuple):
     """`push_filters`: DataSourceReader.pushFilters. `arrow_stream_writer`: DataSourceStreamArrowWriter. `arrow_udf`:
     arrow_udf and arrow_udtf. `admission_control`: latestOffset(start, limit), ReadLimits, reportLatestOffset,
-    SupportsTriggerAvailableNow. `newest_java`: it runs on Java 17 to this one."""
+    SupportsTriggerAvailableNow. `arrow_timezone`: to_arrow_schema takes a `timezone`. `newest_java`: it runs on Java 17
+    to this one."""
 
     push_filters: bool
     arrow_stream_writer: bool
     arrow_udf: bool
     admission_control: bool
+    arrow_timezone: bool
     newest_java: int
 
 
-#               push   stream arrow  admission newest
-#               Filters writer udf    control   Java
+#               push   stream arrow  admission arrow     newest
+#               Filters writer udf    control   timezone  Java
 FEATURES = {
-    (4, 0): Features(False, False, False, False, 24),
-    (4, 1): Features(True, True, True, False, 25),
-    (4, 2): Features(True, True, True, True, 25),
-    (4, 3): Features(True, True, True, True, 25),
+    (4, 0): Features(False, False, False, False, False, 21),
+    (4, 1): Features(True, True, True, False, False, 21),
+    (4, 2): Features(True, True, True, True, True, 25),
+    (4, 3): Features(True, True, True, True, True, 25),
 }
 
 

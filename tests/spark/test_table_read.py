@@ -12,7 +12,7 @@ from krappy.blocking import Client
 from krappy.errors import ConfigError, InvalidRecord, SnapshotGone, UnknownTopic, ViewDisabled
 from krappy.spark import table_read
 from krappy.spark.held import from_text
-from tests.spark.rows import rows, tasks
+from tests.spark.rows import rows, source, tasks
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -204,3 +204,14 @@ def test_keys_that_are_no_text(client: Client, address: str, topic: str, way: di
         rows(address, subscribe=topic, keyType="string", key="ff", keyEncoding="hex")
     [row] = rows(address, subscribe=topic, key="/w==", keyEncoding="base64")
     assert row["key"] == b"\xff"
+
+
+def test_a_task_gives_its_snapshot_back(address: str, users: str) -> None:
+    """Also when nobody reads on. The broker holds 100 at most."""
+    made = source(address, mode="table", subscribe=users)
+    reader = made.reader(made.schema())
+    [partition] = reader.partitions()
+    for _ in range(110):
+        next(reader.read(partition))
+    for _ in range(110):
+        assert sum(len(batch) for batch in reader.read(partition)) == 98
