@@ -1,4 +1,4 @@
-"""Run by test_connect.py in a process of its own: reads over Spark Connect, printed as JSON.
+"""Run by test_connect.py in a process of its own: reads, writes and streams over Spark Connect, printed as JSON.
 
 python connect_session.py HOST:PORT TOPIC
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 
 import krappy.spark
 
@@ -28,11 +29,33 @@ def main(address: str, topic: str) -> dict[str, Any]:
     with table.snapshot() as held:
         found["offsets"] = sum(held.offsets.values())
         found["snapshot"] = held.df().count()
+    found |= writes(spark, address, topic)
     try:
         read.option("subcribe", topic).load().count()
     except PySparkException as error:
         found["error"] = [type(error).__name__, str(error)]
     spark.stop()
+    return found
+
+
+def writes(spark: SparkSession, address: str, topic: str) -> dict[str, Any]:
+    """What tasks, SQL functions and streams do beside reading."""
+    found: dict[str, Any] = {}
+    to = {"address": address, "topic": f"{topic}-copy"}
+    users = spark.range(150, 250).select(sf.concat(sf.lit("u"), "id").alias("key"), sf.lit("w").alias("value"))
+    users.write.format("krappy").mode("append").options(**to).save()
+    joined = krappy.spark.lookup(users, topic, "key", columns={"value": "user"}, address=address, how="inner")
+    found["joined"] = joined.count()
+    krappy.spark.register(spark, address)
+    users.createOrReplaceTempView("users")
+    found["sql"] = spark.sql(f"SELECT key FROM users WHERE krappy_get('{topic}', key) IS NOT NULL").count()
+    table = spark.sql(f"SELECT value FROM krappy_lookup(TABLE(SELECT key FROM users), '{topic}')")
+    found["table_function"] = table.where("value IS NOT NULL").count()
+    stream = spark.readStream.format("krappy").options(address=address, subscribe=topic)
+    copied = stream.option("startingOffsets", "snapshot").load().select("key", "value").writeStream.format("krappy")
+    query = copied.options(checkpointLocation="checkpoint", **to).trigger(availableNow=True).start()
+    ended, progress = query.awaitTermination(300), query.lastProgress
+    found["stream"] = [ended, str(query.exception()), progress and krappy.spark.lag(progress)]
     return found
 
 

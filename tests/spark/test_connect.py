@@ -14,9 +14,10 @@ from krappy.types import Record
 from tests.spark.conftest import SETTINGS, need_java, python_path
 
 
-def test_reads_over_spark_connect(client: Client, address: str, topic: str, tmp_path: Path) -> None:
+def test_spark_connect(client: Client, address: str, topic: str, tmp_path: Path) -> None:
     need_java()
     client.create_topic(topic, partitions=2)
+    client.create_topic(f"{topic}-copy")
     with client.producer(topic) as producer:
         producer.send_many([Record(f"v{number}".encode(), f"u{number}".encode()) for number in range(200)])
     own_java = java_home()
@@ -26,6 +27,7 @@ def test_reads_over_spark_connect(client: Client, address: str, topic: str, tmp_
     (tmp_path / "spark-defaults.conf").write_text("\n".join(lines))
     environ["SPARK_CONF_DIR"] = str(tmp_path)
     environ |= {} if own_java is None else {"JAVA_HOME": str(own_java)}
+    environ["SPARK_TESTING"] = "1"  # a free port instead of 15002, which another run may have
     done = subprocess.run(
         [sys.executable, str(Path(__file__).parent / "connect_session.py"), address, topic],
         cwd=tmp_path,
@@ -49,4 +51,11 @@ def test_reads_over_spark_connect(client: Client, address: str, topic: str, tmp_
         "many": 200,
         "offsets": 200,
         "snapshot": 200,
+        "joined": 50,
+        "sql": 50,
+        "table_function": 50,
+        "stream": [True, "None", {topic: {"0": 0, "1": 0}}],
     }
+    with client.consumer(f"{topic}-copy", end="now") as consumer:
+        assert sorted(str(event.value) for event in consumer)[0] == "b'v0'"
+    assert sum(client.offsets(f"{topic}-copy").values()) >= 300
