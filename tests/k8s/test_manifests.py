@@ -1,0 +1,160 @@
+"""The manifests: valid, and consistent in what no schema knows."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+import krappy.app
+from krappy.config import load
+from tests.k8s.manifests import OVERLAYS, ROOT, Manifest, built, container, only
+
+FOREIGN = {"ServiceMonitor", "PrometheusRule"}  # of the Prometheus operator: their schemas are not Kubernetes'
+
+
+@pytest.fixture(params=OVERLAYS)
+def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
+    return built(f"overlays/{request.param}")
+
+
+def test_they_are_valid(manifests: list[Manifest]) -> None:
+    for each in manifests:
+        if each["kind"] not in FOREIGN:
+            kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_selectors_match_labels(manifests: list[Manifest]) -> None:
+    pods = only(manifests, "StatefulSet")
+    labels = pods["spec"]["template"]["metadata"]["labels"]
+    assert pods["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    budget = only(manifests, "PodDisruptionBudget")
+    policy = only(manifests, "NetworkPolicy")
+    selectors = [budget["spec"]["selector"]["matchLabels"], policy["spec"]["podSelector"]["matchLabels"]]
+    services = [each for each in manifests if each["kind"] == "Service"]
+    selectors += [service["spec"]["selector"] for service in services]
+    for selector in selectors:
+        assert selector
+        assert selector.items() <= labels.items()
+    headless = [service["metadata"]["name"] for service in services if service["spec"].get("clusterIP") == "None"]
+    assert [pods["spec"]["serviceName"]] == headless
+
+
+def test_ports_match_the_configuration(manifests: list[Manifest]) -> None:
+    """Every port by its name, wherever it stands; their numbers are those that the broker listens on."""
+    pod = container(manifests)
+    ports = {each["name"]: each["containerPort"] for each in pod["ports"]}
+    defaults = load({}, {})
+    told = {"native": defaults.listen_native, "kafka": defaults.listen_kafka, "http": defaults.listen_http}
+    assert ports == {name: int(address.rpartition(":")[2]) for name, address in told.items()}
+    for each in manifests:
+        if each["kind"] == "Service":
+            assert {port["targetPort"]: port["port"] for port in each["spec"]["ports"]} == ports
+            assert all(port["protocol"] == "TCP" for port in each["spec"]["ports"])
+    allowed = [port["port"] for rule in only(manifests, "NetworkPolicy")["spec"]["ingress"] for port in rule["ports"]]
+    assert set(allowed) == set(ports)
+    image = (ROOT / "nix" / "image.nix").read_text()
+    assert {int(port) for port in re.findall(r'"(\d+)/tcp"', image)} == set(ports.values())
+
+
+def test_probes_match_endpoints(manifests: list[Manifest]) -> None:
+    pod = container(manifests)
+    paths = {kind: pod[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")}
+    assert {kind: get["path"] for kind, get in paths.items()} == {
+        "startup": "/readyz",
+        "readiness": "/readyz",
+        "liveness": "/healthz",
+    }
+    assert {get["port"] for get in paths.values()} == {"http"}
+
+
+def test_settings_are_known(manifests: list[Manifest], tmp_path: Path) -> None:
+    """Those of the file and those of the environment: the broker itself reads them."""
+    config = only(manifests, "ConfigMap")
+    pod = container(manifests)
+    [mount] = [each for each in pod["volumeMounts"] if each["name"] == "config"]
+    assert f"{mount['mountPath']}/krappy.toml" in pod["args"]
+    file = tmp_path / "krappy.toml"
+    file.write_text(config["data"]["krappy.toml"])
+    environment = {
+        each["name"]: each.get("value", "a token of enough letters")
+        for each in pod["env"]
+        if each["name"].startswith("KRAPPY_")
+    }
+    found = load({}, environment, file)
+    assert found.memory_bytes == tomllib.loads(file.read_text())["memory_bytes"]
+    assert found.console_token
+    assert found.advertised_listeners
+
+
+def test_memory_fits(manifests: list[Manifest], tmp_path: Path) -> None:
+    """What the broker is told it may use leaves at least half of the limit for Python, RocksDB's rest and buffers."""
+    pod = container(manifests)
+    units = {"Mi": 1 << 20, "Gi": 1 << 30}
+    limit, request = (pod["resources"][kind]["memory"] for kind in ("limits", "requests"))
+    bytes_of = {text: int(text[:-2]) * units[text[-2:]] for text in (limit, request)}
+    config = tomllib.loads(only(manifests, "ConfigMap")["data"]["krappy.toml"])
+    used = config["memory_bytes"] + config["view_cache_bytes"] + config["view_memtable_bytes"]
+    assert used * 2 <= bytes_of[limit]
+    assert bytes_of[request] <= bytes_of[limit]
+
+
+def test_the_grace_period_fits_the_graceful_stop(manifests: list[Manifest]) -> None:
+    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    [slept] = re.findall(r"time\.sleep\((\d+)\)", str(container(manifests)["lifecycle"]["preStop"]))
+    assert pod["terminationGracePeriodSeconds"] > int(slept) + krappy.app.STOP_LIMIT_S
+
+
+def test_the_budget_fits_the_replicas(manifests: list[Manifest]) -> None:
+    """One replica is the only copy of its data: no voluntary disruption takes it."""
+    assert only(manifests, "StatefulSet")["spec"]["replicas"] == 1
+    assert only(manifests, "PodDisruptionBudget")["spec"]["maxUnavailable"] == 0
+
+
+def test_pods_are_restricted(manifests: list[Manifest]) -> None:
+    """Pod Security, level restricted; and a root that can't be written."""
+    pod = only(manifests, "StatefulSet")["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert pod["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+    assert all(kind in ("configMap", "emptyDir") for volume in pod["volumes"] for kind in volume if kind != "name")
+    secure = container(manifests)["securityContext"]
+    assert secure["allowPrivilegeEscalation"] is False
+    assert secure["readOnlyRootFilesystem"] is True
+    assert secure["capabilities"] == {"drop": ["ALL"]}
+    namespace = only(manifests, "Namespace")
+    assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+
+
+def test_no_image_is_latest(manifests: list[Manifest]) -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert container(manifests)["image"] == f"krappy:{version}"
+
+
+def test_every_volume_is_there(manifests: list[Manifest]) -> None:
+    spec = only(manifests, "StatefulSet")["spec"]
+    claimed = [claim["metadata"]["name"] for claim in spec.get("volumeClaimTemplates") or []]
+    volumes = [volume["name"] for volume in spec["template"]["spec"]["volumes"]]
+    assert sorted(claimed + volumes) == sorted({each["name"] for each in container(manifests)["volumeMounts"]})
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "k8s").rglob("*.yaml")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_is_yaml_with_protocols_said(path: Path) -> None:
+    """A Service's port without `protocol` passes every schema, and server-side apply then refuses it."""
+    for each in yaml.safe_load_all(path.read_text()):
+        assert isinstance(each, dict)
+        for port in _ports(each):
+            assert "protocol" in port
+
+
+def _ports(value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, dict):
+        found = [each for each in value.get("ports") or [] if isinstance(each, dict)] if "ports" in value else []
+        return found + [port for each in value.values() for port in _ports(each)]
+    return [port for each in value for port in _ports(each)] if isinstance(value, list) else []

@@ -1,0 +1,75 @@
+"""Podman as the tests use it: runc and cgroupfs, which work where there is no systemd."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CONFIG = """
+[containers]
+default_ulimits = ["nofile=20000:20000", "nproc=8192:8192"]
+[engine]
+cgroup_manager = "cgroupfs"
+runtime = "runc"
+events_logger = "file"
+"""
+NEEDED = ("nix", "podman", "runc", "patchelf", "dpkg-deb", "apt-get")
+READY_S = 120
+
+
+def require() -> None:
+    """Skips where an image can't be built and run. In CI it must."""
+    missing = [tool for tool in NEEDED if shutil.which(tool) is None]
+    reason = f"not installed: {', '.join(missing)}" if missing else "needs root" if os.geteuid() else ""
+    if reason and os.environ.get("CI") == "true":
+        pytest.fail(f"CI must build and run the image, but {reason}")
+    if reason:
+        pytest.skip(reason)
+
+
+class Podman:
+    def __init__(self, folder: Path) -> None:
+        config = folder / "containers.conf"
+        config.write_text(CONFIG)
+        self.environ = {**os.environ, "CONTAINERS_CONF": str(config)}
+
+    def __call__(self, *arguments: object, stdin: Any = None, check: bool = True) -> str:
+        command = ["podman", *map(str, arguments)]
+        done = subprocess.run(
+            command, stdin=stdin, env=self.environ, capture_output=True, text=True, timeout=300, check=False
+        )
+        assert not check or done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout.strip()
+
+    def state(self, name: str) -> dict[str, Any]:
+
+        found: dict[str, Any] = json.loads(self("inspect", "--type", "container", name))[0]["State"]
+        return found
+
+    def address(self, name: str, port: int) -> str:
+        return self("port", name, f"{port}/tcp").splitlines()[0]
+
+    def wait_until_healthy(self, name: str) -> None:
+        """By the image's own health check."""
+        deadline = time.monotonic() + READY_S
+        while True:
+            if "exited" in (status := self.state(name)["Status"]):
+                pytest.fail(f"the container ended: {self('logs', name, check=False)}")
+            if status == "running" and not self._unhealthy(name):
+                return
+            assert time.monotonic() < deadline, self("logs", name, check=False)
+            time.sleep(0.2)
+
+    def _unhealthy(self, name: str) -> bool:
+        return bool(
+            subprocess.run(
+                ["podman", "healthcheck", "run", name], env=self.environ, capture_output=True, timeout=60, check=False
+            ).returncode
+        )

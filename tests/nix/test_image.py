@@ -1,0 +1,154 @@
+"""The image: built with Nix twice to the same bytes, small, run as it is meant to be, killed, and whole afterwards."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from krappy import blocking
+from krappy.demos import flights
+from tests.nix.containers import Podman, require
+
+ROOT = Path(__file__).parents[2]
+NIX = ROOT / "nix"
+BUDGET = 60_000_000  # bytes, compressed
+TESTING = NIX / "testing"
+
+
+@pytest.mark.parametrize("path", sorted(NIX.rglob("*.nix")), ids=lambda path: str(path.relative_to(NIX)))
+def test_every_nix_file_parses(path: Path) -> None:
+    require()
+    done = subprocess.run(["nix-instantiate", "--parse", str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_lock_is_of_the_flake() -> None:
+    lock = json.loads((NIX / "flake.lock").read_text())
+    original = lock["nodes"]["nixpkgs"]["original"]
+    assert f'"github:{original["owner"]}/{original["repo"]}/{original["ref"]}"' in (NIX / "flake.nix").read_text()
+
+
+def run(*command: object) -> None:
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program that writes the image."""
+    require()
+    folder = tmp_path_factory.mktemp("image")
+    os.environ.setdefault("PYTHON", sys.executable)
+    run(TESTING / "fetch", folder / "vendor")
+    run(TESTING / "build", folder / "vendor", folder / "image")
+    return folder / "image"
+
+
+@pytest.fixture(scope="module")
+def archive(built: Path) -> bytes:
+    return subprocess.run([str(built)], capture_output=True, timeout=300, check=True).stdout
+
+
+def test_built_twice_it_is_the_same(built: Path, archive: bytes) -> None:
+    run(TESTING / "check", built)
+    again = subprocess.run([str(built)], capture_output=True, timeout=300, check=True).stdout
+    assert again == archive
+
+
+def test_it_is_within_its_budget(archive: bytes) -> None:
+    assert len(gzip.compress(archive, 6)) < BUDGET
+
+
+@pytest.fixture(scope="module")
+def podman(archive: bytes, tmp_path_factory: pytest.TempPathFactory) -> Podman:
+    folder = tmp_path_factory.mktemp("podman")
+    found = Podman(folder)
+    image = folder / "image.tar"
+    image.write_bytes(archive)
+    found("load", "--quiet", "--input", image)
+    image.unlink()
+    return found
+
+
+@contextmanager
+def running(podman: Podman, volume: str, *more: object) -> Iterator[str]:
+    """A container as a cluster would run it: nothing to write but its volume, no rights, little memory."""
+    name = f"krappy-{secrets.token_hex(4)}"
+    podman(
+        *("run", "--detach", "--name", name, "--read-only", "--cap-drop", "all", "--security-opt", "no-new-privileges"),
+        *("--memory", "512m", "--pids-limit", "200", "--volume", f"{volume}:/data", "--tmpfs", "/tmp:size=16m"),
+        *("--publish", "127.0.0.1::7092", "--publish", "127.0.0.1::8092", *more),
+        "localhost/krappy:0.1.0",
+    )
+    try:
+        podman.wait_until_healthy(name)
+        yield name
+    finally:
+        podman("rm", "--force", "--time", "1", name)
+
+
+@pytest.fixture
+def volume(podman: Podman) -> Iterator[str]:
+    name = f"krappy-{secrets.token_hex(4)}"
+    podman("volume", "create", name)
+    yield name
+    podman("volume", "rm", "--force", name)
+
+
+def test_it_keeps_what_it_was_given_through_a_kill(podman: Podman, volume: str) -> None:
+    """The flights over the network, SIGKILL, the same volume again: nothing is lost. SIGTERM then ends it with 0."""
+    names, *rows = flights.rows(flights.find_file())
+    keys = [row[names.index("tailnum")] for row in rows]
+    values = [",".join(row) for row in rows]
+    with running(podman, volume) as name:
+        with blocking.connect(podman.address(name, 7092)) as client:
+            client.create_topic("flights", partitions=3)
+            with client.producer("flights") as producer:
+                producer.send_columns(keys, values)
+        podman("kill", "--signal", "KILL", name)
+    with running(podman, volume) as name:
+        with blocking.connect(podman.address(name, 7092)) as client:
+            with client.consumer("flights", start="earliest", end="now") as consumer:
+                stored = sorted(event.value for event in consumer if event.value is not None)
+            assert stored == sorted(value.encode() for value in values)
+            latest = dict(zip(keys, values, strict=True))
+            table = client.table("flights")
+            found = {entry.key: entry.value for entry in table.scan()}
+            assert found == {key.encode(): value.encode() for key, value in latest.items()}
+        podman("stop", "--time", "60", name)
+        assert podman.state(name)["ExitCode"] == 0
+
+
+def test_nothing_runs_as_root_and_nothing_needs_a_shell(podman: Podman, volume: str) -> None:
+    with running(podman, volume) as name:
+        who = podman("exec", name, "/bin/python3", "-c", "import os; print(os.getuid(), os.getgid())")
+        assert who == "10001 10001"
+        assert podman("exec", name, "/bin/krappy", "--version") == "krappy, version 0.1.0"
+        assert podman("exec", name, "/bin/sh", "-c", "true", check=False) == ""
+        assert podman("exec", name, "/bin/krappy", "topic", "list", "--json") == "[]"
+
+
+def test_a_backup_comes_out_of_a_container(podman: Podman, volume: str, tmp_path: Path) -> None:
+    with running(podman, volume) as name:
+        with blocking.connect(podman.address(name, 7092)) as client, client.producer("t") as producer:
+            producer.send_columns([b"k"], [b"v"])
+        with (tmp_path / "copy.tar").open("wb") as out:
+            subprocess.run(
+                ["podman", "exec", name, "/bin/krappy", "backup", "-"],
+                env=podman.environ,
+                stdout=out,
+                stderr=subprocess.DEVNULL,
+                timeout=120,
+                check=True,
+            )
+    run(sys.executable, "-m", "krappy", "restore", tmp_path / "copy.tar", "--data", tmp_path / "data")
+    run(sys.executable, "-m", "krappy", "doctor", "--data", tmp_path / "data")
