@@ -21,7 +21,7 @@ import trio
 
 from krappy import config as settings
 from krappy.broker.broker import Broker as Engine
-from krappy.config import ServerConfig, on_loopback
+from krappy.config import ServerConfig
 from krappy.errors import ConfigError, KrappyError
 from krappy.handlers import kafka, native
 from krappy.memory import keep_freed_memory
@@ -44,7 +44,7 @@ def missing_for_console() -> list[str]:
 
 
 def _check_console(config: ServerConfig) -> None:
-    """Raises ConfigError when the console can't be served, or would be open to everybody."""
+    """Raises ConfigError when the console can't be served."""
     if config.listen_http is None:
         return
     missing = missing_for_console()
@@ -52,11 +52,6 @@ def _check_console(config: ServerConfig) -> None:
         raise ConfigError(
             f"the console needs {', '.join(missing)}, which is not installed: pip install 'krappy[console]', "
             "or set listen_http to none"
-        )
-    if not config.console_token and not on_loopback(config.listen_http):
-        raise ConfigError(
-            f"the console on {config.listen_http} could be used by everybody who reaches it: set console_token "
-            "(KRAPPY_CONSOLE_TOKEN), or listen_http to an address of this machine alone (127.0.0.1:8092) or to none"
         )
 
 

@@ -90,7 +90,7 @@ class ServerConfig:
         default="",
         repr=False,
         metadata=_facts(
-            "secret that the console asks for, of 16 characters or more; needed unless it listens on loopback only"
+            "secret that the console asks for, of 16 characters or more; without it others than this machine get probes"
         ),
     )
     advertised_listeners: str = _setting(
@@ -144,6 +144,11 @@ class ServerConfig:
     log_format: str = _setting(
         "auto", "console, json, or auto: console on a terminal", choices=("auto", "json", "console")
     )
+
+    @property
+    def console_is_local(self) -> bool:
+        """Whether only this machine reaches the console."""
+        return self.listen_http is None or on_loopback(self.listen_http)
 
 
 _SPECS = {spec.name: spec for spec in fields(ServerConfig)}

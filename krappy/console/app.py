@@ -52,7 +52,7 @@ class Console:
     def __init__(self, broker: BrokerPort, server: ServerPort, listening: Listening) -> None:
         self.broker = broker
         self.server = server
-        self.guard = Guard(broker.config.console_token)
+        self.guard = Guard(broker.config.console_token, local=broker.config.console_is_local)
         self.disk = health.DiskTrial()
         self.pacer = Pacer()
         self.live = 0

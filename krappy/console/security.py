@@ -2,6 +2,8 @@
 
 - Without a token the console is for this machine alone: it listens on loopback, and a request must have come to a
   loopback name, or a page that rebinds its own name to 127.0.0.1 (DNS rebinding) could read everything.
+- On any other address a console without a token answers probes alone: who runs it in a cluster needs no secret for
+  those, and nobody gets more by accident.
 - With a token, every request to the API and to /metrics carries it (`Authorization: Bearer`), or the cookie that a
   login gave. Probes and the pages themselves, which hold nothing, are open.
 - A request from another site's page is refused by what browsers say of it (`Sec-Fetch-Site`, `Origin`); one that
@@ -22,6 +24,7 @@ COOKIE = "krappy_session"
 HEADER = "krappy-request"
 SESSION_MS = 12 * 3600 * 1000
 SAFE = ("GET", "HEAD", "OPTIONS")
+PROBES = ("/healthz", "/readyz")
 OPEN = ("/api/v1/login", "/api/v1/openapi.json")  # of the API, without a token
 
 # On every answer. Pages bring all that they need with them; nothing may be framed, sniffed or run inline.
@@ -41,10 +44,11 @@ HEADERS = [
 
 
 class Guard:
-    """`token`: the secret, or empty for none."""
+    """`token`: the secret, or empty for none. `local`: only this machine reaches the console."""
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, *, local: bool) -> None:
         self._token = token.encode()
+        self._probes_only = not token and not local
         self._key = sha256(b"krappy console session" + self._token).digest()
 
     @property
@@ -53,7 +57,12 @@ class Guard:
 
     def check(self, method: str, path: str, headers: Mapping[str, str], cookies: Mapping[str, str], now: int) -> None:
         """`headers`: by their names in lower case; `now`: ms since the epoch. Raises Refusal."""
-        if not self.asks:
+        if self._probes_only:
+            if path not in PROBES:
+                raise Refusal(
+                    403, "NO_TOKEN", "without a console_token an address that others reach answers to probes alone"
+                )
+        elif not self.asks:
             self._check_host(headers.get("host"))
         if not (path.startswith("/api/") or path == "/metrics"):
             return

@@ -29,9 +29,18 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_an_open_address_needs_a_token(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="console_token"), run_broker(tmp_path, listen_http="0.0.0.0:0"):
-        pass
+def test_an_open_address_without_a_token_answers_probes_alone(tmp_path: Path) -> None:
+    with run_broker(tmp_path, listen_http="0.0.0.0:0") as broker:
+        port = broker.http_address.rpartition(":")[2]
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60.0, trust_env=False) as client:
+            for path in ("/healthz", "/readyz"):
+                assert client.get(path, headers={"Host": "10.1.2.3:8092"}).status_code == 200
+            for path in ("/", "/metrics", api("/topics"), api("/login"), api("/openapi.json"), "/healthz/../metrics"):
+                answer = client.get(path)
+                assert (answer.status_code, answer.json()["code"]) == (403, "NO_TOKEN")
+
+
+def test_an_open_address_with_a_token(tmp_path: Path) -> None:
     with run_broker(tmp_path, listen_http="0.0.0.0:0", console_token=TOKEN) as broker:
         assert broker.http_address.startswith("0.0.0.0:")
 
@@ -80,7 +89,7 @@ def test_a_login_gives_a_cookie(locked: httpx.Client) -> None:
 
 
 def test_a_session_ends_and_cannot_be_made_up() -> None:
-    guard, other = Guard(TOKEN), Guard(TOKEN + "!")
+    guard, other = Guard(TOKEN, local=True), Guard(TOKEN + "!", local=True)
     headers = {"host": "x"}
     guard.check("GET", "/api/v1/topics", headers, {COOKIE: guard.session(1000)}, 1001)
     until = guard.session(1000).partition(".")[0]
