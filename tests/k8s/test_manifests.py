@@ -51,7 +51,7 @@ def test_ports_match_the_configuration(manifests: list[Manifest]) -> None:
     ports = {each["name"]: each["containerPort"] for each in pod["ports"]}
     defaults = load({}, {})
     told = {"native": defaults.listen_native, "kafka": defaults.listen_kafka, "http": defaults.listen_http}
-    assert ports == {name: int(address.rpartition(":")[2]) for name, address in told.items()}
+    assert ports == {name: int(str(address).rpartition(":")[2]) for name, address in told.items()}
     for each in manifests:
         if each["kind"] == "Service":
             assert {port["targetPort"]: port["port"] for port in each["spec"]["ports"]} == ports
