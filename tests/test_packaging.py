@@ -163,7 +163,10 @@ def test_the_wheel_imports_from_elsewhere(built: Path, tmp_path: Path) -> None:
     [wheel] = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
-    code = "import krappy.store, krappy.handlers, krappy.cli.main; print(krappy.store.__file__)"
+    code = (
+        "import pkgutil, krappy.store, krappy.handlers, krappy.cli.main; print(krappy.store.__file__); "
+        "print('pyspark_krappy' in {each.name for each in pkgutil.iter_modules(['.'])})"  # as PySpark looks for it
+    )
     # -P and PYTHONPATH: the unpacked wheel goes before the editable install's own finder
     done = subprocess.run(
         [sys.executable, "-P", "-c", code],
@@ -176,3 +179,4 @@ def test_the_wheel_imports_from_elsewhere(built: Path, tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(tmp_path))
+    assert done.stdout.splitlines()[1] == "True"

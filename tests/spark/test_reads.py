@@ -155,6 +155,8 @@ def test_binary_keys_are_looked_up(spark: SparkSession, address: str, users: str
     table = krappy.spark.table(spark, users, address=address)
     assert table.key_options("key = X'75303035'") == {"keys": '["dTAwNQ=="]', "keyEncoding": "base64"}
     assert keys(table.where("key = X'75303035'")) == expected("u005")
+    assert keys(table.where("key = 'u005'")) == expected("u005")
+    assert table.key_options("key = 'u005'") == {"keys": '["dTAwNQ=="]', "keyEncoding": "base64"}
     assert table.key_options("key >= X'75393938'") == {"keyFrom": "dTk5OA==", "keyEncoding": "base64"}
     assert keys(table.where("key >= X'75393938'")) == expected("u998", "u999")
 
