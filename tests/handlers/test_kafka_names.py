@@ -47,7 +47,8 @@ def keys(source: str) -> Iterator[tuple[int, str]]:
 def wrong_keys(file: str, source: str) -> list[str]:
     name = file.removesuffix(".py").upper()
     known = FIELDS[ApiKey[name]] if name in ApiKey.__members__ else set().union(*FIELDS.values())
-    return [f"{file}:{line}: {key}" for line, key in keys(source) if key not in known and not key.isupper()]
+    others = (key for key in keys(source) if not key[1].isupper() and "." not in key[1])  # a feature's name has a dot
+    return [f"{file}:{line}: {key}" for line, key in others if key not in known]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
