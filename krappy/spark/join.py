@@ -23,13 +23,14 @@ import pyspark
 from pyspark.sql import functions as sf
 from pyspark.sql import types
 
-from krappy.blocking import Table
+from krappy.arrow_layout import Binary
+from krappy.blocking import ColumnBlock, Table
 from krappy.errors import ConfigError, InvalidRecord, RecordTooLarge
+from krappy.spark import blocks
 from krappy.spark.connections import client
-from krappy.spark.schema import arrow_schema, spark_schema
+from krappy.spark.schema import CREATE_TIME, arrow_schema, spark_schema
 from krappy.spark.source import KrappyDataSource
 from krappy.spark.versions import features
-from krappy.types import Entry
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 How = Literal["left", "inner", "semi", "anti"]
 COLUMNS = ("value", "partition", "offset", "timestamp", "headers", "deleted")
 FOUND = ("value", "partition", "offset", "timestamp", "headers")  # what krappy_lookup gives beside the key
-AT_ONCE = 2_000  # keys of one request
+AT_ONCE = 10_000  # keys of one request
 _KEY, _ENTRY = "__krappy_key", "__krappy_entry"
 
 
@@ -130,43 +131,58 @@ def entries(
 
 def fetch(table: Table, keys: pa.Array, columns: Sequence[str], tombstones: bool = False) -> pa.StructArray:
     """An entry for each key, null where there is none: absent, or deleted without `tombstones`."""
-    kinds = [pa.field(field.name, field.type) for field in arrow_schema(spark_schema(columns))]
+    shape = arrow_schema(spark_schema(columns))
     coded = keys.cast(pa.binary()).dictionary_encode()
-    got = _get_all(table, coded.dictionary.to_pylist())
-    there = [entry if entry is not None and (tombstones or entry.value is not None) else None for entry in got]
-    arrays = [
-        pa.array([None if entry is None else TAKE[field.name](entry) for entry in there], field.type) for field in kinds
+    parts = [
+        part
+        for first in range(0, len(coded.dictionary), AT_ONCE)
+        for part in _got(table, coded.dictionary[first : first + AT_ONCE], shape, tombstones)
     ]
-    absent = pa.array([entry is None for entry in there], pa.bool_())
-    return pa.StructArray.from_arrays(arrays, fields=kinds, mask=absent).take(coded.indices)
+    if not parts:
+        return pa.nulls(len(keys), pa.struct(list(shape)))
+    return pa.concat_arrays(parts).take(coded.indices)
 
 
-TAKE: Mapping[str, Callable[[Entry], Any]] = {
-    "value": lambda entry: entry.value,
-    "partition": lambda entry: entry.partition,
-    "offset": lambda entry: entry.offset,
-    "timestamp": lambda entry: entry.timestamp * 1000,  # Spark's are microseconds
-    "headers": lambda entry: [{"key": name, "value": value} for name, value in entry.headers],
-    "deleted": lambda entry: entry.value is None,
-}
-
-
-def _get_all(table: Table, keys: Sequence[bytes]) -> list[Entry | None]:
-    found: list[Entry | None] = []
-    for first in range(0, len(keys), AT_ONCE):
-        found += _get_some(table, keys[first : first + AT_ONCE])
-    return found
-
-
-def _get_some(table: Table, keys: Sequence[bytes]) -> list[Entry | None]:
+def _got(table: Table, keys: pa.Array, shape: pa.Schema, tombstones: bool) -> Iterator[pa.StructArray]:
     """An answer has a limit of bytes, and nobody knows beforehand how large the values are."""
-    if len(keys) == 1:
-        return [table.get(keys[0])]
+    asked = sorted({*blocks.fetched(shape.names), "value"})  # which tells what is deleted
     try:
-        return table.get_many(keys)
+        block = table.get_columns(_buffers(keys), columns=asked)
     except RecordTooLarge:
         half = len(keys) // 2
-        return _get_some(table, keys[:half]) + _get_some(table, keys[half:])
+        if not half:
+            raise
+        yield from _got(table, keys[:half], shape, tombstones)
+        yield from _got(table, keys[half:], shape, tombstones)
+        return
+    yield _entries_of(block, table.topic, shape, tombstones)
+
+
+def _entries_of(block: ColumnBlock, topic: str, shape: pa.Schema, tombstones: bool) -> pa.StructArray:
+    rows = block.rows
+    held = blocks.of_block(block, shape, topic, CREATE_TIME)
+    there = pa.repeat(True, rows)
+    if block.found is not None:
+        there = pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(block.found)])
+    if not tombstones:
+        assert block.values is not None
+        validity = block.values.validity
+        if validity is not None:
+            there = pc.and_(there, pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(validity)]))
+    columns = dict(zip(shape.names, held.columns, strict=True))
+    if "partition" in columns and block.partitions is not None:
+        columns["partition"] = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(block.partitions)])
+    return pa.StructArray.from_arrays(list(columns.values()), fields=list(shape), mask=pc.invert(there))
+
+
+def _buffers(keys: pa.Array) -> Binary:
+    """A column of keys without nulls, or a part of one, as it is sent."""
+    _, offsets, data = keys.buffers()
+    bounds = pa.Array.from_buffers(pa.int32(), len(keys) + 1, [None, offsets], offset=keys.offset)
+    start, end = bounds[0].as_py(), bounds[-1].as_py()
+    _, moved = pc.subtract(bounds, bounds[0]).buffers()
+    moved = moved.slice(0, 4 * (len(keys) + 1))
+    return Binary(moved.to_pybytes(), b"" if data is None else data.slice(start, end - start).to_pybytes(), None)
 
 
 def _sql_get(address: str | None) -> Any:

@@ -67,7 +67,7 @@ def test_every_column_of_an_entry(orders: DataFrame, users: str, client: Client,
             continue
         assert (row.partition, row.offset, row.deleted) == (entry.partition, entry.offset, entry.deleted)
         assert (None if row.value is None else bytes(row.value)) == entry.value
-        assert tuple((each.key, each.value and bytes(each.value)) for each in row.headers) == entry.headers
+        assert tuple((each.key, each.value and bytes(each.value)) for each in row.headers or ()) == entry.headers
         assert round(row.timestamp.timestamp() * 1000) == entry.timestamp
 
 
