@@ -30,6 +30,7 @@ COMMANDS = {
     "scan": "table",
     "watch": "table",
     "group": "group",
+    "top": "top",
     "bench": "bench",
     "doctor": "doctor",
     "backup": "backup",

@@ -146,6 +146,11 @@ def _cell(value: Any) -> str:
     return str(value).translate(_VISIBLE)
 
 
+def visible(text: str) -> str:
+    """Text without the control characters that a terminal obeys."""
+    return text.translate(_VISIBLE)
+
+
 def size(number: int) -> str:
     """Bytes for people: 512 B, 1.5 KiB, 3.2 MiB."""
     amount = float(number)

@@ -13,6 +13,7 @@ import inspect
 import re
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, get_args, get_origin
 
@@ -208,10 +209,11 @@ async def _read_body(kind: Any, request: Request) -> Any:
         raise Refusal(415, "UNSUPPORTED_MEDIA_TYPE", f"the body must be {JSON} or {MSGPACK}, and says '{media:.80}'")
     data = bytearray()
     with trio.move_on_after(BODY_SECONDS) as scope:
-        async for chunk in request.stream():
-            data += chunk
-            if len(data) > MAX_BODY:
-                raise Refusal(413, "MESSAGE_TOO_LARGE", f"a body of more than {MAX_BODY} bytes", connection="close")
+        async with aclosing(request.stream()) as chunks:
+            async for chunk in chunks:
+                data += chunk
+                if len(data) > MAX_BODY:
+                    raise Refusal(413, "MESSAGE_TOO_LARGE", f"a body of more than {MAX_BODY} bytes", connection="close")
     if scope.cancelled_caught:
         raise Refusal(408, "REQUEST_TIMED_OUT", f"the body did not come within {BODY_SECONDS:g} s", connection="close")
     try:

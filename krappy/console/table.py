@@ -12,7 +12,7 @@ from krappy.console.api import Call, Routes
 from krappy.console.events import Offset, Partition, ValueBytes, chosen
 from krappy.console.shown import Given, Header, KeyEncoding, Shown, ShownAs, Viewer, bytes_of, query_bytes
 from krappy.entry import is_tombstone, key_of_bin, unpack_entry
-from krappy.errors import InvalidRequest, RecordTooLarge
+from krappy.errors import InvalidRequest, OffsetOutOfRange, RecordTooLarge
 from krappy.partitioner import partition_for
 from krappy.ports import PartitionPort, TopicPort
 
@@ -64,7 +64,7 @@ class EntryQuery(msgspec.Struct, forbid_unknown_fields=True):
     key: str
     key_encoding: KeyEncoding = "text"
     partition: Annotated[Partition | None, Meta(description="default: by the key")] = None
-    min_offset: Annotated[Offset | None, Meta(description="wait until the table includes this event")] = None
+    min_offset: Annotated[Offset | None, Meta(description="an event that the table has to include")] = None
     keys: ShownAs = "auto"
     values: ShownAs = "auto"
 
@@ -124,6 +124,13 @@ def _place(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort:
 async def get_entry(call: Call, topic: str, query: EntryQuery) -> EntryShown:
     key = query_bytes(query.key, query.key_encoding, "key")
     partition = _place(call.broker.topic(topic), key, query.partition)
+    if query.min_offset is not None and query.min_offset >= partition.high_watermark:
+        raise OffsetOutOfRange(
+            f"{topic}-{partition.index} has no event at offset {query.min_offset} to wait for: it ends at "
+            f"{partition.high_watermark}",
+            start=partition.start_offset,
+            end=partition.high_watermark,
+        )
     await call.broker.wait_for_views([partition], query.min_offset)
     return show_entry(call.viewer(query.keys, query.values), partition.index, key, partition.look_up(key))
 

@@ -78,7 +78,7 @@ class HttpConnection:
         self._stream: _Stream | None = None
         self._opened = trio.current_time()
         self._active = 0  # requests in progress
-        self._finishing = False
+        self._ending = False  # no more than what is in progress
         self.client = client
         self.received = 0  # bytes, over its life,
         self.sent = 0
@@ -117,19 +117,25 @@ class HttpConnection:
             await application(scope, receive, send)
         finally:
             self._active -= 1
-            if self._finishing and not self._active:
+            if self._ending and not self._active:
                 self._life.cancel()
 
     def finish(self) -> None:
         """Requests in progress may end; then the connection does."""
-        self._finishing = True
-        if not self._active:
-            self._life.cancel()
-            return
+        self._end()
         deadline = trio.current_time() + self._server.drain_seconds
         self._life.deadline = deadline
         if self._stream is not None:
             self._stream.end_by(deadline)
+
+    def _end(self) -> None:
+        self._ending = True
+        if not self._active:
+            self._life.cancel()
+
+    def left(self) -> None:
+        """The peer sends no more. Hypercorn would keep its side open until the connection had idled for long enough."""
+        self._end()
 
     def closed(self) -> None:
         """Its stream was closed from our side: whatever of Hypercorn still waits for something there ends with it."""
@@ -181,6 +187,8 @@ class _Stream:
     async def receive_some(self, max_bytes: int) -> bytes:
         data = bytes(await self._inner.receive_some(max_bytes))
         self._connection.received += len(data)
+        if not data:
+            self._connection.left()
         return data
 
     async def send_all(self, data: bytes) -> None:

@@ -21,6 +21,8 @@ def test_a_key_has_a_value_was_deleted_or_is_absent(web: Web) -> None:
     gone = web.get(f"{path}/table/entry", key="gone")
     assert (gone["status"], gone["value"], gone["offset"]) == ("deleted", None, 3)
     assert web.get(f"{path}/table/entry", key="never")["status"] == "absent"
+    assert web.get(f"{path}/table/entry", key="k", min_offset=3)["offset"] == 1
+    assert web.get(f"{path}/table/entry", key="k", min_offset=4, status=400)["code"] == "OFFSET_OUT_OF_RANGE"
 
 
 def test_many_keys_are_looked_up_in_their_order(web: Web) -> None:

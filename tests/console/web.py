@@ -56,7 +56,7 @@ class Web:
         with self.client.stream("GET", api(path), params=query, headers=headers) as answer:
             assert answer.status_code == 200, answer.read()
             assert answer.headers["content-type"].startswith("text/event-stream")
-            yield sent_events(answer.iter_lines())
+            yield sent_events(lines(answer.iter_bytes()))
 
 
 class Sent:
@@ -68,9 +68,17 @@ class Sent:
         self.data = data
 
 
-def sent_events(lines: Iterator[str]) -> Iterator[Sent]:
+def lines(pieces: Iterator[bytes]) -> Iterator[str]:
+    """As a browser reads them: only a line feed ends a line (U+2028 does not)."""
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from (line.decode() for line in whole)
+
+
+def sent_events(received: Iterator[str]) -> Iterator[Sent]:
     fields: dict[str, str] = {}
-    for line in lines:
+    for line in received:
         if line and not line.startswith(":"):
             name, _, value = line.partition(": ")
             fields[name] = value

@@ -1,0 +1,224 @@
+"""`krappy top`: the broker's numbers in the terminal, by the console's HTTP API."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+
+from krappy.cli import output
+from krappy.cli.errors import Failure
+from krappy.cli.options import json_option
+
+DEFAULT_URL = "http://127.0.0.1:8092"
+SECONDS = 10.0  # that an answer may take
+ROWS = 8  # topics, groups and connections that are shown
+
+
+class Console:
+    def __init__(self, url: str, token: str | None) -> None:
+        self._url = url.rstrip("/") if "://" in url else f"http://{url}".rstrip("/")
+        self._headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+        # Not through a proxy of the environment: this is most often this machine.
+        self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+    def get(self, path: str, **query: Any) -> Any:
+        """The JSON of an answer. Raises Failure."""
+        where = f"{self._url}/api/v1/{path}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            with self._open(urllib.request.Request(where, headers=self._headers), timeout=SECONDS) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            if error.code == 401:
+                raise Failure(f"the console at {self._url} needs its token: --token or KRAPPY_CONSOLE_TOKEN") from None
+            raise Failure(f"the console at {self._url} refuses: {_reason(error)}") from None
+        except (OSError, ValueError) as error:
+            why = getattr(error, "reason", error)
+            raise Failure(
+                f"there is no console at {self._url} ({why}); `krappy serve` has one when krappy[console] is installed"
+            ) from None
+
+    def look(self) -> dict[str, Any]:
+        """All that is shown at once."""
+        return {
+            "overview": self.get("overview"),
+            "topics": self.get("topics", limit=1000)["topics"],
+            "groups": self.get("groups", limit=1000)["groups"],
+            "connections": self.get("connections", limit=ROWS)["connections"],
+        }
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    try:
+        return str(json.load(error)["detail"])
+    except (ValueError, KeyError, OSError):
+        return f"status {error.code}"
+
+
+@click.command()
+@click.option(
+    "--url",
+    metavar="URL",
+    envvar="KRAPPY_CONSOLE_URL",
+    default=DEFAULT_URL,
+    show_default=True,
+    show_envvar=True,
+    help="The broker's console.",
+)
+@click.option("--token", metavar="TEXT", envvar="KRAPPY_CONSOLE_TOKEN", show_envvar=True, help="The token it needs.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds between two looks."
+)
+@click.option("--once", is_flag=True, help="Look for one interval, print, and end.")
+@json_option
+def top(url: str, token: str | None, interval: float, once: bool, as_json: bool) -> None:
+    """Watch a broker at work: rates, latencies, lag, sizes, connections.
+
+    Rates are of the last interval. It asks the console's HTTP API, which `krappy serve` offers on port 8092 when
+    krappy[console] is installed. --json prints one interval as one document, with rates per second.
+
+    \b
+    Examples:
+      krappy top
+      krappy top --once
+      krappy top --json | jq .rates.appended_events
+      krappy top --url http://broker.example:8092 --token "$TOKEN"
+    """
+    console = Console(url, token)
+    before = console.look()
+    if once or as_json:
+        time.sleep(interval)
+        after = console.look()
+        if as_json:
+            output.emit_json({"rates": rates(before, after), "latencies": latencies(before, after), **after})
+        else:
+            output.print_rich(screen(before, after))
+        return
+    from rich.live import Live
+
+    with Live(screen(before, before), screen=os.isatty(1), auto_refresh=False) as shown:
+        while True:
+            time.sleep(interval)
+            after = console.look()
+            shown.update(screen(before, after), refresh=True)
+            before = after
+
+
+def _seconds(before: dict[str, Any], after: dict[str, Any]) -> float:
+    return max(1.0, float(after["overview"]["now_ms"] - before["overview"]["now_ms"])) / 1000
+
+
+def rates(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
+    """Per second, of what happened between two looks."""
+    seconds = _seconds(before, after)
+    was, now = before["overview"], after["overview"]
+
+    def grown(name: str) -> float:
+        old, new = was[name], now[name]
+        if isinstance(new, dict):
+            old, new = sum(old.values()), sum(new.values())
+        return max(0.0, float(new - old)) / seconds
+
+    asked = sum(each["latency"]["count"] for each in now["requests"])
+    asked -= sum(each["latency"]["count"] for each in was["requests"])
+    names = ("appended_events", "appended_bytes", "received_bytes", "sent_bytes", "stalls")
+    return {**{name: grown(name) for name in names}, "requests": max(0, asked) / seconds}
+
+
+def latencies(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of each type of request that was answered between two looks: how many a second, and bounds of its p50 and p99 in
+    seconds (null: beyond all bounds); the most frequent first."""
+    seconds = _seconds(before, after)
+    was = {(each["protocol"], each["request"]): each["latency"]["counts"] for each in before["overview"]["requests"]}
+    found = []
+    for each in after["overview"]["requests"]:
+        latency = each["latency"]
+        old = was.get((each["protocol"], each["request"]), [0] * len(latency["counts"]))
+        counts = [new - held for new, held in zip(latency["counts"], old, strict=True)]
+        total = sum(counts)
+        if total > 0:
+            p50, p99 = (_quantile(latency["bounds"], counts, part) for part in (0.5, 0.99))
+            row = {"protocol": each["protocol"], "request": each["request"], "per_second": total / seconds}
+            found.append({**row, "p50": p50, "p99": p99})
+    return sorted(found, key=lambda each: -float(each["per_second"]))
+
+
+def _quantile(bounds: list[float], counts: list[int], part: float) -> float | None:
+    wanted, seen = part * sum(counts), 0
+    for bound, count in zip(bounds, counts, strict=False):
+        seen += count
+        if seen >= wanted:
+            return bound
+    return None
+
+
+def screen(before: dict[str, Any], after: dict[str, Any]) -> Any:
+    """What is shown, for rich."""
+    from rich.columns import Columns
+    from rich.console import Group
+    from rich.text import Text
+
+    now, per_second = after["overview"], rates(before, after)
+    uptime = (now["now_ms"] - now["started_ms"]) // 1000
+    connections = ", ".join(f"{count} {protocol}" for protocol, count in sorted(now["connections"].items()) if count)
+    lines = [
+        f"up {uptime // 3600}:{uptime // 60 % 60:02}:{uptime % 60:02}   {now['topics']:,} topics, "
+        f"{now['partitions']:,} partitions, {now['groups']:,} groups   connections: {connections or 'none'}",
+        f"in {per_second['appended_events']:,.0f} events/s, {output.size(int(per_second['appended_bytes']))}/s   "
+        f"received {output.size(int(per_second['received_bytes']))}/s, "
+        f"sent {output.size(int(per_second['sent_bytes']))}/s   {per_second['requests']:,.0f} requests/s",
+        f"logs {output.size(now['log_bytes'])}, tables {output.size(now['views'].get('file_bytes', 0))}, "
+        f"memory {output.size(now['resident_bytes'])}   "
+        f"lag: groups {now['group_lag']:,}, tables {now['view_lag_events']:,}   "
+        f"requests and answers hold {output.size(now['budget_used_bytes'])} of {output.size(now['budget_bytes'])}, "
+        f"{per_second['stalls']:,.0f} stalls/s",
+    ]
+    return Group(*map(Text, lines), Text(), Columns([_requests(before, after), _topics(before, after), _groups(after)]))
+
+
+def _requests(before: dict[str, Any], after: dict[str, Any]) -> Any:
+    rows = [
+        (f"{each['protocol']} {each['request']}", f"{each['per_second']:,.0f}", _ms(each["p50"]), _ms(each["p99"]))
+        for each in latencies(before, after)[:ROWS]
+    ]
+    return _table(["request", "/s", "p50 ms <=", "p99 ms <="], rows)
+
+
+def _ms(seconds: float | None) -> str:
+    return "more" if seconds is None else f"{seconds * 1000:g}"
+
+
+def _topics(before: dict[str, Any], after: dict[str, Any]) -> Any:
+    seconds = _seconds(before, after)
+    was = {each["name"]: each["events"] for each in before["topics"]}
+    rows = [
+        (each["name"], max(0.0, each["events"] - was.get(each["name"], 0)) / seconds, each["size"], each["view_lag"])
+        for each in after["topics"]
+    ]
+    rows.sort(key=lambda row: (-row[1], -row[2], row[0]))
+    shown = [(name, f"{rate:,.0f}", output.size(size), f"{lag:,}") for name, rate, size, lag in rows[:ROWS]]
+    return _table(["topic", "events/s", "size", "table lag"], shown)
+
+
+def _groups(after: dict[str, Any]) -> Any:
+    rows = sorted(after["groups"], key=lambda each: (-each["lag"], each["group"]))[:ROWS]
+    return _table(["group", "lag"], [(each["group"], f"{each['lag']:,}") for each in rows])
+
+
+def _table(columns: list[str], rows: Sequence[tuple[str, ...]]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        shown.add_column(column, justify="right" if index else "left", overflow="ellipsis", max_width=40)
+    for row in rows:
+        shown.add_row(*(Text(output.visible(cell)) for cell in row))
+    return shown
