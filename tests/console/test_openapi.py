@@ -11,6 +11,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 from starlette.routing import Route
 
+from krappy.config import ServerConfig
 from krappy.console.app import OPERATIONS, App, application
 from krappy.console.openapi import document
 from krappy.testing.running import RunningBroker
@@ -94,8 +95,7 @@ class Stub:
 
     version = "0"
 
-    class config:
-        console_token = ""
+    config = ServerConfig()
 
     def times(self, protocol: str) -> None:
         return None
