@@ -21,7 +21,16 @@ from krappy.testing.running import RunningBroker
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
 # Not run here: they need the network, run for long, or have tests of their own.
-ELSEWHERE = ("krappy serve", "krappy bench", "krappy demo", "krappy doctor", "pip install", "make ", "source ")
+ELSEWHERE = (
+    "krappy serve",
+    "krappy bench",
+    "krappy demo",
+    "krappy doctor",
+    "krappy top",
+    "pip install",
+    "make ",
+    "source ",
+)
 
 
 def blocks(language: str) -> list[str]:
