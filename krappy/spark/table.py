@@ -49,6 +49,7 @@ class Table:
         self.topic = topic
         self._spark = spark
         self.options = {"mode": "table", "subscribe": topic, **texts(options)}
+        self._asked: DataFrame | None = None  # what conditions are planned with: its reader never reads anything
 
     def df(self, **options: Any) -> DataFrame:
         """The table, or what more options leave of it. Filters on it are Spark's alone: it reads all keys."""
@@ -103,7 +104,9 @@ class Table:
         """
         if not features().push_filters or {"limit", *KEY_OPTIONS} & set(self.options):
             return {}
-        planned = self.df(pushdown="tell").where(condition)
+        if self._asked is None:
+            self._asked = self.df(pushdown="tell")
+        planned = self._asked.where(condition)
         with _planning, _pushing(self._spark):
             try:
                 planned.take(1)

@@ -137,6 +137,7 @@ def test_conditions_of_a_table_are_looked_up(spark: SparkSession, address: str, 
         options = table.key_options(condition)
         assert options == ({**narrowed, "keyEncoding": "base64"} if narrowed else {}), condition
         assert keys(table.df(**options).where(condition)) == found, condition
+    assert table.key_options("key = 'u005'") == {"keys": '["dTAwNQ=="]', "keyEncoding": "base64"}  # after one with none
     assert spark.conf.get("spark.sql.python.filterPushdown.enabled") == before
 
     one = table.where("key = 'u001'")  # and what is made of it is right, too
