@@ -27,6 +27,7 @@ ELSEWHERE = (
     "krappy demo",
     "krappy doctor",
     "krappy top",
+    "krappy pipeline",
     "pip install",
     "make ",
     "source ",

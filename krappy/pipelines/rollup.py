@@ -1,0 +1,105 @@
+"""Rollup: a running aggregate of a raw topic, kept in a compacted one, where it is looked up by key.
+
+    rollup.run(
+        spark, "flights", "aircraft",
+        fields="carrier STRING, delay DOUBLE, time TIMESTAMP",
+        aggregates={"flights": "count(*)", "mean_delay": "avg(value.delay)", "last_seen": "max(value.time)"},
+    )
+
+An event's value is JSON with these fields. Each batch upserts the groups that it has changed, once, though it may be
+replayed: the table of the topic is the aggregate. With a window there is an entry for each group and window, under the
+key GROUP@BEGIN; the watermark says how late an event may come: windows that have ended for longer are forgotten, what
+comes for them then is left out, and counted as late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sf
+
+from krappy.errors import ConfigError
+from krappy.pipelines.following import Done, Tell, follow, silent
+from krappy.spark.connections import client
+from krappy.spark.options import texts
+from krappy.spark.stream_write import batches_to
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+TIME = "yyyy-MM-dd'T'HH:mm:ssXXX"  # of the begin of a window, in a key
+KEY, WINDOW, AT = "__key", "__window", "__at"  # beside an event's own columns
+
+
+def run(
+    spark: SparkSession,
+    source: str,
+    to: str,
+    *,
+    aggregates: Mapping[str, str],
+    checkpoint: str,
+    fields: str | None = None,
+    by: str = "key",
+    time: str = "timestamp",
+    window: str | None = None,
+    watermark: str | None = None,
+    where: str | None = None,
+    address: str | None = None,
+    every: str | None = None,
+    per_batch: int | None = None,
+    tell: Tell = silent,
+) -> Done:
+    """Brings the aggregate up to date; makes the topic `to`, compacted and with as many partitions, if it is not there.
+
+    Args:
+        aggregates: by name, in SQL, over key (text), value (with its fields), timestamp, partition, offset, headers.
+        checkpoint: a folder that keeps how far it is, and the state of the aggregate.
+        fields: of the JSON in an event's value, as in CREATE TABLE. None: a value is text.
+        by: the group, in SQL. Events for which it is null are left out.
+        time: of an event, in SQL: a timestamp.
+        window: such as "1 hour". None: one entry for each group, of all time; it is then kept as state for ever.
+        watermark: such as "10 minutes"; with a window only. None: "0 seconds", in the order of time.
+        where: the events that count, in SQL.
+
+    Raises ConfigError; whatever else Spark says of the SQL.
+    """
+    if not aggregates:
+        raise ConfigError("a rollup without an aggregate: give one, such as count(*)")
+    if watermark is not None and window is None:
+        raise ConfigError("a watermark closes windows: give a window too, or neither")
+    broker = client(address)
+    broker.create_topic(to, len(broker.describe(source).partitions), {"cleanup.policy": "compact"}, if_absent=True)
+    options = {"subscribe": source, "address": address, "startingOffsets": "earliest", "includeHeaders": True}
+    stream = spark.readStream.format("krappy").options(**texts({**options, "maxOffsetsPerTrigger": per_batch}))
+    events = parsed(stream.load(), fields, by, time, where)
+    upserts = aggregated(events, aggregates, window, watermark).writeStream.outputMode("update")
+    into = batches_to(to, **texts({"address": address}))
+    return follow(upserts.foreachBatch(into).option("checkpointLocation", checkpoint), every, tell)
+
+
+def parsed(events: DataFrame, fields: str | None, by: str, time: str, where: str | None = None) -> DataFrame:
+    """Events with key as text, value as a struct or as text, and the columns __key and __at."""
+    text = sf.col("value").cast("string")
+    value = text if fields is None else sf.from_json(text, fields)
+    read = events.withColumn("key", sf.col("key").cast("string")).withColumn("value", value)
+    read = read.where(where) if where else read
+    return read.withColumn(KEY, sf.expr(by).cast("string")).withColumn(AT, sf.expr(time)).where(sf.col(KEY).isNotNull())
+
+
+def aggregated(
+    events: DataFrame, aggregates: Mapping[str, str], window: str | None = None, watermark: str | None = None
+) -> DataFrame:
+    """Upserts, with key and value: JSON with the aggregates, and of a window when it begins and ends."""
+    groups: list[Column] = [sf.col(KEY)]
+    shown: list[Column] = [sf.col(f"`{name}`") for name in aggregates]
+    key: Column = sf.col(KEY)
+    if window is not None:
+        events = events.withWatermark(AT, watermark or "0 seconds")
+        groups.append(sf.window(AT, window).alias(WINDOW))
+        begin, end = sf.col(f"{WINDOW}.start"), sf.col(f"{WINDOW}.end")
+        key = sf.concat_ws("@", key, sf.date_format(begin, TIME))
+        shown += [begin.alias("from"), end.alias("to")]
+    found = events.groupBy(*groups).agg(*(sf.expr(text).alias(name) for name, text in aggregates.items()))
+    value = sf.to_json(sf.struct(*shown), {"ignoreNullFields": "false"})
+    return found.select(key.alias("key"), value.alias("value"))

@@ -1,0 +1,60 @@
+"""SCD2: the history of a topic's keys, a row for each value that a key has had, with the time that it was valid.
+
+    scd2.run(spark, "users", "/data/users_history", archive_path="/data/archive")
+    spark.read.parquet("/data/users_history").where("valid_from <= t AND (valid_to > t OR valid_to IS NULL)")
+
+A slowly changing dimension of type 2 (Kimball). A value is valid from its event to the next one of its key; a deletion
+ends it and has no row. The order is that of the log: an event whose clock was behind counts from when the one before it
+did, so that no row ends before it begins. A compacted topic has lost what was overwritten; its archive has not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+
+from krappy.pipelines import archive
+from krappy.pipelines.following import Tell, silent
+from krappy.spark.options import texts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+COLUMNS = ("key", "value", "valid_from", "valid_to", "current", "partition", "offset")
+
+
+def run(
+    spark: SparkSession,
+    topic: str,
+    to: str,
+    *,
+    archive_path: str | None = None,
+    address: str | None = None,
+    overwrite: bool = False,
+    tell: Tell = silent,
+) -> int:
+    """Writes the history to a folder of Parquet files. How many rows it has.
+
+    Args:
+        archive_path: of an archive. None: the log, as far as the broker still has it.
+        overwrite: whether a folder that is there is replaced.
+    """
+    if archive_path is not None:
+        events = archive.events(spark, archive_path, topic)
+    else:
+        options = texts({"address": address, "subscribe": topic, "columns": "key,value,partition,offset,timestamp"})
+        events = spark.read.format("krappy").options(**options).load()
+    tell(f"the history of {topic} goes to {to}")
+    history(events).write.mode("overwrite" if overwrite else "errorifexists").parquet(to)
+    return spark.read.parquet(to).count()
+
+
+def history(events: DataFrame) -> DataFrame:
+    """Versions of events with a key: their columns are COLUMNS. `valid_to` is null, and `current` true, of the last."""
+    of_key = Window.partitionBy("partition", "key").orderBy("offset")
+    keyed = events.where("key IS NOT NULL").select("key", "value", "partition", "offset", "timestamp")
+    begun = keyed.withColumn("valid_from", sf.max("timestamp").over(of_key))
+    ended = begun.withColumn("valid_to", sf.lead("valid_from").over(of_key))
+    return ended.where("value IS NOT NULL").withColumn("current", sf.col("valid_to").isNull()).select(*COLUMNS)

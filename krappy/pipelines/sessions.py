@@ -1,0 +1,64 @@
+"""The Spark session of `krappy pipeline`, and what it says of errors, in one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession as Sessions
+
+from krappy.errors import KrappyError
+from krappy.spark.session import session
+from krappy.spark.source import KrappyDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ON_THIS_MACHINE = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "4",  # each costs a file and a task of every batch of a rollup
+}
+
+
+@contextmanager
+def running(master: str | None, settings: Mapping[str, str], bars: bool = False) -> Iterator[SparkSession]:
+    """A session, stopped at the end; or the one that this process has, which is left as it is.
+
+    Args:
+        master: as `krappy.spark.session` takes it. None, or local…: nobody else on the network reaches it.
+        settings: of Spark; they win.
+        bars: whether Spark shows how far its stages are, on stderr.
+
+    Raises KrappyError in place of what Spark raises inside the `with`, with the cause alone as its text.
+    """
+    there = Sessions.getActiveSession()
+    spark = there or session(master, app="krappy pipeline", config=_config(master, settings, bars))
+    try:
+        if there is None:
+            spark.sparkContext.setLogLevel("ERROR")
+        spark.dataSource.register(KrappyDataSource)
+        yield spark
+    except PySparkException as error:
+        raise KrappyError(cause(str(error))) from error
+    finally:
+        if there is None:
+            spark.stop()
+
+
+def _config(master: str | None, settings: Mapping[str, str], bars: bool) -> dict[str, str]:
+    here = ON_THIS_MACHINE if master is None or master.startswith("local") else {}
+    shown = {"spark.ui.showConsoleProgress": str(bars).lower()}
+    return {"spark.sql.session.timeZone": "UTC", **here, **shown, **settings}
+
+
+def cause(text: str) -> str:
+    """What went wrong, out of pages: the last error of ours that a Python process told, else what Spark says first."""
+    ours: list[str] = re.findall(r"krappy\.errors\.\w+: (.+)", text)
+    if ours:
+        return ours[-1]
+    return next((line for line in text.splitlines() if line.strip()), "Spark failed, and does not say why")

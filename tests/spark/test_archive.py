@@ -1,0 +1,84 @@
+"""An archive holds each event once, wherever it was stopped."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from krappy.blocking import Client
+from krappy.cli.main import run
+from krappy.pipelines import archive
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY = 86_400_000
+
+
+def send(client: Client, topic: str, numbers: range) -> None:
+    """Eight events a day from 1970 on; every tenth has no key, every fifth no value."""
+    with client.producer(topic) as producer:
+        for n in numbers:
+            key = None if n % 10 == 9 else f"k{n}"
+            value = None if n % 5 == 0 else f"v{n}"
+            producer.send(value, key=key, timestamp=n * DAY // 8, headers=(("n", b"%d" % n),))
+
+
+def logged(client: Client, topic: str) -> list[tuple[Any, ...]]:
+    with client.consumer(topic, end="now") as consumer:
+        return sorted(
+            (event.partition, event.offset, event.key, event.value, event.timestamp, event.headers)
+            for event in consumer
+        )
+
+
+def archived(spark: SparkSession, path: Path, topic: str) -> list[tuple[Any, ...]]:
+    rows = archive.events(spark, str(path), topic).selectExpr("*", "unix_millis(timestamp) AS ms").collect()
+    assert all(row.date.toordinal() - 719_163 == row.ms // DAY for row in rows), "the date is that of UTC"
+    return sorted(
+        (
+            row.partition,
+            row.offset,
+            row.key and bytes(row.key),
+            row.value and bytes(row.value),
+            row.ms,
+            tuple((header.key, bytes(header.value)) for header in row.headers),
+        )
+        for row in rows
+    )
+
+
+def test_an_archive_that_was_stopped_goes_on(
+    spark: SparkSession, client: Client, address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Stopped behind a batch; then the files of a batch that was not noted are there; then by the command."""
+    topic, other, path = "2013", "archive-other", tmp_path / "archive"  # a name that looks like a number
+    client.create_topic(topic, 2)
+    client.create_topic(other)
+    send(client, topic, range(20))
+
+    def stop(_: str) -> None:
+        raise InterruptedError("stopped behind a batch")
+
+    with pytest.raises(InterruptedError):
+        archive.run(spark, [topic], str(path), address=address, per_batch=12, tell=stop)
+    some = archived(spark, path, topic)
+    assert len(some) > 0
+    assert set(some) <= set(logged(client, topic))
+    last = max(int(file.name) for file in (path / archive.CHECKPOINT / "offsets").glob("[0-9]*"))
+    for notes in (
+        path / "_spark_metadata",
+        path / archive.CHECKPOINT / "commits",
+    ):  # as if it had died in its last batch
+        for name in (f"{last}", f".{last}.crc"):
+            (notes / name).unlink(missing_ok=True)
+    send(client, other, range(20, 30))
+    send(client, topic, range(30, 40))
+    assert run(["pipeline", "archive", topic, other, "--to", str(path), "--address", address, "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["events"] >= 40 - len(some)
+    assert archived(spark, path, topic) == logged(client, topic)
+    assert archived(spark, path, other) == logged(client, other)

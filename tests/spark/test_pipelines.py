@@ -1,0 +1,217 @@
+"""Backfill, rollup with windows, reconcile that finds what is wrong, scd2; what a failing command says."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as sf
+
+from krappy.blocking import Client
+from krappy.cli.main import run
+from krappy.errors import ConfigError, KrappyError
+from krappy.pipelines import archive, backfill, reconcile, rollup, scd2
+from krappy.pipelines.sessions import cause, running
+from krappy.types import Event
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PEOPLE, VISITS = "pipeline-people", "pipeline-visits"
+HOUR = 3_600_000
+START = 20_454 * 24 * HOUR  # 2026-01-01
+
+
+@pytest.fixture(scope="module")
+def path(spark: SparkSession, client: Client, address: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An archive of two topics: three versions of each of 20 people, of whom some were deleted; and visits."""
+    client.create_topic(PEOPLE, 2, {"cleanup.policy": "compact"})
+    client.create_topic(VISITS)
+    with client.producer(PEOPLE) as producer:
+        for version in range(3):
+            for n in range(20):
+                value = None if n % 7 == version else f"{n}.{version}"
+                behind = 30 * HOUR if n == 3 and version == 1 else 0  # a clock
+                producer.send(
+                    value, key=f"p{n}", timestamp=START + 24 * version * HOUR - behind, headers=(("v", b"1"),)
+                )
+    with client.producer(VISITS) as producer:
+        for n in range(30):
+            producer.send(f"{n}", key=f"p{n % 10 if n < 20 else n}", timestamp=START + n * HOUR)
+    folder = str(tmp_path_factory.mktemp("archive"))
+    archive.run(spark, [PEOPLE, VISITS], folder, address=address)
+    return folder
+
+
+def events(client: Client, topic: str) -> list[Event]:
+    with client.consumer(topic, end="now") as consumer:
+        return list(consumer)
+
+
+def by_key(found: list[Event]) -> dict[bytes | None, list[Any]]:
+    kept: dict[bytes | None, list[Any]] = {}
+    for event in found:
+        kept.setdefault(event.key, []).append((event.value, event.timestamp, event.headers))
+    return kept
+
+
+def test_backfill(
+    spark: SparkSession, client: Client, address: str, tmp_path: Path, path: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    to, command = "people-again", ["pipeline", "backfill", path, "--address", address, "--json"]
+    client.create_topic(to, 3)
+    for new in (60, 0):
+        assert run([*command, "--to", to, "--topic", PEOPLE]) == 0
+        assert json.loads(capfd.readouterr().out)["events"] == new
+    assert by_key(events(client, to)) == by_key(events(client, PEOPLE))
+    assert run([*command, "--to", to, "--topic", PEOPLE, "--since", "2026-01-02", "--until", "2026-01-03"]) == 0
+    assert json.loads(capfd.readouterr().out)["events"] == 19, "a day without the event whose clock was behind"
+    rows = str(tmp_path / "rows")
+    spark.range(5).selectExpr("id", "IF(id = 3, NULL, id * 2) AS twice").write.parquet(rows)
+    filled = backfill.run(spark, rows, to, key="id", job="rows-1", address=address)
+    assert filled == (5, "rows-1")
+    assert client.table(to).get("3").value == b'{"id":3,"twice":null}'  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match="has no column name; it has id, twice"):
+        backfill.run(spark, rows, to, key="name", address=address)
+    with pytest.raises(ConfigError, match="choose from an archive"):
+        backfill.run(spark, rows, to, key="id", since="2026-01-01", address=address)
+    assert client.staged_jobs() == []
+
+
+def test_reconcile_finds_what_differs(
+    spark: SparkSession, client: Client, address: str, tmp_path: Path, path: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """First in archives where something was changed; then nothing in the true one, after more was sent."""
+    planted, saved = str(tmp_path / "planted"), str(tmp_path / "saved")
+    true = archive.events(spark, path, PEOPLE)
+    key, last = sf.col("key").cast("string"), sf.col("value").cast("string").endswith(".2")
+    false = (
+        true.where(key != "p4")  # unknown to the log
+        .where((key != "p5") | ~last)  # offset: the event before counts
+        .withColumn("value", sf.when((key == "p6") & last, sf.lit(b"other")).otherwise(sf.col("value")))
+        .withColumn(
+            "headers",
+            sf.when(key == "p8", sf.array().cast(true.schema["headers"].dataType)).otherwise(sf.col("headers")),
+        )
+        .withColumn(
+            "key", sf.when(key == "p10", sf.lit(b"nobody")).otherwise(sf.col("key"))
+        )  # one missing, one unknown
+    )
+    false.write.partitionBy(*archive.PARTED_BY).parquet(planted)
+    command = ["pipeline", "reconcile", PEOPLE, "--address", address]
+    assert run([*command, "--archive", planted, "--save", saved, "--json"]) == 5
+    told = json.loads(capfd.readouterr().out)
+    assert told["differences"] == {"unknown": 2, "offset": 1, "value": 2, "missing": 1}
+    found = {(each["key"], each["difference"]) for each in told["examples"]}
+    assert found == {
+        ("p4", "unknown"),
+        ("p5", "offset"),
+        ("p6", "value"),
+        ("p8", "value"),
+        ("p10", "unknown"),
+        ("nobody", "missing"),
+    }
+    assert spark.read.parquet(saved).where("difference = 'value'").count() == 2
+    assert run([*command, "--archive", planted]) == 5
+    assert "6 of" in capfd.readouterr().err
+
+    client.alter_topic(PEOPLE, partitions=3)
+    with client.producer(PEOPLE) as producer:
+        producer.send("new", key="p100", partition=2)
+        producer.send(None, key="p1")
+    assert run([*command, "--archive", path]) == 0
+    assert "keys are as the log says" in capfd.readouterr().err
+    client.delete_records(VISITS, 15)
+    expired = reconcile.run(spark, VISITS, path, address=address)
+    assert expired.differences == {}
+    assert expired.keys == 15, "of the 20, five have had no visit since"
+
+
+def test_scd2(
+    spark: SparkSession, client: Client, address: str, tmp_path: Path, path: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    to = str(tmp_path / "history")
+    command = ["pipeline", "scd2", PEOPLE, "--to", to, "--address", address, "--archive", path, "--json"]
+    assert run(command) == 0
+    rows = spark.read.parquet(to)
+    history: dict[str, list[Any]] = {}
+    for row in rows.selectExpr("*", "string(key) AS k", "string(value) AS v").orderBy("offset").collect():
+        valid = [moment and int(moment.replace(tzinfo=UTC).timestamp() * 1000 - START) // HOUR for moment in row[2:4]]
+        history.setdefault(row.k, []).append((row.v, *valid, row.current))
+    assert history["p5"] == [("5.0", 0, 24, False), ("5.1", 24, 48, False), ("5.2", 48, None, True)]
+    assert history["p0"] == [("0.1", 24, 48, False), ("0.2", 48, None, True)], "deleted first"
+    assert history["p1"] == [("1.0", 0, 24, False), ("1.2", 48, None, True)], "deleted in between"
+    assert history["p2"] == [("2.0", 0, 24, False), ("2.1", 24, 48, False)], "deleted at the end"
+    assert history["p3"] == [("3.0", 0, 0, False), ("3.1", 0, 48, False), ("3.2", 48, None, True)], "a clock behind"
+    assert json.loads(capfd.readouterr().out)["rows"] == sum(map(len, history.values()))
+    assert run(command) == 1, "the folder is there"
+    assert "already exists" in capfd.readouterr().err
+    count = scd2.run(spark, VISITS, to, address=address, overwrite=True)
+    assert count == len(events(client, VISITS))
+
+
+def test_a_rollup_by_windows_counts_what_is_late(
+    spark: SparkSession, client: Client, address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, to = "rollup-hits", "rollup-hours"
+    client.create_topic(source)
+
+    def hits(*minutes: int, page: str = "a") -> None:
+        with client.producer(source) as producer:
+            for minute in minutes:
+                producer.send(json.dumps({"page": page, "n": minute}), timestamp=START + minute * 60_000)
+
+    command = ["pipeline", "rollup", source, "--to", to, "--checkpoint", str(tmp_path / "checkpoint")]
+    command += ["--fields", "page STRING, n INT", "--by", "value.page", "--agg", "hits=count(*)", "--agg"]
+    command += ["sum=sum(value.n)", "--window", "1 hour", "--watermark", "30 minutes", "--where", "value.n <> 7"]
+    command += ["--address", address, "--json"]
+    hits(5, 7, 10, 65, 100)
+    hits(20, page="b")
+    assert run(command) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (told["events"], told["late"]) == (6, 0)
+    hits(50, 62, 170)  # 50: its window ended 40 minutes before the latest hit
+    assert run(command) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert (told["events"], told["late"]) == (3, 1)
+    found = {(entry.key or b"").decode(): json.loads(entry.value or b"") for entry in client.table(to).scan()}
+    hours = {key: (value["hits"], value["sum"]) for key, value in found.items()}
+    assert hours == {
+        "a@2026-01-01T00:00:00Z": (2, 15),
+        "a@2026-01-01T01:00:00Z": (3, 227),
+        "a@2026-01-01T02:00:00Z": (1, 170),
+        "b@2026-01-01T00:00:00Z": (1, 20),
+    }
+    begin = found["b@2026-01-01T00:00:00Z"]["from"]
+    assert datetime.fromisoformat(begin) == datetime.fromtimestamp(START / 1000, UTC)
+    assert client.describe(to).config["cleanup.policy"] == "compact"
+    with pytest.raises(ConfigError, match="give a window"):
+        rollup.run(spark, source, to, aggregates={"n": "1"}, checkpoint="", watermark="1 hour", address=address)
+    with pytest.raises(ConfigError, match="without an aggregate"):
+        rollup.run(spark, source, to, aggregates={}, checkpoint="", address=address)
+
+
+def test_what_a_failing_command_says(
+    spark: SparkSession, address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["--to", str(tmp_path), "--address", address]
+    assert run(["pipeline", "archive", "no-such-topic", *command]) == 1
+    said = capfd.readouterr().err
+    assert said.startswith("krappy: ")
+    assert "no-such-topic" in said
+    assert len(said.splitlines()) == 1
+    with running(None, {}) as same:
+        assert same is spark
+    with pytest.raises(KrappyError, match="no_such_column"), running(None, {}):
+        spark.range(1).select("no_such_column")
+    spark.range(1).collect()  # it was not stopped
+
+
+def test_the_cause_of_an_error() -> None:
+    text = "Job aborted\n  File x\nkrappy.errors.UnknownTopic: there is no topic 'x'\n\n\tat org.apache.spark"
+    assert cause(text) == "there is no topic 'x'"
+    assert cause("\n[PATH_NOT_FOUND] Path does not exist: x.\nmore") == "[PATH_NOT_FOUND] Path does not exist: x."
+    assert cause("") == "Spark failed, and does not say why"
