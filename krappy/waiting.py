@@ -38,7 +38,7 @@ class Signal:
 async def wait_any(signals: Iterable[Signal], ready: Callable[[], bool], seconds: float = math.inf) -> bool:
     """Waits until `ready()` holds, asking again whenever one of the signals fires.
 
-    True when it holds, False when `seconds` passed first.
+    True when it holds, False when `seconds` passed first; they may have passed already, and be negative.
     """
     signals = tuple(signals)
     if ready():
@@ -51,7 +51,7 @@ async def wait_any(signals: Iterable[Signal], ready: Callable[[], bool], seconds
     for signal in signals:
         signal.subscribe(wake)
     try:
-        with trio.move_on_after(seconds):
+        with trio.move_on_after(max(0.0, seconds)):
             while not ready():
                 await event.wait()
                 event = trio.Event()
