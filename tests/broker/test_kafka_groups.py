@@ -11,11 +11,13 @@ import trio
 
 from krappy.broker.broker import Broker
 from krappy.broker.kafka_groups.coordinator import KafkaGroups
+from krappy.broker.kafka_groups.settings import HEARTBEAT, SESSION
 from krappy.core.kafka.classic_member import Join, Joined
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern_member import Beat, Beaten
 from krappy.core.kafka.offset import At, Offset
 from krappy.errors import GroupNotEmpty, KrappyError, StorageError, UnknownGroup, WrongGroupKind
+from krappy.store.overrides import OverrideStore
 from tests.broker.engine import publish, running, until
 
 SETTINGS: dict[str, Any] = {"group_initial_rebalance_delay_ms": 0}
@@ -117,6 +119,34 @@ def test_commits_that_follow_each_other_share_a_sync(tmp_path: Path, monkeypatch
 
     def _fails() -> None:
         raise StorageError("the disk is gone")
+
+    run(work)
+
+
+def test_settings_of_a_group_that_can_not_be_kept_are_not_in_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise StorageError("the disk is gone")
+
+    async def work() -> None:
+        async with running(tmp_path, **SETTINGS) as broker:
+            settings = broker.kafka_groups.settings
+            await settings.alter("g", {SESSION: "50000"})
+            with monkeypatch.context() as patch:
+                patch.setattr(OverrideStore, "save", fails)
+                with pytest.raises(StorageError):
+                    await settings.alter("g", {SESSION: "51000"})
+            assert settings.held("g") == {SESSION: "50000"}
+            assert settings.rules("g").session_ms == 50_000
+            async with trio.open_nursery() as nursery:  # each is made on top of the one before
+                for at in range(50):
+                    nursery.start_soon(
+                        settings.alter, "g", {SESSION if at % 2 else HEARTBEAT: f"{(50_000 if at % 2 else 6_000) + at}"}
+                    )
+            held = dict(settings.held("g"))
+        async with running(tmp_path, **SETTINGS) as broker:
+            assert broker.kafka_groups.settings.held("g") == held
 
     run(work)
 

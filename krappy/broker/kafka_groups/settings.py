@@ -50,6 +50,7 @@ class GroupSettings:
         self._owner = owner
         self._store = store
         self._held = store.load()
+        self._lock = trio.Lock()
 
     def names(self) -> list[str]:
         """The groups that have settings of their own."""
@@ -93,12 +94,14 @@ class GroupSettings:
 
     async def alter(self, group: str, changes: Mapping[str, str | None]) -> None:
         """In force, from the members' next heartbeats on, and durable on return. Raises as `check`, StorageError."""
-        after = self.check(group, changes)
-        if after:
-            self._held[group] = after
-        else:
-            self._held.pop(group, None)
-        found = self._owner.get(group)
-        if found is not None and isinstance(found.machine, ModernGroup):
-            found.machine.rules = self.rules(group)
-        await trio.to_thread.run_sync(partial(self._store.save, group, after), limiter=self._owner.broker.disk_limiter)
+        async with self._lock:  # threads may overtake each other: what is kept last must be what is in force
+            after = self.check(group, changes)
+            limiter = self._owner.broker.disk_limiter
+            await trio.to_thread.run_sync(partial(self._store.save, group, after), limiter=limiter)
+            if after:
+                self._held[group] = after
+            else:
+                self._held.pop(group, None)
+            found = self._owner.get(group)
+            if found is not None and isinstance(found.machine, ModernGroup):
+                found.machine.rules = self.rules(group)
