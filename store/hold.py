@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,7 +58,8 @@ def hold_staged(files: StagedFiles, folder: Path) -> None:
     try:
         folder.mkdir(parents=True)
         for path in files.folder.iterdir():
-            os.link(path, folder / path.name)
+            with suppress(FileNotFoundError):  # its removal had begun before: nothing that is held needs it
+                os.link(path, folder / path.name)
     except OSError as error:
         raise StorageError(f"holding {files.folder}: {error}") from error
 
