@@ -134,7 +134,7 @@ class Attempt:
     async def _write(self, items: list[Waiting]) -> None:
         """Those that are not there yet. When the disk refuses, nothing is changed."""
         self.check()
-        before = {item.partition: self._states(item.partition).copy() for item in items}
+        before = {at: self._states(at).copy() for at in {item.partition for item in items}}
         counts = self.counts.copy()
         parts: list[Any] = []
         answers: list[tuple[Later[Stored], Stored]] = []
@@ -183,13 +183,16 @@ class Attempt:
         return self._producers.setdefault(partition, ProducerStates())
 
     async def sync(self) -> Staging:
-        """All that was staged is on disk; the attempt as it is now. Raises StorageError, or why it was dropped."""
+        """All that was staged is on disk; the attempt as it is there. Raises StorageError, or why it was dropped."""
         await wait_any([self._ended], lambda: not self._running)
         async with self._file:
             self.check()
+            synced = self.staging._replace(
+                size=self.size, counts=tuple(sorted(self.counts.items())), keyless=self._keyless
+            )
             if self.size:
                 await trio.to_thread.run_sync(self._files.sync, self.staging.id, limiter=self._services.disk_limiter)
-        return self.staging._replace(keyless=self._keyless)
+        return synced
 
     def drop(self, error: KrappyError) -> None:
         """Takes no more, for this reason. `remove` gives its file's room back."""

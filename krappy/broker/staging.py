@@ -166,7 +166,7 @@ class StagingCoordinator:
         async with self._one_at_a_time(name):
             attempt.check()
             if not attempt.staging.sealed:
-                sealed = core.seal(staged, records, attempt.counts, attempt.size)
+                sealed = core.seal(staged, records)
                 job = live.job._replace(touched_ms=self._broker.now_ms())
                 self._store.put(job, sealed)
                 await self._broker.sync_meta()
@@ -378,7 +378,7 @@ class StagingCoordinator:
                     await self._carry_out(live)
                 return
             except KrappyError as error:
-                if self._closed:
+                if self._closed or self._broker.stopped:  # the next start goes on with it
                     return
                 live.trouble = error
                 self._broker.report("staged_job_waits", job=live.job.name, error=str(error))

@@ -132,17 +132,16 @@ def refusal(found: Job) -> BrokerError:
     )
 
 
-def seal(staging: Staging, records: int, counts: Mapping[int, int], size: int) -> Staging:
-    """Everything of an attempt is durably staged. `records`: how many its sender counts. Raises InvalidRequest."""
+def seal(staging: Staging, records: int) -> Staging:
+    """An attempt that is durably there. `records`: how many its sender counts. Raises InvalidRequest."""
     if staging.sealed:
         return staging
-    there = sum(counts.values())
-    if there != records:
+    if staging.records != records:
         raise InvalidRequest(
-            f"{records} records were to be sealed, and {there} are staged: something of this attempt failed; "
+            f"{records} records were to be sealed, and {staging.records} are staged: something of this attempt failed; "
             "stage it again"
         )
-    return staging._replace(sealed=True, size=size, counts=tuple(sorted(counts.items())))
+    return staging._replace(sealed=True)
 
 
 def commit(found: Job | None, name: str, tokens: Sequence[str], stagings: Mapping[str, Staging], now_ms: int) -> Job:

@@ -14,7 +14,8 @@ from trio.testing import trio_test
 from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.partition import Partition
-from krappy.core.staging import Job, State
+from krappy.broker.staged_attempt import Attempt
+from krappy.core.staging import Job, Staging, State
 from krappy.errors import (
     CorruptBatch,
     InvalidRecord,
@@ -279,6 +280,27 @@ async def test_sealed_attempts_outlive_a_restart_and_others_do_not(tmp_path: Pat
             again.attempt.publish(0, b"")
         await commit(broker, "j", token)
         assert await values(broker.topic("t").partition(0)) == [b"j:a", b"j:b"]
+
+
+@trio_test
+async def test_what_comes_after_the_sync_is_not_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by another connection of a sender that has lost count: it is answered, but it is not on disk."""
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        task = await (await begin(broker, "j")).write("a")
+        sync = Attempt.sync
+
+        async def synced(attempt: Attempt) -> Staging:
+            found = await sync(attempt)
+            await task.write("b")
+            return found
+
+        monkeypatch.setattr(Attempt, "sync", synced)
+        with pytest.raises(InvalidRequest, match="2 records were to be sealed, and 1 are staged"):
+            await broker.staging.seal("j", task.id, 2)
+        token = await broker.staging.seal("j", task.id, 2)
+        await commit(broker, "j", token)
+        assert await values(partition) == [b"j:a", b"j:b"]
 
 
 @trio_test

@@ -206,6 +206,32 @@ async def test_a_disk_that_refuses_for_a_while(tmp_path: Path, monkeypatch: pyte
 
 
 @trio_test
+async def test_a_broker_that_stops_does_not_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections are drained meanwhile: who has work to end must not wait for somebody who has not."""
+    async with running(tmp_path) as broker:
+        tokens = await prepared(broker)
+        tried = 0
+
+        def read(*_: Any) -> Any:
+            nonlocal tried
+            tried += 1
+            raise StorageError("the disk is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(StagedFiles, "read", read)
+            assert (await broker.staging.commit("j", tokens, 0))[0].state is State.PUBLISHING
+            await until(lambda: tried)
+            broker.begin_stop()
+            before = tried
+            for _ in range(100):
+                await trio.to_thread.run_sync(lambda: None)
+            assert tried <= before + 1
+    async with running(tmp_path) as broker:
+        await commit_patiently(broker, "j", tokens)
+        assert await there(broker) == EXPECTED
+
+
+@trio_test
 async def test_a_log_that_has_forgotten_the_producer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after more than ten thousand others: what is half there is aborted, and all of it is published anew."""
     monkeypatch.setattr(publication, "WINDOW", 0)

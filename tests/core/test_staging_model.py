@@ -67,8 +67,10 @@ class Coordinated:
         if self.job is None or self.job.state is not State.OPEN or id not in self.stagings:
             return
         count = self.random.randrange(3)
-        sealed = core.seal(self.stagings[id], self.random.choice([count, count, 9]), {0: count}, 10)
-        self.stagings[id] = sealed
+        staging = self.stagings[id]
+        if not staging.sealed:
+            staging = staging._replace(counts=((0, count),), size=10)
+        self.stagings[id] = core.seal(staging, self.random.choice([count, count, 9]))
         self.take(self.job._replace(touched_ms=self.now))
 
     def commit(self) -> None:

@@ -50,7 +50,9 @@ class Coordinator:
         if job.state is not State.OPEN:
             raise core.refusal(job)
         staging = self.stagings[name][attempt]
-        self.stagings[name][attempt] = core.seal(staging, int(options.get("of", records)), {0: records}, 100)
+        if not staging.sealed:
+            staging = staging._replace(counts=((0, records),), size=100)
+        self.stagings[name][attempt] = core.seal(staging, int(options.get("of", records)))
         return self._keep(job._replace(touched_ms=self.now))
 
     def run_commit(self, words: list[str], options: dict[str, str]) -> str:
