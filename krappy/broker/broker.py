@@ -6,7 +6,6 @@ It is the only caller of the store. Nothing here knows sockets or protocols.
     DATA/meta/                   RocksDB with WAL: catalog, groups, producer ids
     DATA/views/                  RocksDB without WAL: the latest value of each key
     DATA/topics/<topic>-<n>/     one log per partition
-    DATA/staging/                what staged writes wait in
     DATA/backup/                 links to all of these, while a backup is copied
     DATA/staging/                staged writes that are not in the logs yet
 """
