@@ -14,7 +14,7 @@ from kafka.admin import KafkaAdminClient, NewTopic
 
 from tests.process import wait_until
 
-TIMES: dict[str, Any] = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
+TIMES: dict[str, Any] = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 200}
 
 
 def create(address: str, topic: str) -> None:
@@ -32,7 +32,7 @@ def produce(address: str, topic: str, values: range) -> None:
 
 
 def until(condition: Any, what: str) -> None:
-    wait_until(condition, what, 40)
+    wait_until(condition, what)
 
 
 class Member:

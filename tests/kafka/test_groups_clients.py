@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from krappy.handlers.kafka.config_entries import Resource
 from krappy.wire.kafka import ApiKey
 from tests.kafka.raw import Raw
 from tests.process import ROOT, BrokerProcess, wait_until
@@ -23,10 +24,11 @@ SETTINGS: dict[str, Any] = {
     "group_initial_rebalance_delay_ms": 100,
     "group_min_session_timeout_ms": 1000,
     "group_consumer_heartbeat_interval_ms": 200,
-    "group_consumer_session_timeout_ms": 3000,
+    "group_consumer_session_timeout_ms": 60_000,
     "durability": "os",
 }
 PROTOCOLS = ["classic", "consumer"]
+SHORT_MS = 3000  # of the one group in which a member's session ends: a slow machine must not end the others'
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +62,7 @@ class Member:
             "enable.auto.commit": False,
         }
         if protocol == "classic":
-            settings |= {"session.timeout.ms": 3000, "heartbeat.interval.ms": 200}
+            settings |= {"session.timeout.ms": 60_000, "heartbeat.interval.ms": 200}
         self.consumer = Consumer(settings | {name.replace("_", "."): value for name, value in more.items()})
         self.got: list[int] = []
         self.parts: set[int] = set()
@@ -108,6 +110,15 @@ class Member:
         self.consumer.close()
 
 
+def set_session(broker: BrokerProcess, group: str) -> None:
+    setting = {"name": "consumer.session.timeout.ms", "config_operation": 0, "value": str(SHORT_MS)}
+    resource = {"resource_type": Resource.GROUP, "resource_name": group, "configs": [setting]}
+    with Raw(broker.kafka) as raw:
+        asked = {"resources": [resource], "validate_only": False}
+        [answer] = raw.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, asked)["responses"]
+    assert answer["error_code"] == 0, answer
+
+
 @contextmanager
 def member(*args: Any, **more: Any) -> Iterator[Member]:
     found = Member(*args, **more)
@@ -118,7 +129,7 @@ def member(*args: Any, **more: Any) -> Iterator[Member]:
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    wait_until(condition, what, 40)
+    wait_until(condition, what, 120)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -148,13 +159,12 @@ def test_a_member_comes_and_goes(broker: BrokerProcess, protocol: str) -> None:
 def test_a_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, protocol: str) -> None:
     topic = f"static-{protocol}"
     create(broker, topic)
-    long = {"session_timeout_ms": 20_000} if protocol == "classic" else {}
-    with member(broker, topic, topic, protocol, group_instance_id="a", **long) as first:
-        second = Member(broker, topic, topic, protocol, group_instance_id="b", **long)
+    with member(broker, topic, topic, protocol, group_instance_id="a") as first:
+        second = Member(broker, topic, topic, protocol, group_instance_id="b")
         until(lambda: len(first.parts) == len(second.parts) == 2, "two partitions each")
         held, assigned = set(second.parts), first.assigned
         second.close()
-        with member(broker, topic, topic, protocol, group_instance_id="b", **long) as again:
+        with member(broker, topic, topic, protocol, group_instance_id="b") as again:
             until(lambda: again.parts == held, "what it had")
             assert first.assigned == assigned
             assert not first.lost
@@ -164,11 +174,16 @@ def test_a_static_member_comes_back_without_a_rebalance(broker: BrokerProcess, p
 def test_what_a_dead_member_had_goes_to_the_others(broker: BrokerProcess, protocol: str) -> None:
     topic = f"dead-{protocol}"
     create(broker, topic)
-    with member(broker, topic, topic, protocol) as first:
+    short: dict[str, Any] = {}
+    if protocol == "classic":
+        short = {"session_timeout_ms": SHORT_MS}
+    else:
+        set_session(broker, topic)
+    with member(broker, topic, topic, protocol, **short) as first:
         code = (
             "import time\nfrom tests.kafka.test_groups_clients import Member\n"
             f"class B: kafka = {broker.kafka!r}\n"
-            f"m = Member(B, {topic!r}, {topic!r}, {protocol!r})\n"
+            f"m = Member(B, {topic!r}, {topic!r}, {protocol!r}, **{short!r})\n"
             "while len(m.parts) != 2: time.sleep(0.02)\n"
             "print('in', flush=True)\n"
             "time.sleep(100)\n"
@@ -191,7 +206,7 @@ def test_a_group_moves_from_one_protocol_to_the_other_and_back(broker: BrokerPro
     """Members are replaced one by one while events come; none is lost, and nobody has to stop."""
     topic = f"roll-{strategy}"
     create(broker, topic)
-    classic: dict[str, Any] = {"partition_assignment_strategy": strategy, "session_timeout_ms": 20_000}
+    classic: dict[str, Any] = {"partition_assignment_strategy": strategy}
     first, second = (Member(broker, topic, topic, **classic) for _ in range(2))
     until(lambda: len(first.parts) == len(second.parts) == 2, "two partitions each")
     produce(broker, topic, range(40))
@@ -240,17 +255,16 @@ def kind(broker: BrokerProcess, group: str) -> str:
 def test_static_members_change_their_protocol_without_a_rebalance(broker: BrokerProcess, way: list[str]) -> None:
     topic = f"static-{'-to-'.join(way)}"
     create(broker, topic)
-    timeouts: dict[str, dict[str, Any]] = {"classic": {"session_timeout_ms": 20_000}, "consumer": {}}
-    before = [Member(broker, topic, topic, way[0], group_instance_id=name, **timeouts[way[0]]) for name in "ab"]
+    before = [Member(broker, topic, topic, way[0], group_instance_id=name) for name in "ab"]
     until(lambda: all(len(each.parts) == 2 for each in before), "two partitions each")
     held = [set(each.parts) for each in before]
     assigned = before[0].assigned
     before[1].close()
-    after = [Member(broker, topic, topic, way[1], group_instance_id="b", **timeouts[way[1]])]
+    after = [Member(broker, topic, topic, way[1], group_instance_id="b")]
     until(lambda: after[0].parts == held[1], "what it had")
     before[0].close()
     assert before[0].assigned == assigned
-    after.insert(0, Member(broker, topic, topic, way[1], group_instance_id="a", **timeouts[way[1]]))
+    after.insert(0, Member(broker, topic, topic, way[1], group_instance_id="a"))
     until(lambda: [each.parts for each in after] == held, "what they had")
     assert kind(broker, topic) == way[1]
     for each in after:

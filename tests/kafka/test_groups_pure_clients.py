@@ -15,10 +15,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListen
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import CommitFailedError, KafkaConnectionError
 
-from tests.process import ROOT, BrokerProcess
+from tests.process import PATIENCE, ROOT, BrokerProcess
 
 SETTINGS: dict[str, Any] = {"group_initial_rebalance_delay_ms": 100, "durability": "os"}
-TIMES: dict[str, Any] = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 200}
+TIMES: dict[str, Any] = {"session_timeout_ms": 60_000, "heartbeat_interval_ms": 200}
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ async def member(address: str, topic: str, **more: Any) -> AsyncIterator[tuple[S
 
 
 async def wait(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.02)
 
