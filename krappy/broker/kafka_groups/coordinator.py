@@ -68,7 +68,7 @@ class KafkaGroups:
         self._alarms = Alarms(self.now)
         self._bytes = 0
         self._max_bytes = config.memory_bytes // MEMORY_SHARE
-        self.topics: dict[str, KnownTopic] = {}
+        self._topics: dict[str, KnownTopic] | None = None  # made when they are asked for
         self._special: set[str] = set()
         self._opened = self.closed = False
 
@@ -88,8 +88,7 @@ class KafkaGroups:
             self._bytes += group.bytes
             self.offsets.count(group)
             self._attend(group)
-        self._learn_topics()
-        self.broker.topics_changed.subscribe(self._learn_topics)
+        self.broker.topics_changed.subscribe(self._forget_topics)
         self.broker.stopping.subscribe(self._answer_all)
         self.broker.spawn(self._alarms.run)
         self.broker.spawn(self.offsets.run)
@@ -113,8 +112,17 @@ class KafkaGroups:
                         if later is not None:
                             later.resolve(answer)
 
-    def _learn_topics(self) -> None:
-        """Anew whenever topics come, go or grow: KIP-848 groups compare what they get by identity."""
+    @property
+    def topics(self) -> dict[str, KnownTopic]:
+        """Another one whenever topics came, went or grew: KIP-848 groups compare what they get by identity."""
+        if self._topics is None:
+            self._topics = self._known_topics()
+        return self._topics
+
+    def _forget_topics(self) -> None:
+        self._topics = None
+
+    def _known_topics(self) -> dict[str, KnownTopic]:
         internal: Mapping[str, Any] = {topic.name: topic for topic in self.broker.internal.listed()}
         topics = {
             name: KnownTopic(topic.uuid, len(topic.partitions))
@@ -126,13 +134,13 @@ class KafkaGroups:
                 self._special.discard(name)
             else:
                 topics[name] = KnownTopic(topic.uuid, len(topic.partitions))
-        self.topics = topics
+        return topics
 
     def _learn_special(self, names: Iterable[str]) -> None:
         fresh = {name for name in names if "@" in name and name not in self._special}
         if fresh and len(self._special) + len(fresh) <= MAX_SPECIAL:
             self._special |= fresh
-            self._learn_topics()
+            self._forget_topics()
 
     # --- which group
 
