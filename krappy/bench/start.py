@@ -1,6 +1,7 @@
 """`krappy bench start`: how long a broker takes from its start to its first answer, and what it holds in memory then.
 
-Timed: from starting the process on data that was closed cleanly until a client has connected and looked up a key.
+Timed: from starting the process, on data that was closed cleanly or left by a SIGKILL, until it listens, and until a
+client has connected and looked up a key. That answer waits until the view has folded what the logs have more than it.
 """
 
 from __future__ import annotations
@@ -8,51 +9,100 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from krappy.bench import load
-from krappy.blocking import connect
+from krappy.blocking import Client, connect
+from krappy.cli.doctor import progress
 from krappy.cli.errors import Failure
-from krappy.cli.spawn import spawn_broker
+from krappy.cli.spawn import Spawned, spawn_broker
 
 TOPIC, PARTITIONS, KEYS, RECORD_BYTES, CHUNK = "krappy-bench-start", 4, 100_000, 1024, 5_000
+ANSWER_S = 600.0  # a lookup waits until the view is whole again
 SETTLE_S = 1.0  # after its first answer, before its memory is looked at
+TAIL = (
+    256_000_000  # bytes written before each kill but the first: as much as the logs may have beyond their checkpoints
+)
 
 
-def start(megabytes: int, durability: str, rounds: int) -> dict[str, Any]:
-    """Fills a broker of its own with `megabytes` of events, then starts it `rounds` times."""
-    settings = {"durability": durability}
-    events = load.make(min(megabytes * 1000, KEYS), RECORD_BYTES, KEYS)
+def start(megabytes: int, durability: str, rounds: int, *, kill: bool = False) -> dict[str, Any]:
+    """Fills a broker of its own with `megabytes` of events, then starts it `rounds` times.
+
+    `kill`: it is ended by SIGKILL as soon as its last event was acknowledged, every time. Raises Failure when an
+    acknowledged event is not there after that.
+    """
+    run = _Run(megabytes, durability, kill)
+    ready: list[float] = []
     seconds: list[float] = []
     idle: list[float] = []
     with tempfile.TemporaryDirectory(prefix="krappy-") as folder:
         data = Path(folder) / "data"
-        with spawn_broker(data, settings) as broker, connect(broker.address) as client:
+        with run.broker(data) as broker, connect(broker.address, timeout=ANSWER_S) as client:
             client.create_topic(TOPIC, partitions=PARTITIONS, config={"retention.ms": -1})
-            written = 0
-            while written < megabytes * 1_000_000:
-                with client.producer(TOPIC) as producer:
-                    for keys, values in events.batches(CHUNK):
-                        producer.post_columns(keys, values)
-                written += events.size
-        for _ in range(rounds):
+            run.fill(client, megabytes * 1_000_000)
+        for number in range(rounds):
             began = time.perf_counter()
-            with spawn_broker(data, settings) as broker, connect(broker.address) as client:
-                if client.table(TOPIC).get(events.keys[0]) is None:
-                    raise Failure("a key that was stored was not found: this broker has lost an event")
-                seconds.append(time.perf_counter() - began)
-                time.sleep(SETTLE_S)
-                idle.append(_resident(broker.pid))
+            with run.broker(data, kill=number < rounds - 1) as broker:
+                listening = time.perf_counter()
+                with connect(broker.address, timeout=ANSWER_S) as client:
+                    if client.table(TOPIC).get(run.events.keys[0]) is None:
+                        raise Failure("a key that was stored was not found: this broker has lost an event")
+                    seconds.append(time.perf_counter() - began)
+                    ready.append(listening - began)
+                    run.check(client)
+                    time.sleep(SETTLE_S)
+                    idle.append(_resident(broker.pid))
+                    if kill and number < rounds - 1:
+                        run.fill(client, min(TAIL, megabytes * 1_000_000))
     return {
         "bench": "start",
-        "megabytes": round(written / 1e6),
+        "megabytes": round(run.written / 1e6),
+        "killed": kill,
         "rounds": rounds,
+        "ready_seconds": round(statistics.median(ready), 3),
         "seconds": round(statistics.median(seconds), 3),
         "seconds_min": round(min(seconds), 3),
         "seconds_max": round(max(seconds), 3),
         "idle_megabytes": round(statistics.median(idle), 1),
     }
+
+
+class _Run:
+    def __init__(self, megabytes: int, durability: str, kill: bool) -> None:
+        self.events = load.make(min(megabytes * 1000, KEYS), RECORD_BYTES, KEYS)
+        self.written = 0  # bytes
+        self._settings = {"durability": durability}
+        self._kill = kill
+        self._acknowledged = 0
+
+    @contextmanager
+    def broker(self, data: Path, *, kill: bool = True) -> Iterator[Spawned]:
+        with spawn_broker(data, self._settings) as broker:
+            yield broker
+            if self._kill and kill:
+                broker.process.kill()
+                broker.process.wait()
+
+    def fill(self, client: Client, size: int) -> None:
+        """Writes `size` bytes and returns when all of them are acknowledged."""
+        wanted = self.written + size
+        with progress(size) as tell:
+            while self.written < wanted:
+                with client.producer(TOPIC) as producer:
+                    for keys, values in self.events.batches(CHUNK):
+                        producer.post_columns(keys, values)
+                        tell("writing", RECORD_BYTES * len(keys))
+                self.written += self.events.size
+                self._acknowledged += len(self.events)
+
+    def check(self, client: Client) -> None:
+        """Raises Failure unless every acknowledged event is there."""
+        found = sum(client.offsets(TOPIC).values())
+        if found < self._acknowledged:
+            raise Failure(f"{self._acknowledged} events were acknowledged and {found} are there: this broker lost some")
 
 
 def _resident(pid: int) -> float:

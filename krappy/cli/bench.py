@@ -232,27 +232,30 @@ def latency(**given: Any) -> None:
 
 @bench.command()
 @click.option("--megabytes", type=click.IntRange(1), default=1000, show_default=True, metavar="N", help="Of events.")
+@click.option("--kill", is_flag=True, help="End the broker by SIGKILL each time, right after its last acknowledgement.")
 @click.option("--durability", type=click.Choice(["fsync", "os"]), default="fsync", show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N")
 @json_option
-def start(megabytes: int, durability: str, rounds: int, as_json: bool) -> None:
+def start(megabytes: int, kill: bool, durability: str, rounds: int, as_json: bool) -> None:
     """How long a broker takes from its start to its first answer.
 
-    Timed: from starting a process on data that was closed cleanly until a client has connected and looked up a key.
-    Its memory is looked at a second later.
+    Timed: from starting a process on data that was closed cleanly, or with --kill was not closed at all, until it
+    listens, and until a client has connected and looked up a key. With --kill every acknowledged event must be there
+    again. Its memory is looked at a second later. The data is made in the temporary folder (TMPDIR).
 
     \b
     Examples:
       krappy bench start
-      krappy bench start --megabytes 10000 --json
+      krappy bench start --megabytes 10000 --kill --json
     """
-    measured = importlib.import_module("krappy.bench.start").start(megabytes, durability, rounds)
+    measured = importlib.import_module("krappy.bench.start").start(megabytes, durability, rounds, kill=kill)
     facts = report.circumstances(durability)
     if as_json:
         output.emit_json({"circumstances": facts, "results": [measured]})
         return
-    shown = ("megabytes", "seconds", "seconds_min", "seconds_max", "idle_megabytes")
-    output.table(["MB stored", "seconds", "least", "most", "MB in memory"], [[measured[name] for name in shown]])
+    shown = ("megabytes", "ready_seconds", "seconds", "seconds_min", "seconds_max", "idle_megabytes")
+    titles = ["MB stored", "listens", "answers", "least", "most", "MB in memory"]
+    output.table(titles, [[measured[name] for name in shown]])
     output.note("")
     output.note(", ".join(f"{name} {value}" for name, value in facts.items()))
 

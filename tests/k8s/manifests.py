@@ -9,11 +9,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
 OVERLAYS = sorted(path.name for path in (ROOT / "k8s" / "overlays").iterdir())
+
+FOREIGN = {"ServiceMonitor", "PrometheusRule"}  # of the Prometheus operator: their schemas are not Kubernetes'
 
 Manifest = dict[str, Any]
 
@@ -31,10 +34,30 @@ def kustomize() -> list[str]:
 
 @cache
 def built(folder: str) -> list[Manifest]:
-    done = subprocess.run([*kustomize(), str(ROOT / "k8s" / folder)], capture_output=True, text=True, check=False)
+    return build(ROOT / "k8s" / folder)
+
+
+def build(folder: Path) -> list[Manifest]:
+    done = subprocess.run([*kustomize(), str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert not done.stderr.strip(), done.stderr  # deprecations
     return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def example(folder: Path, overlays: list[str], components: list[str]) -> Path:
+    """An overlay of somebody's own, in a copy of k8s/ (kustomize wants relative paths); its folder."""
+    shutil.copytree(ROOT / "k8s", folder / "k8s")
+    mine = folder / "my-krappy"
+    mine.mkdir()
+    text = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": "krappy",
+        "resources": [f"../k8s/overlays/{name}" for name in overlays],
+        "components": [f"../k8s/components/{name}" for name in components],
+    }
+    (mine / "kustomization.yaml").write_text(yaml.safe_dump(text))
+    return mine
 
 
 def only(manifests: list[Manifest], kind: str) -> Manifest:
@@ -46,3 +69,8 @@ def container(manifests: list[Manifest]) -> Manifest:
     [found] = only(manifests, "StatefulSet")["spec"]["template"]["spec"]["containers"]
     assert isinstance(found, dict)
     return found
+
+
+def validate(manifest: Manifest) -> None:
+    if manifest["kind"] not in FOREIGN:
+        kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)

@@ -7,15 +7,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
 import krappy.app
 from krappy.config import load
-from tests.k8s.manifests import OVERLAYS, ROOT, Manifest, built, container, only
-
-FOREIGN = {"ServiceMonitor", "PrometheusRule"}  # of the Prometheus operator: their schemas are not Kubernetes'
+from tests.k8s.manifests import OVERLAYS, ROOT, Manifest, built, container, only, validate
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -25,8 +22,7 @@ def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
 
 def test_they_are_valid(manifests: list[Manifest]) -> None:
     for each in manifests:
-        if each["kind"] not in FOREIGN:
-            kubernetes_validate.validate(each, kubernetes_validate.latest_version(), strict=True)
+        validate(each)
 
 
 def test_selectors_match_labels(manifests: list[Manifest]) -> None:

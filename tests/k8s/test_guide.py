@@ -1,0 +1,122 @@
+"""The operations guide: what it tells to type is there to be typed. And what it tells of beside the overlays."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import click
+import pytest
+
+from krappy.cli.main import cli
+from tests.k8s.manifests import ROOT, Manifest, build, built, container, example, only, validate
+
+GUIDE = (ROOT / "k8s" / "README.md").read_text()
+COMMAND = re.compile(r"(?:^|-- |`)(krappy [^`|>&\n]+)", re.MULTILINE)
+
+
+def shell_lines() -> list[str]:
+    """What stands in its blocks of shell, without remarks."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    return [line.partition("  #")[0].strip() for block in blocks for line in block.splitlines()]
+
+
+def krappy_commands() -> list[str]:
+    text = "\n".join([*shell_lines(), *re.findall(r"`krappy [^`]+`", GUIDE)])
+    return sorted({found.partition("<")[0].strip() for found in COMMAND.findall(text)})
+
+
+def test_every_krappy_command_is_understood() -> None:
+    found = krappy_commands()
+    assert len(found) > 10
+    for line in found:
+        command: click.Command = cli
+        words = shlex.split(line)[1:]
+        context = click.Context(cli)
+        while isinstance(command, click.Group) and words:
+            following = command.get_command(context, words[0])
+            assert following is not None, line
+            command, words = following, words[1:]
+        if words and words != ["--help"] and not any("…" in word for word in words):
+            command.make_context(line, words)
+
+
+def test_every_file_that_it_names_is_there() -> None:
+    named = set(re.findall(r"(?:components|overlays|restore|base)/[\w./-]*", GUIDE))
+    assert len(named) > 6
+    for name in named:
+        assert (ROOT / "k8s" / name.rstrip(".")).exists(), name
+    for path in re.findall(r"apply -k (\S+)", GUIDE):
+        assert path == "my-krappy" or (ROOT / path / "kustomization.yaml").exists(), path
+
+
+def test_every_link_leads_to_a_heading() -> None:
+    headings = re.findall(r"^#+ (.+)$", GUIDE, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\]\(#([\w-]+)\)", GUIDE)) <= anchors
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
+    """The guide's own example of an overlay."""
+    [text] = re.findall(r"^```yaml\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    folder = example(tmp_path_factory.mktemp("guide"), [], [])
+    (folder / "kustomization.yaml").write_text(text)
+    return build(folder)
+
+
+def test_the_overlay_that_it_shows_is_valid(mine: list[Manifest]) -> None:
+    for each in mine:
+        validate(each)
+    job = only(mine, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]
+    assert container(mine)["image"] == job["image"] == "registry.example/krappy:0.1.0"
+
+
+def test_a_backup_runs_where_the_data_is(tmp_path: Path) -> None:
+    """On the node, at the volume and at the path of the broker, as its user; and no Service takes it for a broker."""
+    manifests = build(example(tmp_path, ["single"], ["backup"]))
+    broker = only(manifests, "StatefulSet")
+    pod = only(manifests, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]
+    [near] = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    labels = broker["spec"]["template"]["metadata"]["labels"]
+    assert near["labelSelector"]["matchLabels"].items() <= labels.items()
+    for service in (each for each in manifests if each["kind"] == "Service"):
+        assert not service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    [claim] = broker["spec"]["volumeClaimTemplates"]
+    volumes = {each["name"]: each["persistentVolumeClaim"]["claimName"] for each in pod["spec"]["volumes"]}
+    assert volumes["data"] == f"{claim['metadata']['name']}-{broker['metadata']['name']}-0"
+    made = only(manifests, "PersistentVolumeClaim")["metadata"]["name"]
+    assert volumes["backups"] == made
+    paths = {each["name"]: each["mountPath"] for each in container(manifests)["volumeMounts"]}
+    [job] = pod["spec"]["containers"]
+    mounts = {each["name"]: each for each in job["volumeMounts"]}
+    assert mounts["data"] == {"name": "data", "mountPath": paths["data"], "readOnly": True}
+    assert job["args"][1].startswith(mounts["backups"]["mountPath"] + "/")
+    assert job["image"] == container(manifests)["image"]
+    for name in ("runAsUser", "runAsGroup", "fsGroup", "runAsNonRoot"):
+        same = broker["spec"]["template"]["spec"]["securityContext"][name]
+        assert pod["spec"]["securityContext"][name] == same
+    address = job["args"][job["args"].index("--address") + 1]
+    assert address.partition(":")[0] in {each["metadata"]["name"] for each in manifests if each["kind"] == "Service"}
+    command = cli.get_command(click.Context(cli), job["args"][0])
+    assert command is not None
+    command.make_context("backup", job["args"][1:])
+
+
+def test_a_restore_takes_the_brokers_place() -> None:
+    """Its volume has the name that the StatefulSet will look for; no Service takes the pod for a broker."""
+    manifests, broker = built("restore"), built("overlays/single")
+    for each in manifests:
+        validate(each)
+        assert each["metadata"]["namespace"] == only(broker, "StatefulSet")["metadata"]["namespace"]
+    pod = only(manifests, "Pod")
+    [claim] = only(broker, "StatefulSet")["spec"]["volumeClaimTemplates"]
+    made = only(manifests, "PersistentVolumeClaim")
+    assert made["metadata"]["name"] == f"{claim['metadata']['name']}-krappy-0"
+    assert made["spec"] == claim["spec"]
+    [volume] = [each for each in pod["spec"]["volumes"] if each["name"] == "data"]
+    assert volume["persistentVolumeClaim"]["claimName"] == made["metadata"]["name"]
+    assert pod["spec"]["containers"][0]["image"] == container(broker)["image"]
+    selectors = [each["spec"]["selector"] for each in broker if each["kind"] == "Service"]
+    assert all(not selector.items() <= pod["metadata"]["labels"].items() for selector in selectors)
