@@ -58,6 +58,8 @@ async def _poll_later(session: SessionPort, member: MemberPort, request: message
     room = min(request.max_bytes, session.answer_bytes)
     polled = await member.poll(request.max_records, room, min(request.max_wait, MAX_WAIT_MS))
     if member.closed:  # whatever was leased has been given back
+        if session.broker.stopped:  # which ends registrations too, and the poll with no events
+            return messages.Polled([], [])
         raise ended(request.handle)
     return messages.Polled(polled.parts, polled.leases)
 

@@ -151,6 +151,16 @@ def test_a_stopping_broker_ends_a_waiting_poll_at_once(tmp_path: Path) -> None:
         assert raw.receive(waiting).parts == []
 
 
+def test_a_stopping_broker_ends_a_members_waiting_poll_at_once(tmp_path: Path) -> None:
+    with Stopped(tmp_path / "data") as stopped, Raw(stopped.broker.address) as raw:
+        raw.producer("t")
+        members = [raw.call(m.ConsumerRegistration(["t"], group="g")) for _ in range(5)]
+        waiting = [raw.send(m.Poll(member.handle, max_wait=60_000)) for member in members]
+        raw.call(m.Ping())  # the polls were taken before this was
+        stopped.stop()
+        assert [raw.receive(each).parts for each in waiting] == [[]] * 5
+
+
 class Stopped:
     """A broker that can be stopped while its clients are still there."""
 
@@ -168,7 +178,7 @@ class Stopped:
     def __enter__(self) -> Stopped:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(60)
         return self
 
     def stop(self) -> None:
