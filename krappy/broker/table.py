@@ -82,14 +82,13 @@ class TableScan:
         if resumable:
             broker.scans.add(self)
 
-    def page(self, max_entries: int, max_bytes: int) -> ScanPage:
-        """The next page; it may be empty. After the page with `last` the scan is closed."""
-        if self._snapshot is None:
-            raise UnknownHandle("this scan is closed: it ended, or nobody asked for its next page in time")
-        self.used_ms = self._broker.now_ms()
+    async def page(self, max_entries: int, max_bytes: int) -> ScanPage:
+        """The next page; only the last may be empty, and after it the scan is closed. Others have their turn while it
+        passes over what it leaves out, as tombstones. Raises UnknownHandle once it is closed, also meanwhile."""
+        snapshot = self._held()
         while self._index < len(self._partitions):
             partition = self._partitions[self._index]
-            found = self._snapshot.page(
+            found = snapshot.page(
                 partition.number,
                 start=self._chosen.start,
                 end=self._chosen.end,
@@ -105,6 +104,8 @@ class TableScan:
                 self._index += 1
             if found.items:
                 break
+            await trio.lowlevel.checkpoint()
+            snapshot = self._held()
         else:
             self.close()
             return ScanPage(0, [], True)
@@ -112,6 +113,12 @@ class TableScan:
         if last:
             self.close()
         return ScanPage(partition.index, found.items, last)
+
+    def _held(self) -> ViewSnapshot:
+        if self._snapshot is None:
+            raise UnknownHandle("this scan is closed: it ended, or nobody asked for its next page in time")
+        self.used_ms = self._broker.now_ms()
+        return self._snapshot
 
     def close(self) -> None:
         if self._snapshot is not None:
@@ -232,7 +239,7 @@ class TableWatch:
         try:
             while not self._closed:
                 await room()
-                page = scan.page(1000, READ)
+                page = await scan.page(1000, READ)
                 if page.items:
                     await emit("snapshot", page.partition, exact[page.partition], page.items)
                 else:

@@ -180,7 +180,7 @@ async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
             first = max(start, after[0] if partition.index > after[1] else after[0] + b"\x00")
         scanned = call.broker.scan([partition], None, first, end, tombstones=query.tombstones)
         try:
-            page = scanned.page(query.limit, room)
+            page = await scanned.page(query.limit, room)
             offsets[str(partition.index)] = scanned.offsets[0][1]
         finally:
             scanned.close()

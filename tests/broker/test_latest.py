@@ -103,7 +103,7 @@ async def table(broker: Broker, partition: Partition) -> dict[bytes, tuple[int, 
     await partition.view_wait(None, 30)
     entries, _ = broker.views.entries(partition.number, None, 100_000)
     scan = broker.scan([partition], None, None, None, tombstones=False)
-    items = scan.page(100_000, 1 << 30).items
+    items = (await scan.page(100_000, 1 << 30)).items
     scan.close()
     found = {}
     for packed, entry in zip(items[::2], items[1::2], strict=True):

@@ -268,7 +268,7 @@ async def test_history_watch_and_scan_see_what_is_decided(tmp_path: Path) -> Non
             await producer.write((b"a", b"kept"))
             assert [entry_offset(e) for e in (await broker.history(partition, b"a", 0, 10, 1 << 20))[0]] == [0]
             scan = broker.scan([partition], None, None, None, tombstones=False)
-            assert [entry_offset(entry) for entry in scan.page(10, 1 << 20).items[1::2]] == [0]
+            assert [entry_offset(entry) for entry in (await scan.page(10, 1 << 20)).items[1::2]] == [0]
             await producer.end(commit=True)
             await until(lambda: seen == [0, 3])
             nursery.cancel_scope.cancel()

@@ -1,0 +1,62 @@
+"""Scans of a broker's tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import trio_test
+
+from krappy import batch
+from krappy.broker.broker import Broker
+from krappy.broker.table import TableScan
+from krappy.errors import UnknownHandle
+from krappy.store.view_snapshot import LOOKS
+from tests.broker.engine import running
+
+MANY = 3 * LOOKS + 1
+
+
+async def scan_of_tombstones(broker: Broker) -> TableScan:
+    """Of a table of very many deleted keys, and one behind them that has a value."""
+    partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+    keys = [b"%09d" % number for number in range(MANY)]
+    await partition.publish(batch.encode(keys, [None] * MANY, timestamps=1)).wait()
+    await partition.publish(batch.encode([b"z"], [b"there"], timestamps=1)).wait()
+    assert await partition.view_wait(None, 60)
+    return broker.scan([partition], None, None, None, tombstones=False)
+
+
+@trio_test
+async def test_others_have_their_turn_while_a_scan_passes_over_tombstones(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, trio.open_nursery() as nursery:
+        scan = await scan_of_tombstones(broker)
+        turns = 0
+
+        async def count() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(count)
+        page = await scan.page(10, 1 << 20)
+        assert (len(page.items), page.last) == (2, True)
+        assert turns >= MANY // LOOKS - 1
+        nursery.cancel_scope.cancel()
+
+
+@trio_test
+async def test_a_scan_that_is_closed_meanwhile_says_so(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker, trio.open_nursery() as nursery:
+        scan = await scan_of_tombstones(broker)
+
+        async def close() -> None:
+            scan.close()
+
+        nursery.start_soon(close)
+        with pytest.raises(UnknownHandle):
+            await scan.page(10, 1 << 20)
+        with pytest.raises(UnknownHandle):
+            await scan.page(10, 1 << 20)
