@@ -10,7 +10,7 @@ connection is lost goes to the next who asks. What was leased counts as delivere
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -217,8 +217,13 @@ class GroupCoordinator:
 
     def list_groups(self) -> list[dict[str, Any]]:
         """Every group, without its members; Kafka's too."""
-        found = [group.describe(members=False) for group in self._groups.values()]
-        return sorted([*found, *self._kafka.all()], key=lambda each: str(each["group"]))
+        return sorted(self.each_group(), key=lambda each: str(each["group"]))
+
+    def each_group(self) -> Iterator[dict[str, Any]]:
+        """The same one by one, in no order; others may come and go meanwhile."""
+        for group in list(self._groups.values()):
+            yield group.describe(members=False)
+        yield from self._kafka.each()
 
     def describe(self, name: str) -> dict[str, Any]:
         """Raises UnknownGroup."""

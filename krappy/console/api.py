@@ -29,6 +29,7 @@ from krappy.ports import BrokerPort, ServerPort
 JSON, MSGPACK = "application/json", "application/msgpack"
 BINARY = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
 MAX_BODY = 8 << 20  # bytes; larger events are for the native clients
+MAX_BODIES = 64 << 20  # bytes of the bodies of all requests in progress
 BODY_SECONDS = 30.0
 _PATH = re.compile(r"{(\w+)}")
 SLASH = "\ue000"  # stands for an encoded slash inside a name, until the path has been matched
@@ -54,6 +55,7 @@ class Operation:
     body: type | None
     answer: Any
     live: bool
+    max_body: int
 
     @property
     def changes(self) -> bool:
@@ -71,8 +73,8 @@ class Routes:
     def get(self, path: str, *, summary: str, live: bool = False) -> Callable[[Any], Any]:
         return self._add("GET", path, summary, 200, live)
 
-    def post(self, path: str, *, summary: str, status: int = 200) -> Callable[[Any], Any]:
-        return self._add("POST", path, summary, status, False)
+    def post(self, path: str, *, summary: str, status: int = 200, max_body: int = MAX_BODY) -> Callable[[Any], Any]:
+        return self._add("POST", path, summary, status, False, max_body)
 
     def patch(self, path: str, *, summary: str) -> Callable[[Any], Any]:
         return self._add("PATCH", path, summary, 200, False)
@@ -80,7 +82,9 @@ class Routes:
     def delete(self, path: str, *, summary: str) -> Callable[[Any], Any]:
         return self._add("DELETE", path, summary, 200, False)
 
-    def _add(self, method: str, path: str, summary: str, status: int, live: bool) -> Callable[[Any], Any]:
+    def _add(
+        self, method: str, path: str, summary: str, status: int, live: bool, max_body: int = MAX_BODY
+    ) -> Callable[[Any], Any]:
         def register(handler: Callable[..., Any]) -> Callable[..., Any]:
             hints = typing.get_type_hints(handler, include_extras=True)
             names = _PATH.findall(path)
@@ -99,6 +103,7 @@ class Routes:
                     hints.get("body"),
                     hints["return"],
                     live,
+                    max_body,
                 )
             )
             return handler
@@ -114,6 +119,7 @@ class Call:
         self.request = request
         self.binary = binary  # the answer will be msgpack
         self._cookie: str | None = None
+        self._taken = 0
 
     @property
     def broker(self) -> BrokerPort:
@@ -133,6 +139,24 @@ class Call:
     @property
     def headers(self) -> dict[str, str]:
         return {} if self._cookie is None else {"set-cookie": self._cookie}
+
+    def take(self, size: int) -> None:
+        """Counts bytes of the body. Raises Refusal when all bodies together are too many."""
+        self._taken += size
+        self.console.body_bytes += size
+        if self.console.body_bytes > MAX_BODIES:
+            raise Refusal(
+                503,
+                "THROTTLING_QUOTA_EXCEEDED",
+                "other requests' bodies take all the memory that is for bodies; ask again later",
+                connection="close",
+                Retry_After="1",
+            )
+
+    def release(self) -> None:
+        """The body is not needed any more."""
+        self.console.body_bytes -= self._taken
+        self._taken = 0
 
     async def pause(self) -> None:
         """Lets others have their turn, in the middle of long work."""
@@ -154,8 +178,8 @@ def wants_binary(accept: str) -> bool:
     return False
 
 
-async def answer(operation: Operation, call: Call) -> Any:
-    """Runs the operation. Raises Refusal, KrappyError."""
+async def read_arguments(operation: Operation, call: Call) -> dict[str, Any]:
+    """What the operation is called with; waits for the body. Raises Refusal."""
     arguments: dict[str, Any] = {}
     for name, kind in operation.places.items():
         text = call.request.path_params[name].replace(SLASH, "/")
@@ -165,8 +189,8 @@ async def answer(operation: Operation, call: Call) -> Any:
     elif call.request.query_params:
         raise Refusal(400, "INVALID_REQUEST", "this takes no parameters")
     if operation.body is not None:
-        arguments["body"] = await _read_body(operation.body, call.request)
-    return await operation.handler(call, **arguments)
+        arguments["body"] = await _read_body(operation.body, call, operation.max_body)
+    return arguments
 
 
 def respond(operation: Operation, call: Call, value: Any) -> Response:
@@ -203,7 +227,8 @@ def _convert(given: Any, kind: Any, what: str) -> Any:
         raise Refusal(400, "INVALID_REQUEST", f"{what}: {error}") from None
 
 
-async def _read_body(kind: Any, request: Request) -> Any:
+async def _read_body(kind: Any, call: Call, limit: int) -> Any:
+    request = call.request
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != JSON and media not in BINARY:
         raise Refusal(415, "UNSUPPORTED_MEDIA_TYPE", f"the body must be {JSON} or {MSGPACK}, and says '{media:.80}'")
@@ -211,9 +236,10 @@ async def _read_body(kind: Any, request: Request) -> Any:
     with trio.move_on_after(BODY_SECONDS) as scope:
         async with aclosing(request.stream()) as chunks:
             async for chunk in chunks:
+                call.take(len(chunk))
                 data += chunk
-                if len(data) > MAX_BODY:
-                    raise Refusal(413, "MESSAGE_TOO_LARGE", f"a body of more than {MAX_BODY} bytes", connection="close")
+                if len(data) > limit:
+                    raise Refusal(413, "MESSAGE_TOO_LARGE", f"a body of more than {limit} bytes", connection="close")
     if scope.cancelled_caught:
         raise Refusal(408, "REQUEST_TIMED_OUT", f"the body did not come within {BODY_SECONDS:g} s", connection="close")
     try:

@@ -7,6 +7,7 @@ through their ports.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from http.cookies import CookieError, SimpleCookie
 from time import perf_counter
 from typing import Any, Protocol
@@ -20,7 +21,7 @@ from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
 from krappy.console import connections, events, groups, health, login, metrics, openapi, table, tail, topics
-from krappy.console.api import SLASH, Call, Operation, answer, encode, respond, wants_binary
+from krappy.console.api import SLASH, Call, Operation, encode, read_arguments, respond, wants_binary
 from krappy.console.live import EventStream, Pacer
 from krappy.console.problems import TITLES, TYPE, Problem, Refusal, problem_of
 from krappy.console.security import HEADERS, Guard
@@ -56,6 +57,7 @@ class Console:
         self.disk = health.DiskTrial()
         self.pacer = Pacer()
         self.live = 0
+        self.body_bytes = 0  # of requests in progress
         self.turns = trio.Semaphore(TOGETHER)
         self._listening = listening
         self._times = server.times("http")
@@ -81,15 +83,20 @@ class Place:
         request = Request(scope, receive)
         method = "GET" if request.method == "HEAD" else request.method
         operation = self._operations.get(method)
-        if operation is None:
+        if operation is None or (operation.live and request.method == "HEAD"):  # it would never end
             allowed = ", ".join(self._operations)
             raise Refusal(405, "METHOD_NOT_ALLOWED", f"{request.method} is not for this path: {allowed}", Allow=allowed)
         if not self._console.broker.opened and operation.path not in EARLY:
             raise Refusal(503, "NOT_READY", "the store is being recovered", Retry_After="1")
         call = Call(self._console, request, wants_binary(request.headers.get("accept", "")))
         began = perf_counter()
-        async with self._console.turns:
-            found = await answer(operation, call)
+        try:
+            arguments = await read_arguments(operation, call)  # without a turn: its peer may take its time
+            # Whatever others do, who probes must hear that the process lives.
+            async with nullcontext() if operation.path in EARLY else self._console.turns:
+                found = await operation.handler(call, **arguments)
+        finally:
+            call.release()
         if operation.live:
             await self._stream(found, scope, receive, send)
             return

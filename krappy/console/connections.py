@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from krappy.console.api import Call, Routes
-from krappy.console.numbers import Totals, gather
+from krappy.console.numbers import Totals, gather, in_slices
 
 routes = Routes("cluster")
 SECRETS = ("console_token",)
@@ -71,7 +71,7 @@ MOST_LISTED = 100
 
 @routes.get("/connections", summary="Connections, with what each has registered, sent and received")
 async def list_connections(call: Call, query: ConnectionsQuery) -> ConnectionPage:
-    told = [each for each in call.server.describe_connections() if _passes(each, query)]
+    told = [each for each in await in_slices(call.server.describe_connections()) if _passes(each, query)]
     field = "seconds" if query.order == "seconds" else f"{query.order}_bytes"
     told.sort(key=lambda each: (-each[field], each["client"]))
     shown = [_show(each) for each in told[query.skip : query.skip + query.limit]]
@@ -118,4 +118,4 @@ async def describe_cluster(call: Call) -> Cluster:
 
 @routes.get("/overview", summary="The broker's numbers: counters since it started, and how things stand now")
 async def overview(call: Call) -> Totals:
-    return await gather(call.broker, call.server)
+    return (await gather(call.broker, call.server)).totals

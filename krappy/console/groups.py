@@ -9,6 +9,7 @@ from msgspec import Meta
 
 from krappy.console.api import Call, Routes
 from krappy.console.events import Offset, Partition
+from krappy.console.numbers import in_slices
 from krappy.console.topics import Deleted, DeleteQuery, TopicsQuery, check_confirmed, page_of
 from krappy.errors import InvalidRequest
 
@@ -94,7 +95,7 @@ def _lag(group: dict[str, Any]) -> int:
 
 @routes.get("/groups", summary="Groups by name, a page at a time")
 async def list_groups(call: Call, query: TopicsQuery) -> GroupPage:
-    known = {each["group"]: each for each in call.broker.groups.list_groups()}
+    known = {each["group"]: each for each in await in_slices(call.broker.groups.each_group())}
     names, total, after = page_of(list(known), query.filter, query.after, query.limit)
     found = [
         GroupSummary(name, known[name]["kind"], known[name]["order"], known[name]["topics"], _lag(known[name]))

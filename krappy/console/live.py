@@ -66,7 +66,9 @@ class EventStream:
 
         async def push(event: str, data: Any, id: str | None = None) -> None:
             head = f"event: {event}\n" if id is None else f"event: {event}\nid: {id}\n"
-            body = b"%bdata: %b\n\n" % (head.encode(), msgspec.json.encode(data))
+            # A value shown as the JSON that it holds may have line ends between its parts, which would end the data.
+            text = msgspec.json.encode(data).replace(b"\n", b" ").replace(b"\r", b" ")
+            body = b"%bdata: %b\n\n" % (head.encode(), text)
             async with self._turn:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
 

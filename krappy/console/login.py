@@ -12,6 +12,7 @@ from krappy.console.problems import Refusal
 from krappy.console.security import COOKIE, SESSION_MS
 
 routes = Routes("login")
+MAX_LOGIN = 8192  # bytes of a request's body: anybody may send one
 
 
 class Login(msgspec.Struct, forbid_unknown_fields=True):
@@ -29,7 +30,7 @@ class LoggedOut(msgspec.Struct):
     logged_out: bool
 
 
-@routes.post("/login", summary="Exchange the console's token for a cookie")
+@routes.post("/login", summary="Exchange the console's token for a cookie", max_body=MAX_LOGIN)
 async def log_in(call: Call, body: Login) -> LoggedIn:
     guard = call.console.guard
     if not guard.asks:

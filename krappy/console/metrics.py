@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import trio
 from prometheus_client import CollectorRegistry, exposition
@@ -12,18 +12,10 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
-from krappy.console.numbers import EVERY, Latency, Totals, gather
+from krappy.console.numbers import Latency, Numbers, gather
 from krappy.console.problems import Refusal
 
 P = "krappy_"
-
-
-class TopicNumbers(NamedTuple):
-    name: str
-    events: int
-    size: int
-    segments: int
-    view_lag: int
 
 
 class Metrics:
@@ -39,41 +31,17 @@ class Metrics:
             raise Refusal(503, "NOT_READY", "the store is being recovered", Retry_After="1")
         accept = Request(scope).headers.get("accept", "")
         async with self._console.turns:
-            totals = await gather(self._console.broker, self._console.server)
-            topics = await self._topics()
-            groups = self._console.broker.groups.list_groups()
+            numbers = await gather(self._console.broker, self._console.server)
             registry = CollectorRegistry(auto_describe=False)
-            registry.register(Snapshot(totals, topics, groups, self._console.broker.version, self._console.live))
+            registry.register(Snapshot(numbers, self._console.broker.version, self._console.live))
             make, kind = exposition.choose_encoder(accept)
             text = await trio.to_thread.run_sync(make, registry)
         await Response(text, headers={"content-type": kind})(scope, receive, send)
 
-    async def _topics(self) -> list[TopicNumbers]:
-        found = []
-        for number, topic in enumerate(list(self._console.broker.topics.values())):
-            partitions, view = topic.partitions, topic.config.view
-            lag = sum(max(0, each.last_stable_offset - each.applied) for each in partitions) if view else 0
-            found.append(
-                TopicNumbers(
-                    topic.name,
-                    sum(each.high_watermark for each in partitions),
-                    sum(each.size for each in partitions),
-                    sum(each.segments for each in partitions),
-                    lag,
-                )
-            )
-            if number % EVERY == 0:
-                await trio.lowlevel.checkpoint()
-        return found
-
 
 class Snapshot(Collector):
-    def __init__(
-        self, totals: Totals, topics: list[TopicNumbers], groups: list[dict[str, Any]], version: str, live: int
-    ) -> None:
-        self._totals = totals
-        self._topics = topics
-        self._groups = groups
+    def __init__(self, numbers: Numbers, version: str, live: int) -> None:
+        self._totals, self._topics, self._groups = numbers
         self._version = version
         self._live = live
 

@@ -6,16 +6,19 @@ difference of their `now_ms`.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from time import perf_counter
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
 import trio
 from msgspec import Meta
 
 from krappy.measures import Histogram
-from krappy.ports import BrokerPort, ServerPort
+from krappy.ports import BrokerPort, ServerPort, TopicPort
 
-EVERY = 64  # topics described before others have their turn
+Item = TypeVar("Item")
+SLICE_SECONDS = 0.002  # of the event loop's time, before others have their turn
 
 
 class Latency(msgspec.Struct):
@@ -69,25 +72,52 @@ def latency(histogram: Histogram) -> Latency:
     return Latency(sum(counts), histogram.sum, list(histogram.bounds), counts)
 
 
-async def gather(broker: BrokerPort, server: ServerPort) -> Totals:
-    partitions = size = segments = lag = 0
-    for number, topic in enumerate(list(broker.topics.values())):
-        view = topic.config.view
-        for partition in topic.partitions:
-            partitions += 1
-            size += partition.size
-            segments += partition.segments
-            if view:
-                lag += max(0, partition.last_stable_offset - partition.applied)
-        if number % EVERY == 0:
+class TopicNumbers(NamedTuple):
+    name: str
+    partitions: int
+    events: int
+    size: int
+    segments: int
+    view_lag: int
+
+
+class Numbers(NamedTuple):
+    totals: Totals
+    topics: list[TopicNumbers]
+    groups: list[dict[str, Any]]
+
+
+async def in_slices(items: Iterator[Item]) -> list[Item]:
+    """All of them, with turns for others in between: each takes some work, and there may be very many."""
+    found: list[Item] = []
+    until = perf_counter() + SLICE_SECONDS
+    for item in items:
+        found.append(item)
+        if perf_counter() >= until:
             await trio.lowlevel.checkpoint()
-    groups = broker.groups.list_groups()
+            until = perf_counter() + SLICE_SECONDS
+    return found
+
+
+def _of_topic(topic: TopicPort) -> TopicNumbers:
+    size = segments = events = lag = 0
+    for partition in topic.partitions:
+        events += partition.high_watermark
+        size += partition.size
+        segments += partition.segments
+        lag += max(0, partition.last_stable_offset - partition.applied)
+    return TopicNumbers(topic.name, len(topic.partitions), events, size, segments, lag if topic.config.view else 0)
+
+
+async def gather(broker: BrokerPort, server: ServerPort) -> Numbers:
+    topics = await in_slices(map(_of_topic, list(broker.topics.values())))
+    groups = await in_slices(broker.groups.each_group())
     told = server.measure()
-    return Totals(
+    totals = Totals(
         now_ms=broker.now_ms(),
         started_ms=broker.started_ms,
         topics=len(broker.topics),
-        partitions=partitions,
+        partitions=sum(each.partitions for each in topics),
         groups=len(groups),
         connections=told["connections"],
         accepted=told["accepted"],
@@ -96,9 +126,9 @@ async def gather(broker: BrokerPort, server: ServerPort) -> Totals:
         appended_bytes=broker.measures.appended_bytes,
         received_bytes=told["received_bytes"],
         sent_bytes=told["sent_bytes"],
-        log_bytes=size,
-        segments=segments,
-        view_lag_events=lag,
+        log_bytes=sum(each.size for each in topics),
+        segments=sum(each.segments for each in topics),
+        view_lag_events=sum(each.view_lag for each in topics),
         views=broker.machine.view_sizes(),
         group_lag=sum(each["lag"] for group in groups for each in group["partitions"]),
         budget_bytes=told["budget_bytes"],
@@ -113,3 +143,4 @@ async def gather(broker: BrokerPort, server: ServerPort) -> Totals:
             for protocol, name, histogram in sorted(server.request_times(), key=lambda each: each[:2])
         ],
     )
+    return Numbers(totals, topics, groups)

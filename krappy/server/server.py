@@ -200,9 +200,9 @@ class Server:
             found = self._times[protocol] = RequestTimes()
         return found
 
-    def describe_connections(self) -> list[dict[str, Any]]:
-        """Each connection as it is now."""
-        return [connection.describe() for connection in self.connections]
+    def describe_connections(self) -> Iterator[dict[str, Any]]:
+        """Each connection as it is when its turn comes."""
+        return (connection.describe() for connection in list(self.connections))
 
     def measure(self) -> dict[str, Any]:
         """What the server has done since it started, and how its memory stands."""

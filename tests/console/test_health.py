@@ -8,8 +8,12 @@ from typing import Any
 
 import httpx
 import pytest
+import trio
 from prometheus_client.parser import text_string_to_metric_families
+from trio.testing import trio_test
 
+from krappy.app import Broker
+from krappy.broker.groups import GroupCoordinator
 from krappy.store.disk import Disk
 from krappy.testing.running import RunningBroker, run_broker
 from tests.console.web import Web
@@ -37,6 +41,48 @@ def test_a_disk_that_refuses_makes_it_unready(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "probe").exists()
 
 
+@trio_test
+async def test_while_the_store_is_recovered_it_lives_but_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, go_on = trio.Event(), trio.Event()
+    opening = GroupCoordinator.open
+
+    async def held(groups: GroupCoordinator) -> None:
+        reached.set()
+        await go_on.wait()
+        await opening(groups)
+
+    monkeypatch.setattr(GroupCoordinator, "open", held)  # logs and views are there by then, groups are not
+
+    async def ask(broker: Broker, path: str) -> tuple[int, str]:
+        url = f"http://{broker.http_address}{path}"
+        answer = await trio.to_thread.run_sync(lambda: httpx.get(url, timeout=60.0, trust_env=False))
+        return answer.status_code, answer.text
+
+    broker = Broker(tmp_path, listen_http="127.0.0.1:0")
+    started, done = trio.Event(), trio.Event()
+
+    async def live() -> None:
+        async with broker:
+            started.set()
+            await done.wait()
+
+    with trio.fail_after(240):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(live)
+            await reached.wait()
+            assert (await ask(broker, "/healthz"))[0] == 200
+            for path in ("/readyz", "/metrics", "/api/v1/topics", "/api/v1/overview", "/api/v1/topics/t/tail"):
+                status, said = await ask(broker, path)
+                assert (status, "recovered" in said) == (503, True), path
+            go_on.set()
+            await started.wait()
+            for path in ("/healthz", "/readyz", "/metrics", "/api/v1/topics", "/api/v1/overview"):
+                assert (await ask(broker, path))[0] == 200, path
+            done.set()
+
+
 def metrics(web: Web) -> dict[tuple[str, ...], float]:
     text = web.client.get("/metrics").text
     return {
@@ -56,6 +102,7 @@ def test_metrics_count_what_happened(web: Web, console: RunningBroker) -> None:
         with client.consumer("measured", group="readers", max_records=10) as consumer:
             consumer.ack(next(iter(consumer)))
         client.table("measured").get("1")
+    web.get(f"{path}/table")  # waits for the views of all partitions
     after = metrics(web)
     assert after["krappy_topic_events_total", "measured"] == 100
     assert after["krappy_appended_events_total",] - before["krappy_appended_events_total",] == 100
@@ -67,7 +114,6 @@ def test_metrics_count_what_happened(web: Web, console: RunningBroker) -> None:
     assert after["krappy_request_seconds_count", "http", "create_topic"] >= 1
     assert after["krappy_resident_memory_bytes",] > 1_000_000
     assert after["krappy_views", "file_bytes"] >= 0
-    assert web.get(path)["name"] == "measured"
 
 
 def test_syncs_are_timed(tmp_path: Path) -> None:

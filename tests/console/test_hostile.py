@@ -9,11 +9,14 @@ import socket
 
 import pytest
 
+from krappy.console import api as api_module
+from krappy.console.app import TOGETHER
 from krappy.console.topics import page_of
 from krappy.testing.running import RunningBroker
 from tests.console.web import CHANGES, Web, api
 
 SCRIPT = '<script>alert(1)</script><img src=x onerror="alert(2)">\u2028</script>'
+HALF = "Krappy-Request: 1\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n"
 HOSTILE = [
     SCRIPT.encode(),
     b"\xff\xfe\x00\x80",
@@ -59,6 +62,47 @@ def test_an_event_cannot_break_out_of_a_live_view(web: Web) -> None:
     assert found == [data.decode(errors="replace") for data in HOSTILE]
 
 
+def test_json_with_line_ends_between_its_parts_stays_one_event(web: Web) -> None:
+    path = web.topic("spaced")
+    with web.live(f"{path}/tail", values="json") as sent:
+        next(sent)
+        web.publish(path, None, '{"a":\r\n\n[1,\n\n2]}')
+        (event,) = next(sent).data["events"]
+        assert (event["value"]["as"], event["value"]["data"]) == ("json", {"a": [1, 2]})
+
+
+def test_slow_bodies_keep_nobody_waiting(web: Web, console: RunningBroker) -> None:
+    """More of them than are worked on at a time, and each waits for the rest of its body."""
+    host, _, port = console.http_address.rpartition(":")
+    head = f"POST /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{HALF}"
+    with contextlib.ExitStack() as stack:
+        slow = [stack.enter_context(socket.create_connection((host, int(port)), 60)) for _ in range(2 * TOGETHER)]
+        for sock in slow:
+            sock.sendall(head.encode())
+            assert sock.recv(65536).startswith(b"HTTP/1.1 100")  # its body is waited for
+        web.topic("quick")
+        for sock in slow:
+            sock.sendall(b"x" * 100)
+            assert sock.recv(65536).startswith(b"HTTP/1.1 400")
+
+
+def test_bodies_have_their_share_of_memory(web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = web.topic("bounded")
+    with monkeypatch.context() as patch:
+        patch.setattr(api_module, "MAX_BODIES", 1000)
+        refused = web.post(f"{path}/events", {"value": "x" * 2000}, status=503)
+        assert refused["code"] == "THROTTLING_QUOTA_EXCEEDED"
+        for _ in range(5):  # what a request took is free again with its answer, whatever that is
+            web.publish(path, None, "x" * 500)
+            web.post(f"{path}/events", {"nothing": "x" * 500}, status=400)
+
+
+def test_a_live_view_has_no_head(web: Web) -> None:
+    path = web.topic("headless")
+    assert web.client.head(api(f"{path}/tail")).status_code == 405
+    assert web.client.head(api(path)).status_code == 200
+
+
 def test_large_values_are_cut_in_pages_and_whole_when_asked_for(web: Web, console: RunningBroker) -> None:
     path = web.topic("large", max_message_bytes=4 << 20)
     value = b"\xc3\xa4" * 500_000  # 1 MB: a character may be cut in two
@@ -102,13 +146,12 @@ def test_ten_thousand_names_are_paged() -> None:
     names = [f"t-{number}" for number in range(10_000)]
     found: list[str] = []
     after = ""
-    while True:
+    for _ in range(10):
         page, total, following = page_of(names, "T-", after, 1000)
         assert (total, len(page)) == (10_000, 1000)
         found += page
-        if following is None:
-            break
-        after = following
+        after = following or ""
+    assert following is None
     assert found == sorted(names)
 
 

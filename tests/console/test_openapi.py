@@ -85,6 +85,8 @@ def test_answers_are_as_the_document_says(schema: Any, console: RunningBroker, n
     def ask(case: Any) -> None:
         if "topic" in case.path_parameters:
             case.path_parameters["topic"] = TOPIC
+        if isinstance(case.body, dict) and isinstance(case.body.get("partitions"), int):
+            case.body["partitions"] = min(case.body["partitions"], 3)  # it may be 100,000, which takes its time
         case.call_and_validate(base_url=f"http://{console.http_address}", headers=CHANGES, checks=CHECKS, timeout=60.0)
 
     ask()

@@ -57,6 +57,8 @@ def test_without_the_token_there_is_nothing(locked: httpx.Client) -> None:
         assert answer.headers["www-authenticate"].startswith("Bearer")
     for path in ("/healthz", "/readyz", "/openapi.json"):
         assert locked.get(api(path)).status_code == 200
+    for path in ("/metrics%0A", "/metrics%0a", "/api/v1/topics%0A", "/api/v1/login%0A", "/%6Detrics"):
+        assert locked.get(path).status_code == 401, path
     wrong = {"Authorization": "Bearer not-the-token-at-all"}
     assert locked.get(api("/topics"), headers=wrong).status_code == 401
     assert locked.get(api("/topics"), headers={"Authorization": f"Basic {TOKEN}"}).status_code == 401
@@ -70,6 +72,7 @@ def test_a_bearer_token_may_do_everything(locked: httpx.Client) -> None:
 
 def test_a_login_gives_a_cookie(locked: httpx.Client) -> None:
     assert locked.post(api("/login"), json={"token": "wrong" * 5}).status_code == 401
+    assert locked.post(api("/login"), json={"token": "x" * 9000}).status_code == 413
     answer = locked.post(api("/login"), json={"token": TOKEN})
     assert answer.json()["needed"]
     said = answer.headers["set-cookie"]

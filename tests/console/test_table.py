@@ -41,12 +41,8 @@ def test_a_scan_is_in_the_order_of_keys_across_partitions(web: Web) -> None:
     for key in keys:
         web.publish(path, key, key.upper())
     found: list[str] = []
-    page = web.get(f"{path}/table", limit=7)
-    while True:
+    for page in web.pages(f"{path}/table", "cursor", "cursor", limit=7):
         found += texts(page["entries"], "key")
-        if page["cursor"] is None:
-            break
-        page = web.get(f"{path}/table", limit=7, cursor=page["cursor"])
     assert found == keys
     assert texts(web.get(f"{path}/table", prefix="b")["entries"], "key") == keys[20:40]
     assert texts(web.get(f"{path}/table", start="a18", end="b02")["entries"], "key") == keys[18:22]
@@ -69,17 +65,10 @@ def test_large_values_make_small_pages_and_nothing_is_missed(web: Web, console: 
     with console.connect() as client, client.producer("large") as producer:
         for number in range(24):
             producer.send(b"x" * 300_000, key=f"k{number:02}")
-    found: list[str] = []
-    page = web.get(f"{path}/table")
-    pages = 1
-    while True:
-        found += texts(page["entries"], "key")
-        if page["cursor"] is None:
-            break
-        page = web.get(f"{path}/table", cursor=page["cursor"])
-        pages += 1
+    pages = [texts(page["entries"], "key") for page in web.pages(f"{path}/table", "cursor", "cursor")]
+    found = [key for page in pages for key in page]
     assert found == [f"k{number:02}" for number in range(24)]
-    assert pages > 3
+    assert len(pages) > 3
 
 
 def test_the_history_of_a_key_is_its_raw_events(web: Web) -> None:

@@ -117,7 +117,7 @@ def test_a_watch_is_the_table_then_its_changes(web: Web) -> None:
         place = event.id
         web.publish(path, "b", "still not")
         web.publish(path, "a1", None)
-        change = next(sent)
+        change = next(each for each in sent if each.data["entries"])  # without, they tell how far it is
         assert (change.event, change.data["lag"]) == ("changes", 0)
         assert [(each["key"]["data"], each["status"]) for each in change.data["entries"]] == [("a1", "deleted")]
     web.publish(path, "a3", "3")

@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 
+from krappy.console.live import KEEP_ALIVE_SECONDS
+
 CHANGES = {"Krappy-Request": "1"}
 
 
@@ -50,6 +52,16 @@ class Web:
         given = {"key": key, "value": value, "tombstone": value is None, **more}
         return self.post(f"{topic}/events", given, status=201)
 
+    def pages(self, path: str, cursor: str, into: str, **query: Any) -> Iterator[Any]:
+        """Page after page: the `cursor` of one is the parameter `into` of the next; at the most a thousand."""
+        for _ in range(1000):
+            page = self.get(path, **query)
+            yield page
+            if page[cursor] is None:
+                return
+            query[into] = page[cursor]
+        raise AssertionError("the pages do not end")
+
     @contextmanager
     def live(self, path: str, headers: Any = None, **query: Any) -> Iterator[Iterator[Sent]]:
         """The server-sent events of a live view, as they come."""
@@ -77,11 +89,18 @@ def lines(pieces: Iterator[bytes]) -> Iterator[str]:
 
 
 def sent_events(received: Iterator[str]) -> Iterator[Sent]:
+    """Raises AssertionError when nothing comes for about a minute: the signs of life keep the client from giving up."""
     fields: dict[str, str] = {}
+    silent = 0
     for line in received:
-        if line and not line.startswith(":"):
-            name, _, value = line.partition(": ")
+        if line.startswith(":"):
+            silent += 1
+            assert silent * KEEP_ALIVE_SECONDS < 90, "nothing comes any more"
+        elif line:
+            name, colon, value = line.partition(": ")
+            assert colon, f"{line!r} is no field"
             fields[name] = value
+            silent = 0
         elif fields:
             yield Sent(fields["event"], fields.get("id"), json.loads(fields["data"]))
             fields = {}

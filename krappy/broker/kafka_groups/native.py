@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from krappy.core.kafka.offset import At, Offset
@@ -24,8 +24,8 @@ class NativeView:
     def has(self, name: str) -> bool:
         return name in self._owner.groups
 
-    def all(self) -> list[dict[str, Any]]:
-        return [self._describe(group) for group in self._owner.groups.values()]
+    def each(self) -> Iterator[dict[str, Any]]:
+        return map(self._describe, list(self._owner.groups.values()))
 
     def describe(self, name: str) -> dict[str, Any]:
         """With its members."""
