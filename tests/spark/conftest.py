@@ -80,8 +80,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="package")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker for all tests of the package."""
-    with run_broker(tmp_path_factory.mktemp("broker") / "data", durability="os") as broker:
+    """A broker for all tests of the package, which deletes and compacts nothing by itself: tests send old events."""
+    never = {"retention_check_ms": 86_400_000, "cleaner_backoff_ms": 86_400_000}
+    with run_broker(tmp_path_factory.mktemp("broker") / "data", durability="os", **never) as broker:
         yield broker.address
 
 
