@@ -70,9 +70,9 @@ class Table:
 
     def snapshot(self, ttl: str = "10m", **options: Any) -> TableSnapshot:
         """A moment of the table, held by the broker until nobody has read it for `ttl`."""
-        given = {**self.options, **texts(options), "mode": "snapshot", "snapshotTtl": ttl}
-        shown = ("mode", "address", "subscribe", "snapshotTtl", "minPartitions", "keyEncoding", *KEY_OPTIONS)
-        rows = self.load({name: given[name] for name in shown if name in given}).collect()
+        usable = {name.lower() for name in ("address", "subscribe", "minPartitions", "keyEncoding", *KEY_OPTIONS)}
+        mine = {name: value for name, value in self.options.items() if name.lower() in usable}
+        rows = self.load({**mine, **texts(options), "mode": "snapshot", "snapshotTtl": ttl}).collect()
         return TableSnapshot(self, rows[0]["snapshot"], {row["partition"]: row["offset"] for row in rows})
 
     def __getattr__(self, name: str) -> Any:
@@ -146,7 +146,8 @@ class TableSnapshot:
 
     def df(self, **options: Any) -> DataFrame:
         """Its rows. Once it has ended, a query raises SNAPSHOT_GONE."""
-        mine = {name: value for name, value in self._table.options.items() if name not in ("subscribe", "snapshotTtl")}
+        taken = ("subscribe", "minpartitions", "snapshotttl")  # what it was taken with
+        mine = {name: value for name, value in self._table.options.items() if name.lower() not in taken}
         return self._table.load({**mine, **texts(options), "snapshot": self._text})
 
     def where(self, condition: Column | str) -> DataFrame:

@@ -164,7 +164,7 @@ def test_binary_keys_are_looked_up(spark: SparkSession, address: str, users: str
 
 def test_a_table_is_loaded_anew_for_each_use(spark: SparkSession, client: Client, address: str, topic: str) -> None:
     client.create_topic(topic)
-    table = krappy.spark.table(spark, topic, address=address, keyType="string")
+    table = krappy.spark.table(spark, topic, address=address, keyType="string", minPartitions=2)
     with table.snapshot() as before, client.producer(topic) as producer:
         producer.send("v", key="k")
         producer.flush()
