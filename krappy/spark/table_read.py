@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 SPLITS = 16  # ranges of a large table at least: more than most have cores, fewer than cost time
 SMALL = 8 << 20  # bytes of the logs of a table that is read by one task
 LOOKUPS = 50_000  # exact keys of a task
-BRIEFLY = 60.0  # seconds that a task's own snapshot outlives a task that was killed
 
 
 class Lookups(NamedTuple):
@@ -118,11 +117,21 @@ class TableReader(DataSourceReader):
         elif isinstance(piece, Part):
             yield from self._part(connected, piece)
         else:
-            held = taken(connected, piece.places, len(piece.places), BRIEFLY, self._keys)
-            try:
-                yield from self._part(connected, Part(held.topic, held.id, held.ranges))
-            finally:
-                connected.close_snapshot(held.id)
+            yield from self._whole(connected, piece)
+
+    def _whole(self, connected: Client, piece: Whole) -> Iterator[pa.RecordBatch]:
+        """On a snapshot that is held no longer than it takes to read it, however slowly Spark takes the rows."""
+        options = self._options
+        held = taken(connected, piece.places, len(piece.places), options.snapshot_ttl, self._keys)
+        batches = self._part(connected, Part(held.topic, held.id, held.ranges))
+        try:
+            if options.limit is None:  # the table is small
+                batches = iter(list(batches))
+            else:
+                yield from batches
+        finally:
+            connected.close_snapshot(held.id)
+        yield from batches
 
     def _part(self, connected: Client, piece: Part) -> Iterator[pa.RecordBatch]:
         from krappy.spark import blocks

@@ -206,12 +206,11 @@ def test_keys_that_are_no_text(client: Client, address: str, topic: str, way: di
     assert row["key"] == b"\xff"
 
 
-def test_a_task_gives_its_snapshot_back(address: str, users: str) -> None:
-    """Also when nobody reads on. The broker holds 100 at most."""
+def test_a_task_holds_no_snapshot_while_its_rows_are_taken(address: str, users: str) -> None:
+    """However slowly, or never to the end. The broker holds 100 at most."""
     made = source(address, mode="table", subscribe=users)
     reader = made.reader(made.schema())
     [partition] = reader.partitions()
-    for _ in range(110):
-        next(reader.read(partition))
-    for _ in range(110):
-        assert sum(len(batch) for batch in reader.read(partition)) == 98
+    begun = [reader.read(partition) for _ in range(110)]
+    for each in begun:
+        assert len(next(each)) > 0
