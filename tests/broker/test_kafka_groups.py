@@ -16,7 +16,7 @@ from krappy.core.kafka.classic_member import Join, Joined
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern_member import Beat, Beaten
 from krappy.core.kafka.offset import At, Offset
-from krappy.errors import GroupNotEmpty, KrappyError, StorageError, UnknownGroup, WrongGroupKind
+from krappy.errors import GroupNotEmpty, InvalidRequest, KrappyError, StorageError, UnknownGroup, WrongGroupKind
 from krappy.store.overrides import OverrideStore
 from tests.broker.engine import publish, running, until
 
@@ -139,6 +139,12 @@ def test_settings_of_a_group_that_can_not_be_kept_are_not_in_force(
                     await settings.alter("g", {SESSION: "51000"})
             assert settings.held("g") == {SESSION: "50000"}
             assert settings.rules("g").session_ms == 50_000
+            for bound, least in (("MAX_GROUPS", 1), ("MAX_NAMES", 5)):
+                with monkeypatch.context() as patch:
+                    patch.setattr(f"krappy.broker.kafka_groups.settings.{bound}", least)
+                    with pytest.raises(InvalidRequest, match="1 groups have settings"):
+                        await settings.alter("other", {SESSION: "50000"})
+                    await settings.alter("g", {SESSION: "50000"})
             async with trio.open_nursery() as nursery:  # each is made on top of the one before
                 for at in range(50):
                     nursery.start_soon(

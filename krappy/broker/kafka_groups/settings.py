@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from krappy.broker.kafka_groups.coordinator import KafkaGroups
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
-MAX_GROUPS = 50_000  # that have settings
+MAX_GROUPS = 50_000  # that have settings,
+MAX_NAMES = 8 << 20  # and characters of their names together
 
 
 class GroupSettings:
@@ -88,8 +89,10 @@ class GroupSettings:
         whole = {**{name: setting.default for name, setting in self.known.items()}, **after}
         if changes and int(whole[HEARTBEAT]) >= int(whole[SESSION]):
             raise InvalidConfig(f"{SESSION} must be greater than {HEARTBEAT}", setting=SESSION)
-        if after and group not in self._held and len(self._held) >= MAX_GROUPS:
-            raise InvalidRequest(f"{MAX_GROUPS} groups have settings: as many as are possible")
+        if after and group not in self._held:
+            names = sum(map(len, self._held)) + len(group)
+            if len(self._held) >= MAX_GROUPS or names > MAX_NAMES:
+                raise InvalidRequest(f"{len(self._held)} groups have settings: as many as are possible")
         return after
 
     async def alter(self, group: str, changes: Mapping[str, str | None]) -> None:
