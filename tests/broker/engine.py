@@ -95,6 +95,6 @@ async def read_all(partition: Partition) -> list[Got]:
 
 async def until(ready: Any) -> None:
     """Waits for something that is bound to happen."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         while not ready():
             await trio.sleep(0.005)

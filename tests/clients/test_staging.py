@@ -204,7 +204,7 @@ def test_a_broker_that_is_started_anew(tmp_path: Path) -> None:
 
 
 def test_a_commit_that_has_no_time(address: str, topic: str, lossy: Proxy) -> None:
-    with blocking.connect(lossy.address, timeout=5) as client, blocking.connect(address) as other:
+    with blocking.connect(lossy.address) as client, blocking.connect(address) as other:
         with client.stage(topic, job=topic, task=0, attempt=0) as stage:
             stage.send(b"v", key=b"k")
             token = stage.seal()
