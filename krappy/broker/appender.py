@@ -11,7 +11,6 @@ Rules, kept here and nowhere else:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
@@ -178,23 +177,32 @@ class Appender:
         """
         partition, config = self._partition, self._partition.config
         limit = max(MAX_OPENED, config.max_message_bytes)
-        total = 0
-        for index, item in enumerate(items[:]):
-            if total > MAX_DRAIN:
-                self._waiting[:0] = items[index:]
-                del items[index:]
-                break
-            if isinstance(item, Publish) and item.header.codec != codec and not item.header.is_control:
-                change = partial(item.recompress, codec, limit, config.max_message_bytes)
-                try:
-                    if item.size > INLINE:
-                        await trio.to_thread.run_sync(change, limiter=partition.disk_limiter)
-                    else:
-                        change()
-                except KrappyError as error:
-                    item.reject(error)
-            total += item.size
-        items[:] = [item for item in items if isinstance(item, Loose) or not item.later.done]
+        changing = sum(each.size for each in items if isinstance(each, Publish) and each.needs(codec))
+        refused: list[tuple[Publish, KrappyError]] = []
+
+        def change() -> int:
+            """How many of the items are enough for one drain."""
+            total = 0
+            for index, item in enumerate(items):
+                if total > MAX_DRAIN:
+                    return index
+                if isinstance(item, Publish) and item.needs(codec):
+                    try:
+                        item.recompress(codec, limit, config.max_message_bytes)
+                    except KrappyError as error:
+                        refused.append((item, error))
+                total += item.size
+            return len(items)
+
+        if changing > INLINE:
+            count = await trio.to_thread.run_sync(change, limiter=partition.disk_limiter)
+        else:
+            count = change()
+        self._waiting[:0] = items[count:]
+        del items[count:]
+        for item, error in refused:
+            item.reject(error)
+        items[:] = [each for each in items if isinstance(each, Loose) or not each.later.done]
 
     def _decide(self, items: list[Publish | Loose]) -> list[Accepted]:
         partition = self._partition

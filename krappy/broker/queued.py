@@ -46,6 +46,10 @@ class Publish:
     def size(self) -> int:
         return len(self.data)
 
+    def needs(self, codec: int) -> bool:
+        """Whether its records are to be compressed anew in a topic that has this codec."""
+        return self.header.codec != codec and not self.header.is_control
+
     def recompress(self, codec: int, limit: int, largest: int) -> None:
         """Its records compressed by `codec`; `limit`: bytes that they may take uncompressed. Raises RecordTooLarge for
         a batch of more than `largest` bytes then."""

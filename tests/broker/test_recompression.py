@@ -1,0 +1,57 @@
+"""A topic with a compression.type of its own: where the work is done, and what of it fails."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trio.testing import trio_test
+
+from krappy import batch, codecs
+from krappy.broker import appender
+from krappy.broker.commit import INLINE
+from krappy.broker.queued import Publish
+from krappy.errors import RecordTooLarge
+from tests.broker.engine import read_all, running
+
+
+@trio_test
+async def test_much_in_small_batches_is_compressed_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recompress, where = Publish.recompress, []
+
+    def noted(self: Publish, *args: Any) -> None:
+        where.append(threading.get_ident())
+        recompress(self, *args)
+
+    monkeypatch.setattr(Publish, "recompress", noted)
+    monkeypatch.setattr(appender, "MAX_DRAIN", 100_000)  # so that some wait for a drain after the next
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {"compression.type": "gzip", "max.message.bytes": "9000"})
+        values = [[b"%d.%d" % (number, row) + b"x" * 100 for row in range(40)] for number in range(100)]
+        batches = [batch.encode([b"k"] * 40, some, timestamps=1) for some in values]
+        assert max(map(len, batches)) <= INLINE < sum(map(len, batches))
+        laters = [topic.partition(0).publish(data) for data in batches]
+        assert [(await later.wait()).offset for later in laters] == [number * 40 for number in range(100)]
+        rows = await read_all(topic.partition(0))
+        assert [row.value for row in rows] == [value for some in values for value in some]
+        assert len(where) == 100
+        assert threading.get_ident() not in where
+
+
+@trio_test
+async def test_a_batch_that_is_too_large_then_is_refused_alone(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        settings = {"compression.type": "uncompressed", "max.message.bytes": "9000"}
+        topic, _ = await broker.create_topic("t", 1, settings)
+        partition = topic.partition(0)
+        small = batch.encode([b"k"], [b"v"], timestamps=1, codec=codecs.GZIP)
+        large = batch.encode([b"k"], [b"v" * 20_000], timestamps=1, codec=codecs.GZIP)
+        laters = [partition.publish(data) for data in (small, large, small)]
+        assert (await laters[0].wait()).offset == 0
+        with pytest.raises(RecordTooLarge):
+            await laters[1].wait()
+        assert (await laters[2].wait()).offset == 1
