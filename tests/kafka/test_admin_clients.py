@@ -95,7 +95,7 @@ def test_kafka_python_cluster(python: Any, broker: BrokerProcess) -> None:
     assert [(each["broker_id"], f"{each['host']}:{each['port']}") for each in cluster["brokers"]] == [(0, broker.kafka)]
     own = python.describe_configs([ConfigResource(ConfigResourceType.BROKER, "0")], config_filter="all")
     assert own["broker"]["0"]["num.partitions"]["value"] == "1"
-    refused = ConfigResource(ConfigResourceType.BROKER, "0", {"log.retention.ms": "5"})
+    refused = ConfigResource(ConfigResourceType.BROKER, "0", {"node.id": "5"})
     assert "InvalidRequest" in str(python.alter_configs([refused], raise_on_unknown=False))
     [quorum] = python.describe_metadata_quorum()["topics"]
     assert quorum["partitions"][0]["leader_id"] == 0
@@ -266,8 +266,9 @@ def test_confluent_cluster(confluent: Any, broker: BrokerProcess) -> None:
     assert (len(cluster.cluster_id), cluster.controller.id, len(cluster.authorized_operations)) == (22, 0, 7)
     own = first(lambda: confluent.describe_configs([ck.ConfigResource(ck.ResourceType.BROKER, "0")]))
     assert own["advertised.listeners"].value == f"PLAINTEXT://{broker.kafka}"
-    assert all(entry.is_read_only for entry in own.values())
-    setting = ck.ConfigEntry("log.retention.ms", "5", incremental_operation=ck.AlterConfigOpType.SET)
+    assert own["advertised.listeners"].is_read_only
+    assert not own["log.retention.ms"].is_read_only
+    setting = ck.ConfigEntry("advertised.listeners", "x:1", incremental_operation=ck.AlterConfigOpType.SET)
     changed = ck.ConfigResource(ck.ResourceType.BROKER, "0", incremental_configs=[setting])
     assert first(lambda: confluent.incremental_alter_configs([changed])) == "INVALID_REQUEST"
     assert confluent.describe_user_scram_credentials().result(30) == {}

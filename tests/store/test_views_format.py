@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from krappy.core.staging import Job, Staging, State
 from krappy.core.transactions import Transaction
 from krappy.entry import pack_entry
-from krappy.store import catalog, group_offsets, groups, rocks, transactions
+from krappy.store import catalog, group_offsets, groups, overrides, rocks, staging, transactions
 from krappy.store.meta import Meta
 from krappy.store.views import Views
 
@@ -40,10 +41,15 @@ def test_the_keys_of_the_catalog_are_in_the_table(tmp_path: Path) -> None:
         "k", b"", members={"m": b""}, offsets={("t", 0): offset}, pending={(1, "t", 0): offset}
     )
     transactions.TransactionStore(meta).put(Transaction("id", 1, 0, 1_000))
+    jobs = staging.StagingStore(meta)
+    jobs.put(Job("j"), Staging("id", "a", b"", "task", "attempt"))
+    jobs.end(Job("k", State.COMMITTED, touched_ms=1_000), [])
+    overrides.OverrideStore(meta, overrides.BROKER).save("0", {"num.partitions": "3"})
+    overrides.OverrideStore(meta, overrides.GROUP).save("k", {"consumer.heartbeat.interval.ms": "5000"})
     keys = [key for key, _ in meta.items(b"")]
     meta.close()
     documented = [text.encode() for text in re.findall(r"^\| `([a-z]+/[a-z-]*)`", DOCUMENT, re.MULTILINE)]
-    assert len(documented) == 12
+    assert len(documented) == 18
     for prefix in documented:
         assert sum(key.startswith(prefix) for key in keys) == 1, prefix
-    assert len(keys) == 12
+    assert len(keys) == 18
