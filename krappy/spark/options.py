@@ -258,6 +258,8 @@ class _Reader:
 def _together(texts: Mapping[str, str]) -> None:
     if "limit" in texts and texts.get("pushdown", "false") != "false":
         raise ConfigError("options limit and pushdown: rows are counted before Spark filters them, so give one of them")
+    if "columns" in texts and "includeheaders" in texts:
+        raise ConfigError("options columns and includeHeaders: name headers among the columns, and leave the other out")
     if "snapshot" in texts:
         for name in ("subscribe", "subscribePattern", "assign", "minPartitions", "snapshotTtl"):
             if name.lower() in texts:

@@ -115,6 +115,7 @@ WRONG: list[tuple[dict[str, str], Use, str]] = [
     ({**S, "columns": "key,val"}, "log", "there is no column 'val'; there are key, value"),
     ({**S, "columns": "deleted"}, "log", "no column 'deleted'; there are mode=log has key"),
     ({**S, "columns": "key,key"}, "log", "a column is named twice"),
+    ({**S, "columns": "key", "includeHeaders": "true"}, "log", "name headers among the columns"),
     ({**S, "mode": "table", "snapshotTtl": "soon"}, "log", "a duration is needed"),
     ({**S, "mode": "table", "limit": "1", "pushdown": "true"}, "log", "options limit and pushdown"),
     ({**S, "mode": "table", "snapshot": "{}"}, "log", "options snapshot and subscribe"),
