@@ -36,8 +36,11 @@ class OffsetRange(NamedTuple):
         return self.end - self.start
 
 
-def partitions(client: Client, wanted: Topics) -> list[TopicPartition]:
-    """The partitions that are to be read, as they are now. Raises UnknownTopic, UnknownPartition."""
+def partitions(client: Client, wanted: Topics, missing: bool = False) -> list[TopicPartition]:
+    """The partitions that are to be read, as they are now; `missing`: topics may be.
+
+    Raises UnknownTopic, UnknownPartition.
+    """
     if wanted.pattern is not None:
         return wanted.among({topic.name: len(topic.partitions) for topic in client.topics()})
     found = {}
@@ -46,7 +49,7 @@ def partitions(client: Client, wanted: Topics) -> list[TopicPartition]:
             found[name] = len(client.describe(name).partitions)
         except UnknownTopic:
             continue
-    return wanted.among(found)
+    return wanted.among(found, missing)
 
 
 def resolve(client: Client, options: Options) -> list[OffsetRange]:

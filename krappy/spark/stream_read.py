@@ -102,14 +102,19 @@ class StreamReader(*BASES):  # type: ignore[misc]
 
     def _ends(self) -> Offsets:
         connected = client(self._options.address)
+        return ranges.at_end(connected, self._known(connected), "latest")
+
+    def _known(self, connected: Client, begun: bool = True) -> list[TopicPartition]:
+        """Once the stream has begun, with failOnDataLoss=false, topics may be gone; they are read again when back."""
         assert self._options.topics is not None
-        return ranges.at_end(connected, ranges.partitions(connected, self._options.topics), "latest")
+        return ranges.partitions(connected, self._options.topics, begun and not self._options.fail_on_data_loss)
 
     def _begin(self, limit: Any) -> Position:
         """The end of the first batch, which says where it begins."""
         options, connected = self._options, client(self._options.address)
         if options.start.kind == "snapshot":
             return self._snapshots(connected)
+        self._known(connected, begun=False)
         latest = dict(self._target if self._target is not None else self._ends())
         earliest = ranges.at_end(connected, latest, "earliest")
         begin = ranges.offsets(connected, options.start, earliest, latest, options.timestamp_strategy)
@@ -125,8 +130,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
     def _snapshots(self, connected: Client) -> Position:
         offsets: dict[TopicPartition, int] = {}
         ids = {}
-        assert self._options.topics is not None
-        for topic, some in groupby(ranges.partitions(connected, self._options.topics), key=lambda each: each.topic):
+        for topic, some in groupby(self._known(connected, begun=False), key=lambda each: each.topic):
             held = self._take(connected, topic, [each.partition for each in some])
             ids[topic] = held.id
             offsets |= {TopicPartition(topic, partition): offset for partition, offset in held.offsets.items()}
@@ -182,8 +186,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
     def _ranges(self, begin: Offsets, ends: Offsets) -> list[OffsetRange]:
         """Without what is lost, or else raises."""
         connected = client(self._options.address)
-        assert self._options.topics is not None
-        known = ranges.partitions(connected, self._options.topics)
+        known = self._known(connected)
         earliest = ranges.at_end(connected, [each for each in known if each in ends], "earliest")
         found = []
         for each, end in sorted(ends.items()):

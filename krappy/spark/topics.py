@@ -18,24 +18,27 @@ class Topics(NamedTuple):
     pattern: str | None = None
     assigned: Mapping[str, tuple[int, ...]] | None = None
 
-    def among(self, found: Mapping[str, int]) -> list[TopicPartition]:
+    def among(self, found: Mapping[str, int], missing: bool = False) -> list[TopicPartition]:
         """The partitions that are meant, of topics with their number of partitions.
 
-        Raises UnknownTopic and UnknownPartition for what is named and is not there; a pattern may match nothing.
+        Raises UnknownTopic, unless topics may be `missing`, and UnknownPartition for what is named and is not there; a
+        pattern may match nothing.
         """
         if self.pattern is not None:
             wanted = re.compile(self.pattern)
             return _all({name: count for name, count in found.items() if wanted.fullmatch(name)})
+        there = [name for name in self.named() if name in found]
         for name in self.named():
-            if name not in found:
+            if name not in found and not missing:
                 raise UnknownTopic(f"there is no topic '{name}'", topic=name)
         if self.assigned is None:
-            return _all({name: found[name] for name in self.named()})
-        for name, partitions in self.assigned.items():
+            return _all({name: found[name] for name in there})
+        assigned = {name: self.assigned[name] for name in there}
+        for name, partitions in assigned.items():
             for partition in partitions:
                 if partition >= found[name]:
                     raise UnknownPartition(f"'{name}' has {found[name]} partitions, there is no {partition}")
-        return [TopicPartition(name, each) for name, some in sorted(self.assigned.items()) for each in some]
+        return [TopicPartition(name, each) for name, some in sorted(assigned.items()) for each in some]
 
     def named(self) -> Iterable[str]:
         """Topics that are given by name; none for a pattern."""

@@ -188,7 +188,12 @@ def test_a_topic_that_was_made_anew(reader: Any, client: Client, topic: str) -> 
     client.delete_topic(topic)
     with pytest.raises(UnknownTopic):
         strict.latestOffset(at, ReadAllAvailable())
+    with pytest.raises(UnknownTopic):
+        lax.latestOffset(lax.initialOffset(), ReadAllAvailable())
+    gone = lax.latestOffset(at, ReadAllAvailable())
+    assert spans(lax, at, gone) == []
     fill(client, topic, 3)
+    assert spans(lax, gone, lax.latestOffset(gone, ReadAllAvailable())) == [(0, 0, 3)]
     with pytest.raises(OffsetOutOfRange, match="it was made anew"):
         strict.latestOffset(at, ReadAllAvailable())
     end = lax.latestOffset(at, ReadAllAvailable())
