@@ -67,22 +67,19 @@ class Guard:
         if not path.startswith(("/api/", "/metrics")):  # by prefix: a route also takes its path with a line feed behind
             return
         self._check_site(method, headers)
-        if not self.asks:
-            if method not in SAFE and HEADER not in headers:
-                raise Refusal(
-                    403, "HEADER_MISSING", "a request that changes something needs the header Krappy-Request: 1"
+        if self.asks:
+            if path in OPEN:
+                return
+            given = headers.get("authorization", "")
+            if given:
+                kind, _, secret = given.partition(" ")
+                if kind.lower() != "bearer" or not self.is_token(secret.strip()):
+                    raise _not_logged_in("this is not the console's token")
+                return
+            if not self._is_session(cookies.get(COOKIE, ""), now):
+                raise _not_logged_in(
+                    "the console's token is needed: Authorization: Bearer, or POST it to /api/v1/login"
                 )
-            return
-        if path in OPEN:
-            return
-        given = headers.get("authorization", "")
-        if given:
-            kind, _, secret = given.partition(" ")
-            if kind.lower() != "bearer" or not self.is_token(secret.strip()):
-                raise _not_logged_in("this is not the console's token")
-            return
-        if not self._is_session(cookies.get(COOKIE, ""), now):
-            raise _not_logged_in("the console's token is needed: Authorization: Bearer, or POST it to /api/v1/login")
         if method not in SAFE and HEADER not in headers:
             raise Refusal(403, "HEADER_MISSING", "a request that changes something needs the header Krappy-Request: 1")
 
