@@ -27,6 +27,7 @@ from krappy.store.staging import StagedFiles
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+RESTORING = "restoring"  # below a data folder: what a restore has not put into its place yet
 
 
 class HeldFile(NamedTuple):

@@ -4,18 +4,51 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
 
+from krappy.errors import KrappyError, StorageError
 from krappy.store import hold
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
 
 FOLDER = "backup"  # below the data folder: links need the same file system
+AT_ONCE = 16  # logs that wait for the disk
+
+
+class Gate:
+    """Open, but for some moments in which nobody passes. Who waits passes without another turn of the scheduler."""
+
+    def __init__(self) -> None:
+        self._closed = 0
+        self._opened = trio.Event()
+
+    async def wait(self) -> None:
+        while self._closed:
+            await self._opened.wait()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        self._closed += 1
+        try:
+            yield
+        finally:
+            self._closed -= 1
+            if not self._closed:
+                self._opened.set()
+                self._opened = trio.Event()
+
+
+def check_whole(data: Path) -> None:
+    """Raises StorageError for a folder with a half of a backup in it."""
+    if (data / hold.RESTORING).exists():
+        raise StorageError(f"{data} holds a backup that was not restored to its end: run `krappy restore` again")
 
 
 class Hold:
@@ -45,7 +78,10 @@ async def take(broker: Broker) -> Hold:
     """While no topic comes or goes and nothing is taken out of a log. Raises StorageError, having left nothing.
 
     The order is that of store/hold.py. Staged files outlive their job's publication meanwhile: the catalog that is held
-    may be of a moment at which they were still needed.
+    may be of a moment at which they were still needed. No transaction is decided meanwhile: the ends of the logs are
+    noted one after the other, and of one that was decided between two, and is open in the catalog that is held, there
+    would be a half.
+    What was decided before is in that catalog, and completed after a restore.
     """
     folder = broker.config.data / FOLDER / secrets.token_hex(8)
 
@@ -55,17 +91,38 @@ async def take(broker: Broker) -> Hold:
     try:
         await run(partial(folder.mkdir, parents=True))
         await run(partial(broker.views.checkpoint, folder / "views"))
-        with broker.staging.files.kept():
-            await run(partial(broker.meta.checkpoint, folder / "meta"))
-            await run(partial(hold.hold_staged, broker.staging.files, folder / "staging"))
-        for topic in broker.topics.values():
-            for partition in topic.partitions:
-                into = folder / "topics" / f"{topic.name}-{partition.index}"
-                await partition.reshape(partial(hold.hold_log, partition.log, into))
-        facts = {"version": broker.version, "cluster": broker.cluster_id, "taken_ms": broker.now_ms()}
-        files, size = await trio.to_thread.run_sync(partial(hold.finish, folder, facts), limiter=broker.disk_limiter)
+        with broker.decisions.closed():
+            with broker.staging.files.kept():
+                await run(partial(broker.meta.checkpoint, folder / "meta"))
+                await run(partial(hold.hold_staged, broker.staging.files, folder / "staging"))
+            await _hold_logs(broker, folder / "topics")
+            facts = {"version": broker.version, "cluster": broker.cluster_id, "taken_ms": broker.now_ms()}
+            finish = partial(hold.finish, folder, facts)  # which looks how far each log has come
+            files, size = await trio.to_thread.run_sync(finish, limiter=broker.disk_limiter)
     except BaseException:
         with trio.CancelScope(shield=True):
             await _remove(broker, folder)
         raise
     return Hold(broker, folder, files, size)
+
+
+async def _hold_logs(broker: Broker, folder: Path) -> None:
+    """Some at a time: each waits for the disk on its own. Raises the first StorageError."""
+    partitions = iter([partition for topic in broker.topics.values() for partition in topic.partitions])
+    failed: list[KrappyError] = []
+
+    async def hold_some() -> None:
+        for partition in partitions:
+            if failed:
+                return
+            into = folder / f"{partition.topic}-{partition.index}"
+            try:
+                await partition.reshape(partial(hold.hold_log, partition.log, into))
+            except KrappyError as error:
+                failed.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(AT_ONCE):
+            nursery.start_soon(hold_some)
+    if failed:
+        raise failed[0]

@@ -7,7 +7,7 @@ It is the only caller of the store. Nothing here knows sockets or protocols.
     DATA/views/                  RocksDB without WAL: the latest value of each key
     DATA/topics/<topic>-<n>/     one log per partition
     DATA/backup/                 links to all of these, while a backup is copied
-    DATA/staging/                staged writes that are not in the logs yet
+    DATA/restoring/              what a restore has not put into its place yet: no broker starts beside it
 """
 
 from __future__ import annotations
@@ -99,6 +99,7 @@ class Broker:
         self._admin = trio.Lock()  # one change of the catalog at a time
         self._meta_sync = MetaSync(self)
         self.shrinking = trio.Lock()  # held while events are taken out of a log
+        self.decisions = backup.Gate()  # closed while a backup is taken
         self._housekeeping = trio.CancelScope()
         self._house_kept = trio.Event()
         self._house_kept.set()
@@ -172,6 +173,7 @@ class Broker:
 
     async def _open(self) -> None:
         data = self.config.data
+        backup.check_whole(data)
         (data / "topics").mkdir(parents=True, exist_ok=True)
         await self._in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta")

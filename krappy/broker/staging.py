@@ -188,6 +188,7 @@ class StagingCoordinator:
                     assert live is not None
                     self._check_topic(live.attempts[token].staging)
                 job = job._replace(producer_id=await self._broker.new_producer_id())
+                await self._broker.decisions.wait()
                 self._store.put(job)
                 await self._broker.sync_meta()
                 live = self._live.setdefault(name, Live(job))
@@ -428,6 +429,7 @@ class StagingCoordinator:
         before = live.job
         after = before._replace(producer_id=await self._broker.new_producer_id())
         self._owners.add(after.producer_id)
+        await self._broker.decisions.wait()
         await self._save(live, after)
         live.stale.append(before)
         await self._carry_out(live)
@@ -437,6 +439,7 @@ class StagingCoordinator:
         failed = core.fail(live.job, self._broker.now_ms(), error.text)
         self._broker.report("staged_job_failed", job=failed.name, error=error.text)
         tokens = live.job.tokens
+        await self._broker.decisions.wait()
         await self._save_end(live, failed._replace(tokens=()))
         live.job = failed._replace(tokens=tokens)  # for the markers, should they have to be written again
         live.moved.fire()

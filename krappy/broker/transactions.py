@@ -8,6 +8,8 @@ Rules of this file:
 - To complete: a marker goes to every partition of the transaction, in order with what is published there; then the
   groups' staged offsets are settled. All of it may be done twice. When the disk refuses, it is tried again; after a
   crash it is done on the next start. Only then does the same producer go on.
+- Nothing is decided while a backup is taken (`Broker.decisions`): what is neither in its catalog nor in all of its
+  logs is not in it by half.
 - A transaction that is open in a partition and that nobody answers for is aborted on start.
 """
 
@@ -130,6 +132,8 @@ class TransactionCoordinator:
                     expected_id=expected_id,
                     expected_epoch=expected_epoch,
                 )
+                if begun.prepared:
+                    await self._broker.decisions.wait()
                 await self._save(begun)
                 if not begun.prepared:
                     return begun.producer_id, begun.epoch
@@ -155,6 +159,7 @@ class TransactionCoordinator:
             found = self._all.get(name)
             ended = core.end(found, producer_id, epoch, self._broker.now_ms(), commit=commit)
             if ended is not found:
+                await self._broker.decisions.wait()
                 await self._save(ended)
                 await self._complete(ended)
 
@@ -297,6 +302,7 @@ class TransactionCoordinator:
                 return
             self._broker.report("transaction_timed_out", transactional_id=name, producer_id=found.producer_id)
             fenced = core.fence(found, self._broker.now_ms())
+            await self._broker.decisions.wait()
             await self._save(fenced)
             await self._complete(fenced)
 

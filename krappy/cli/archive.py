@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import os
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, Protocol
-from zlib import crc32
 
 from krappy.cli.errors import Failure
 
 LISTING = "backup.json"
+FORMAT = 1
+PARTS = ("views", "meta", "staging", "topics")
 CHUNK = 1 << 20
 
 Files = Iterator[tuple[str, int, IO[bytes]]]  # name, size, what is in it
@@ -48,8 +51,8 @@ class FolderSink:
 
     def close(self) -> None:
         for parent, _, _ in os.walk(self._folder):
-            _fsync_dir(Path(parent))
-        _fsync_dir(self._folder.absolute().parent)
+            sync_folder(Path(parent))
+        sync_folder(self._folder.absolute().parent)
 
 
 class TarSink:
@@ -84,7 +87,7 @@ class Counted(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         data = self._file.read(min(self.left, CHUNK if size < 0 else size))
         self.left -= len(data)
-        self.crc = crc32(data, self.crc)
+        self.crc = zlib.crc32(data, self.crc)
         self._tell(self._name, len(data))
         return data
 
@@ -119,27 +122,34 @@ def read_folder(folder: Path) -> Files:
 
 
 def read_tar(source: IO[bytes]) -> Files:
-    try:
-        with tarfile.open(fileobj=source, mode="r|*") as tar:
-            for member in tar:
-                file = tar.extractfile(member)
-                if file is not None:
-                    yield member.name, member.size, file
-    except tarfile.TarError as error:
-        raise Failure(f"this is not a whole backup: {error}") from None
+    with tarfile.open(fileobj=source, mode="r|*") as tar:
+        for member in tar:
+            file = tar.extractfile(member) if member.isreg() else None
+            if file is not None:
+                yield member.name, member.size, file
 
 
 def unpack(files: Files, folder: Path, tell: Tell) -> dict[str, Any]:
     """Writes them below `folder` and checks them against the listing, which is returned. Raises Failure, OSError."""
+    try:
+        return _unpack(files, folder, tell)
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise Failure(f"this is not a whole backup: {error}") from None
+
+
+def _unpack(files: Files, folder: Path, tell: Tell) -> dict[str, Any]:
     sums: dict[str, tuple[int, int]] = {}
     listing: dict[str, Any] | None = None
     for name, size, file in files:
         pure = PurePosixPath(name)
         if pure.is_absolute() or ".." in pure.parts:
             raise Failure(f"a backup has no file called {name!r}")
+        name = str(pure)  # without the ./ that tar likes
         if name == LISTING:
-            listing = json.loads(file.read())
+            listing = _listing(file)
             continue
+        if pure.parts[0] not in PARTS:
+            raise Failure(f"a backup has no file called {name!r}")
         path = folder / pure
         path.parent.mkdir(parents=True, exist_ok=True)
         source = Counted(file, name, size, tell)
@@ -156,11 +166,24 @@ def unpack(files: Files, folder: Path, tell: Tell) -> dict[str, Any]:
         wrong = sorted({name for name in sums.keys() | expected.keys() if sums.get(name) != expected.get(name)})
         raise Failure(f"{len(wrong)} files of this backup are not as they were written, such as {wrong[0]}")
     for parent, _, _ in os.walk(folder):
-        _fsync_dir(Path(parent))
+        sync_folder(Path(parent))
     return listing
 
 
-def _fsync_dir(folder: Path) -> None:
+def _listing(file: IO[bytes]) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read())
+        if found["format"] != FORMAT:
+            raise Failure(f"this backup has the format {found['format']!r:.20}, and this version reads {FORMAT}")
+        known: dict[str, Any] = {**found, "files": [(str(name), size, crc) for name, size, crc in found["files"]]}
+        int(known["taken_ms"])
+    except (ValueError, KeyError, TypeError):
+        raise Failure(f"this is not a whole backup: its {LISTING} can't be read") from None
+    return known
+
+
+def sync_folder(folder: Path) -> None:
+    """Its names are on disk when this returns. Raises OSError."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -14,7 +14,6 @@ from krappy.cli.doctor import progress
 from krappy.cli.errors import Failure
 from krappy.cli.options import address_option, connect, json_option
 
-PARTIAL = "restoring"  # below the data folder: what is not whole yet
 PRODUCER_IDS = 1_000_000  # that the broker may have given after its catalog was copied
 
 
@@ -86,6 +85,7 @@ def restore(source: str, data: Path, as_json: bool) -> None:
     """
     try:
         from krappy.store.catalog import Catalog
+        from krappy.store.hold import RESTORING
         from krappy.store.lock import FolderLock
         from krappy.store.meta import Meta
     except ModuleNotFoundError as error:
@@ -95,8 +95,11 @@ def restore(source: str, data: Path, as_json: bool) -> None:
     data.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(data)
     try:
-        partial = data / PARTIAL
-        shutil.rmtree(partial, ignore_errors=True)  # of an attempt that was cut short
+        partial = data / RESTORING
+        if partial.exists():  # an attempt was cut short; no broker has started beside it, so all of this is its
+            for name in archive.PARTS:
+                shutil.rmtree(data / name, ignore_errors=True)
+            shutil.rmtree(partial)
         strange = [path.name for path in data.iterdir() if path.name not in ("lock", "lost+found")]
         if strange:
             raise Failure(f"{data} is not empty ('{strange[0]}' is there): restore to a folder of its own")
@@ -107,9 +110,12 @@ def restore(source: str, data: Path, as_json: bool) -> None:
             Catalog(meta).skip_producer_ids(PRODUCER_IDS)
         finally:
             meta.close()
-        for part in sorted(partial.iterdir(), key=lambda path: path.name == "meta"):  # the catalog last
+        for part in sorted(partial.iterdir()):
             part.rename(data / part.name)
-        partial.rmdir()
+        archive.sync_folder(data)
+        partial.rmdir()  # from here on a broker starts
+        archive.sync_folder(data)
+        archive.sync_folder(data.absolute().parent)
     finally:
         lock.release()
     if as_json:

@@ -1,0 +1,253 @@
+"""`krappy backup` and `krappy restore` when something goes wrong, or on, beside them."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import resource
+import subprocess
+import sys
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from krappy import blocking
+from krappy.cli import archive, checkup
+from krappy.cli.spawn import spawn_broker
+from krappy.errors import StorageError
+from krappy.store import hold
+from krappy.store.catalog import Catalog
+from krappy.store.hold import _files as held_files
+from krappy.store.meta import Meta
+from krappy.testing.running import run_broker
+from tests.cli.test_backup import contents, krappy
+
+PARTITIONS = 24
+
+
+class Transactions:
+    """One after the other, each writes its number to every partition, until it is stopped."""
+
+    def __init__(self, address: str) -> None:
+        self._producer = transactional(address)
+        self._producer.init_transactions(60)
+        self._stop = threading.Event()
+        self._done = threading.Condition()
+        self.count = 0
+        self._thread = threading.Thread(target=self._run, name="transactions")
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._producer.begin_transaction()
+            for partition in range(PARTITIONS):
+                self._producer.produce("t", b"%d" % self.count, partition=partition)
+            self._producer.commit_transaction(60)
+            with self._done:
+                self.count += 1
+                self._done.notify_all()
+
+    def wait_for(self, count: int) -> None:
+        with self._done:
+            assert self._done.wait_for(lambda: self.count >= count, 120)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def transactional(address: str) -> Producer:
+    return Producer({"bootstrap.servers": address, "transactional.id": "whole", "linger.ms": 0})
+
+
+def copy(client: blocking.Client, target: Path) -> None:
+    with client.hold_backup() as held:
+        folder = Path(held.folder)
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        archive.write(archive.FolderSink(target), folder, manifest, lambda *_: None)
+
+
+def slow_files(folder: Path) -> Iterator[Path]:
+    """So that there is time for transactions between the first log and the last, if they were let."""
+    for path in held_files(folder):
+        time.sleep(0.02 if path.suffix == ".log" else 0)
+        yield path
+
+
+def test_no_half_of_a_transaction_is_in_a_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hold, "_files", slow_files)
+    copies = [tmp_path / f"copy{number}" for number in range(2)]
+    known: list[int] = []
+    with (
+        run_broker(tmp_path / "data", listen_kafka="127.0.0.1:0") as broker,
+        blocking.connect(broker.address) as client,
+    ):
+        client.create_topic("t", partitions=PARTITIONS)
+        load = Transactions(broker.kafka_address)
+        try:
+            for target in copies:
+                load.wait_for(load.count + 3)
+                known.append(load.count)
+                copy(client, target)
+        finally:
+            load.stop()
+    for target, least in zip(copies, known, strict=True):
+        data = tmp_path / "elsewhere" / target.name
+        assert krappy("restore", target, "--data", data).returncode == 0
+        with run_broker(data, listen_kafka="127.0.0.1:0") as broker:
+            transactional(broker.kafka_address).init_transactions(60)  # aborts what was open
+            found = contents(broker.address, "t")
+        assert len(found) == PARTITIONS
+        numbers = {tuple(values) for values in found.values()}
+        assert len(numbers) == 1, "a transaction is in some partitions, and not in others"
+        assert numbers.pop()[:least] == tuple(b"%d" % number for number in range(least))
+        assert checkup.check(data, repair=False, tell=lambda *_: None).sound
+
+
+def test_a_broker_that_is_killed_beside_a_backup_leaves_nothing_of_it(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with spawn_broker(data) as broker, blocking.connect(broker.address) as client:
+        with client.producer("t") as producer:
+            producer.send("1", key="k").result()
+        with client.hold_backup() as held:
+            assert (Path(held.folder) / "manifest.json").exists()
+            broker.process.kill()
+            broker.process.wait()
+    assert list((data / "backup").iterdir())
+    with spawn_broker(data) as broker:
+        assert not (data / "backup").exists()
+        assert contents(broker.address, "t") == {0: [b"1"]}
+
+
+def test_compaction_goes_on_beside_a_backup(tmp_path: Path) -> None:
+    settings = {"cleaner_backoff_ms": 10}
+    config = {"cleanup.policy": "compact", "segment.bytes": 5_000, "min.cleanable.dirty.ratio": 0.01}
+    with run_broker(tmp_path / "data", **settings) as broker, blocking.connect(broker.address) as client:
+        with client.hold_backup() as empty:
+            assert empty.files > 0
+        client.create_topic("t", config={**config, "min.compaction.lag.ms": 3_600_000})
+        with client.producer("t") as producer:
+            for number in range(40):
+                producer.send_columns([b"k%d" % (row % 7) for row in range(100)], [b"%d" % number] * 100)
+        with client.hold_backup() as held:
+            folder = Path(held.folder)
+            manifest = json.loads((folder / "manifest.json").read_bytes())
+            client.alter_topic("t", {"min.compaction.lag.ms": 0})
+            until(lambda: len(contents(broker.address, "t")[0]) < 2_000)  # it has been compacted
+            archive.write(archive.FolderSink(tmp_path / "copy"), folder, manifest, lambda *_: None)
+    assert krappy("restore", tmp_path / "copy", "--data", tmp_path / "elsewhere").returncode == 0
+    assert checkup.check(tmp_path / "elsewhere", repair=False, tell=lambda *_: None).sound
+    with run_broker(tmp_path / "elsewhere", cleaner_backoff_ms=3_600_000) as broker:
+        assert len(contents(broker.address, "t")[0]) == 4_000
+        with blocking.connect(broker.address) as client:
+            assert [entry.value for entry in client.table("t").scan()] == [b"39"] * 7
+
+
+def until(true: object) -> None:
+    """Waits for what another thread brings about."""
+    assert callable(true)
+    deadline = time.monotonic() + 120
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def backup(tmp_path: Path) -> Path:
+    """A finished one, of some 100 KB of events."""
+    with run_broker(tmp_path / "data") as broker, blocking.connect(broker.address) as client:
+        with client.producer("t") as producer:
+            producer.send_columns([b"k%d" % row for row in range(1_000)], [b"x" * 100] * 1_000)
+        copy(client, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def test_a_disk_that_is_full_ends_a_backup(tmp_path: Path) -> None:
+    """No file may grow beyond 64 KB here, as if there were no room."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+
+    with run_broker(tmp_path / "data") as broker:
+        with blocking.connect(broker.address) as client, client.producer("t") as producer:
+            producer.send_columns(None, [b"x" * 100] * 1_000)
+        for target in (tmp_path / "copy", tmp_path / "copy.tar"):
+            command = [sys.executable, "-B", "-m", "krappy", "backup", str(target), "--address", broker.address]
+            done = subprocess.run(command, capture_output=True, timeout=120, preexec_fn=limit, check=False)
+            assert done.returncode == 1
+            assert b"File too large" in done.stderr, done.stderr
+            assert krappy("restore", target, "--data", tmp_path / "elsewhere").returncode == 1
+        until(lambda: not list((tmp_path / "data" / "backup").iterdir()))  # the broker has let go
+        assert len(contents(broker.address, "t")[0]) == 1_000
+    with pytest.raises(StorageError, match="not restored to its end"), run_broker(tmp_path / "elsewhere"):
+        pass
+
+
+def test_a_restore_that_is_killed_is_begun_again(backup: Path, tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(backup, arcname=".")  # as people pack a folder
+    data = tmp_path / "elsewhere"
+    command = [sys.executable, "-m", "krappy", "restore", "-", "--data", str(data)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        process.stdin.write(packed.getvalue()[: len(packed.getvalue()) // 2])
+        process.stdin.flush()
+        until(lambda: (data / "restoring").exists())
+        process.kill()
+    with pytest.raises(StorageError, match="not restored to its end"), run_broker(data):
+        pass
+    (data / "restoring" / "topics").mkdir(exist_ok=True)
+    (data / "restoring" / "topics").rename(data / "topics")  # as if it had come to putting parts into their places
+    done = krappy("restore", "-", "--data", data, stdin=packed.getvalue())
+    assert done.returncode == 0, done.stderr
+    assert checkup.check(data, repair=False, tell=lambda *_: None).sound
+    with run_broker(data) as broker:
+        assert len(contents(broker.address, "t")[0]) == 1_000
+
+
+def test_producer_ids_of_a_restored_broker_are_new(backup: Path, tmp_path: Path) -> None:
+    def next_id(data: Path) -> int:
+        meta = Meta(data / "meta")
+        try:
+            return Catalog(meta).next_producer_id()
+        finally:
+            meta.close()
+
+    assert krappy("restore", backup, "--data", tmp_path / "elsewhere").returncode == 0
+    assert next_id(tmp_path / "elsewhere") >= next_id(tmp_path / "data") + 500_000
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 1, "files": [[1]]}', '{"format": 2, "files": []}'])
+def test_a_damaged_list_of_files_is_refused(backup: Path, tmp_path: Path, text: str) -> None:
+    (backup / archive.LISTING).write_text(text)
+    done = krappy("restore", backup, "--data", tmp_path / "elsewhere")
+    assert done.returncode == 1
+    assert b"this is not a whole backup" in done.stderr or b"has the format 2" in done.stderr
+    assert not (tmp_path / "elsewhere" / "meta").exists()
+
+
+def test_a_compressed_archive_that_was_cut_is_refused(backup: Path, tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(backup, arcname=".")
+    data = gzip.compress(packed.getvalue())
+    for cut in (len(data) // 2, 5):
+        done = krappy("restore", "-", "--data", tmp_path / "elsewhere", stdin=data[:cut])
+        assert done.returncode == 1, done.stdout
+        assert b"a mistake in krappy" not in done.stderr, done.stderr
+    done = krappy("restore", "-", "--data", tmp_path / "elsewhere", stdin=data)
+    assert done.returncode == 0, done.stderr
+
+
+def test_strange_files_are_refused(backup: Path, tmp_path: Path) -> None:
+    (backup / "lock").write_text("1")
+    done = krappy("restore", backup, "--data", tmp_path / "elsewhere")
+    assert done.returncode == 1
+    assert b"no file called 'lock'" in done.stderr
