@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import resource
 import subprocess
 import sys
 import tarfile
@@ -127,7 +126,11 @@ def test_a_broker_that_is_killed_beside_a_backup_leaves_nothing_of_it(tmp_path: 
 
 def test_compaction_goes_on_beside_a_backup(tmp_path: Path) -> None:
     settings = {"cleaner_backoff_ms": 10}
-    config = {"cleanup.policy": "compact", "segment.bytes": 5_000, "min.cleanable.dirty.ratio": 0.01}
+    config: dict[str, str | int | float | None] = {
+        "cleanup.policy": "compact",
+        "segment.bytes": 5_000,
+        "min.cleanable.dirty.ratio": 0.01,
+    }
     with run_broker(tmp_path / "data", **settings) as broker, blocking.connect(broker.address) as client:
         with client.hold_backup() as empty:
             assert empty.files > 0
@@ -171,15 +174,13 @@ def backup(tmp_path: Path) -> Path:
 def test_a_disk_that_is_full_ends_a_backup(tmp_path: Path) -> None:
     """No file may grow beyond 64 KB here, as if there were no room."""
 
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
-
+    limited = ["sh", "-c", 'ulimit -f 128; exec "$@"', "sh"]  # blocks of 512 bytes
     with run_broker(tmp_path / "data") as broker:
         with blocking.connect(broker.address) as client, client.producer("t") as producer:
             producer.send_columns(None, [b"x" * 100] * 1_000)
         for target in (tmp_path / "copy", tmp_path / "copy.tar"):
             command = [sys.executable, "-B", "-m", "krappy", "backup", str(target), "--address", broker.address]
-            done = subprocess.run(command, capture_output=True, timeout=120, preexec_fn=limit, check=False)
+            done = subprocess.run([*limited, *command], capture_output=True, timeout=120, check=False)
             assert done.returncode == 1
             assert b"File too large" in done.stderr, done.stderr
             assert krappy("restore", target, "--data", tmp_path / "elsewhere").returncode == 1
