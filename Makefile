@@ -15,12 +15,12 @@ READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -
 # Two makes at once: the second waits for the first one's .venv. Without flock(1), as on macOS, run one at a time.
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
-.PHONY: help setup demo test check format cover hostile soak compat peers bench dist clean
+.PHONY: help setup demo test check format cover hostile soak compat peers bench bench-spark dist clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@grep -hE '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null \
-		|| grep -hE '^[a-z]+:.*## ' Makefile
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null \
+		|| grep -hE '^[a-z-]+:.*## ' Makefile
 
 setup: $(READY) ## build .venv with all that the other targets need
 
@@ -77,6 +77,9 @@ peers: $(READY) ## Apache Kafka beside Krappy, measured by one client (ARGS="--j
 
 bench: $(READY) ## measure this machine (ARGS="--json" for a program to read)
 	@$(BIN)/krappy bench all $(ARGS)
+
+bench-spark: $(READY) ## PySpark on Krappy, beside Spark's Kafka connector (ARGS="--json FILE --scale 0.1")
+	@$(BIN)/python -m tests.peers.spark $(ARGS)
 
 dist: $(READY) ## build the sdist and the wheel into dist/
 	@$(BIN)/python -m build --outdir dist .

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as sf
 
+import krappy.spark
 from krappy.errors import ConfigError
 from krappy.pipelines import archive
 from krappy.pipelines.following import Tell, silent
@@ -70,8 +71,11 @@ def run(
         tell(f"the job {name} is published already; to publish the same again, give it another name")
         return Filled(0, name)
     tell(f"{path} goes to {to} as the job {name}")
-    options = texts({"topic": to, "jobId": name, "address": address})
-    found.write.format("krappy").mode("append").options(**options).save()
+    if key:
+        krappy.spark.bulk_load(found, to, job=name, address=address)
+    else:  # in the order of the log
+        options = texts({"topic": to, "jobId": name, "address": address})
+        found.write.format("krappy").mode("append").options(**options).save()
     done = published(name, to, broker)
     return Filled(done.records if done else 0, name)
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import krappy.spark
 
 if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Tell = Callable[[str], None]
@@ -42,7 +41,7 @@ def follow(writer: DataStreamWriter, every: str | None, tell: Tell) -> Done:
         ended = False
         while not ended:
             ended = bool(query.awaitTermination(LOOK_SECONDS))
-            for progress in _since(query, last):
+            for progress in worked(query.recentProgress, last):
                 last = progress["batchId"]
                 done = _after(done, progress)
                 if progress["numInputRows"]:
@@ -52,9 +51,9 @@ def follow(writer: DataStreamWriter, every: str | None, tell: Tell) -> Done:
     return done
 
 
-def _since(query: StreamingQuery, last: int) -> list[Any]:
-    """The progress of batches behind `last`. While a query has nothing to do, Spark repeats itself."""
-    return [each for each in query.recentProgress if each["batchId"] > last]
+def worked(progress: Iterable[Any], last: int) -> list[Any]:
+    """Of batches behind `last`, what they did. A query that waits tells of its next batch, too, before that begins."""
+    return [each for each in progress if each["batchId"] > last and "addBatch" in each["durationMs"]]
 
 
 def _after(done: Done, progress: Any) -> Done:

@@ -82,3 +82,18 @@ def test_an_archive_that_was_stopped_goes_on(
     assert told["events"] >= 40 - len(some)
     assert archived(spark, path, topic) == logged(client, topic)
     assert archived(spark, path, other) == logged(client, other)
+
+    counts: list[int] = []
+
+    def send_more(said: str) -> None:
+        counts.append(int(said.split(": ")[1].split()[0]))
+        if len(counts) == 1:
+            send(client, other, range(50, 55))
+        if counts[-1] >= 10:
+            raise InterruptedError("all has come")
+
+    send(client, other, range(40, 45))
+    with pytest.raises(InterruptedError):
+        archive.run(spark, [topic, other], str(path), address=address, every="100 milliseconds", tell=send_more)
+    assert counts[-1] == 10
+    assert archived(spark, path, other) == logged(client, other)

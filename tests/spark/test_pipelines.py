@@ -14,6 +14,7 @@ from krappy.blocking import Client
 from krappy.cli.main import run
 from krappy.errors import ConfigError, KrappyError
 from krappy.pipelines import archive, backfill, reconcile, rollup, scd2
+from krappy.pipelines.following import worked
 from krappy.pipelines.sessions import cause, running
 from krappy.types import Event
 
@@ -215,3 +216,11 @@ def test_the_cause_of_an_error() -> None:
     assert cause(text) == "there is no topic 'x'"
     assert cause("\n[PATH_NOT_FOUND] Path does not exist: x.\nmore") == "[PATH_NOT_FOUND] Path does not exist: x."
     assert cause("") == "Spark failed, and does not say why"
+
+
+def test_a_query_that_waits_has_not_done_its_next_batch() -> None:
+    waits: Any = {"batchId": 4, "durationMs": {"latestOffset": 1}}
+    done: Any = {"batchId": 4, "durationMs": {"latestOffset": 1, "addBatch": 9}}
+    assert worked([waits, waits], 3) == []
+    assert worked([waits, done], 3) == [done]
+    assert worked([done], 4) == []
