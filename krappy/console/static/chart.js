@@ -1,0 +1,72 @@
+// A line chart over time. The newest is at the right; each line's name and latest value stand above it.
+import { html, useState } from "./lib.js";
+
+const WIDTH = 600;
+const HEIGHT = 120;
+const GAP = 15_000; // ms without a point, beyond which a line is broken
+
+/** A round number at or above: 1, 2 or 5 times a power of ten. */
+function roundUp(value) {
+  if (!(value > 0)) return 1;
+  const power = 10 ** Math.floor(Math.log10(value));
+  return [1, 2, 5, 10].map((each) => each * power).find((each) => each >= value);
+}
+
+function path(points, field, from, span, top) {
+  let text = "";
+  let last = null;
+  for (const point of points) {
+    const value = point[field];
+    if (value === null || value === undefined) {
+      last = null;
+      continue;
+    }
+    const x = ((point.at - from) / span) * WIDTH;
+    const y = HEIGHT - (Math.min(value, top) / top) * HEIGHT;
+    text += `${last !== null && point.at - last < GAP ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    last = point.at;
+  }
+  return text;
+}
+
+/** `lines`: [field, name]; `points`: objects with `at` (ms) and the fields, the oldest first. */
+export function Chart({ title, lines, points, format, span = 300_000, least = 0 }) {
+  const [hover, setHover] = useState(null);
+  const last = points.at(-1);
+  const until = last?.at ?? 0;
+  const from = until - span;
+  const seen = points.filter((point) => point.at >= from);
+  const highest = Math.max(least, ...seen.flatMap((point) => lines.map(([field]) => point[field] ?? 0)));
+  const top = roundUp(highest);
+  const shown = hover === null ? last : seen.reduce((best, each) => (Math.abs(each.at - hover) < Math.abs(best.at - hover) ? each : best), seen[0]);
+  const value = (point, field) => (point?.[field] === null || point?.[field] === undefined ? "–" : format(point[field]));
+  const move = (event) => {
+    const box = event.currentTarget.getBoundingClientRect();
+    if (seen.length) setHover(from + ((event.clientX - box.left) / box.width) * span);
+  };
+  const label = `${title}: ${lines.map(([field, name]) => `${name} ${value(last, field)}`).join(", ")}`;
+  return html`<section class="card chart">
+    <h2>${title}</h2>
+    <ul class="legend">
+      ${lines.map(([field, name], at) => html`<li key=${field} class=${"line" + at}><span class="swatch"></span>${name} <strong>${value(shown, field)}</strong></li>`)}
+    </ul>
+    <div class="plot">
+      <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${label} onPointerMove=${move} onPointerLeave=${() => setHover(null)}>
+        <path class="rule" d=${`M0 0H${WIDTH}M0 ${HEIGHT / 2}H${WIDTH}M0 ${HEIGHT}H${WIDTH}`} />
+        ${lines.map(([field], at) => html`<path key=${field} class=${"line line" + at} d=${path(seen, field, from, span, top)} />`)}
+        ${hover !== null && shown && html`<path class="cursor" d=${`M${(((shown.at - from) / span) * WIDTH).toFixed(1)} 0V${HEIGHT}`} />`}
+      </svg>
+      <span class="highest">${format(top)}</span>
+      <span class="from">${hover === null || !shown ? `${span / 60_000} min ago` : `${Math.round((until - shown.at) / 1000)} s ago`}</span>
+      <span class="until">now</span>
+    </div>
+  </section>`;
+}
+
+/** A small line without axes, for a cell. */
+export function Spark({ values, label }) {
+  const top = Math.max(1, ...values);
+  const step = 80 / Math.max(1, values.length - 1);
+  const line = values.map((value, at) => `${at ? "L" : "M"}${(at * step).toFixed(1)} ${(19 - (value / top) * 18).toFixed(1)}`).join("");
+  return html`<svg class="spark" viewBox="0 0 80 20" role="img" aria-label=${label}><path class="line line0" d=${line} /></svg>`;
+}

@@ -1,0 +1,125 @@
+// One event with every field, on a page of its own or beside a list.
+import { get, topicPath, useAnswer } from "./api.js";
+import { bytesOf, cliKey, quoted } from "./bytes.js";
+import { count, time } from "./format.js";
+import { html, useEffect, useMemo, useState } from "./lib.js";
+import { Bytes, Command, Dialog, Facts, Heading, Trouble, Waiting } from "./parts.js";
+import { link } from "./routes.js";
+import { Value } from "./value.js";
+
+const DEFAULT = "127.0.0.1:7092";
+let cluster = null;
+
+/** " --address HOST:PORT" where the command line would not find the broker by itself. */
+export function useAddress() {
+  const [found, setFound] = useState("");
+  useEffect(() => {
+    cluster ??= get("/cluster").catch(() => ((cluster = null), {}));
+    cluster.then((told) => {
+      const native = told.listening?.native ?? DEFAULT;
+      setFound(native === DEFAULT ? "" : " --address " + quoted(native));
+    });
+  }, []);
+  return found;
+}
+
+const eventPath = (topic, partition, offset) => `${topicPath(topic)}/partitions/${partition}/events/${offset}`;
+
+export function Event({ topic, partition, offset }) {
+  const { data, error, again, fresh } = useAnswer(eventPath(topic, partition, offset), { values: "base64" });
+  const at = useAddress();
+  if (error && fresh) return html`<${Trouble} error=${error} again=${again} />`;
+  if (!data || !fresh) return html`<${Waiting} />`;
+  const name = quoted(topic);
+  return html`<div class="event">
+    <${Facts} facts=${[
+      ["Partition", data.partition],
+      ["Offset", count(data.offset)],
+      ["Time", time(data.timestamp)],
+      ["Kind", data.tombstone ? html`<span class="tag bad">tombstone</span>` : "event"],
+    ]} />
+    <h3>Key</h3>
+    ${data.key === null
+      ? html`<p class="faint">none: it stands in the log alone, not in the table</p>`
+      : html`<p class="key"><${Bytes} shown=${data.key} /></p>
+          <p class="links">
+            <a href=${link(["topics", topic, "table"], keyed(data.key))}>Latest value of this key</a>
+            <a href=${link(["topics", topic, "history"], { ...keyed(data.key), partition })}>All events of this key</a>
+          </p>`}
+    <h3>Headers</h3>
+    ${data.headers.length
+      ? html`<dl class="headers">${data.headers.map(({ name, value }, index) => html`<div key=${index}><dt><bdi>${name}</bdi></dt><dd><${Bytes} shown=${textual(value)} /></dd></div>`)}</dl>`
+      : html`<p class="faint">none</p>`}
+    <h3>Value</h3>
+    ${data.value === null
+      ? html`<p class="faint">none: it deletes its key from the table</p>`
+      : html`<${Whole} key=${eventPath(topic, partition, offset)} shown=${data.value} />`}
+    <h3>On the command line</h3>
+    <${Command} label="Read this event" text=${`krappy consume ${name} --partition ${partition} --from ${offset} --max 1 --json${at}`} />
+    ${data.key && data.key.size < 2000 &&
+    html`<${Command} label="Read its key" text=${`krappy get ${name} ${cliKey(data.key)} --history${at}`} />`}
+  </div>`;
+}
+
+/** Headers come as base64 with the values; most are text. */
+function textual(shown) {
+  if (shown === null) return null;
+  const data = bytesOf(shown);
+  try {
+    return { ...shown, as: "text", data: new TextDecoder("utf-8", { fatal: true }).decode(data) };
+  } catch {
+    return shown;
+  }
+}
+
+/** Of a key as the table's pages take it. */
+export const keyed = (shown) => (shown.as === "base64" ? { key: shown.data, encoding: "base64" } : { key: shown.data });
+
+function Whole({ shown }) {
+  const data = useMemo(() => bytesOf(shown), [shown]);
+  return html`<${Value} data=${data} />`;
+}
+
+export function EventDialog({ topic, partition, offset, close }) {
+  return html`<${Dialog} title=${`${topic} · ${partition} · ${count(offset)}`} close=${close} side>
+    <${Event} topic=${topic} partition=${partition} offset=${offset} />
+    <p class="links"><a href=${link(["topics", topic, "events", partition, offset])}>Open as a page</a></p>
+  <//>`;
+}
+
+export function EventPage({ topic, partition, offset }) {
+  const at = Number(offset);
+  return html`<${Heading} title=${`${topic} · ${partition} · ${offset}`}>
+      <p class="links">
+        <a href=${link(["topics", topic, "stream"])}>Stream of ${topic}</a>
+        ${at > 0 && html`<a href=${link(["topics", topic, "events", partition, at - 1])}>← Offset ${count(at - 1)}</a>`}
+        <a href=${link(["topics", topic, "events", partition, at + 1])}>Offset ${count(at + 1)} →</a>
+      </p>
+    <//>
+    <${Event} topic=${topic} partition=${partition} offset=${offset} />`;
+}
+
+/** Rows of events; those that came by themselves are marked for a moment. */
+export function EventRows({ topic, events, open }) {
+  return events.map((event) => {
+    if (event.skipped) {
+      return html`<tr key=${event.id} class="skipped"><td colspan="5">${event.text}</td></tr>`;
+    }
+    const id = `${event.partition}-${event.offset}`;
+    const show = (click) => {
+      if (click.ctrlKey || click.metaKey || click.shiftKey) return;
+      click.preventDefault();
+      open(event);
+    };
+    return html`<tr key=${id} class=${event.live ? "new" : ""} data-offset=${event.offset}>
+      <td class="time wide">${time(event.timestamp).slice(5)}</td>
+      <td class="place"><a href=${link(["topics", topic, "events", event.partition, event.offset])} onClick=${show}
+          aria-label=${`Event ${event.offset} of partition ${event.partition}`}>${event.partition}<span class="faint"> · </span>${event.offset}</a></td>
+      <td class="keycell"><${Bytes} shown=${event.key} /></td>
+      <td class="valuecell">${event.tombstone ? html`<span class="tag bad">tombstone</span>` : html`<${Bytes} shown=${event.value} />`}</td>
+      <td class="wide number faint">${event.headers.length || ""}</td>
+    </tr>`;
+  });
+}
+
+export const EVENT_HEAD = [["Time", "wide time"], ["Place", "place"], ["Key", "keycell"], ["Value", "valuecell"], ["Headers", "wide number"]];

@@ -1,0 +1,208 @@
+// A topic as a stream: what comes, live; and any stretch of the log, from an offset, a time or its beginning.
+import { topicPath, get, listen, useSettled } from "../api.js";
+import { bytesOf, lenientText } from "../bytes.js";
+import { EVENT_HEAD, EventDialog, EventRows } from "../event.js";
+import { count, plural } from "../format.js";
+import { html, useEffect, useRef, useState } from "../lib.js";
+import { Empty, Field, Grid, Trouble, Waiting } from "../parts.js";
+import { go } from "../routes.js";
+
+const PAGE = 100;
+const SEARCHED = 1000; // events of a page, when there is a filter
+const MOST = 500; // rows, beyond which a live view lets go of the oldest
+const REASONS = {
+  rate: "more came than can be shown",
+  behind: "more came than could be searched",
+  gone: "retention took them before they were shown",
+};
+const NOTHING = { rows: [], before: null, after: null, atEnd: false, status: "loading", error: null, skipped: 0, searched: 0 };
+
+const isLive = (wanted) => !wanted.start || wanted.start === "live";
+const isFiltered = (wanted) => Boolean(wanted.key || wanted.text);
+const ends = (topic) => topic.partitions.reduce((sum, each) => sum + each.high_watermark, 0);
+
+/** Whether an event that was read in a page passes the filter; a tail's are filtered by the broker. */
+function passes(event, { key, text }) {
+  if (key && !(event.key?.as === "text" && event.key.data === key)) return false;
+  if (!text) return true;
+  return [event.key, event.value, ...event.headers.map((each) => each.value)].some(
+    (shown) => shown && (shown.as === "text" ? shown.data : lenientText(bytesOf(shown))).includes(text),
+  );
+}
+
+function skippedRow(told) {
+  const text = `Skipped ${plural(told.events, "event")} of partition ${told.partition}, offsets ${count(told.start)} to ${count(told.end - 1)}: ${REASONS[told.reason] ?? told.reason}.`;
+  return { skipped: told.events, id: `s${told.partition}-${told.start}`, text };
+}
+
+function useStream(topic, wanted, paused) {
+  const [state, setState] = useState(NOTHING);
+  const cursor = useRef(null);
+  const live = isLive(wanted);
+  const filtered = isFiltered(wanted);
+  const path = topicPath(topic);
+  const common = { partition: wanted.partition };
+  const limits = filtered ? { limit: SEARCHED, value_bytes: 16384 } : { limit: PAGE, value_bytes: 1024 };
+  const question = JSON.stringify(wanted);
+  const following = live || filtered; // with a filter, reading on from a place is a search
+
+  const ordered = (events) => (live ? [...events].reverse() : events);
+  const add = (rows, page) => [...rows, ...ordered(page.events.filter((event) => passes(event, wanted)))];
+
+  useEffect(() => {
+    const stop = new AbortController();
+    cursor.current = null;
+    setState((old) => ({ ...NOTHING, rows: old.rows, status: "loading" }));
+    const start = live ? { start: "latest" } : { start: wanted.start, at: wanted.at };
+    get(`${path}/events`, { ...common, ...limits, ...start }, stop.signal).then(
+      (page) => {
+        cursor.current = page.after;
+        const { before, after, at_end: atEnd } = page;
+        setState({ ...NOTHING, rows: add([], page), before, after, atEnd, searched: page.events.length, status: "read" });
+      },
+      (error) => stop.signal.aborted || setState({ ...NOTHING, error, status: "failed" }),
+    );
+    return () => stop.abort();
+  }, [path, question]);
+
+  const ready = state.status !== "loading" && state.status !== "failed";
+  useEffect(() => {
+    if (!ready || !following || paused) return undefined;
+    const put = (rows) =>
+      setState((old) => {
+        const known = live ? [...[...rows].reverse(), ...old.rows].slice(0, MOST) : [...old.rows, ...rows].slice(0, MOST);
+        const skipped = old.skipped + rows.reduce((sum, each) => sum + (each.skipped ?? 0), 0);
+        return { ...old, rows: known, skipped, status: "live" };
+      });
+    const keep = (id) => {
+      if (id) cursor.current = id;
+    };
+    const query = { ...common, key: wanted.key, text: wanted.text, after: cursor.current, value_bytes: 1024 };
+    return listen(`${path}/tail`, query, {
+      start: (_, id) => {
+        keep(id);
+        setState((old) => ({ ...old, status: "live" }));
+      },
+      events: ({ events }, id) => {
+        keep(id);
+        put(events.map((event) => ({ ...event, live: true })));
+      },
+      skipped: (told, id) => {
+        keep(id);
+        put([skippedRow(told)]);
+      },
+      broken: () => setState((old) => ({ ...old, status: "broken" })),
+      problem: (error) => setState((old) => ({ ...old, error, status: "ended" })),
+    });
+  }, [path, question, ready, paused]);
+
+  const turn = async (which) => {
+    let at = state[which];
+    let found = [];
+    let page = null;
+    let searched = 0;
+    try {
+      for (let tries = 0; at && tries < 10 && !found.length; tries += 1) {
+        page = await get(`${path}/events`, { ...common, ...limits, [which]: at });
+        found = page.events.filter((event) => passes(event, wanted));
+        searched += page.events.length;
+        at = page[which];
+        if (which === "after" && page.at_end) break;
+      }
+    } catch (error) {
+      setState((old) => ({ ...old, error }));
+      return;
+    }
+    if (!page) return;
+    setState((old) => ({
+      ...old,
+      rows: which === "after" || live ? [...old.rows, ...ordered(found)] : [...found, ...old.rows],
+      [which]: at,
+      searched: old.searched + searched,
+      atEnd: which === "after" ? page.at_end : old.atEnd,
+    }));
+  };
+  return { ...state, live, filtered, following, earlier: () => turn("before"), later: () => turn("after") };
+}
+
+function Jump({ wanted, move }) {
+  const [start, setStart] = useState(wanted.start || "live");
+  const [at, setAt] = useState("");
+  const submit = (event) => {
+    event.preventDefault();
+    const ms = start === "timestamp" ? new Date(at).getTime() : at;
+    move({ start: start === "live" ? "" : start, at: start === "offset" || start === "timestamp" ? String(ms) : "" });
+  };
+  useEffect(() => setStart(wanted.start || "live"), [wanted.start]);
+  const choose = (event) => {
+    setStart(event.target.value);
+    setAt("");
+    if (event.target.value === "live" || event.target.value === "earliest") {
+      move({ start: event.target.value === "live" ? "" : "earliest", at: "" });
+    }
+  };
+  return html`<form class="jump" onSubmit=${submit}>
+    <${Field} label="Show" as="select" value=${start} onChange=${choose}>
+      <option value="live">live: the newest first</option>
+      <option value="earliest">from the beginning</option>
+      <option value="offset">from an offset</option>
+      <option value="timestamp">from a time</option>
+    <//>
+    ${start === "offset" && html`<${Field} label="Offset" type="number" min="0" required value=${at} onInput=${(event) => setAt(event.target.value)} />`}
+    ${start === "timestamp" && html`<${Field} label="Time" type="datetime-local" step="1" required value=${at} onInput=${(event) => setAt(event.target.value)} />`}
+    ${(start === "offset" || start === "timestamp") && html`<button type="submit" class="main">Jump</button>`}
+  </form>`;
+}
+
+function statusText({ status, live, filtered, atEnd }, paused, behind) {
+  if (paused) return behind > 0 ? `Paused: about ${count(behind)} more since` : "Paused";
+  if (status === "live") return live ? "Live" : "Searching on as events come";
+  return { loading: "Reading…", read: live || filtered ? "Connecting…" : atEnd ? "Up to the end" : "A stretch of the log", broken: "Interrupted: trying again", ended: "Ended", failed: "Failed" }[status];
+}
+
+export function Stream({ topic, query }) {
+  const name = topic.name;
+  const wanted = { start: query.start ?? "", at: query.at ?? "", key: query.key ?? "", text: query.text ?? "", partition: query.partition ?? "" };
+  const move = (change) => go(["topics", name, "stream"], { ...wanted, ...change }, { replace: true });
+  const [typed, setTyped] = useState({ key: wanted.key, text: wanted.text });
+  const settled = useSettled(typed, 300);
+  useEffect(() => {
+    if (settled.key !== wanted.key || settled.text !== wanted.text) move(settled);
+  }, [settled]);
+  const [paused, setPaused] = useState(null); // where the log ended when it was paused
+  const [open, setOpen] = useState(null);
+  const stream = useStream(name, wanted, paused !== null);
+  const { rows, status, error } = stream;
+  const type = (field) => (event) => setTyped((old) => ({ ...old, [field]: event.target.value }));
+  const behind = paused === null ? 0 : ends(topic) - paused;
+  return html`<div class="bar tools-bar">
+      <${Jump} wanted=${wanted} move=${move} />
+      <${Field} label="Key" type="search" placeholder="exactly this" value=${typed.key} onInput=${type("key")} />
+      <${Field} label="Text" type="search" placeholder="in key, value or header" value=${typed.text} onInput=${type("text")} />
+      ${topic.summary.partitions > 1 && html`<${Field} label="Partition" as="select" value=${wanted.partition} onChange=${(event) => move({ partition: event.target.value })}>
+        <option value="">all</option>
+        ${topic.partitions.map((each) => html`<option key=${each.partition} value=${String(each.partition)}>${each.partition}</option>`)}
+      <//>`}
+    </div>
+    <div class="bar status-bar">
+      <span class=${"state " + (paused === null ? status : "paused")} role="status">${statusText(stream, paused !== null, behind)}</span>
+      <span class="faint">${stream.skipped > 0 && `${plural(stream.skipped, "event")} skipped`}</span>
+      <span class="grow"></span>
+      ${stream.following && html`<button type="button" class="small" aria-pressed=${paused !== null} onClick=${() => setPaused(paused === null ? ends(topic) : null)}>${paused === null ? "Pause" : "Go on"}</button>`}
+      ${!stream.live && html`<button type="button" class="small" onClick=${() => move({ start: "", at: "" })}>Back to live</button>`}
+    </div>
+    <${Trouble} error=${error} />
+    ${!stream.live && stream.before && html`<p class="more-rows"><button type="button" onClick=${stream.earlier}>Earlier events</button></p>`}
+    ${rows.length > 0 && html`<${Grid} label=${`Events of ${name}`} kind="events" head=${EVENT_HEAD}>
+      <${EventRows} topic=${name} events=${rows} open=${setOpen} />
+    <//>`}
+    ${!rows.length && status === "loading" && html`<${Waiting} />`}
+    ${!rows.length && status !== "loading" && !error && (stream.filtered
+      ? html`<${Empty} title="Nothing matches yet."><p>${plural(stream.searched, "event")} searched; those to come are searched as they come.</p><//>`
+      : html`<${Empty} title="No events here yet."><p>They are shown as they come. <a href=${`#/topics/${encodeURIComponent(name)}/publish`}>Publish one</a></p><//>`)}
+    ${stream.live && stream.before && html`<p class="more-rows"><button type="button" onClick=${stream.earlier}>Older events</button></p>`}
+    ${!stream.live && !stream.following && rows.length > 0 && html`<p class="more-rows">${stream.atEnd
+      ? html`<span class="faint">This is the end of the log.</span> <button type="button" onClick=${stream.later}>Look again</button>`
+      : html`<button type="button" onClick=${stream.later}>Later events</button>`}</p>`}
+    ${open && html`<${EventDialog} topic=${name} partition=${open.partition} offset=${open.offset} close=${() => setOpen(null)} />`}`;
+}
