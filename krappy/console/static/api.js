@@ -61,8 +61,10 @@ export function useAnswer(path, query = {}, { every = 0 } = {}) {
     if (question === null) return undefined;
     const stop = new AbortController();
     let timer = 0;
+    let first = true; // asked even of a page that was opened in the background
     const run = async () => {
-      if (!document.hidden) {
+      if (first || !document.hidden) {
+        first = false;
         try {
           const data = await get(path, query, stop.signal);
           setState({ data, error: null, of: question });

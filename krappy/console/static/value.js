@@ -62,7 +62,7 @@ export function Value({ data, label = "Value" }) {
       ? parts.map(([kind, each]) => (kind ? html`<span class=${"j-" + kind}>${visible(each)}</span>` : each))
       : visible((isCut && parts ? cut(parts, SHOWN) : (parts ?? [])).map(([, each]) => each).join("")) ||
         (isCut ? plain?.slice(0, SHOWN) : plain);
-  return html`<section class="value" aria-label=${label}>
+  return html`<section class="whole" aria-label=${label}>
     <div class="bar">
       <${Choice} label=${label + " as"} options=${FORMS} value=${form} choose=${setForm} />
       <span class="faint">${size(data.length)}</span>

@@ -70,9 +70,12 @@ function useStream(topic, wanted, paused) {
     if (!ready || !following || paused) return undefined;
     const put = (rows) =>
       setState((old) => {
-        const known = live ? [...[...rows].reverse(), ...old.rows].slice(0, MOST) : [...old.rows, ...rows].slice(0, MOST);
+        const known = live ? [...[...rows].reverse(), ...old.rows] : [...old.rows, ...rows];
         const skipped = old.skipped + rows.reduce((sum, each) => sum + (each.skipped ?? 0), 0);
-        return { ...old, rows: known, skipped, status: "live" };
+        const cut = known.length > MOST;
+        // What a live view has let go of lies between its last row and what is before: no button leads over that gap.
+        const before = cut && live ? null : old.before;
+        return { ...old, rows: cut ? known.slice(0, MOST) : known, before, skipped, status: cut && !live ? "full" : "live" };
       });
     const keep = (id) => {
       if (id) cursor.current = id;
@@ -157,6 +160,7 @@ function Jump({ wanted, move }) {
 function statusText({ status, live, filtered, atEnd }, paused, behind) {
   if (paused) return behind > 0 ? `Paused: about ${count(behind)} more since` : "Paused";
   if (status === "live") return live ? "Live" : "Searching on as events come";
+  if (status === "full") return `The first ${MOST} that match: begin further on to see more`;
   return { loading: "Reading…", read: live || filtered ? "Connecting…" : atEnd ? "Up to the end" : "A stretch of the log", broken: "Interrupted: trying again", ended: "Ended", failed: "Failed" }[status];
 }
 
