@@ -23,6 +23,7 @@ import trio
 from krappy import batch as batches
 from krappy.batch import BatchHeader
 from krappy.broker.queued import Stored
+from krappy.broker.turns import written
 from krappy.core.staging import Job, Published, Staging
 from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownPartition, UnknownTopic
 from krappy.waiting import Later
@@ -191,16 +192,7 @@ class Publication:
                     markers.append(partition.end_transaction(producer_id, EPOCH, commit))
             except (UnknownTopic, UnknownPartition):
                 continue
-        trouble: KrappyError | None = None
-        for marker in markers:
-            try:
-                await marker.wait()
-            except UnknownTopic:
-                continue
-            except KrappyError as error:
-                trouble = error
-        if trouble is not None:
-            raise trouble
+        await written(markers)
 
     async def _in_thread(self, work: Callable[[], list[Batch] | None]) -> list[Batch] | None:
         return await trio.to_thread.run_sync(work, limiter=self._broker.disk_limiter)

@@ -13,14 +13,14 @@ Rules of this file:
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
 from krappy.broker.publication import Forgotten, Publication
 from krappy.broker.staged_attempt import Attempt
+from krappy.broker.turns import Turns
 from krappy.core import staging as core
 from krappy.core.staging import Job, Staging, State
 from krappy.errors import (
@@ -75,7 +75,7 @@ class StagingCoordinator:
         self._limit = broker.config.staging_bytes
         self._outcome_ms = broker.config.staging_outcome_ms
         self._live: dict[str, Live] = {}
-        self._locks: dict[str, trio.Lock] = {}
+        self._turns = Turns(lambda name: name in self._live)
         self._owners: set[int] = set()  # producer ids of jobs that are being published
         self._attempts = 0
         self._outcomes = 0
@@ -83,7 +83,6 @@ class StagingCoordinator:
         self._slots = trio.Semaphore(PUBLISHING)
         self._at_work = 0
         self._settled = Signal()
-        self._closed = False
 
     # --- life
 
@@ -107,7 +106,7 @@ class StagingCoordinator:
 
     async def close(self) -> None:
         """What is not published yet is published after the next start."""
-        self._closed = True
+        self._turns.closed = True
         refusal = ShuttingDown("the broker is shutting down")
         for live in self._live.values():
             for attempt in live.attempts.values():
@@ -136,7 +135,7 @@ class StagingCoordinator:
         """
         core.check_name("task", task)
         core.check_name("attempt", attempt_name)
-        async with self._one_at_a_time(name):
+        async with self._turns.of(name):
             found = self._find(name)
             job = core.begin(found, name, ttl_ms, self._broker.now_ms())
             if id is not None:
@@ -163,7 +162,7 @@ class StagingCoordinator:
         """
         live, attempt = self._attempt(name, id)
         staged = await attempt.sync()
-        async with self._one_at_a_time(name):
+        async with self._turns.of(name):
             attempt.check()
             if not attempt.staging.sealed:
                 sealed = core.seal(staged, records)
@@ -179,7 +178,7 @@ class StagingCoordinator:
         Unless it is over within `max_wait_ms` the job comes as it is, and goes on. Raises as core's `commit`;
         UnknownTopic, InvalidRecord for what a topic takes no more; StorageError when the disk refuses for so long.
         """
-        async with self._one_at_a_time(name):
+        async with self._turns.of(name):
             found = self._find(name)
             live = self._live.get(name)
             job = core.commit(found, name, tokens, {} if live is None else live.staged, self._broker.now_ms())
@@ -199,7 +198,7 @@ class StagingCoordinator:
             return job, 0, 0
         await wait_any(
             [live.moved, self._broker.stopping],
-            lambda: self._closed or self._broker.stopped or live.job.state in core.OVER,
+            lambda: self._turns.closed or self._broker.stopped or live.job.state in core.OVER,
             max_wait_ms / 1000,
         )
         if live.job.state is State.ABORTED:
@@ -226,7 +225,7 @@ class StagingCoordinator:
 
         Raises StagingCommitted. An attempt that is not there is no error.
         """
-        async with self._one_at_a_time(name):
+        async with self._turns.of(name):
             found = self._find(name)
             live = self._live.get(name)
             if id is None:
@@ -258,7 +257,7 @@ class StagingCoordinator:
         """Drops jobs that were silent for too long; forgets those that were over long ago."""
         now = self._broker.now_ms()
         for name in [name for name, live in self._live.items() if core.overdue(live.job, now)]:
-            async with self._one_at_a_time(name):
+            async with self._turns.of(name):
                 live = self._live.get(name)
                 if live is not None and core.overdue(live.job, self._broker.now_ms()):
                     self._broker.report("staged_job_expired", job=name, attempts=len(live.attempts))
@@ -272,20 +271,6 @@ class StagingCoordinator:
                 return
 
     # --- how
-
-    @asynccontextmanager
-    async def _one_at_a_time(self, name: str) -> AsyncIterator[None]:
-        lock = self._locks.setdefault(name, trio.Lock())
-        await lock.acquire()
-        try:
-            if self._closed:
-                raise ShuttingDown("the broker is shutting down")
-            with trio.CancelScope(shield=True):  # who asked may leave; what was begun is brought to its end
-                yield
-        finally:
-            lock.release()
-            if name not in self._live and not lock.statistics().tasks_waiting:
-                self._locks.pop(name, None)
 
     def _find(self, name: str) -> Job | None:
         live = self._live.get(name)
@@ -373,18 +358,18 @@ class StagingCoordinator:
 
     async def _publish(self, live: Live) -> None:
         """Completes what was decided, whatever it takes."""
-        while not self._closed:
+        while not self._turns.closed:
             try:
                 async with self._slots:
                     await self._carry_out(live)
                 return
             except KrappyError as error:
-                if self._closed or self._broker.stopped:  # the next start goes on with it
+                if self._turns.closed or self._broker.stopped:  # the next start goes on with it
                     return
                 live.trouble = error
                 self._broker.report("staged_job_waits", job=live.job.name, error=str(error))
                 live.moved.fire()
-            await wait_any([self._broker.stopping], lambda: self._closed or self._broker.stopped, RETRY_S)
+            await wait_any([self._broker.stopping], lambda: self._turns.closed or self._broker.stopped, RETRY_S)
 
     async def _carry_out(self, live: Live) -> None:
         job = live.job

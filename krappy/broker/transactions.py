@@ -16,15 +16,15 @@ Rules of this file:
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import trio
 
+from krappy.broker.turns import Turns, written
 from krappy.core import transactions as core
 from krappy.core.transactions import Stage, Transaction
-from krappy.errors import KrappyError, ShuttingDown, UnknownPartition, UnknownTopic
+from krappy.errors import KrappyError, UnknownPartition, UnknownTopic
 from krappy.ports import GroupMember, Position
 from krappy.store.group_offsets import Offset
 from krappy.types import TopicPartition
@@ -45,13 +45,12 @@ class TransactionCoordinator:
         self._max_timeout_ms = max_timeout_ms
         self._all: dict[str, Transaction] = {}
         self._names: dict[int, str] = {}  # by producer id
-        self._locks: dict[str, trio.Lock] = {}
+        self._turns = Turns(lambda name: name in self._all)
         self._due: dict[str, int] = {}  # when an ongoing transaction is aborted
         self._woken = trio.Event()
         self._looks_at = math.inf  # ms: when `_watch` wakes by itself
         self._watching = trio.CancelScope()
         self._ended = trio.Event()
-        self._closed = False
         self._opened = False
 
     # --- life
@@ -83,7 +82,7 @@ class TransactionCoordinator:
 
     async def close(self) -> None:
         """What is not completed yet is completed after the next start."""
-        self._closed = True
+        self._turns.closed = True
         self._watching.cancel()
         if self._opened:
             await self._ended.wait()
@@ -117,7 +116,7 @@ class TransactionCoordinator:
         An open transaction of the one before is aborted first. Raises as core's `begin`; InvalidTransactionTimeout.
         """
         core.check_timeout(timeout_ms, self._max_timeout_ms)
-        async with self._one_at_a_time(name):
+        async with self._turns.of(name):
             found = self._all.get(name)
             for _ in range(2):
                 new_id = core.NO_ID
@@ -155,7 +154,7 @@ class TransactionCoordinator:
 
     async def end(self, name: str, producer_id: int, epoch: int, commit: bool) -> None:
         """EndTxn: decides, and completes unless the disk refuses just then. Raises as core's `end`."""
-        async with self._one_at_a_time(name):
+        async with self._turns.of(name):
             found = self._all.get(name)
             ended = core.end(found, producer_id, epoch, self._broker.now_ms(), commit=commit)
             if ended is not found:
@@ -190,22 +189,8 @@ class TransactionCoordinator:
 
     # --- how
 
-    @asynccontextmanager
-    async def _one_at_a_time(self, name: str) -> AsyncIterator[None]:
-        lock = self._locks.setdefault(name, trio.Lock())
-        await lock.acquire()
-        try:
-            if self._closed:
-                raise ShuttingDown("the broker is shutting down")
-            with trio.CancelScope(shield=True):  # who asked may leave; what was begun is brought to its end
-                yield
-        finally:
-            lock.release()
-            if name not in self._all and not lock.statistics().tasks_waiting:
-                self._locks.pop(name, None)
-
     async def _change(self, name: str, change: Callable[[Transaction | None, int], Transaction]) -> None:
-        async with self._one_at_a_time(name):
+        async with self._turns.of(name):
             found = self._all.get(name)
             changed = change(found, self._broker.now_ms())
             if changed is not found:
@@ -222,7 +207,7 @@ class TransactionCoordinator:
         try:
             await self._carry_out(transaction)
         except KrappyError as error:
-            if not self._closed:
+            if not self._turns.closed:
                 self._broker.report("transaction_waits", transactional_id=transaction.name, error=str(error))
                 self._broker.spawn(self._finish, transaction.name)
 
@@ -235,16 +220,7 @@ class TransactionCoordinator:
                 markers.append(partition.end_transaction(transaction.producer_id, transaction.epoch, commit))
             except (UnknownTopic, UnknownPartition):
                 continue  # deleted, and all of the transaction's events with it
-        trouble: KrappyError | None = None
-        for later in markers:
-            try:
-                await later.wait()
-            except UnknownTopic:
-                continue
-            except KrappyError as error:
-                trouble = error
-        if trouble is not None:
-            raise trouble
+        await written(markers)
         for group in sorted(transaction.groups):
             await self._broker.kafka_groups.complete_transaction(group, transaction.producer_id, commit)
         completed = core.complete(transaction, self._broker.now_ms())
@@ -253,8 +229,8 @@ class TransactionCoordinator:
 
     async def _finish(self, name: str) -> None:
         """Completes a prepared transaction, whatever it takes."""
-        while not self._closed:
-            async with self._locks.setdefault(name, trio.Lock()):
+        while not self._turns.closed:
+            async with self._turns.lock(name):
                 found = self._all.get(name)
                 if found is None or not found.prepared:
                     return
@@ -262,7 +238,7 @@ class TransactionCoordinator:
                     await self._carry_out(found)
                     return
                 except KrappyError as error:
-                    if not self._closed:
+                    if not self._turns.closed:
                         self._broker.report("transaction_waits", transactional_id=name, error=str(error))
             await trio.sleep(RETRY_S)
 
@@ -296,7 +272,7 @@ class TransactionCoordinator:
             await trio.sleep(RETRY_S)
 
     async def _time_out(self, name: str) -> None:
-        async with self._one_at_a_time(name):
+        async with self._turns.of(name):
             found = self._all.get(name)
             if found is None or not core.overdue(found, self._broker.now_ms()):
                 return
@@ -314,7 +290,7 @@ class TransactionCoordinator:
         return len(old)
 
     async def _forget(self, name: str) -> None:
-        async with self._one_at_a_time(name):
+        async with self._turns.of(name):
             found = self._all.get(name)
             if found is not None and core.expired(found, self._broker.now_ms(), ID_LIFE_MS):
                 self._store.delete(name)
