@@ -16,8 +16,8 @@ from typing import Any
 
 from krappy.bench import load
 from krappy.blocking import Client, connect
-from krappy.cli.doctor import progress
 from krappy.cli.errors import Failure
+from krappy.cli.progress import progress
 from krappy.cli.spawn import Spawned, spawn_broker
 
 TOPIC, PARTITIONS, KEYS, RECORD_BYTES, CHUNK = "krappy-bench-start", 4, 100_000, 1024, 5_000

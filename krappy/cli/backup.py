@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from krappy.cli import archive, output
-from krappy.cli.doctor import progress
 from krappy.cli.errors import Failure
-from krappy.cli.options import address_option, connect, json_option
+from krappy.cli.options import address_option, connect, data_option, json_option
+from krappy.cli.progress import progress
 
 PRODUCER_IDS = 1_000_000  # that the broker may have given after its catalog was copied
 
@@ -62,15 +62,7 @@ def backup(target: str, address: str, as_json: bool) -> None:
 
 @click.command()
 @click.argument("source")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    envvar="KRAPPY_DATA",
-    default=Path("krappy-data"),
-    show_default=True,
-    show_envvar=True,
-    help="The folder to restore to, which a broker is then given: new or empty.",
-)
+@data_option("The folder to restore to, which a broker is then given: new or empty.")
 @json_option
 def restore(source: str, data: Path, as_json: bool) -> None:
     """Bring a backup back, into a folder that no broker has used yet.

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +9,15 @@ import click
 
 from krappy.cli import output
 from krappy.cli.errors import Failure
-from krappy.cli.options import json_option
+from krappy.cli.options import data_option, json_option
+from krappy.cli.progress import progress
 
 if TYPE_CHECKING:
     from krappy.cli.checkup import Findings, Partition
 
 
 @click.command()
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    envvar="KRAPPY_DATA",
-    default=Path("krappy-data"),
-    show_default=True,
-    show_envvar=True,
-    help="The folder that the broker was given.",
-)
+@data_option("The folder that the broker was given.")
 @click.option("--repair", is_flag=True, help="Rebuild indexes and views that are wrong, from the logs.")
 @json_option
 def doctor(data: Path, repair: bool, as_json: bool) -> None:
@@ -60,21 +50,6 @@ def doctor(data: Path, repair: bool, as_json: bool) -> None:
     else:
         _print(found)
     raise click.exceptions.Exit(0 if found.sound else 1)
-
-
-@contextmanager
-def progress(total: int) -> Iterator[Callable[[str, int], None]]:
-    """A bar on stderr over the bytes to be read; silent when that is no terminal."""
-    if not sys.stderr.isatty():
-        yield lambda name, count: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda name, count: bar.update(task, description=name, advance=count)
 
 
 def _print_json(found: Findings) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -37,6 +38,19 @@ def address_option(command: F) -> F:
         show_envvar=True,
         help="The broker to speak to.",
     )(command)
+
+
+def data_option(help: str) -> Callable[[F], F]:
+    """--data, for commands that work on a folder that no broker has open."""
+    return click.option(
+        "--data",
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar="KRAPPY_DATA",
+        default=Path("krappy-data"),
+        show_default=True,
+        show_envvar=True,
+        help=help,
+    )
 
 
 def json_option(command: F) -> F:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from krappy.errors import ConfigError
+from krappy.spark.topics import by_topic
 from krappy.types import EARLIEST, LATEST
 
 Kind = Literal["earliest", "latest", "snapshot", "offsets", "timestamp", "timestamps"]
@@ -82,12 +83,7 @@ def _by_topic(name: str, text: str, least: int) -> dict[str, dict[int, int]]:
     wrong = ConfigError(
         f'option {name}={text!r:.80}: {words} by topic and partition are needed, such as {{"t":{{"0":5}}}}'
     )
-    try:
-        found: Any = json.loads(text)
-    except ValueError:
-        raise wrong from None
-    if type(found) is not dict or not found:
-        raise wrong
+    found = by_topic(text, wrong)
     for some in found.values():
         if type(some) is not dict or not some:
             raise wrong

@@ -78,15 +78,21 @@ def topics(texts: Mapping[str, str]) -> Topics:
 
 def _assigned(text: str) -> dict[str, tuple[int, ...]]:
     wrong = ConfigError(f'option assign={text!r:.80}: partitions by topic are needed, such as {{"orders":[0,2]}}')
-    try:
-        found: Any = json.loads(text)
-    except ValueError:
-        raise wrong from None
-    if type(found) is not dict or not found:
-        raise wrong
+    found = by_topic(text, wrong)
     for partitions in found.values():
         if type(partitions) is not list or not partitions:
             raise wrong
         if not all(type(each) is int and each >= 0 for each in partitions):
             raise wrong
     return {name: tuple(sorted(set(partitions))) for name, partitions in found.items()}
+
+
+def by_topic(text: str, wrong: ConfigError) -> dict[str, Any]:
+    """What an option says of topics by their names, as JSON. Raises `wrong` for anything else, or nothing."""
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        raise wrong from None
+    if type(found) is not dict or not found:
+        raise wrong
+    return found
