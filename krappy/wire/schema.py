@@ -1,6 +1,6 @@
 """What a message is: its fields, how they are checked, and how a map becomes a message and back.
 
-Rules of this file: the checks are made once, from the types that `messages.py` declares, when a class is defined.
+Rules of this file: the checks are made once, from the types that `messages/` declares, when a class is defined.
 Whatever the bytes, only `ProtocolError` (not a map of msgpack) and `InvalidRequest` (the wrong map) leave it, and
 what it says of a wrong value is cut short, for it may be as large as a frame.
 """

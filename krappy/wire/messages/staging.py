@@ -1,4 +1,4 @@
-"""The messages of staged writes, as `messages.py` has all others."""
+"""Staged writes: a job's tasks publish unseen, and all of it appears at once."""
 
 from __future__ import annotations
 

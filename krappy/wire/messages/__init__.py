@@ -1,0 +1,50 @@
+"""Every message of the native protocol: its type number, its fields, their types and limits.
+
+Each module here is a part of one table, and that table is the protocol. The broker decodes requests with it, the
+clients encode them with it, PROTOCOL.md explains it, and a test holds the three together. A request's map carries its
+correlation id as `id` beside the fields of its class; an answer repeats it. Requests are strict: a missing, unknown or
+ill-typed field is an `InvalidRequest` that names the field. Answers are read leniently: a newer broker may add fields.
+
+`entry` is what a table holds for a key: `[offset, timestamp, value or nil, headers or nil]`; it is stored in
+this form and travels as stored (`Raw`). Headers are a list of `[name, value or nil]`.
+"""
+
+# ruff: noqa: F403 - the parts hold messages alone, and users find them all here
+
+from __future__ import annotations
+
+from typing import Any
+
+from krappy.errors import KrappyError, from_wire
+from krappy.wire.frames import ERROR, frame
+from krappy.wire.messages.columns import *
+from krappy.wire.messages.consume import *
+from krappy.wire.messages.groups import *
+from krappy.wire.messages.publish import *
+from krappy.wire.messages.server import *
+from krappy.wire.messages.staging import *
+from krappy.wire.messages.table import *
+from krappy.wire.messages.topics import *
+from krappy.wire.schema import Answer as Answer
+from krappy.wire.schema import Request as Request
+from krappy.wire.schema import by_kind, pack
+from krappy.wire.schema import parse as parse
+from krappy.wire.schema import read_answer as read_answer
+from krappy.wire.schema import take_id as take_id
+from krappy.wire.schema import unpack as unpack
+
+REQUESTS: dict[int, type[Request]] = by_kind(Request.__subclasses__())
+ANSWERS: dict[int, type[Answer]] = by_kind(Answer.__subclasses__())
+
+
+def error_frame(id: int, error: KrappyError) -> bytes:
+    """The answer that says why a request was refused."""
+    values = {"id": id, "code": error.code, "name": error.name, "text": error.text, "retriable": error.retriable}
+    return frame(ERROR, pack({**values, "details": error.details}))
+
+
+def read_error(values: dict[str, Any]) -> KrappyError:
+    """The exception that an error frame's map stands for, whatever is in it."""
+    details = values.get("details")
+    named = {str(key): value for key, value in details.items()} if type(details) is dict else {}
+    return from_wire(str(values.get("name")), str(values.get("text", "")), named)

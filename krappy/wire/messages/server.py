@@ -1,0 +1,39 @@
+"""The broker itself, and what concerns any connection."""
+
+from __future__ import annotations
+
+from krappy.wire.schema import U32, Answer, Offset, Request
+
+
+class Ping(Request, kind=22):
+    pass
+
+
+class Pong(Answer, kind=22):
+    """Also how a client learns what it speaks to."""
+
+    version: str
+    cluster: str
+    time: int
+    max_frame: int
+
+
+class Unregister(Request, kind=23):
+    """Ends a registration, a watch or a scan's cursor, whose `handle` it is."""
+
+    handle: U32
+
+
+class Unregistered(Answer, kind=23):
+    pass
+
+
+class HoldBackup(Request, kind=60):
+    """Links the broker's files of this moment aside, until `Unregister` of the handle."""
+
+
+class BackupHeld(Answer, kind=60):
+    handle: U32
+    folder: str  # at the broker; its `manifest.json` says what counts
+    files: U32
+    size: Offset  # bytes of them all
