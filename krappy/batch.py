@@ -4,6 +4,7 @@
     21 attributes i16     23 last_offset_delta i32               27 base_timestamp i64   35 max_timestamp i64
     43 producer_id i64    51 producer_epoch i16                  53 base_sequence i32    57 count i32
     61 the records, compressed as a whole when attributes say so
+    Attributes: 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control, 6 base_timestamp is a delete horizon (KIP-534)
 
 The checksum leaves out the first 21 bytes, so a broker gives offsets and leader epoch without a new one (`stamp`).
 Rules of this file: pure functions over bytes; whatever the bytes, only CorruptBatch and UnsupportedCompression
@@ -44,6 +45,7 @@ __all__ = [
     "split",
     "stamp",
     "validate",
+    "with_delete_horizon",
 ]
 
 Buffer = bytes | bytearray | memoryview
@@ -57,6 +59,7 @@ CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
 TRANSACTIONAL = 0x10
 CONTROL = 0x20
+DELETE_HORIZON = 0x40
 MAX_I64 = 2**63 - 1
 RECORD_COST = 64  # bytes that a record or a header takes once it is read, about, beside what it holds
 
@@ -121,6 +124,11 @@ class BatchHeader(NamedTuple):
     def log_append_time(self) -> bool:
         """All records bear `max_timestamp`, whatever their deltas say."""
         return self.attributes & LOG_APPEND_TIME != 0
+
+    @property
+    def delete_horizon(self) -> int | None:
+        """When (ms) the cleaner may take what only marks a deletion; None: no cleaning has seen it yet (KIP-534)."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
 
 def read_header(buf: Buffer, position: int = 0) -> BatchHeader:
@@ -349,7 +357,7 @@ def offsets(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> Sequence[int]:
     return decode(batch, limit=limit).offsets
 
 
-def keep(batch: Buffer, offsets: Container[int], *, limit: int = DEFAULT_LIMIT) -> bytes | None:
+def keep(batch: Buffer, offsets: Container[int], *, limit: int = DEFAULT_LIMIT) -> bytes:
     """The batch with only the records at `offsets`; the same bytes when that is all of them.
 
     Base offset, last offset delta, timestamps and producer fields stay, so the records' bytes do too. A batch
@@ -380,6 +388,26 @@ def emptied(header: BatchHeader) -> bytes:
     """What `keep` leaves of a batch that loses every record, without a look at its records."""
     covered = _COVERED.pack(header.attributes & ~CODEC_MASK, *header[6:12], 0)
     return _assemble(_STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END, header.leader_epoch), covered, b"")
+
+
+def with_delete_horizon(batch: Buffer, horizon: int, *, limit: int = DEFAULT_LIMIT) -> bytes:
+    """The batch with this delete horizon (ms), its records as they are: their timestamps count from it now (KIP-534).
+
+    Raises as `decode` does, and ValueError when a timestamp is too far from the horizon to be named so.
+    """
+    header, buf, position = _records(batch, limit)
+    columns = _read(header, buf, position, limit)
+    deltas = [0] * len(columns) if header.log_append_time else [time - horizon for time in columns.timestamps]
+    if deltas and min(deltas) < -MAX_I64 - 1:
+        raise ValueError(f"timestamps too far from {horizon}")
+    times = list(map(varint.encoded, deltas))
+    places = [varint.encoded(offset - header.base_offset) for offset in columns.offsets]
+    payload = codecs.compress(
+        header.codec, record_writer.write(columns.keys, columns.values, times, columns.headers, places)
+    )
+    covered = _COVERED.pack(header.attributes | DELETE_HORIZON, header.last_offset_delta, horizon, *header[8:13])
+    head = _STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch)
+    return _assemble(head, covered, payload)
 
 
 def recompress(batch: Buffer, codec: int, *, limit: int = DEFAULT_LIMIT) -> bytes:

@@ -133,7 +133,7 @@ _TABLE = (
         "86400000",
         _DURATION,
         "LONG",
-        "ms that a tombstone outlives its compaction",
+        "ms that a tombstone outlives the compaction that first met it",
         "log.cleaner.delete.retention.ms",
     ),
     Setting(

@@ -4,6 +4,9 @@ Several small neighbours become one segment. A batch keeps its base offset, last
 fields; one that loses all its records goes, but for the last of its segment (so that no offset goes missing at the
 seam) and a producer's last (so that its sequence is not forgotten), which stay as a header, as in Kafka's cleaner.
 
+A tombstone stays for a while, so that readers who have seen what it deletes learn of it: until the delete horizon of
+its batch, which the first cleaning that finds it sets (KIP-534). Its own timestamp, a producer's word, means nothing.
+
 Nothing that is not decided is cleaned. The events of aborted transactions go. The marker of a committed one goes once
 none of its batches is left; an abort's stays as long as the log has its offset, for readers are told of it.
 
@@ -14,6 +17,7 @@ The swap, which FORMAT.md describes and recovery finishes, may stop at any point
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,7 +33,7 @@ from krappy.store.producers import ProducerStates
 from krappy.store.segment import Segment
 from krappy.store.walk import Damage, batches
 
-Candidate = tuple[bytes | None, int, int, bool]  # key, offset, timestamp (ms), whether it is a tombstone
+Candidate = tuple[bytes | None, int, bool, int | None]  # key, offset, whether a tombstone, its batch's delete horizon
 Survives = Callable[[list[Candidate]], list[bool]]
 
 ROUND = 1000  # records that are asked about at once, at least
@@ -42,6 +46,13 @@ class CleanResult(NamedTuple):
     bytes_after: int
     records_removed: int
     clean_upto: int  # everything before this offset has been compacted
+
+
+class Fate(NamedTuple):
+    """What becomes of one batch."""
+
+    offsets: frozenset[int] | None  # of the records that stay; None: it stays as it is
+    deletes: bool = False  # a tombstone is among them
 
 
 class Rewritten(NamedTuple):
@@ -93,38 +104,50 @@ def decided(stability: Stability, upto: int) -> tuple[int, Transactions]:
     return upto, Transactions(stability.between(0, upto))
 
 
-def rewrite(
-    disk: Disk, group: Sequence[Segment], survives: Survives, producers: ProducerStates, transactions: Transactions
-) -> Rewritten | None:
+class Cleaning(NamedTuple):
+    """What one cleaning goes by."""
+
+    survives: Survives
+    producers: ProducerStates
+    transactions: Transactions
+    horizon: int  # the delete horizon (ms) for tombstones that no cleaning has seen before
+
+
+def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritten | None:
     """Writes what survives of the group to one durable `.cleaned` file. None when that would change nothing.
 
     Raises CorruptBatch that names file and position; OSError.
     """
+    survives, producers, transactions, horizon = cleaning
     first, last = group[0], group[-1]
     writer = _Writer(disk, first, lazy=len(group) == 1)
     removed = 0
+    room = MAX_SPAN - sum(segment.size for segment in group)  # for what horizons add
     try:
         for segment in group:
             for some in _rounds(segment):
-                for (at, header, data), offsets in zip(some, _kept(segment, some, survives, transactions), strict=True):
-                    if offsets is None:
-                        ends = header.next_offset == last.next_offset
-                        if header.is_control and header.count and not ends and not transactions.needs(header, data):
+                for (at, header, data), fate in zip(some, _fates(segment, some, survives, transactions), strict=True):
+                    kept: Buffer = data
+                    ends = header.next_offset == last.next_offset
+                    if fate.offsets is not None:
+                        needed = fate.offsets or ends or _is_latest(header, producers)
+                        if header.count or not needed:
                             writer.change()
+                        removed += header.count - len(fate.offsets)
+                        if not needed:
                             continue
-                        transactions.keeps(header)
-                        writer.add(header, data)
-                        continue
-                    needed = offsets or header.next_offset == last.next_offset or _is_latest(header, producers)
-                    if header.count or not needed:
+                        kept = _kept(segment, at, data, fate.offsets)
+                    elif header.is_control and header.count and not ends and not transactions.needs(header, data):
                         writer.change()
-                    removed += header.count - len(offsets)
-                    if needed:
-                        transactions.keeps(header)
-                        try:
-                            writer.add(header, batch.keep(data, offsets))
-                        except CorruptBatch as error:
-                            raise segment.corrupt(at, error.text) from None
+                        continue
+                    if fate.deletes and header.delete_horizon is None:
+                        stamped = _with_horizon(kept, horizon)
+                        if len(stamped) - len(kept) <= room:
+                            room -= len(stamped) - len(kept)
+                            kept = stamped
+                            writer.change()
+                    transactions.keeps(header)
+                    writer.add(header, kept)
         file = writer.finish()
     except BaseException:
         disk.unlink(first.path(LOG + CLEANED))
@@ -168,13 +191,12 @@ def _rounds(segment: Segment) -> Iterator[list[tuple[int, BatchHeader, memoryvie
         yield some
 
 
-def _kept(
+def _fates(
     segment: Segment,
     some: Sequence[tuple[int, BatchHeader, memoryview]],
     survives: Survives,
     transactions: Transactions,
-) -> list[frozenset[int] | None]:
-    """For each batch the offsets that stay; None for one that stays as it is."""
+) -> list[Fate]:
     candidates: list[Candidate] = []
     counts = []
     for at, header, data in some:
@@ -185,26 +207,41 @@ def _kept(
             columns = batch.decode(data)
         except CorruptBatch as error:
             raise segment.corrupt(at, error.text) from None
+        horizon = header.delete_horizon
         candidates += [
-            (key, offset, timestamp, value is None)
-            for key, value, offset, timestamp in zip(
-                columns.keys, columns.values, columns.offsets, columns.timestamps, strict=True
-            )
+            (key, offset, value is None, horizon)
+            for key, value, offset in zip(columns.keys, columns.values, columns.offsets, strict=True)
         ]
         counts.append(len(columns))
     verdicts = survives(candidates) if candidates else []
     if len(verdicts) != len(candidates):
         raise ValueError(f"{len(verdicts)} verdicts on {len(candidates)} records")
-    kept: list[frozenset[int] | None] = []
+    fates: list[Fate] = []
     at = 0
     for (_, header, _), count in zip(some, counts, strict=True):
         if count:
-            offsets = frozenset(candidates[i][1] for i in range(at, at + count) if verdicts[i])
-            kept.append(None if len(offsets) == count else offsets)
+            kept = list(compress(candidates[at : at + count], verdicts[at : at + count]))
+            offsets = None if len(kept) == count else frozenset(offset for _, offset, _, _ in kept)
+            fates.append(Fate(offsets, any(tombstone for _, _, tombstone, _ in kept)))
             at += count
         else:
-            kept.append(None if header.is_control else frozenset())
-    return kept
+            fates.append(Fate(None if header.is_control else frozenset()))
+    return fates
+
+
+def _kept(segment: Segment, position: int, data: Buffer, offsets: frozenset[int]) -> bytes:
+    try:
+        return batch.keep(data, offsets)
+    except CorruptBatch as error:
+        raise segment.corrupt(position, error.text) from None
+
+
+def _with_horizon(data: Buffer, horizon: int) -> Buffer:
+    """Without one a batch keeps its tombstones, as does one whose timestamps are too absurd to count from it."""
+    try:
+        return batch.with_delete_horizon(data, min(horizon, batch.MAX_I64))
+    except ValueError:
+        return data
 
 
 def _is_latest(header: BatchHeader, producers: ProducerStates) -> bool:
@@ -261,8 +298,7 @@ class _Writer:
                 self._file.write([data], self._written)
                 self._written += len(data)
 
-    def add(self, header: BatchHeader, data: Buffer | None) -> None:
-        assert data is not None
+    def add(self, header: BatchHeader, data: Buffer) -> None:
         self.indexer.note(header.last_offset - self._first.base_offset, self.size, len(data), header.max_timestamp)
         self.size += len(data)
         if self._file is not None:

@@ -391,19 +391,21 @@ class Log:
     def clean(self, survives: Survives, upto: int, now_ms: int) -> CleanResult:
         """Compacts the closed segments that end at or before the offset `upto`. Blocks; runs beside appends and reads.
 
-        `survives` is asked about some records at a time, as (key, offset, timestamp, whether it is a tombstone), and
-        answers for each. Raises StorageError; CorruptBatch where it meets damage, and cleans nothing behind it: a
-        tombstone must not go before the events that it deletes.
+        `survives` is asked about some records at a time, and answers for each. Raises StorageError; CorruptBatch where
+        it meets damage, and cleans nothing behind it: a tombstone must not go before the events that it deletes.
         """
         with self._cleaning:
             with self._lock:
                 upto, transactions = cleaner.decided(self.producers.stability, upto)
+            cleaning = cleaner.Cleaning(
+                survives, self.producers, transactions, now_ms + self.config.delete_retention_ms
+            )
             segments = [segment for segment in self._segments.closed if segment.next_offset <= upto]
             before, removed = sum(segment.size for segment in segments), 0
             try:
                 for group in cleaner.groups(segments, self.config.segment_bytes):
                     try:
-                        rewritten = cleaner.rewrite(self._disk, group, survives, self.producers, transactions)
+                        rewritten = cleaner.rewrite(self._disk, group, cleaning)
                     except FileNotFoundError:
                         if self._segments.replaced(group, group[0]):
                             raise

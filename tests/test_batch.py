@@ -26,6 +26,7 @@ from krappy.batch import (
     split,
     stamp,
     validate,
+    with_delete_horizon,
 )
 from krappy.errors import CorruptBatch
 from krappy.types import Headers
@@ -265,7 +266,6 @@ def test_keep(some: list[Row], codec: int, data: st.DataObject) -> None:
     raw = encode_rows(some, codec=codec, base_offset=base, producer_id=4, producer_epoch=1, base_sequence=17)
     wanted = data.draw(st.sets(st.integers(base, base + len(some) - 1)))
     left = keep(raw, wanted)
-    assert left is not None
     if len(wanted) == len(some):
         assert left is raw
     before, after = read_header(raw), check(left)
@@ -282,11 +282,37 @@ def test_keep(some: list[Row], codec: int, data: st.DataObject) -> None:
         assert others_rows(AiokafkaBatch(left)) == full
         fewer = {offset for offset in wanted if offset % 2}
         again = keep(left, fewer)
-        assert again is not None
         assert rows_of(decode(again)) == [row for row in full if row.offset in fewer]
     else:
         assert len(left) == batch.HEADER_SIZE
         assert keep(left, set()) == left
+
+
+@given(rows(longest=40), CODECS, st.integers(0, 2**62), st.booleans(), st.data())
+def test_a_delete_horizon_changes_no_record(
+    some: list[Row], codec: int, horizon: int, append_time: bool, data: st.DataObject
+) -> None:
+    raw = encode_rows(some, codec=codec, base_offset=500, producer_id=4, producer_epoch=1, base_sequence=17)
+    if append_time:
+        raw = batch.restamp_time(raw, 77)
+    wanted = data.draw(st.sets(st.integers(500, 499 + len(some)), min_size=1))
+    raw = keep(raw, wanted)
+    assert read_header(raw).delete_horizon is None
+    marked = with_delete_horizon(raw, horizon)
+    before, after = read_header(raw), check(marked)
+    assert after.delete_horizon == after.base_timestamp == horizon
+    assert after.attributes == before.attributes | 0x40
+    assert (after.base_offset, *after[6:7], *after[8:]) == (before.base_offset, *before[6:7], *before[8:])
+    assert rows_of(decode(marked)) == rows_of(decode(raw)) == others_rows(AiokafkaBatch(marked))
+    validate(marked)
+    fewer = {offset for offset in wanted if offset % 2}
+    assert rows_of(decode(keep(marked, fewer))) == rows_of(decode(keep(raw, fewer)))
+
+
+def test_a_timestamp_that_no_delta_reaches() -> None:
+    raw = encode([b"a"], [None], timestamps=-(2**63))
+    with pytest.raises(ValueError, match="too far"):
+        with_delete_horizon(raw, 1)
 
 
 def test_keep_gives_the_same_bytes_when_nothing_goes() -> None:

@@ -16,6 +16,7 @@ from krappy.broker.table import SCAN_IDLE_MS
 from krappy.core import retention
 from krappy.entry import entry_offset, is_tombstone
 from krappy.errors import KrappyError
+from krappy.store.cleaner import Candidate
 from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
@@ -126,18 +127,18 @@ class Housekeeper:
         await partition.flush_view()
         forgotten: list[tuple[bytes, int]] = []
 
-        def survives(records: list[tuple[bytes | None, int, int, bool]]) -> list[bool]:
+        def survives(records: list[Candidate]) -> list[bool]:
             kept: list[bool] = []
             for start in range(0, len(records), LOOK_UP):
                 some = records[start : start + LOOK_UP]
                 found = iter(views.get_many(number, [key for key, *_ in some if key is not None]))
-                for key, offset, timestamp, tombstone in some:
+                for key, offset, tombstone, horizon in some:
                     if key is None:
                         kept.append(False)  # as Kafka's cleaner: a compacted log has no place for it
                         continue
                     entry = next(found)
                     latest = None if entry is None else entry_offset(entry)
-                    keep = retention.survives(latest, offset, timestamp, tombstone, now, config.delete_retention_ms)
+                    keep = retention.survives(latest, offset, tombstone, horizon, now)
                     if tombstone and not keep and latest == offset:
                         forgotten.append((key, offset))
                     kept.append(keep)

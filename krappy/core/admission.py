@@ -52,6 +52,8 @@ def admit(data: bytes | memoryview, config: TopicConfig, *, by_header: bool = Fa
         raise InvalidRecord("control batches are the broker's to write")
     if header.log_append_time:
         raise InvalidRecord("LogAppendTime is the topic's to set (message.timestamp.type), not the producer's")
+    if header.delete_horizon is not None:
+        raise InvalidRecord("a delete horizon is the cleaner's to set, not the producer's")
     if header.count < 1 or header.last_offset_delta != header.count - 1:
         raise InvalidRecord(f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}")
     limit = max(MAX_OPENED, config.max_message_bytes)

@@ -101,13 +101,13 @@ def must_clean(config: TopicConfig, segments: Sequence[SegmentInfo], clean_upto:
     return dirty_ratio(segments, clean_upto, upto) >= config.min_dirty_ratio
 
 
-def survives(latest: int | None, offset: int, timestamp: int, tombstone: bool, now_ms: int, kept_ms: int) -> bool:
+def survives(latest: int | None, offset: int, tombstone: bool, horizon: int | None, now_ms: int) -> bool:
     """Whether the cleaner keeps a keyed event, given the `latest` offset of its key as the view knows it.
 
-    None: the view has nothing of the key, so whatever it knew has been forgotten as a tombstone. `kept_ms` is
-    `delete.retention.ms`: how long a tombstone outlives the events that it deletes, so that a reader that
-    started before it still learns of it.
+    None: the view has nothing of the key, so whatever it knew has been forgotten as a tombstone. `horizon`: until when
+    (ms) a tombstone outlives the events that it deletes, so that a reader that started before it still learns of it;
+    None until a cleaning has seen it, whatever its own timestamp says (KIP-534).
     """
     if latest is None:
         return not tombstone
-    return offset >= latest and not (tombstone and now_ms - timestamp > kept_ms)
+    return offset >= latest and not (tombstone and horizon is not None and now_ms >= horizon)

@@ -139,20 +139,22 @@ def test_when_to_clean() -> None:
 
 
 @pytest.mark.parametrize(
-    ("latest", "offset", "tombstone", "age", "stays"),
+    ("latest", "offset", "tombstone", "horizon", "stays"),
     [
-        (5, 5, False, 10**9, True),
-        (5, 4, False, 0, False),
-        (5, 6, False, 0, True),  # the view has not come so far: nothing is known against it
-        (5, 5, True, 100, True),
-        (5, 5, True, 101, False),
-        (5, 4, True, 0, False),
-        (None, 5, False, 10**9, True),
-        (None, 5, True, 0, False),
+        (5, 5, False, None, True),
+        (5, 5, False, 0, True),  # a value in a batch whose tombstones are over
+        (5, 4, False, None, False),
+        (5, 6, False, None, True),  # the view has not come so far: nothing is known against it
+        (5, 5, True, None, True),  # no cleaning has seen it yet
+        (5, 5, True, 1001, True),
+        (5, 5, True, 1000, False),
+        (5, 4, True, None, False),
+        (None, 5, False, None, True),
+        (None, 5, True, None, False),
     ],
 )
-def test_survival(latest: int | None, offset: int, tombstone: bool, age: int, stays: bool) -> None:
-    assert survives(latest, offset, 1000, tombstone, 1000 + age, 100) is stays
+def test_survival(latest: int | None, offset: int, tombstone: bool, horizon: int | None, stays: bool) -> None:
+    assert survives(latest, offset, tombstone, horizon, 1000) is stays
 
 
 @given(

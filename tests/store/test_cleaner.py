@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,8 @@ class Table:
         self.log = opened(folder, config, disk)
         self.rows: list[Row] = []
         self.latest: dict[bytes, int] = {}
+        self.batches: dict[int, int] = {}  # offset -> base offset of its batch
+        self.horizons: dict[int, int] = {}  # base offset -> delete horizon
         self.end = 0
 
     def put(self, *pairs: tuple[bytes, bytes | None], at: int = 1000, codec: int = 0) -> None:
@@ -43,6 +46,7 @@ class Table:
         for number, (key, value) in enumerate(pairs):
             self.rows.append(Row(first + number, at, key, value))
             self.latest[key] = first + number
+            self.batches[first + number] = first
 
     def fill(self, batches: int, keys: int, seed: int = 1) -> None:
         chance = random.Random(seed)
@@ -56,11 +60,11 @@ class Table:
                 codec=chance.randrange(5),
             )
 
-    def survives(self, now: int, kept_ms: int) -> Callable[[list[Candidate]], list[bool]]:
+    def survives(self, now: int = 0) -> Callable[[list[Candidate]], list[bool]]:
         def decide(candidates: list[Candidate]) -> list[bool]:
             return [
-                retention.survives(self.latest.get(key or b""), offset, timestamp, tombstone, now, kept_ms)
-                for key, offset, timestamp, tombstone in candidates
+                retention.survives(self.latest.get(key or b""), offset, tombstone, horizon, now)
+                for key, offset, tombstone, horizon in candidates
             ]
 
         return decide
@@ -68,18 +72,21 @@ class Table:
     def clean(self, upto: int | None = None, *, now: int = 0, kept_ms: int = 10**9) -> int:
         """Compacts and checks what came of it; how many records went."""
         upto = self.log.segments[-1].base_offset if upto is None else upto
-        result = self.log.clean(self.survives(now, kept_ms), upto, now)
+        self.log.config = replace(self.log.config, delete_retention_ms=kept_ms)
+        result = self.log.clean(self.survives(now), upto, now)
         upto = max([info.next_offset for info in self.log.segments[:-1] if info.next_offset <= upto], default=0)
         before = len(self.rows)
-        self.rows = [
-            row
-            for row in self.rows
-            if row.offset >= upto
-            or self.survives(now, kept_ms)([(row.key, row.offset, row.timestamp, row.value is None)])[0]
-        ]
+        self.rows = [row for row in self.rows if row.offset >= upto or self._stays(row, now)]
+        for row in self.rows:
+            if row.offset < upto and row.value is None:
+                self.horizons.setdefault(self.batches[row.offset], now + kept_ms)
         assert result.records_removed == before - len(self.rows)
         self.check()
         return result.records_removed
+
+    def _stays(self, row: Row, now: int) -> bool:
+        horizon = self.horizons.get(self.batches[row.offset])
+        return self.survives(now)([(row.key, row.offset, row.value is None, horizon)])[0]
 
     def check(self) -> None:
         assert rows(self.log) == self.rows
@@ -168,10 +175,44 @@ def test_tombstones_stay_for_their_time(tmp_path: Path) -> None:
     table.put((b"b", b"1"), at=1000)
     table.put((b"a", None), at=2000)
     table.log.roll()
-    assert table.clean(now=2500, kept_ms=500) == 1
+    assert table.clean(now=2100, kept_ms=500) == 1
+    assert table.clean(now=2599, kept_ms=0) == 0  # what the first cleaning promised holds
+    table.reopen()
     assert offsets(table.rows) == [1, 2]
-    assert table.clean(now=2501, kept_ms=500) == 1
+    assert table.clean(now=2600, kept_ms=500) == 1
     assert offsets(table.rows) == [1]
+    table.reopen()
+
+
+@pytest.mark.parametrize("at", [0, 1, 2**62, -1, -(2**63)])
+def test_the_timestamp_of_a_tombstone_does_not_matter(tmp_path: Path, at: int) -> None:
+    """A reader has its time to learn of a deletion, from when the deleted began to go, whatever a producer says."""
+    table = Table(tmp_path)
+    table.put((b"a", b"1"), at=at)
+    table.put((b"b", b"2"), (b"a", None), at=at)
+    table.log.roll()
+    assert table.clean(now=5000, kept_ms=500) == 1
+    assert table.clean(now=5499, kept_ms=500) == 0
+    assert offsets(table.rows) == [1, 2]
+    absurd = at < 500 - 2**63  # no horizon can be set, and it is kept
+    assert offsets(rows(table.log)) == [1, 2]
+    if not absurd:
+        assert table.clean(now=5500, kept_ms=500) == 1
+        assert offsets(table.rows) == [1]
+
+
+def test_horizons_do_not_make_a_segment_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = Table(tmp_path)
+    for number in range(8):
+        table.put((b"%d" % number, None))
+    table.log.roll()
+    size = table.log.size
+    monkeypatch.setattr("krappy.store.cleaner.MAX_SPAN", size + 12)  # room for the horizons of some batches
+    table.log.clean(table.survives(), table.log.end_offset, 10**6)
+    assert size < table.log.size <= size + 12
+    marked = [header.delete_horizon is not None for header, _ in batch.split(table.log.read(0, 10_000))]
+    assert 0 < marked.count(True) < 8
+    table.check()
     table.reopen()
 
 
@@ -182,7 +223,7 @@ def test_only_whole_segments_before_the_given_offset(tmp_path: Path) -> None:
     table.clean(infos[3].next_offset - 1)
     assert table.log.segments[-len(infos[3:]) :] == infos[3:]
     assert table.log.clean_upto == infos[2].next_offset
-    assert table.log.clean(table.survives(0, 0), 0, 0).records_removed == 0
+    assert table.log.clean(table.survives(), 0, 0).records_removed == 0
 
 
 def test_a_whole_log_of_overtaken_events(tmp_path: Path) -> None:
@@ -213,7 +254,7 @@ def test_a_producers_last_batch_keeps_its_header(tmp_path: Path) -> None:
         log.append([made(b"v", producer=5, sequence=sequence)], 0, 1)
     log.append([made(b"w")], 0, 1)
     log.roll()
-    log.clean(lambda some: [offset == 3 for _, offset, _, _ in some], 4, 0)
+    log.clean(lambda some: [offset == 3 for _, offset, *_ in some], 4, 0)
     assert [(header.base_offset, header.count) for header, _ in batch.split(log.read(0, 9999))] == [(2, 0), (3, 1)]
     log.close()
     (tmp_path / "checkpoint").unlink()
@@ -234,7 +275,7 @@ def test_a_clean_ends_where_it_meets_damage(tmp_path: Path) -> None:
     infos = log.segments
     for _ in range(2):
         with pytest.raises(CorruptBatch) as caught:
-            log.clean(table.survives(0, 0), infos[-1].base_offset, 0)
+            log.clean(table.survives(), infos[-1].base_offset, 0)
         assert caught.value.details["file"] == str(files[1])
         assert files[1].read_bytes() == data
         assert log.segments[0].size < infos[0].size
@@ -305,7 +346,7 @@ def test_readers_and_writers_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_retention_may_overtake_a_clean(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.fill(200, 5)
-    decide = table.survives(0, 10**9)
+    decide = table.survives()
     infos = table.log.segments
 
     def slow(candidates: list[Candidate]) -> list[bool]:
@@ -398,7 +439,7 @@ def test_a_disk_that_fails_at_every_step_of_a_clean() -> None:
         count = iter(range(10**6))
         disk.refuses = lambda name, count=count, step=step: next(count) == step  # type: ignore[misc]
         with suppress(StorageError):
-            table.log.clean(table.survives(0, 10**9), table.log.segments[-1].base_offset, 0)
+            table.log.clean(table.survives(), table.log.segments[-1].base_offset, 0)
         disk.refuses = lambda name: False
         for _ in range(2):
             found = rows(table.log)

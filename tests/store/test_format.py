@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import struct
 import subprocess
@@ -15,6 +14,7 @@ import krappy.store
 from krappy.store import format as constants
 from krappy.store.checkpoint import Checkpoint
 from krappy.store.index import OffsetIndex, TimeIndex
+from tests.compat import tools
 from tests.store.logs import filled, log_files, made, opened, rows
 from tests.store.test_cleaner import Table
 
@@ -55,7 +55,7 @@ def test_aiokafka_reads_our_segments(tmp_path: Path) -> None:
     log = filled(tmp_path / "plain-0", 40)
     log.append([made(b"a", b"b", codec=codec, producer=5, sequence=2 * codec) for codec in range(5)], 3, 1)
     table = Table(tmp_path / "cleaned-0")
-    table.fill(100, 5)
+    table.fill(100, 25)
     table.clean()
     for one in (log, table.log):
         found = []
@@ -84,19 +84,24 @@ def test_indexes_point_at_batches(tmp_path: Path) -> None:
     assert opened(tmp_path).recovery.clean
 
 
-@pytest.mark.skipif("KRAPPY_KAFKA_LIBS" not in os.environ, reason="KRAPPY_KAFKA_LIBS names no folder with Kafka's jars")
 def test_kafkas_own_tool_reads_our_segments(tmp_path: Path) -> None:
     """`kafka-dump-log.sh`: every batch valid, every index entry true, no offset out of order."""
+    try:
+        tools.wanted("kafka-dump-log.sh")
+        java, path = tools.java("kafka")
+    except tools.Missing as reason:
+        pytest.skip(str(reason))
     log = filled(tmp_path / "plain-0", 40)
     log.append([made(b"a", b"b", codec=codec, producer=5, sequence=2 * codec) for codec in range(5)], 3, 1)
     log.close()
     table = Table(tmp_path / "cleaned-0")
-    table.fill(100, 5)
-    table.clean()
+    table.fill(100, 25)
+    table.clean(now=1000, kept_ms=4000)
+    assert table.horizons
     table.log.close()
     for folder, count in ((log.folder, len(rows(opened(log.folder)))), (table.log.folder, len(table.rows))):
         names = [str(path) for suffix in (".log", ".index", ".timeindex") for path in log_files(folder, suffix)]
-        tool = ["java", "-cp", os.environ["KRAPPY_KAFKA_LIBS"] + "/*", "kafka.tools.DumpLogSegments"]
+        tool = [java, "-cp", path, "org.apache.kafka.tools.DumpLogSegments"]
         done = subprocess.run(
             [*tool, "--deep-iteration", "--files", ",".join(names)], capture_output=True, text=True, timeout=120
         )
@@ -106,6 +111,9 @@ def test_kafkas_own_tool_reads_our_segments(tmp_path: Path) -> None:
         assert "isvalid: false" not in said
         assert said.count("| offset: ") == count
         assert "Mismatches in" not in said  # an index entry that names no batch
+        horizons = {} if folder == log.folder else table.horizons
+        assert said.count("deleteHorizonMs: OptionalLong[5000]") == len(horizons)
         if folder == log.folder:  # where records are gone, a batch still says the largest timestamp that it had
             assert "mismatch" not in said
-            assert "Non-consecutive" not in said
+            before = set(re.findall(r"(-?\d+) is followed by", said))
+            assert before <= {"-1"}  # said of every file that does not begin with offset 0
