@@ -27,6 +27,7 @@ from krappy.store.staging import StagedFiles
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+ROLL_BYTES = 64 << 20  # of an active segment that is closed, so that the next backup need not copy it again
 RESTORING = "restoring"  # below a data folder: what a restore has not put into its place yet
 
 
@@ -40,6 +41,8 @@ def hold_log(log: Log, folder: Path) -> None:
 
     The active segment comes without its indexes: they are made anew from what was copied of it.
     """
+    if log.segments[-1].size >= ROLL_BYTES:
+        log.roll()
     log.checkpoint()
     try:
         folder.mkdir(parents=True)

@@ -279,7 +279,8 @@ class Broker:
 
     async def hold_backup(self) -> backup.Hold:
         """The files of this moment, linked aside to be copied. Raises StorageError, ShuttingDown."""
-        async with self._admin, self.shrinking:
+        # In this order: a compaction under way may take minutes, for which no topic should have to wait to be made.
+        async with self.shrinking, self._admin:
             self._taking()
             return await backup.take(self)
 

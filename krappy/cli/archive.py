@@ -1,6 +1,8 @@
 """A backup as files: a folder, or one tar archive that may be a pipe. Written, and read, once from front to back.
 
-The last file, `backup.json`, lists all others with their sizes and CRC-32: a backup without it was not finished.
+The last file, `backup.json`, lists all others with their sizes and CRC-32: a backup without it was not finished. It
+also says which file of the broker each was copied from, by inode and time of its last change: a closed segment and a
+table's file never change, so a later backup beside it takes what is the same still as a hard link.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ import lzma
 import os
 import tarfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, Protocol
+from typing import IO, Any, NamedTuple, Protocol
 
 from krappy.cli.errors import Failure
 
@@ -21,13 +23,43 @@ LISTING = "backup.json"
 FORMAT = 1
 PARTS = ("views", "meta", "staging", "topics")
 CHUNK = 1 << 20
+WRITE_OUT = 8 << 20  # bytes that wait for the disk, at most: the broker's syncs would have to wait for more
 
 Files = Iterator[tuple[str, int, IO[bytes]]]  # name, size, what is in it
 Tell = Callable[[str, int], None]  # (what is copied, bytes since the last call)
 
 
+Origin = tuple[int, int]  # inode and mtime (ns) of a file that was copied whole
+
+
+class Earlier(NamedTuple):
+    """A finished backup, from which a later one may take what has not changed."""
+
+    folder: Path
+    files: Mapping[str, tuple[int, int]]  # name -> size, CRC-32
+    origins: Mapping[str, Origin]
+
+    def same(self, name: str, size: int, origin: Origin | None) -> int | None:
+        """The CRC-32 of the file that it has of this name, if it was copied from this very one."""
+        if origin is None or self.origins.get(name) != origin or self.files[name][0] != size:
+            return None
+        try:
+            whole = (self.folder / name).stat().st_size == size
+        except OSError:
+            whole = False
+        return self.files[name][1] if whole else None
+
+
+class Written(NamedTuple):
+    """Bytes of a backup: those that were copied, and those of files shared with an earlier one."""
+
+    copied: int
+    shared: int
+
+
 class Sink(Protocol):
     def add(self, name: str, size: int, source: IO[bytes]) -> None: ...
+    def share(self, name: str, earlier: Path) -> bool: ...
     def close(self) -> None: ...
 
 
@@ -40,13 +72,28 @@ class FolderSink:
         if any(folder.iterdir()):
             raise Failure(f"{folder} is not empty: a backup needs a folder of its own")
 
+    def share(self, name: str, earlier: Path) -> bool:
+        """Whether the file could be had as a link to `earlier`."""
+        path = self._folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(earlier, path)
+        except OSError:  # a file system without links, or one link too many
+            return False
+        return True
+
     def add(self, name: str, size: int, source: IO[bytes]) -> None:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb") as file:
+        with path.open("xb", buffering=0) as file:
+            written = begun = 0
             while chunk := source.read(CHUNK):
                 file.write(chunk)
-            file.flush()
+                written += len(chunk)
+                if written - begun >= WRITE_OUT:
+                    # Begins to write it out, and keeps it from pushing what the broker reads out of the page cache.
+                    os.posix_fadvise(file.fileno(), begun, written - begun, os.POSIX_FADV_DONTNEED)
+                    begun = written
             os.fsync(file.fileno())
 
     def close(self) -> None:
@@ -65,6 +112,9 @@ class TarSink:
         info.size = size
         info.mode = 0o600
         self._tar.addfile(info, source)
+
+    def share(self, name: str, earlier: Path) -> bool:
+        return False
 
     def close(self) -> None:
         self._tar.close()
@@ -92,23 +142,83 @@ class Counted(io.RawIOBase):
         return data
 
 
-def write(sink: Sink, held: Path, manifest: dict[str, Any], tell: Tell) -> None:
-    """Copies what a broker holds. Raises Failure when it lets go of it; OSError."""
+def write(
+    sink: Sink,
+    held: Path,
+    manifest: dict[str, Any],
+    tell: Tell,
+    earlier: Earlier | None = None,
+    pace: Callable[[int], None] = lambda count: None,
+) -> Written:
+    """Copies what a broker holds, or shares it with an earlier backup. Raises Failure (the hold is lost), OSError.
+
+    `pace` is called with the bytes of each piece that was copied, and may take its time.
+    """
+
+    def copied(name: str, count: int) -> None:
+        tell(name, count)
+        pace(count)
+
     listed = []
+    origins: dict[str, Origin] = {}
+    shared = 0
     for name, size in manifest["files"]:
         try:
             file = (held / name).open("rb")
         except FileNotFoundError:
             raise Failure("the broker has let go of the backup: the connection to it was lost. Start again") from None
         with file:
-            source = Counted(file, name, size, tell)
-            sink.add(name, size, source)  # type: ignore[arg-type]
-        if source.left:
-            raise Failure(f"{held / name} is {source.left} bytes shorter than the broker has said")
-        listed.append([name, size, source.crc])
-    text = json.dumps({**manifest, "files": listed}).encode()
+            origin = _origin(file, size)
+            if origin is not None:
+                origins[name] = origin
+            crc = None if earlier is None else earlier.same(name, size, origin)
+            if earlier is not None and crc is not None and sink.share(name, earlier.folder / name):
+                shared += size
+                tell(name, size)
+            else:
+                source = Counted(file, name, size, copied)
+                sink.add(name, size, source)  # type: ignore[arg-type]
+                if source.left:
+                    raise Failure(f"{held / name} is {source.left} bytes shorter than the broker has said")
+                crc = source.crc
+        listed.append([name, size, crc])
+    text = json.dumps({**manifest, "files": listed, "origins": origins}).encode()
     sink.add(LISTING, len(text), io.BytesIO(text))
     sink.close()
+    return Written(sum(size for _, size in manifest["files"]) - shared, shared)
+
+
+def unshared(held: Path, manifest: dict[str, Any], earlier: Earlier | None) -> int:
+    """Bytes that `write` will copy."""
+    total = 0
+    for name, size in manifest["files"]:
+        try:
+            with (held / name).open("rb") as file:
+                origin = _origin(file, size)
+        except FileNotFoundError:
+            origin = None  # `write` tells of it
+        if earlier is None or earlier.same(name, size, origin) is None:
+            total += size
+    return total
+
+
+def _origin(file: IO[bytes], size: int) -> Origin | None:
+    """None for a file that goes on growing: not all of it counts."""
+    found = os.fstat(file.fileno())
+    return (found.st_ino, found.st_mtime_ns) if found.st_size == size else None
+
+
+def earlier(folder: Path) -> Earlier:
+    """A finished backup in a folder. Raises Failure, OSError."""
+    with (folder / LISTING).open("rb") as file:
+        listing = _listing(file)
+    files = {name: (size, crc) for name, size, crc in listing["files"]}
+    try:
+        known = {name: (int(inode), int(changed)) for name, (inode, changed) in listing["origins"].items()}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        known = {}  # of a version that did not write them: nothing is shared with it
+    origins = {name: origin for name, origin in known.items() if name in files}
+    return Earlier(folder, files, origins)
 
 
 def read_folder(folder: Path) -> Files:
@@ -137,7 +247,25 @@ def unpack(files: Files, folder: Path, tell: Tell) -> dict[str, Any]:
         raise Failure(f"this is not a whole backup: {error}") from None
 
 
+def check(files: Files, tell: Tell) -> tuple[dict[str, Any], list[str]]:
+    """The listing of a backup, and names of files that are not as they were written. Raises Failure, OSError."""
+    try:
+        return _look(files, None, tell)
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
+        raise Failure(f"this is not a whole backup: {error}") from None
+
+
 def _unpack(files: Files, folder: Path, tell: Tell) -> dict[str, Any]:
+    listing, wrong = _look(files, folder, tell)
+    if wrong:
+        raise Failure(f"{len(wrong)} files of this backup are not as they were written, such as {wrong[0]}")
+    for parent, _, _ in os.walk(folder):
+        sync_folder(Path(parent))
+    return listing
+
+
+def _look(files: Files, folder: Path | None, tell: Tell) -> tuple[dict[str, Any], list[str]]:
+    """Reads all of a backup, and writes it below `folder` if there is one."""
     sums: dict[str, tuple[int, int]] = {}
     listing: dict[str, Any] | None = None
     for name, size, file in files:
@@ -150,24 +278,26 @@ def _unpack(files: Files, folder: Path, tell: Tell) -> dict[str, Any]:
             continue
         if pure.parts[0] not in PARTS:
             raise Failure(f"a backup has no file called {name!r}")
-        path = folder / pure
-        path.parent.mkdir(parents=True, exist_ok=True)
         source = Counted(file, name, size, tell)
-        with path.open("xb") as out:
-            while chunk := source.read(CHUNK):
-                out.write(chunk)
-            out.flush()
-            os.fsync(out.fileno())
+        if folder is None:
+            while source.read(CHUNK):
+                pass
+        else:
+            _save(source, folder / pure)
         sums[name] = size, source.crc
     if listing is None:
         raise Failure(f"this backup was not finished: it has no {LISTING}")
     expected = {name: (size, crc) for name, size, crc in listing["files"]}
-    if sums != expected:
-        wrong = sorted({name for name in sums.keys() | expected.keys() if sums.get(name) != expected.get(name)})
-        raise Failure(f"{len(wrong)} files of this backup are not as they were written, such as {wrong[0]}")
-    for parent, _, _ in os.walk(folder):
-        sync_folder(Path(parent))
-    return listing
+    return listing, sorted({name for name in sums.keys() | expected.keys() if sums.get(name) != expected.get(name)})
+
+
+def _save(source: Counted, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("xb") as out:
+        while chunk := source.read(CHUNK):
+            out.write(chunk)
+        out.flush()
+        os.fsync(out.fileno())
 
 
 def _listing(file: IO[bytes]) -> dict[str, Any]:

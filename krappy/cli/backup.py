@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
+import signal
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 
 from krappy.cli import archive, output
 from krappy.cli.errors import Failure
-from krappy.cli.options import address_option, connect, data_option, json_option
+from krappy.cli.options import Stopwatch, address_option, connect, data_option, json_option
 from krappy.cli.progress import progress
+from krappy.clients.admin import HeldBackup
 
 PRODUCER_IDS = 1_000_000  # that the broker may have given after its catalog was copied
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @click.command()
 @click.argument("target")
+@click.option("--incremental", is_flag=True, help="TARGET is a folder of backups, which share what has not changed.")
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="With --incremental: delete the oldest but N.")
+@click.option("--max-rate", type=click.FloatRange(0.001), metavar="MB", help="Copy no more MB each second.")
 @address_option
 @json_option
-def backup(target: str, address: str, as_json: bool) -> None:
+def backup(
+    target: str, incremental: bool, keep: int | None, max_rate: float | None, address: str, as_json: bool
+) -> None:
     """Copy everything that a running broker has stored.
 
     The broker links its files aside, which takes moments, and goes on; then they are copied at leisure. The copy is of
@@ -29,35 +43,160 @@ def backup(target: str, address: str, as_json: bool) -> None:
     groups and settings that fit it. TARGET is a new folder, a file that ends with .tar, or - for a tar archive on
     stdout. Run it where the broker's data folder is.
 
+    With --incremental each run makes a folder in TARGET, named by its moment. It is whole by itself, but copies only
+    the files that the latest one has not: closed segments and tables' files never change, and are shared as hard links.
+
+    Beside a broker that is busy, --max-rate leaves it more of the disk: `krappy bench backup` shows the difference.
+
+    A run that is stopped by Ctrl-C or SIGTERM, or fails, removes what it has written.
+
     \b
     Examples:
       krappy backup /backups/monday
+      krappy backup /backups/krappy --incremental --keep 14
       krappy backup - | zstd > monday.tar.zst
       kubectl exec krappy-0 -- krappy backup - > monday.tar
     """
-    with connect(address) as client, client.hold_backup() as held:
-        folder = Path(held.folder)
-        try:
-            manifest = json.loads((folder / "manifest.json").read_bytes())
-        except OSError as error:
-            raise Failure(
-                f"{folder}: {error.strerror}: run this where the broker's data is, as its user or as root"
-            ) from None
+    if keep is not None and not incremental:
+        raise click.UsageError("--keep goes with --incremental")
+    if incremental and (target == "-" or target.endswith(".tar")):
+        raise click.UsageError("--incremental needs a folder")
+    watch = Stopwatch()
+    facts: dict[str, Any] = {}
+    with _until_terminated(), ExitStack() as stack:
+        client = stack.enter_context(connect(address))
+        earlier = _enter_folder(stack, Path(target)) if incremental else None
+        held = stack.enter_context(client.hold_backup())
+        holding = watch.seconds
+        folder, manifest = Path(held.folder), _manifest(held)
+        copied = archive.unshared(folder, manifest, earlier)
+        pace = (lambda count: None) if max_rate is None else _pace(max_rate * 1e6)
         with progress(held.size) as tell:
             if target == "-":
                 if sys.stdout.isatty():
                     raise Failure("a backup is no text for a terminal: redirect stdout")
-                archive.write(archive.TarSink(sys.stdout.buffer), folder, manifest, tell)
-            elif target.endswith(".tar"):
-                with Path(target).open("xb") as out:
-                    archive.write(archive.TarSink(out), folder, manifest, tell)
+                done = archive.write(archive.TarSink(sys.stdout.buffer), folder, manifest, tell, pace=pace)
             else:
-                archive.write(archive.FolderSink(Path(target)), folder, manifest, tell)
-    facts = {"target": target, "files": held.files, "bytes": held.size, "taken_ms": manifest["taken_ms"]}
+                place = Path(target)
+                _check_room(place, copied)
+                if incremental:
+                    from krappy.cli import generations
+
+                    unfinished = place / generations.UNFINISHED
+                    with _removed_if_cut_short(unfinished, remains=False):
+                        done = archive.write(archive.FolderSink(unfinished), folder, manifest, tell, earlier, pace)
+                        place = generations.finish(place, manifest["taken_ms"])
+                elif target.endswith(".tar"):
+                    with place.open("xb") as out, _removed_if_cut_short(place, remains=False):
+                        done = archive.write(archive.TarSink(out), folder, manifest, tell, pace=pace)
+                else:
+                    remains = place.exists()  # it may be where something is mounted
+                    sink = archive.FolderSink(place)
+                    with _removed_if_cut_short(place, remains=remains):
+                        done = archive.write(sink, folder, manifest, tell, pace=pace)
+                facts["target"] = str(place)
+        if keep is not None:
+            facts["removed"] = [each.name for each in generations.thin_out(Path(target), keep)]
+    facts = {
+        "target": target,
+        **facts,
+        "files": held.files,
+        "bytes": held.size,
+        "copied_bytes": done.copied,
+        "shared_bytes": done.shared,
+        "taken_ms": manifest["taken_ms"],
+        "hold_seconds": round(holding, 3),
+        "seconds": round(watch.seconds, 3),
+    }
     if as_json and target != "-":
         output.emit_json(facts)
-    else:
-        output.note(f"{held.files} files, {held.size:,} bytes, as of {output.when(manifest['taken_ms'])}")
+        return
+    shared = f" ({done.shared:,} of them shared with the one before)" if done.shared else ""
+    moment = output.when(manifest["taken_ms"])
+    output.note(f"{held.files} files, {held.size:,} bytes{shared}, as of {moment}, in {watch.seconds:.1f} s")
+
+
+def _pace(rate: float) -> Callable[[int], None]:
+    """Waits whenever more than `rate` bytes a second have been copied."""
+    began, done = time.monotonic(), 0
+
+    def copied(count: int) -> None:
+        nonlocal done
+        done += count
+        time.sleep(max(0.0, began + done / rate - time.monotonic()))
+
+    return copied
+
+
+def _enter_folder(stack: ExitStack, folder: Path) -> archive.Earlier | None:
+    """Locks a folder of backups; the latest of them that can be used."""
+    from krappy.cli import generations
+
+    stack.enter_context(generations.locked(folder))
+    for each in reversed(generations.list_all(folder)):
+        try:
+            return archive.earlier(each)
+        except Failure as error:
+            output.note(f"{each.name} is not shared with: {error.message}")
+    return None
+
+
+def _manifest(held: HeldBackup) -> dict[str, Any]:
+    folder = Path(held.folder)
+    try:
+        found: dict[str, Any] = json.loads((folder / "manifest.json").read_bytes())
+    except OSError as error:
+        raise Failure(
+            f"{folder}: {error.strerror}: run this where the broker's data is, as its user or as root"
+        ) from None
+    return found
+
+
+def _check_room(target: Path, needed: int) -> None:
+    """Raises Failure where there is less: better now than after an hour."""
+    place = target.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise Failure(f"{place} has room for {free:,} bytes, and {needed:,} are needed: nothing was written")
+
+
+@contextmanager
+def _removed_if_cut_short(target: Path, *, remains: bool) -> Iterator[None]:
+    """A folder or file of ours that is gone again if the block fails, however it fails. A full disk becomes a Failure.
+
+    `remains`: the folder itself stays, empty as it was.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if target.is_dir():
+            shutil.rmtree(target, ignore_errors=True)
+            if remains:
+                target.mkdir(exist_ok=True)
+        else:
+            target.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise Failure(f"{target}: {error.strerror}: what was written has been removed again") from None
+        raise
+
+
+@contextmanager
+def _until_terminated() -> Iterator[None]:
+    """SIGTERM, as a pod that is deleted gets it, ends the block like Ctrl-C, so that it cleans up behind itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @click.command()
@@ -68,11 +207,13 @@ def restore(source: str, data: Path, as_json: bool) -> None:
     """Bring a backup back, into a folder that no broker has used yet.
 
     Every file is checked against the checksum that it was written with. SOURCE is what `krappy backup` has made: a
-    folder, a tar archive (compressed or not), or - for one on stdin. `krappy doctor` then checks all that is in it.
+    folder, a tar archive (compressed or not), or - for one on stdin; of a folder of several, the latest is taken.
+    `krappy doctor` then checks all that is in it.
 
     \b
     Examples:
       krappy restore /backups/monday --data /var/lib/krappy
+      krappy restore /backups/krappy --data ./data         # of `krappy backup --incremental`, the latest
       zstd -d < monday.tar.zst | krappy restore - --data ./data
     """
     try:
@@ -84,6 +225,7 @@ def restore(source: str, data: Path, as_json: bool) -> None:
         if (error.name or "").startswith("krappy"):
             raise
         raise Failure(f"restore needs {error.name}, which is not installed: pip install 'krappy[broker]'") from None
+    source = _latest(source)
     data.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(data)
     try:
@@ -95,8 +237,11 @@ def restore(source: str, data: Path, as_json: bool) -> None:
         strange = [path.name for path in data.iterdir() if path.name not in ("lock", "lost+found")]
         if strange:
             raise Failure(f"{data} is not empty ('{strange[0]}' is there): restore to a folder of its own")
-        with progress(_size(source)) as tell:
-            listing = archive.unpack(_files(source), partial, tell)
+        size = archive_size(source)
+        _check_room(data, size)
+        watch = Stopwatch()
+        with progress(size) as tell:
+            listing = archive.unpack(archive_files(source), partial, tell)
         meta = Meta(partial / "meta")
         try:
             Catalog(meta).skip_producer_ids(PRODUCER_IDS)
@@ -111,12 +256,28 @@ def restore(source: str, data: Path, as_json: bool) -> None:
     finally:
         lock.release()
     if as_json:
-        output.emit_json({"data": str(data), "files": len(listing["files"]), "taken_ms": listing["taken_ms"]})
+        facts = {"source": source, "data": str(data), "files": len(listing["files"])}
+        facts["bytes"] = sum(size for _, size, _ in listing["files"])
+        output.emit_json({**facts, "taken_ms": listing["taken_ms"], "seconds": round(watch.seconds, 3)})
     else:
         output.note(f"{data}: as of {output.when(listing['taken_ms'])}; `krappy doctor --data {data}` checks it")
 
 
-def _files(source: str) -> archive.Files:
+def _latest(source: str) -> str:
+    """Of a folder of backups, the latest; anything else as it is."""
+    if source == "-" or not Path(source).is_dir() or (Path(source) / archive.LISTING).exists():
+        return source
+    from krappy.cli import generations
+
+    found = generations.list_all(Path(source))
+    if not found:
+        return source
+    output.note(f"the latest of {len(found)}: {found[-1]}")
+    return str(found[-1])
+
+
+def archive_files(source: str) -> archive.Files:
+    """What is in a backup. Raises Failure."""
     if source == "-":
         return archive.read_tar(sys.stdin.buffer)
     path = Path(source)
@@ -127,7 +288,8 @@ def _files(source: str) -> archive.Files:
     return archive.read_tar(path.open("rb"))
 
 
-def _size(source: str) -> int:
+def archive_size(source: str) -> int:
+    """Bytes that it takes on disk; 0 for a pipe."""
     path = Path(source)
     if path.is_dir():
         return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())

@@ -260,6 +260,34 @@ def start(megabytes: int, kill: bool, durability: str, rounds: int, as_json: boo
     output.note(", ".join(f"{name} {value}" for name, value in facts.items()))
 
 
+@bench.command()
+@click.option("--megabytes", type=click.IntRange(1), default=1000, show_default=True, metavar="N", help="Of events.")
+@click.option("--seconds", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Of each time without one.")
+@click.option("--max-rate", type=click.FloatRange(0.001), metavar="MB", help="As of `krappy backup`.")
+@click.option("--durability", type=click.Choice(["fsync", "os"]), default="fsync", show_default=True)
+@json_option
+def backup(megabytes: int, seconds: float, max_rate: float | None, durability: str, as_json: bool) -> None:
+    """What a backup costs a broker that is busy, how fast it is, and how fast it is brought back.
+
+    Two writers publish as fast as they are acknowledged; meanwhile `krappy backup --incremental` runs twice. The share
+    is what they write beside a backup, of what they write without one. All is in the temporary folder (TMPDIR), which
+    needs four times the megabytes.
+
+    
+    Examples:
+      krappy bench backup
+      krappy bench backup --megabytes 10000 --json
+    """
+    measured = importlib.import_module("krappy.bench.backup").backup(megabytes, durability, seconds, max_rate)
+    facts = report.circumstances(durability)
+    if as_json:
+        output.emit_json({"circumstances": facts, "results": [measured]})
+        return
+    output.table(["what", "figure"], [[name.replace("_", " "), value] for name, value in list(measured.items())[1:]])
+    output.note("")
+    output.note(", ".join(f"{name} {value}" for name, value in facts.items()))
+
+
 ALL: list[tuple[str, dict[str, Any]]] = [
     ("produce", {"count": 500_000}),
     ("produce", {"count": 500_000, "view": False}),

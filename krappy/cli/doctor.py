@@ -18,15 +18,19 @@ if TYPE_CHECKING:
 
 @click.command()
 @data_option("The folder that the broker was given.")
+@click.option("--backup", metavar="SOURCE", help="Check a backup instead: a folder, a tar archive, - for stdin.")
 @click.option("--repair", is_flag=True, help="Rebuild indexes and views that are wrong, from the logs.")
 @json_option
-def doctor(data: Path, repair: bool, as_json: bool) -> None:
+def doctor(data: Path, backup: str | None, repair: bool, as_json: bool) -> None:
     """Check everything that a stopped broker has stored.
 
     Every checksum and the structure of every record batch, every index entry, that offsets run on, that groups and
     catalog can be read, and that each view equals the fold of its log. A log is opened as the broker would: a tail
     that a crash tore is cut, and told. --repair makes indexes and views anew; a damaged batch in a log can't be
     repaired, and is named with its file and position.
+
+    With --backup every file of what `krappy backup` has made is read and compared with the checksum that it was written
+    with; of a folder of several, every one. That it is sound inside is known once it is restored, and looked at there.
 
     \b
     Exit status: 0 when all is well (or was repaired), 1 when something is wrong.
@@ -36,7 +40,12 @@ def doctor(data: Path, repair: bool, as_json: bool) -> None:
       krappy doctor --data /var/lib/krappy
       krappy doctor --data ./data --repair
       krappy doctor --data ./data --json | jq .sound
+      krappy doctor --backup /backups/krappy
     """
+    if backup is not None:
+        if repair:
+            raise click.UsageError("a backup can't be repaired")
+        raise click.exceptions.Exit(0 if _check_backup(backup, as_json) else 1)
     try:
         from krappy.cli import checkup
     except ModuleNotFoundError as error:
@@ -50,6 +59,35 @@ def doctor(data: Path, repair: bool, as_json: bool) -> None:
     else:
         _print(found)
     raise click.exceptions.Exit(0 if found.sound else 1)
+
+
+def _check_backup(source: str, as_json: bool) -> bool:
+    """Whether all of it is as it was written."""
+    from krappy.cli import archive, generations
+    from krappy.cli.backup import archive_files, archive_size
+
+    several = generations.list_all(Path(source)) if source != "-" else []
+    sources = [str(each) for each in several] or [source]
+    rows: list[dict[str, Any]] = []
+    with progress(sum(map(archive_size, sources))) as tell:
+        for each in sources:
+            row: dict[str, Any] = {"source": each, "taken_ms": None, "files": 0}
+            try:
+                listing, wrong = archive.check(archive_files(each), tell)
+            except Failure as error:
+                rows.append({**row, "problems": [error.message]})
+            else:
+                row |= {"taken_ms": listing["taken_ms"], "files": len(listing["files"])}
+                rows.append({**row, "problems": [f"{name} is not as it was written" for name in wrong]})
+    sound = not any(row["problems"] for row in rows)
+    if as_json:
+        output.emit_json({"sound": sound, "backups": rows})
+        return sound
+    for row in rows:
+        well = f"{row['files']} files, as of {output.when(row['taken_ms'] or 0)}: as they were written"
+        output.write_lines(f"{row['source']}: {line}" for line in row["problems"] or [well])
+    output.write_lines(["all is well" if sound else "something is wrong"])
+    return sound
 
 
 def _print_json(found: Findings) -> None:

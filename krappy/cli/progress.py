@@ -1,17 +1,22 @@
-"""How long work over many bytes is shown on a terminal."""
+"""How long work over many bytes is shown: a bar on a terminal, a line now and then in a log."""
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+import click
+
+EACH_S = 30.0  # between two lines, where stderr is no terminal
 
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str, int], None]]:
-    """A bar on stderr over the bytes to be read; silent when that is no terminal."""
+    """Of the bytes to be read: a bar on stderr; where that is no terminal, a line each half a minute."""
     if not sys.stderr.isatty():
-        yield lambda name, count: None
+        yield _lines(total)
         return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -20,3 +25,18 @@ def progress(total: int) -> Iterator[Callable[[str, int], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=total)
         yield lambda name, count: bar.update(task, description=name, advance=count)
+
+
+def _lines(total: int) -> Callable[[str, int], None]:
+    done, told = 0, time.monotonic()
+
+    def tell(name: str, count: int) -> None:
+        nonlocal done, told
+        done += count
+        now = time.monotonic()
+        if now - told >= EACH_S:
+            told = now
+            share = f", {done / total:.0%}" if total else ""
+            click.echo(f"{name}: {done:,} bytes{share}", err=True)
+
+    return tell

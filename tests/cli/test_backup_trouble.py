@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import signal
 import subprocess
 import sys
 import tarfile
@@ -182,12 +183,79 @@ def test_a_disk_that_is_full_ends_a_backup(tmp_path: Path) -> None:
             command = [sys.executable, "-B", "-m", "krappy", "backup", str(target), "--address", broker.address]
             done = subprocess.run([*limited, *command], capture_output=True, timeout=120, check=False)
             assert done.returncode == 1
-            assert b"File too large" in done.stderr, done.stderr
-            assert krappy("restore", target, "--data", tmp_path / "elsewhere").returncode == 1
+            assert b"File too large: what was written has been removed" in done.stderr, done.stderr
+            assert not target.exists()
         until(lambda: not list((tmp_path / "data" / "backup").iterdir()))  # the broker has let go
         assert len(contents(broker.address, "t")[0]) == 1_000
-    with pytest.raises(StorageError, match="not restored to its end"), run_broker(tmp_path / "elsewhere"):
-        pass
+
+
+def test_a_disk_that_has_too_little_room_is_told_of_before_anything_is_written(tmp_path: Path) -> None:
+    small = tmp_path / "small"
+    small.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(small)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no tmpfs can be mounted here")
+    try:
+        with run_broker(tmp_path / "data") as broker:
+            with blocking.connect(broker.address) as client, client.producer("t") as producer:
+                producer.send_columns(None, [b"x" * 100] * 20_000)
+            copy_all = ("--address", broker.address)
+            for target in (small / "copy", small / "copy.tar"):
+                done = krappy("backup", target, *copy_all)
+                assert done.returncode == 1
+                assert b"are needed: nothing was written" in done.stderr, done.stderr
+            assert krappy("backup", tmp_path / "copy", *copy_all).returncode == 0
+        done = krappy("restore", tmp_path / "copy", "--data", small / "data")
+        assert done.returncode == 1
+        assert b"are needed: nothing was written" in done.stderr, done.stderr
+    finally:
+        subprocess.run(["umount", "-l", str(small)], check=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("form", ["folder", "mounted", "tar", "incremental"])
+def test_a_backup_that_is_stopped_leaves_nothing(tmp_path: Path, form: str, number: signal.Signals) -> None:
+    """Stopped in its middle: once a log has been begun."""
+    target = tmp_path / ("copy.tar" if form == "tar" else "copy")
+    if form == "mounted":
+        target.mkdir()
+    with run_broker(tmp_path / "data") as broker:
+        with blocking.connect(broker.address) as client, client.producer("t") as producer:
+            producer.send_columns(None, [b"x" * 100] * 1_000)
+        program = [sys.executable, "-c", HALTED, "backup", str(target), "--address", broker.address]
+        more = ["--incremental"] if form == "incremental" else []
+        with subprocess.Popen([*program, *more], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"half\n"
+            process.send_signal(number)
+            status = process.wait(60)
+        assert status == (130 if number == signal.SIGINT else 143)
+        if form == "mounted":
+            assert not list(target.iterdir())
+        elif form == "incremental":
+            assert [each.name for each in target.iterdir()] == ["lock"]
+        else:
+            assert not target.exists()
+        until(lambda: not list((tmp_path / "data" / "backup").iterdir()))  # the broker has let go
+
+
+# `krappy`, halting in the middle of what it copies until a signal ends it.
+HALTED = """
+import sys, time
+from krappy.cli import archive, main
+
+class Halting(archive.Counted):
+    def read(self, size=-1):
+        data = super().read(size)
+        if self._name.endswith(".log"):
+            print("half", flush=True)
+            while True:
+                time.sleep(0.05)
+        return data
+
+archive.Counted = Halting
+sys.exit(main.run(sys.argv[1:]))
+"""
 
 
 def test_a_restore_that_is_killed_is_begun_again(backup: Path, tmp_path: Path) -> None:

@@ -72,6 +72,16 @@ def test_a_start_is_measured(krappy: Krappy) -> None:
     assert krappy("bench", "start", "--megabytes", "1", "--rounds", "1", "--durability", "os").status == 0
 
 
+def test_a_backup_is_measured(krappy: Krappy) -> None:
+    result = krappy("bench", "backup", "--megabytes", "5", "--seconds", "0.3", "--durability", "os", "--json")
+    assert result.status == 0, result.err
+    [figures] = result.json["results"]
+    assert figures["first_shared_megabytes"] == 0
+    assert figures["megabytes"] >= 5
+    assert figures["restore_megabytes_per_second"] > 0
+    assert figures["alone_megabytes_per_second"] > 0
+
+
 @pytest.fixture
 def pipes(broker: RunningBroker) -> Any:
     opened = open_pipes(broker.address, 3)

@@ -97,26 +97,54 @@ def test_a_backup_runs_where_the_data_is(tmp_path: Path) -> None:
     for name in ("runAsUser", "runAsGroup", "fsGroup", "runAsNonRoot"):
         same = broker["spec"]["template"]["spec"]["securityContext"][name]
         assert pod["spec"]["securityContext"][name] == same
-    address = job["args"][job["args"].index("--address") + 1]
+    [address] = [each.removeprefix("--address=") for each in job["args"] if each.startswith("--address=")]
     assert address.partition(":")[0] in {each["metadata"]["name"] for each in manifests if each["kind"] == "Service"}
     command = cli.get_command(click.Context(cli), job["args"][0])
     assert command is not None
     command.make_context("backup", job["args"][1:])
 
 
-def test_a_restore_takes_the_brokers_place() -> None:
+@pytest.mark.parametrize("folder", ["restore", "restore/nightly"])
+def test_a_restore_takes_the_brokers_place(folder: str) -> None:
     """Its volume has the name that the StatefulSet will look for; no Service takes the pod for a broker."""
-    manifests, broker = built("restore"), built("overlays/single")
+    manifests, broker = built(folder), built("overlays/single")
     for each in manifests:
         validate(each)
         assert each["metadata"]["namespace"] == only(broker, "StatefulSet")["metadata"]["namespace"]
-    pod = only(manifests, "Pod")
+    pod = only(manifests, "Pod") if folder == "restore" else only(manifests, "Job")["spec"]["template"]
     [claim] = only(broker, "StatefulSet")["spec"]["volumeClaimTemplates"]
     made = only(manifests, "PersistentVolumeClaim")
     assert made["metadata"]["name"] == f"{claim['metadata']['name']}-krappy-0"
     assert made["spec"] == claim["spec"]
     [volume] = [each for each in pod["spec"]["volumes"] if each["name"] == "data"]
     assert volume["persistentVolumeClaim"]["claimName"] == made["metadata"]["name"]
-    assert pod["spec"]["containers"][0]["image"] == container(broker)["image"]
+    for each in [*pod["spec"]["containers"], *pod["spec"].get("initContainers", [])]:
+        assert each["image"] == container(broker)["image"]
+        assert each["securityContext"] == container(broker)["securityContext"]
+    for name in ("runAsUser", "runAsGroup", "fsGroup", "seccompProfile"):
+        same = only(broker, "StatefulSet")["spec"]["template"]["spec"]["securityContext"][name]
+        assert pod["spec"]["securityContext"][name] == same
     selectors = [each["spec"]["selector"] for each in broker if each["kind"] == "Service"]
     assert all(not selector.items() <= pod["metadata"]["labels"].items() for selector in selectors)
+
+
+def test_what_a_night_backs_up_is_what_the_job_restores(tmp_path: Path) -> None:
+    backup = only(build(example(tmp_path, ["single"], ["backup"])), "CronJob")["spec"]["jobTemplate"]["spec"]
+    pod = only(built("restore/nightly"), "Job")["spec"]["template"]["spec"]
+    [job] = backup["template"]["spec"]["containers"]
+    [restore], [doctor] = pod["initContainers"], pod["containers"]
+    assert restore["args"][1] == job["args"][1]
+    claims = {
+        each["name"]: each["persistentVolumeClaim"]["claimName"]
+        for each in backup["template"]["spec"]["volumes"]
+        if "persistentVolumeClaim" in each
+    }
+    for volume in pod["volumes"]:
+        if "persistentVolumeClaim" in volume:
+            assert volume["persistentVolumeClaim"]["claimName"] == claims[volume["name"]]
+    mounts = {each["name"]: each["mountPath"] for each in restore["volumeMounts"]}
+    assert mounts["backups"] == {each["name"]: each["mountPath"] for each in job["volumeMounts"]}["backups"]
+    for each in (restore, doctor):
+        command = cli.get_command(click.Context(cli), each["args"][0])
+        assert command is not None
+        command.make_context(each["args"][0], each["args"][1:])
