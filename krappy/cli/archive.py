@@ -85,15 +85,17 @@ class FolderSink:
     def add(self, name: str, size: int, source: IO[bytes]) -> None:
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("xb", buffering=0) as file:
+        with path.open("xb") as file:
             written = begun = 0
             while chunk := source.read(CHUNK):
                 file.write(chunk)
                 written += len(chunk)
                 if written - begun >= WRITE_OUT:
+                    file.flush()
                     # Begins to write it out, and keeps it from pushing what the broker reads out of the page cache.
                     os.posix_fadvise(file.fileno(), begun, written - begun, os.POSIX_FADV_DONTNEED)
                     begun = written
+            file.flush()
             os.fsync(file.fileno())
 
     def close(self) -> None:
