@@ -27,11 +27,11 @@ def produce(client: Client, address: str, settings: Settings) -> list[Round]:
     rounds = []
     for _ in range(settings.rounds):
         with own_topic(client, settings) as topic:
-            rounds.append((_single if settings.single else _batches)(address, topic, events, settings))
+            rounds.append((_single if settings.single else batches)(address, topic, events, settings))
     return rounds
 
 
-def _batches(address: str, topic: str, events: load.Load, settings: Settings) -> Round:
+def batches(address: str, topic: str, events: load.Load, settings: Settings) -> Round:
     """The client's fast path: columns, which its producer makes into record batches. A connection is a thread."""
     from krappy import blocking
 

@@ -273,7 +273,7 @@ def backup(megabytes: int, seconds: float, max_rate: float | None, durability: s
     is what they write beside a backup, of what they write without one. All is in the temporary folder (TMPDIR), which
     needs four times the megabytes.
 
-    
+    \b
     Examples:
       krappy bench backup
       krappy bench backup --megabytes 10000 --json
@@ -284,6 +284,55 @@ def backup(megabytes: int, seconds: float, max_rate: float | None, durability: s
         output.emit_json({"circumstances": facts, "results": [measured]})
         return
     output.table(["what", "figure"], [[name.replace("_", " "), value] for name, value in list(measured.items())[1:]])
+    output.note("")
+    output.note(", ".join(f"{name} {value}" for name, value in facts.items()))
+
+
+@bench.command()
+@count(1_000_000, "Events of a round.")
+@SIZE
+@KEYS
+@PARTITIONS
+@VIEW
+@click.option("--case", "cases", multiple=True, metavar="NAME", help="Only these; may be repeated.  [default: all]")
+@click.option("--durability", type=click.Choice(["fsync", "os"]), default="os", show_default=True)
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, metavar="N")
+@json_option
+def tail(cases: tuple[str, ...], durability: str, as_json: bool, **given: Any) -> None:
+    """What live views in the console cost a producer at full speed.
+
+    Rounds without and with readers take turns. Compared are the rates, and the processor time that the broker spends
+    on an event, which other programs disturb less. A tail must show every event, or say that it was skipped.
+
+    \b
+    Examples:
+      krappy bench tail
+      krappy bench tail --case tail --case "10 tails" --rounds 9 --json
+    """
+    module = importlib.import_module("krappy.bench.tail")
+    known = {each.name: each for each in module.CASES}
+    for name in cases:
+        if name not in known:
+            raise click.BadParameter(f"'{name}' is none of: {', '.join(known)}", param_hint="--case")
+    settings = Settings(**given)
+    results = []
+    with (
+        spawn_broker(settings={"durability": durability, "listen_http": "127.0.0.1:0"}) as broker,
+        connect(broker.address) as client,
+    ):
+        for name in cases or known:
+            output.note(name)
+            results.append(module.tail(client, broker.address, broker.http, broker.pid, settings, known[name]))
+    facts = report.circumstances(durability)
+    if as_json:
+        output.emit_json({"circumstances": facts, "results": results})
+        return
+    titles = ["beside", "events/s alone", "beside it", "ratio", "broker us/event alone", "beside it", "ratio"]
+    names = ("case", "per_second_alone", "per_second", "rate_ratio", "processor_us_alone", "processor_us")
+    output.table(
+        [*titles, "shown", "skipped"],
+        [[each[name] for name in (*names, "processor_ratio", "shown", "skipped")] for each in results],
+    )
     output.note("")
     output.note(", ".join(f"{name} {value}" for name, value in facts.items()))
 

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from krappy.cli.errors import Failure
 
@@ -22,6 +22,7 @@ class Spawned(NamedTuple):
     address: str
     data: Path
     process: subprocess.Popen[bytes]
+    http: str = ""  # HOST:PORT of its console, when `settings` ask for one
 
     @property
     def pid(self) -> int:
@@ -54,17 +55,19 @@ def spawn_broker(data: Path | None = None, settings: Mapping[str, object] | None
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, env=environ
             )
         try:
-            yield Spawned(_address(process, log), folder, process)
+            told = _addresses(process, log)
+            yield Spawned(told["native"], folder, process, told["http"] or "")
         finally:
             _stop(process, log)
 
 
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
+def _addresses(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
     """Where it listens: its first line says so. A broker that fails closes its stdout, which ends the wait too."""
     assert process.stdout is not None
     line = process.stdout.readline()
     try:
-        return str(json.loads(line)["native"])
+        told: dict[str, Any] = json.loads(line)
+        return {name: told[name] for name in ("native", "http")}
     except (ValueError, KeyError):
         raise Failure(f"the broker did not start: {_last_words(log)}") from None
 

@@ -21,10 +21,11 @@ from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
 from krappy.console import connections, events, groups, health, login, metrics, openapi, table, tail, topics
-from krappy.console.api import SLASH, Call, Operation, encode, read_arguments, respond, wants_binary
+from krappy.console.api import SLASH, Call, Operation, read_arguments, respond, wants_binary
 from krappy.console.live import EventStream, Pacer
 from krappy.console.problems import TITLES, TYPE, Problem, Refusal, problem_of
 from krappy.console.security import HEADERS, Guard
+from krappy.console.slices import encode
 from krappy.errors import KrappyError
 from krappy.ports import BrokerPort, ServerPort
 
@@ -59,6 +60,7 @@ class Console:
         self.live = 0
         self.body_bytes = 0  # of requests in progress
         self.turns = trio.Semaphore(TOGETHER)
+        self.wide = trio.Lock()  # held while very much is read for one answer
         self._listening = listening
         self._times = server.times("http")
 
@@ -100,7 +102,7 @@ class Place:
         if operation.live:
             await self._stream(found, scope, receive, send)
             return
-        response = respond(operation, call, found)
+        response = await respond(operation, call, found)
         self._console.took(operation.name, began)
         await response(scope, receive, send)
 
@@ -110,7 +112,7 @@ class Place:
             raise Refusal(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open: as many as may be")
         console.live += 1
         try:
-            await EventStream(found)(scope, receive, send)
+            await EventStream(found, console.pacer)(scope, receive, send)
         finally:
             console.live -= 1
 

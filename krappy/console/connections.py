@@ -8,7 +8,8 @@ import msgspec
 from msgspec import Meta
 
 from krappy.console.api import Call, Routes
-from krappy.console.numbers import Totals, gather, in_slices
+from krappy.console.numbers import Totals, gather
+from krappy.console.slices import in_slices
 
 routes = Routes("cluster")
 SECRETS = ("console_token",)

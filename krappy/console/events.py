@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from krappy.console import cursors
-from krappy.console.api import Call, Routes
+from krappy.console.api import MAX_EVENT, Call, Routes
 from krappy.console.problems import Refusal
 from krappy.console.reading import Seen, Stretch, backward, forward, merge, merge_back
-from krappy.console.shown import Given, Header, Shown, ShownAs, Viewer, bytes_of
+from krappy.console.shown import WHOLE, Given, Header, Shown, ShownAs, Viewer, bytes_of
+from krappy.console.slices import in_slices
 from krappy.errors import InvalidRequest
 from krappy.partitioner import partition_for
 from krappy.ports import PartitionPort, TopicPort
@@ -21,14 +23,13 @@ from krappy.types import ABSENT, Record
 routes = Routes("events")
 MAX_PAGE = 2 << 20  # bytes of the events of one page, as they are stored
 MAX_MERGED = 128  # partitions that are read for one page
+NARROW = 16  # partitions beyond which pages are read one after the other: of each an event is held, however large
 _turns = itertools.count()
 
 Partition = Annotated[int, Meta(ge=0, lt=2**31)]
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Limit = Annotated[int, Meta(ge=1, le=1000, description="events at the most")]
-ValueBytes = Annotated[
-    int, Meta(ge=0, le=8 << 20, description="bytes of a key, value or header beyond which it is cut")
-]
+ValueBytes = Annotated[int, Meta(ge=0, le=WHOLE, description="bytes of a key, value or header beyond which it is cut")]
 
 
 class EventShown(msgspec.Struct):
@@ -127,6 +128,11 @@ def chosen(topic: TopicPort, indexes: list[int]) -> list[PartitionPort]:
 async def list_events(call: Call, topic: str, query: EventsQuery) -> EventPage:
     found = call.broker.topic(topic)
     partitions = chosen(found, query.partition)
+    async with call.console.wide if len(partitions) > NARROW else nullcontext():
+        return await _list_page(call, partitions, query)
+
+
+async def _list_page(call: Call, partitions: list[PartitionPort], query: EventsQuery) -> EventPage:
     viewer = call.viewer(query.keys, query.values, query.value_bytes)
     if query.before is not None and query.after is not None:
         raise InvalidRequest("either before or after, not both", field="before")
@@ -163,9 +169,9 @@ async def _page_on(
         await call.pause()
     indexes = [partition.index for partition in partitions]
     ends = {partition.index: partition.last_stable_offset for partition in partitions}
-    merged = merge(stretches, ends, indexes, limit)
+    merged = merge(stretches, ends, indexes, limit, MAX_PAGE)
     following = _following(merged, stretches, indexes, positions)
-    return _page(merged, partitions, positions, following, viewer)
+    return await _page(merged, partitions, positions, following, viewer)
 
 
 async def _page_back(
@@ -178,7 +184,7 @@ async def _page_back(
         await call.pause()
     indexes = [partition.index for partition in partitions]
     starts = {partition.index: partition.start_offset for partition in partitions}
-    merged = merge_back(stretches, starts, indexes, limit)
+    merged = merge_back(stretches, starts, indexes, limit, MAX_PAGE)
     earlier = dict(positions)
     first: dict[int, int] = {}
     for event in merged:
@@ -186,7 +192,7 @@ async def _page_back(
     for index, stretch in zip(indexes, stretches, strict=True):
         whole = not stretch.events or stretch.events[0].offset == first.get(index)
         earlier[index] = stretch.start if whole else first.get(index, positions[index])
-    return _page(merged, partitions, earlier, positions, viewer)
+    return await _page(merged, partitions, earlier, positions, viewer)
 
 
 def _following(
@@ -200,7 +206,7 @@ def _following(
     return following
 
 
-def _page(
+async def _page(
     merged: list[Seen],
     partitions: list[PartitionPort],
     before: dict[int, int],
@@ -209,7 +215,7 @@ def _page(
 ) -> EventPage:
     begun = any(before[partition.index] > partition.start_offset for partition in partitions)
     return EventPage(
-        [show(event, viewer) for event in merged],
+        await in_slices(show(event, viewer) for event in merged),
         cursors.write(before) if begun else None,
         cursors.write(after),
         all(after[partition.index] >= partition.last_stable_offset for partition in partitions),
@@ -226,15 +232,24 @@ async def get_event(call: Call, topic: str, partition: Partition, offset: Offset
     return show(stretch.events[0], call.viewer(query.keys, query.values))
 
 
-@routes.post("/topics/{topic}/events", summary="Publish one event", status=201)
+@routes.post(
+    "/topics/{topic}/events",
+    summary="Publish one event",
+    status=201,
+    max_body=MAX_EVENT,
+    large=("key", "value"),
+)
 async def publish(call: Call, topic: str, body: NewEvent) -> Published:
     found = call.broker.topic(topic)
-    key, value = bytes_of(body.key, "key"), bytes_of(body.value, "value")
+    key = bytes_of(body.key, "key", packed=call.packed)
+    await call.pause()
+    value = bytes_of(body.value, "value", packed=call.packed)
+    await call.pause()
     if body.tombstone and (key is None or value is not None):
         raise InvalidRequest("a tombstone has a key and no value", field="tombstone")
     if value is None and not body.tombstone:
         raise InvalidRequest("an event without a value is a tombstone: say so, or give a value", field="value")
-    headers = tuple((name, bytes_of(given, "headers")) for name, given in body.headers)
+    headers = tuple((name, bytes_of(given, "headers", packed=call.packed)) for name, given in body.headers)
     count = len(found.partitions)
     if body.partition is not None:
         index = body.partition

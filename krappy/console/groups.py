@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from krappy.console.api import Call, Routes
 from krappy.console.events import Offset, Partition
-from krappy.console.numbers import in_slices
+from krappy.console.slices import in_slices
 from krappy.console.topics import Deleted, DeleteQuery, TopicsQuery, check_confirmed, page_of
 from krappy.errors import InvalidRequest
 

@@ -57,8 +57,9 @@ class Stopwatch:
 class EventStream:
     """An answer (ASGI) that is a live view: `event:`, `data:` (JSON) and, to go on from after a break, `id:`."""
 
-    def __init__(self, live: Live) -> None:
+    def __init__(self, live: Live, pacer: Pacer) -> None:
         self._live = live
+        self._pacer = pacer
         self._turn = trio.Lock()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -67,7 +68,8 @@ class EventStream:
         async def push(event: str, data: Any, id: str | None = None) -> None:
             head = f"event: {event}\n" if id is None else f"event: {event}\nid: {id}\n"
             # A value shown as the JSON that it holds may have line ends between its parts, which would end the data.
-            text = msgspec.json.encode(data).replace(b"\n", b" ").replace(b"\r", b" ")
+            with Stopwatch(self._pacer):
+                text = msgspec.json.encode(data).replace(b"\n", b" ").replace(b"\r", b" ")
             body = b"%bdata: %b\n\n" % (head.encode(), text)
             async with self._turn:
                 await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -6,19 +6,14 @@ difference of their `now_ms`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from time import perf_counter
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-import trio
 from msgspec import Meta
 
+from krappy.console.slices import in_slices
 from krappy.measures import Histogram
 from krappy.ports import BrokerPort, ServerPort, TopicPort
-
-Item = TypeVar("Item")
-SLICE_SECONDS = 0.002  # of the event loop's time, before others have their turn
 
 
 class Latency(msgspec.Struct):
@@ -85,18 +80,6 @@ class Numbers(NamedTuple):
     totals: Totals
     topics: list[TopicNumbers]
     groups: list[dict[str, Any]]
-
-
-async def in_slices(items: Iterator[Item]) -> list[Item]:
-    """All of them, with turns for others in between: each takes some work, and there may be very many."""
-    found: list[Item] = []
-    until = perf_counter() + SLICE_SECONDS
-    for item in items:
-        found.append(item)
-        if perf_counter() >= until:
-            await trio.lowlevel.checkpoint()
-            until = perf_counter() + SLICE_SECONDS
-    return found
 
 
 def _of_topic(topic: TopicPort) -> TopicNumbers:

@@ -6,8 +6,11 @@ markers), so backward reading looks at a window that grows until it holds enough
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import trio
 
 from krappy import batch as batches
 from krappy.ports import PartitionPort
@@ -34,29 +37,23 @@ class Seen(NamedTuple):
         return 200 + len(self.key or b"") + len(self.value or b"") + sum(len(each[1] or b"") for each in self.headers)
 
 
-def unpack(index: int, data: Any, offset: int) -> Iterator[tuple[int, list[Seen]]]:
-    """For each batch: the offset after it, and its events from `offset` on."""
+def unpack(data: Any, offset: int) -> Iterator[tuple[int, Any]]:
+    """For each batch: the offset after it, and its columns; None where there is nothing from `offset` on."""
     for header, view in batches.split(data):
-        if header.is_control or header.next_offset <= offset:
-            yield header.next_offset, []
-            continue
-        yield header.next_offset, events_of(index, batches.decode(view), offset)
+        wanted = not header.is_control and header.next_offset > offset
+        yield header.next_offset, batches.decode(view) if wanted else None
 
 
-def events_of(index: int, columns: Any, offset: int) -> list[Seen]:
-    offsets, headers = columns.offsets, columns.headers
-    start = next((at for at, each in enumerate(offsets) if each >= offset), len(offsets)) if len(offsets) else 0
-    return [
-        Seen(
-            index,
-            offsets[at],
-            columns.timestamps[at],
-            columns.keys[at],
-            columns.values[at],
-            headers[at] or NO_HEADERS if headers else NO_HEADERS,
-        )
-        for at in range(start, len(offsets))
-    ]
+def event_at(index: int, columns: Any, row: int) -> Seen:
+    headers = columns.headers
+    return Seen(
+        index,
+        columns.offsets[row],
+        columns.timestamps[row],
+        columns.keys[row],
+        columns.values[row],
+        headers[row] or NO_HEADERS if headers else NO_HEADERS,
+    )
 
 
 class Stretch(NamedTuple):
@@ -74,13 +71,19 @@ async def forward(partition: PartitionPort, offset: int, limit: int, max_bytes: 
     found: list[Seen] = []
     size = looked = 0
     while offset < stable and len(found) < limit and size < max_bytes and looked < LOOKED:
+        if looked:
+            await trio.lowlevel.checkpoint()
         data = (await partition.read(offset, READ, limit=stable)).data
         if not data:
             return Stretch(found, start, max(stable, offset))
         looked += len(data)
-        for following, events in unpack(partition.index, data, offset):
-            for event in events:
-                if len(found) >= limit or (found and size + event.size > max_bytes):
+        for following, columns in unpack(data, offset):
+            rows = () if columns is None else range(bisect_left(columns.offsets, offset), len(columns.offsets))
+            for row in rows:
+                if len(found) >= limit:
+                    return Stretch(found, start, columns.offsets[row])
+                event = event_at(partition.index, columns, row)
+                if found and size + event.size > max_bytes:
                     return Stretch(found, start, event.offset)
                 found.append(event)
                 size += event.size
@@ -121,16 +124,23 @@ async def _between(partition: PartitionPort, low: int, before: int, limit: int, 
     while offset < before:
         if looked >= 2 * LOOKED:
             return None
+        if looked:
+            await trio.lowlevel.checkpoint()
         data = (await partition.read(offset, READ, limit=before)).data
         if not data:
             break
         looked += len(data)
-        for following, events in unpack(partition.index, data, offset):
-            for event in events:
-                if event.offset >= before:
-                    break
-                kept.append(event)
-                size += event.size
+        for following, columns in unpack(data, offset):
+            if columns is not None:
+                first, end = bisect_left(columns.offsets, offset), bisect_left(columns.offsets, before)
+                if end - first > limit:
+                    first = end - limit
+                    start = columns.offsets[first - 1] + 1
+                    kept.clear()
+                    size = 0
+                for row in range(first, end):
+                    kept.append(event_at(partition.index, columns, row))
+                    size += kept[-1].size
             while len(kept) > 1 and (len(kept) > limit or size > max_bytes):
                 size -= kept[0].size
                 start = kept[0].offset + 1
@@ -139,14 +149,19 @@ async def _between(partition: PartitionPort, low: int, before: int, limit: int, 
     return Stretch(kept, start, before)
 
 
-def merge(stretches: Sequence[Stretch], ends: Mapping[int, int], indexes: Sequence[int], limit: int) -> list[Seen]:
+def merge(
+    stretches: Sequence[Stretch], ends: Mapping[int, int], indexes: Sequence[int], limit: int, max_bytes: int
+) -> list[Seen]:
     """The oldest events of several stretches by time, each partition's in their order; where each goes on.
+
+    At the most `limit`, and more than `max_bytes` only as a single one.
 
     `ends`: the last stable offset of each partition: beyond a stretch that does not reach it nothing is known, so
     merging ends with it.
     """
     heads = [0] * len(stretches)
     merged: list[Seen] = []
+    size = 0
     while len(merged) < limit:
         best = -1
         for number, stretch in enumerate(stretches):
@@ -157,17 +172,22 @@ def merge(stretches: Sequence[Stretch], ends: Mapping[int, int], indexes: Sequen
                 return merged
         if best < 0:
             return merged
-        merged.append(stretches[best].events[heads[best]])
+        event = stretches[best].events[heads[best]]
+        size += event.size
+        if merged and size > max_bytes:
+            return merged
+        merged.append(event)
         heads[best] += 1
     return merged
 
 
 def merge_back(
-    stretches: Sequence[Stretch], starts: Mapping[int, int], indexes: Sequence[int], limit: int
+    stretches: Sequence[Stretch], starts: Mapping[int, int], indexes: Sequence[int], limit: int, max_bytes: int
 ) -> list[Seen]:
     """As `merge`, from the newest event back; in the order of time all the same."""
     tails = [len(stretch.events) - 1 for stretch in stretches]
     merged: list[Seen] = []
+    size = 0
     while len(merged) < limit:
         best = -1
         for number, stretch in enumerate(stretches):
@@ -178,6 +198,10 @@ def merge_back(
                 return merged[::-1]
         if best < 0:
             break
-        merged.append(stretches[best].events[tails[best]])
+        event = stretches[best].events[tails[best]]
+        size += event.size
+        if merged and size > max_bytes:
+            break
+        merged.append(event)
         tails[best] -= 1
     return merged[::-1]

@@ -2,7 +2,7 @@
 
 In JSON a key or value is `{"as": "text"|"json"|"base64", "data": …, "size": …}`: UTF-8 as text, else base64, or as the
 JSON that it holds when that is asked for. In msgpack it is `{"as": "bytes", "data": <bin>, "size": …}`, always. What is
-cut for its length says `"truncated": true`; `size` is of the whole, in bytes.
+cut for its length says `"truncated": true` (a megabyte is the most that is shown); `size` is of the whole, in bytes.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from krappy.errors import InvalidRequest
+from krappy.errors import InvalidRequest, RecordTooLarge
 from krappy.types import Headers
 
+WHOLE = 1 << 20  # bytes of a key, a value or a header beyond which it is cut, whatever was asked for
+PACKED_JSON = 256 << 10  # bytes of msgpack that are made into JSON
+JSON_SHOWN = 256 << 10  # bytes of a value beyond which it is not looked at as JSON
 Form = Literal["auto", "text", "json", "base64"]
 FORM = "how bytes are shown in JSON: auto (text if they are UTF-8, else base64), text, json (as the JSON that they \
 hold, else as auto), base64"
@@ -41,7 +44,7 @@ class Given(msgspec.Struct, forbid_unknown_fields=True):
     """Bytes as a request gives them: exactly one of the four (`bytes` in msgpack only)."""
 
     text: str | msgspec.UnsetType = msgspec.UNSET
-    json: Any = msgspec.UNSET
+    json: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # not decoded: it may be of very many parts
     base64: str | msgspec.UnsetType = msgspec.UNSET
     binary: bytes | msgspec.UnsetType = msgspec.field(name="bytes", default=msgspec.UNSET)
 
@@ -49,7 +52,7 @@ class Given(msgspec.Struct, forbid_unknown_fields=True):
 class Viewer:
     """How one request wants bytes to be shown."""
 
-    def __init__(self, *, binary: bool, keys: Form = "auto", values: Form = "auto", limit: int | None = None) -> None:
+    def __init__(self, *, binary: bool, keys: Form = "auto", values: Form = "auto", limit: int = WHOLE) -> None:
         self._binary = binary
         self._keys = keys
         self._values = values
@@ -68,14 +71,14 @@ class Viewer:
         if data is None:
             return None
         size, limit = len(data), self._limit
-        cut = limit is not None and size > limit
+        cut = size > limit
         part = data[:limit] if cut else data
         if self._binary:
             return Shown("bytes", part, size, cut)
-        if form == "json" and not cut and is_json(data):
+        if form == "json" and not cut and size <= JSON_SHOWN and is_json(data):
             return Shown("json", msgspec.Raw(data), size)
         if form != "base64":
-            text = as_text(data, part)
+            text = as_text(part, cut=cut)
             if text is not None:
                 return Shown("text", text, size, cut)
             if form == "text":
@@ -83,13 +86,14 @@ class Viewer:
         return Shown("base64", base64.b64encode(part).decode(), size, cut)
 
 
-def as_text(data: bytes, part: bytes) -> str | None:
-    """The part, which `data` begins with, as text; None when `data` is no UTF-8."""
+def as_text(part: bytes, *, cut: bool) -> str | None:
+    """As text, or None when it is no UTF-8. `cut`: it may end inside a character, which is left out."""
     try:
-        text = data.decode()
-    except UnicodeDecodeError:
+        return part.decode()
+    except UnicodeDecodeError as error:
+        if cut and error.reason == "unexpected end of data":
+            return part[: error.start].decode()
         return None
-    return text if part is data else part.decode(errors="ignore")  # it may end inside a character
 
 
 def is_json(data: bytes) -> bool:
@@ -100,8 +104,8 @@ def is_json(data: bytes) -> bool:
     return True
 
 
-def bytes_of(given: Given | str | None, field: str) -> bytes | None:
-    """What a request means by it. Raises InvalidRequest."""
+def bytes_of(given: Given | str | None, field: str, *, packed: bool = False) -> bytes | None:
+    """What a request means by it. `packed`: the request is msgpack. Raises InvalidRequest."""
     if given is None:
         return None
     if isinstance(given, str):
@@ -115,7 +119,17 @@ def bytes_of(given: Given | str | None, field: str) -> bytes | None:
         return given.binary
     if isinstance(given.base64, str):
         return from_base64(given.base64, field)
-    return msgspec.json.encode(given.json)
+    assert isinstance(given.json, msgspec.Raw)
+    return _from_msgpack(given.json, field) if packed else bytes(given.json)
+
+
+def _from_msgpack(packed: msgspec.Raw, field: str) -> bytes:
+    if len(packed) > PACKED_JSON:
+        raise RecordTooLarge(f"'{field}': more than {PACKED_JSON} bytes of msgpack are not made into JSON: send bytes")
+    try:
+        return msgspec.json.encode(msgspec.msgpack.decode(packed))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise InvalidRequest(f"'{field}' can't be JSON: {error}", field=field) from None
 
 
 def from_base64(text: str, field: str) -> bytes:

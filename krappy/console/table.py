@@ -11,6 +11,7 @@ from krappy.console import cursors
 from krappy.console.api import Call, Routes
 from krappy.console.events import Offset, Partition, ValueBytes, chosen
 from krappy.console.shown import Given, Header, KeyEncoding, Shown, ShownAs, Viewer, bytes_of, query_bytes
+from krappy.console.slices import in_slices
 from krappy.entry import is_tombstone, key_of_bin, unpack_entry
 from krappy.errors import InvalidRequest, OffsetOutOfRange, RecordTooLarge
 from krappy.partitioner import partition_for
@@ -141,7 +142,7 @@ async def look_up(call: Call, topic: str, body: Lookup) -> Entries:
     viewer = call.viewer(body.keys_as, body.values_as, body.value_bytes)
     placed = []
     for given in body.keys:
-        key = bytes_of(given, "keys") or b""
+        key = bytes_of(given, "keys", packed=call.packed) or b""
         placed.append((_place(found, key, body.partition), key))
     await call.broker.wait_for_views(list({partition.index: partition for partition, _ in placed}.values()))
     entries: list[EntryShown] = []
@@ -171,7 +172,7 @@ async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
     await call.broker.wait_for_views(partitions)
     found: list[tuple[bytes, int, bytes]] = []
     offsets: dict[str, int] = {}
-    cut: bytes | None = None  # beyond this key not every partition has been read
+    cut: tuple[bytes, int] | None = None  # beyond this key and partition not everything has been read
     room = MAX_PAGE // len(partitions)
     for partition in partitions:
         first = start
@@ -187,15 +188,28 @@ async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
         keys = [key_of_bin(key) for key in page.items[::2]]
         found += zip(keys, [partition.index] * len(keys), page.items[1::2], strict=True)
         if not page.last and keys:
-            cut = keys[-1] if cut is None else min(cut, keys[-1])
+            cut = min(cut or (keys[-1], partition.index), (keys[-1], partition.index))
+        cut = _trim(found, query.limit, cut)
         await call.pause()
-    found.sort()
-    whole = [each for each in found if cut is None or each[0] <= cut]
-    shown = whole[: query.limit]
-    more = len(shown) < len(found) or cut is not None
+    shown, more = found, cut is not None
     viewer = call.viewer(query.keys, query.values, query.value_bytes)
-    entries = [show_entry(viewer, index, key, entry) for key, index, entry in shown]
+    entries = await in_slices(show_entry(viewer, index, key, entry) for key, index, entry in shown)
     return TablePage(entries, cursors.write(shown[-1][:2]) if shown and more else None, offsets)
+
+
+def _trim(found: list[tuple[bytes, int, bytes]], limit: int, cut: tuple[bytes, int] | None) -> tuple[bytes, int] | None:
+    """Leaves the entries of one page, in order: every partition has one that may be large. Where it is cut now."""
+    found.sort()
+    size = 0
+    for place, (key, index, entry) in enumerate(found):
+        size += len(entry)
+        if cut is not None and (key, index) > cut:
+            del found[place:]
+            return cut
+        if place == limit or (size > MAX_PAGE and place > 0):
+            del found[place:]
+            return found[-1][:2]
+    return cut
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
@@ -210,5 +224,5 @@ async def get_history(call: Call, topic: str, query: HistoryQuery) -> HistoryPag
     partition = _place(call.broker.topic(topic), key, query.partition)
     entries, following = await call.broker.history(partition, key, query.offset, query.limit, MAX_PAGE)
     viewer = call.viewer(query.keys, query.values, query.value_bytes)
-    shown = [show_entry(viewer, partition.index, key, entry) for entry in entries]
+    shown = await in_slices(show_entry(viewer, partition.index, key, entry) for entry in entries)
     return HistoryPage(partition.index, shown, following)

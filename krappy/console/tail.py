@@ -7,7 +7,8 @@ says so. A watch skips nothing, so it lags behind instead, and says by how much.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -19,7 +20,7 @@ from krappy.console import cursors
 from krappy.console.api import Call, Routes
 from krappy.console.events import EventShown, Offset, Partition, ValueBytes, chosen, show
 from krappy.console.live import Stopwatch
-from krappy.console.reading import READ, Seen, events_of, forward
+from krappy.console.reading import READ, Seen, event_at, forward
 from krappy.console.shown import KeyEncoding, ShownAs, Viewer, query_bytes
 from krappy.console.table import EntryShown, show_entry
 from krappy.entry import key_of_bin
@@ -168,20 +169,20 @@ class Tail:
         """Looks at the next events for those that the filter wants."""
         looked = 0
         found: list[Seen] = []
-        with Stopwatch(self._pacer):
-            while at < stable and looked < STEP:
-                data = (await partition.read(at, READ, limit=stable)).data
-                if not data:
-                    at = stable
-                    break
-                looked += len(data)
-                for header, view in batches.split(data):
+        while at < stable and looked < STEP:
+            data = (await partition.read(at, READ, limit=stable)).data
+            if not data:
+                at = stable
+                break
+            looked += len(data)
+            for header, view in batches.split(data):
+                with Stopwatch(self._pacer):
                     if not header.is_control and header.next_offset > at and self._may_hold(header.compressed, view):
-                        for event in events_of(partition.index, batches.decode(view), at):
-                            if self._wants(event):
-                                found.append(event)
-                    at = max(at, header.next_offset)
-            missed = found[allowed:]
+                        found += self._wanted(partition.index, batches.decode(view), at)
+                at = max(at, header.next_offset)
+                await self._pacer.turn()
+        missed = found[allowed:]
+        with Stopwatch(self._pacer):
             shown = [show(event, self._viewer) for event in found[:allowed]]
         self._positions[partition.index] = at
         await self._send(shown, send)
@@ -196,9 +197,14 @@ class Tail:
         data = bytes(view)
         return all(needle in data for needle in self._needles)
 
+    def _wanted(self, index: int, columns: Any, offset: int) -> Iterator[Seen]:
+        for row in range(bisect_left(columns.offsets, offset), len(columns.offsets)):
+            if self._key is None or columns.keys[row] == self._key:
+                event = event_at(index, columns, row)
+                if self._wants(event):
+                    yield event
+
     def _wants(self, event: Seen) -> bool:
-        if self._key is not None and event.key != self._key:
-            return False
         text = self._text
         if text is None:
             return True

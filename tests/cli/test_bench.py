@@ -62,6 +62,20 @@ def test_a_bench_starts_a_broker_of_its_own(krappy: Krappy) -> None:
     assert "durability os" in result.err
 
 
+def test_live_views_beside_a_producer_are_measured(krappy: Krappy) -> None:
+    arguments = ["--case", "tail", "--case", "slow watch", "--count", "20000", "--rounds", "1"]
+    result = krappy("bench", "tail", *arguments, "--json")
+    assert result.status == 0, result.err
+    tail, watch = result.json["results"]
+    assert (tail["case"], watch["case"]) == ("tail", "slow watch")
+    assert tail["shown"] > 0
+    assert tail["shown"] + tail["skipped"] == 20_000
+    assert tail["per_second"] > 0
+    refused = krappy("bench", "tail", "--case", "none")
+    assert refused.status == 2
+    assert "filtered tail" in refused.err
+
+
 def test_a_start_is_measured(krappy: Krappy) -> None:
     result = krappy("bench", "start", "--megabytes", "2", "--rounds", "2", "--durability", "os", "--json")
     assert result.status == 0, result.err

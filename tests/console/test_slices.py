@@ -1,0 +1,106 @@
+"""The console shares the event loop with the native port: how much it works at a stretch, counted rather than timed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+import trio.abc
+
+from krappy.console import slices
+from krappy.console.api import MAX_BODY, MAX_EVENT
+from krappy.console.shown import WHOLE, Header, Shown
+from krappy.console.table import MAX_PAGE, EntryShown, TablePage, _trim
+from krappy.testing.running import RunningBroker
+from tests.console.web import CHANGES, Web, api
+
+
+class Steps(trio.abc.Instrument):
+    """How often any task had its turn."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def before_task_step(self, task: Any) -> None:
+        self.count += 1
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_an_answer_is_encoded_item_by_item(monkeypatch: pytest.MonkeyPatch, binary: bool) -> None:
+    monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)  # so that every item is a slice
+    entry = EntryShown(Shown("text", "k", 1), "value", 0, 1, 2, Shown("text", "ä\0", 3), [Header("h", None)])
+    page = TablePage([entry] * 500, "cursor", {"0": 5})
+    steps = Steps()
+    made = trio.run(lambda: slices.encode_in_slices(page, binary=binary), instruments=[steps])
+    assert steps.count >= 500
+    decode = msgspec.msgpack.decode if binary else msgspec.json.decode
+    assert decode(made, type=TablePage) == page
+
+
+def test_a_page_of_the_table_is_trimmed_while_it_is_read() -> None:
+    """What is kept of all partitions read so far is one page, and is all that there is up to where it was cut."""
+    found: list[tuple[bytes, int, bytes]] = []
+    cut = None
+    for index in range(100):
+        found += [(b"%d" % key, index, bytes(MAX_PAGE // 4)) for key in range(3)]
+        cut = _trim(found, 1000, cut)
+        assert sum(len(entry) for _, _, entry in found) <= MAX_PAGE
+    assert [each[:2] for each in found] == [(b"0", index) for index in range(4)]
+    assert cut == (b"0", 3)
+    assert _trim([(b"k", 0, bytes(2 * MAX_PAGE))], 1, None) is None  # a single one, however large
+
+
+def test_bodies_have_bounds_and_many_small_parts_a_lower_one(web: Web) -> None:
+    path = web.topic("bodies", max_message_bytes=4 << 20)
+    headers = {"Content-Type": "application/json", **CHANGES}
+    text = "x" * (MAX_EVENT - 100)
+    assert web.publish(path, "k", text)["offset"] == 0
+    many = b"[" + b"1," * (MAX_EVENT // 4) + b"1]"
+    answer = web.client.post(api(f"{path}/events"), content=b'{"value":{"json":%b}}' % many, headers=headers)
+    assert answer.status_code == 201, "it is stored as it is, and not made into objects"
+    dense = b'{"value":"x","headers":[' + b'["a",null],' * (MAX_BODY // 10) + b'["a",null]]}'
+    for content in (dense, b'{"value":"' + b"x" * MAX_EVENT + b'"}'):
+        answer = web.client.post(api(f"{path}/events"), content=content, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (413, "MESSAGE_TOO_LARGE")
+    answer = web.client.post(api("/topics"), content=b'{"name":"%b"}' % (b"x" * MAX_BODY), headers=headers)
+    assert answer.status_code == 413
+    packed = msgspec.msgpack.encode({"value": {"json": [1] * MAX_BODY}})
+    answer = web.client.post(
+        api(f"{path}/events"), content=packed, headers={**CHANGES, "Content-Type": "application/msgpack"}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (413, "MESSAGE_TOO_LARGE")
+    web.publish(path, None, {"text": "small"})
+    packed = msgspec.msgpack.encode({"value": {"json": {"a": [1, None]}}})
+    web.client.post(api(f"{path}/events"), content=packed, headers={**CHANGES, "Content-Type": "application/msgpack"})
+    last = web.get(f"{path}/events", limit=1)["events"][0]
+    assert json.loads(last["value"]["data"]) == {"a": [1, None]}
+
+
+def test_pages_of_large_values_are_bounded_over_all_partitions(web: Web, console: RunningBroker) -> None:
+    """Each of twenty partitions has one of 900 kB: a page has as many as fit, and pages together have all."""
+    count, size = 20, 900_000
+    path = web.topic("wide", count)
+    with console.connect() as client, client.producer("wide") as producer:
+        for partition in range(count):
+            producer.send(b"v" * size, key=b"k%02d" % partition, partition=partition)
+    for view, field, cursor, into in (("events", "events", "after", "after"), ("table", "entries", "cursor", "cursor")):
+        query = {"start": "earliest"} if view == "events" else {}
+        seen: list[int] = []
+        for page in web.pages(f"{path}/{view}", cursor, into, value_bytes=WHOLE, **query):
+            assert len(page[field]) * size <= MAX_PAGE
+            seen += [each["partition"] for each in page[field]]
+            if page.get("at_end"):
+                break
+        assert sorted(seen) == list(range(count))
+
+
+def test_no_value_is_shown_beyond_a_megabyte(web: Web) -> None:
+    path = web.topic("huge", max_message_bytes=4 << 20)
+    web.publish(path, "k", "ä" * (WHOLE // 2) + "b")
+    for found in (web.get(f"{path}/partitions/0/events/0"), web.get(f"{path}/table/entry", key="k")):
+        assert found["value"]["truncated"]
+        assert (found["value"]["size"], found["value"]["data"]) == (WHOLE + 1, "ä" * (WHOLE // 2))
+    web.get(f"{path}/events", status=400, value_bytes=WHOLE + 1)
