@@ -21,7 +21,7 @@ import trio
 
 from krappy import config as settings
 from krappy.broker.broker import Broker as Engine
-from krappy.config import ServerConfig
+from krappy.config import PLAINTEXT, ServerConfig
 from krappy.errors import ConfigError, KrappyError
 from krappy.handlers import kafka, native
 from krappy.memory import keep_freed_memory
@@ -34,6 +34,7 @@ Report = Callable[..., None]
 STOP_LIMIT_S = 60.0  # of a graceful stop; it takes a second or two, unless the disk does not answer
 
 
+KAFKA = "kafka "  # before the name of a listener of Kafka's protocol, among the sockets
 LISTENERS = ("listen_native", "listen_kafka", "listen_http")
 CONSOLE_NEEDS = ("hypercorn", "starlette", "msgspec", "prometheus_client")
 
@@ -64,7 +65,8 @@ class Broker:
 
     Args:
         data_dir: the folder that holds everything it stores; made when missing.
-        listen_native, listen_kafka: HOST:PORT, or "none"; port 0 (the default here) takes a free one.
+        listen_native, listen_kafka: HOST:PORT, or "none"; port 0 (the default here) takes a free one. Of Kafka's
+            protocol there may be several: "NAME://HOST:PORT,NAME://HOST:PORT".
         listen_http: the same for the console, which needs the extra `console`; "none" here by default.
         report: called with (event, **facts) for what the broker would log.
         others: any setting of `krappy.config.ServerConfig`.
@@ -91,9 +93,14 @@ class Broker:
         self.engine: Engine
         self.server: Server
         self.native_address = ""
-        self.kafka_address = ""  # HOST:PORT of Kafka's protocol, for bootstrap.servers
+        self.kafka_addresses: dict[str, str] = {}  # HOST:PORT of each listener of Kafka's protocol, by its name
         self.http_address = ""  # HOST:PORT of the console and its HTTP API
         self.listening = False  # every listener is open
+
+    @property
+    def kafka_address(self) -> str:
+        """HOST:PORT of Kafka's protocol, for bootstrap.servers: of the first listener, when there are several."""
+        return next(iter(self.kafka_addresses.values()), "")
 
     @property
     def address(self) -> str:
@@ -129,13 +136,11 @@ class Broker:
         config = self.config
         sockets: dict[str, socket.socket] = {}
         try:
-            for name, address in (
-                ("native", config.listen_native),
-                ("kafka", config.listen_kafka),
-                ("http", config.listen_http),
-            ):
+            for name, address in (("native", config.listen_native), ("http", config.listen_http)):
                 if address is not None:
                     sockets[name] = bind(address)
+            for listener in config.kafka_listeners:
+                sockets[KAFKA + listener.name] = bind(listener.address)
             self.engine = Engine(config, self._report)
             self.server = self._make_server()
             await nursery.start(self._serve, [])
@@ -146,16 +151,17 @@ class Broker:
             self.engine.dynamic.changed.subscribe(self._take_settings)
             self._take_settings()
         except BaseException:
-            for opened in sockets.values():
-                opened.close()
+            for each in sockets.values():
+                each.close()
             raise
         if "native" in sockets:
             self.native_address = _address(sockets["native"])
             self.server.listen(Listener(sockets["native"], Native(native.registry())))
-        if "kafka" in sockets:
-            self.kafka_address = _address(sockets["kafka"])
-            advertised = Advertised(config.broker_id, config.advertised_listeners, config.rack or None)
-            self.server.listen(Listener(sockets["kafka"], Kafka(kafka.registry(), advertised)))
+        for listener in config.kafka_listeners:
+            opened = sockets[KAFKA + listener.name]
+            self.kafka_addresses[listener.name] = _address(opened)
+            advertised = Advertised(config.broker_id, listener.advertised, config.rack or None)
+            self.server.listen(Listener(opened, Kafka(kafka.registry(), advertised)))
         self.listening = True
 
     def _make_server(self) -> Server:
@@ -176,8 +182,9 @@ class Broker:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """HOST:PORT of each protocol that is served."""
-        known = {"native": self.native_address, "kafka": self.kafka_address, "http": self.http_address}
+        """HOST:PORT of each protocol that is served; of Kafka's the first listener, and each that has a name."""
+        named = {f"kafka {name}": address for name, address in self.kafka_addresses.items() if name != PLAINTEXT}
+        known = {"native": self.native_address, "kafka": self.kafka_address, "http": self.http_address, **named}
         return {name: address for name, address in known.items() if address}
 
     def _take_settings(self) -> None:

@@ -36,7 +36,9 @@ _SERVICE_LINK = re.compile(
 )
 _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*")
 LEAST_TOKEN = 16  # characters
-_SECURITY = "PLAINTEXT://"  # what Kafka writes before an address without encryption
+PLAINTEXT = "PLAINTEXT"  # the name that a listener of Kafka's protocol has unless it is given one
+_LISTENER = re.compile(r"(?:([A-Za-z][A-Za-z0-9_]*)://)?(.*)", re.DOTALL)
+_NOT_YET = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")  # names of Kafka's that promise what this broker has not
 # Kafka's names ("Broker Configs"), in the unit of ours.
 KAFKA_NAMES = {
     "advertised.listeners": "advertised_listeners",
@@ -78,13 +80,23 @@ def _number(default: int, doc: str, low: int = 0, high: int = 2**62) -> Any:
     return field(default=default, metadata=_facts(doc, low, high))
 
 
+class KafkaListener(NamedTuple):
+    """`address`: HOST:PORT that it is bound to. `advertised`: what its clients are told; empty: where they came to."""
+
+    name: str
+    address: str
+    advertised: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """Every setting of a broker, checked."""
 
     data: Path = field(default=Path("krappy-data"), metadata=_facts("folder that holds everything the broker stores"))
     listen_native: str | None = _setting("127.0.0.1:7092", "HOST:PORT of the native protocol, or none")
-    listen_kafka: str | None = _setting("127.0.0.1:9092", "HOST:PORT of Kafka's protocol, or none")
+    listen_kafka: str | None = _setting(
+        "127.0.0.1:9092", "HOST:PORT of Kafka's protocol, or none; or several as NAME://HOST:PORT,NAME://HOST:PORT"
+    )
     listen_http: str | None = _setting("127.0.0.1:8092", "HOST:PORT of the console and its HTTP API, or none")
     console_token: str = field(
         default="",
@@ -94,7 +106,9 @@ class ServerConfig:
         ),
     )
     advertised_listeners: str = _setting(
-        "", "HOST:PORT that Kafka clients are told to connect to; empty: where they reached it"
+        "",
+        "HOST:PORT that Kafka clients are told to connect to; empty: where they reached it; for each listener by name: "
+        "NAME://HOST:PORT,NAME://HOST:PORT",
     )
     broker_id: int = _number(0, "this broker's id, as Kafka clients see it", 0, 2**31 - 1)
     rack: str = _setting("", "the rack or zone that it is in, as Kafka clients see it")
@@ -144,6 +158,21 @@ class ServerConfig:
     log_format: str = _setting(
         "auto", "console, json, or auto: console on a terminal", choices=("auto", "json", "console")
     )
+
+    @property
+    def kafka_listeners(self) -> tuple[KafkaListener, ...]:
+        """Where Kafka's protocol is spoken. Raises ConfigError when a listener is advertised that is not there."""
+        told = dict(_listeners(self.advertised_listeners))
+        found = tuple(
+            KafkaListener(name, address, told.pop(name, "")) for name, address in _listeners(self.listen_kafka or "")
+        )
+        if told and found:
+            names = ", ".join(each.name for each in found)
+            raise ConfigError(
+                f"advertised_listeners tells of {', '.join(told)}, and the listeners of listen_kafka are {names}",
+                setting="advertised_listeners",
+            )
+        return found
 
     @property
     def console_is_local(self) -> bool:
@@ -204,7 +233,9 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
                 values[name] = _read(spec, value)
             except ValueError as error:
                 raise ConfigError(f"{source}: {name} = {value!r:.80}: {error}", setting=name) from None
-    return ServerConfig(**values)
+    config = ServerConfig(**values)
+    _ = config.kafka_listeners
+    return config
 
 
 def default_of(name: str) -> tuple[Any, str]:
@@ -295,22 +326,47 @@ def _read(spec: Field[Any], value: Any) -> Any:
         raise ValueError("text is needed")
     if choices is not None and value not in choices:
         raise ValueError("one of " + ", ".join(choices) + " is needed")
+    if spec.name.startswith("listen_") and value in ("", "none"):
+        return None
+    if spec.name == "listen_kafka":
+        return _joined(_listeners(value))
     if spec.name.startswith("listen_"):
-        return None if value in ("", "none") else _address(value)
+        return _address(value)
     if spec.name == "console_token" and value and not (len(value) >= LEAST_TOKEN and value.isascii()):
         raise ConfigError(f"console_token needs at least {LEAST_TOKEN} characters, all ASCII", setting=spec.name)
     if spec.name == "advertised_listeners" and value:
-        address = _address(value)
-        host, port = parse_address(address)
-        if host in ("", "0.0.0.0", "::") or not port:
-            raise ValueError("clients can't connect to this: a host name or address and a port are needed")
-        return address
+        told = _listeners(value)
+        for _, address in told:
+            host, port = parse_address(address)
+            if host in ("", "0.0.0.0", "::") or not port:
+                raise ValueError(f"clients can't connect to {address}: a host name or address and a port are needed")
+        return _joined(told)
     return value
 
 
+def _listeners(text: str) -> list[tuple[str, str]]:
+    """(name, HOST:PORT) of each of "HOST:PORT" or "NAME://HOST:PORT,…", as Kafka writes them. Raises ValueError."""
+    found: dict[str, str] = {}
+    for each in text.split(",") if text else []:
+        match = _LISTENER.fullmatch(each.strip())
+        assert match is not None
+        name = (match[1] or PLAINTEXT).upper()
+        if name in _NOT_YET:
+            raise ValueError(f"{name}: there is no TLS and no SASL yet; PLAINTEXT, or any other name, has neither")
+        if name in found:
+            raise ValueError(
+                f"two listeners are called {name}: write NAME://HOST:PORT, with a name of its own for each"
+            )
+        found[name] = _address(match[2])
+    return list(found.items())
+
+
+def _joined(listeners: list[tuple[str, str]]) -> str:
+    return ",".join(address if name == PLAINTEXT else f"{name}://{address}" for name, address in listeners)
+
+
 def _address(text: str) -> str:
-    """HOST:PORT, where Kafka's way to write it is allowed too. Raises ValueError."""
-    text = text.removeprefix(_SECURITY)
+    """HOST:PORT. Raises ValueError."""
     try:
         parse_address(text)
     except ConfigError as error:

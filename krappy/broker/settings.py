@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from krappy.broker.dynamic import DISK_THREADS, THREADS
-from krappy.config import KAFKA_NAMES, ServerConfig
+from krappy.config import KAFKA_NAMES, PLAINTEXT, ServerConfig
 from krappy.topic_config import DEFAULTS, SETTINGS
 
 SECRET = "console_token"  # never told
-SCHEME = "PLAINTEXT://"  # how Kafka writes the address of a listener without encryption
 # Two settings of Kafka may be one here, and offsets.retention has another unit.
 _NAMES: dict[str, list[str]] = {}
 for _kafka, _ours in KAFKA_NAMES.items():
@@ -26,7 +25,6 @@ _FIXED = (
     (THREADS, str(DISK_THREADS), "INT", "threads that wait for the disk"),
     ("default.replication.factor", "1", "INT", "there is one broker"),
     ("delete.topic.enable", "true", "BOOLEAN", "topics can be deleted"),
-    ("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT", "STRING", "listeners have no encryption yet"),
     ("log.cleaner.enable", "true", "BOOLEAN", "compacted topics are compacted"),
     ("offsets.topic.replication.factor", "1", "SHORT", "groups' offsets are not in a topic"),
     ("process.roles", "broker,controller", "LIST", "one process is all there is"),
@@ -48,6 +46,9 @@ def broker_settings(config: ServerConfig, advertised: str) -> list[BrokerSetting
     """Every setting in force, by name. `advertised`: the HOST:PORT that Kafka clients are told."""
     rows = [*_own(config, advertised), *_topics()]
     rows += [BrokerSetting(name, value, kind, doc, False) for name, value, kind, doc in _FIXED]
+    security = ",".join(f"{each.name}:{PLAINTEXT}" for each in config.kafka_listeners)
+    map_doc = "listeners have no encryption yet"
+    rows.append(BrokerSetting("listener.security.protocol.map", security, "STRING", map_doc, False))
     return sorted({row.name: row for row in rows}.values())
 
 
@@ -55,14 +56,23 @@ def _own(config: ServerConfig, advertised: str) -> Iterator[BrokerSetting]:
     for spec in fields(config):
         value, doc = getattr(config, spec.name), spec.metadata["doc"]
         given = value != spec.default
+        if spec.name == "listen_kafka" and value:
+            value = ",".join(f"{each.name}://{each.address}" for each in config.kafka_listeners)
         if spec.name == "advertised_listeners":
-            value = advertised
+            value = _advertised(config, advertised)
         if spec.name == SECRET:
             value = None
         for name in _NAMES.get(spec.name, ["krappy." + spec.name]):
             yield BrokerSetting(name, _text(spec.name, value), _kind(value), doc, given)
         if spec.name == "offsets_retention_ms":
             yield BrokerSetting("offsets.retention.minutes", str(value // 60_000), "INT", doc, given)
+
+
+def _advertised(config: ServerConfig, told: str) -> str:
+    """As Kafka writes it. A listener that advertises nothing tells each client where it came to: `told` is of one."""
+    listeners = config.kafka_listeners
+    alone = told if len(listeners) == 1 else ""
+    return ",".join(f"{each.name}://{each.advertised or alone or each.address}" for each in listeners)
 
 
 def _topics() -> Iterator[BrokerSetting]:
@@ -75,8 +85,6 @@ def _topics() -> Iterator[BrokerSetting]:
 def _text(name: str, value: Any) -> str | None:
     if value is None or value == "":
         return None
-    if name in ("listen_kafka", "advertised_listeners"):
-        return SCHEME + str(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

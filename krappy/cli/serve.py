@@ -65,6 +65,7 @@ def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None
       KRAPPY_CONSOLE_TOKEN=$(openssl rand -hex 16) krappy serve --listen-http 0.0.0.0:8092
       krappy serve --data ./data --listen-native 127.0.0.1:0 --json    # a free port
       KRAPPY_DURABILITY=os krappy serve --config krappy.toml
+      krappy serve --listen-kafka IN://0.0.0.0:9092,OUT://0.0.0.0:9094 --advertised-listeners OUT://k.example.com:9094
     """
     config = load(flags, _settings(os.environ), file)
     try:
@@ -108,7 +109,7 @@ def _stop_at_eof() -> None:
 
 
 def _announce(config: ServerConfig, broker: Broker, as_json: bool) -> None:
-    listening = {name: broker.addresses.get(name) for name in ("native", "kafka", "http")}
+    listening = {**dict.fromkeys(("native", "kafka", "http")), **broker.addresses}
     if as_json:
         facts = {"ready": True, **listening, "data": str(config.data.absolute()), "pid": os.getpid()}
         output.emit_json({**facts, "version": version("krappy")})

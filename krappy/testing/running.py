@@ -23,9 +23,18 @@ class RunningBroker:
     """A broker that takes requests. `address`, `kafka_address`: HOST:PORT; `data_dir`: what it stores.
 
     `http_address`: HOST:PORT of its console, when it was started with one (`listen_http="127.0.0.1:0"`).
+    `kafka_addresses`: of each listener of Kafka's protocol, by its name.
     """
 
-    def __init__(self, address: str, data_dir: Path, kafka_address: str = "", http_address: str = "") -> None:
+    def __init__(
+        self,
+        address: str,
+        data_dir: Path,
+        kafka_address: str = "",
+        http_address: str = "",
+        kafka_addresses: dict[str, str] | None = None,
+    ) -> None:
+        self.kafka_addresses = kafka_addresses or {}
         self.address = address
         self.http_address = http_address
         self.kafka_address = kafka_address
@@ -75,7 +84,7 @@ def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
         raise first
     broker, token, stop = first
     try:
-        yield RunningBroker(broker.address, data_dir, broker.kafka_address, broker.http_address)
+        yield RunningBroker(broker.address, data_dir, broker.kafka_address, broker.http_address, broker.kafka_addresses)
     finally:
         if thread.is_alive():
             with contextlib.suppress(RuntimeError):  # trio.RunFinishedError: it ended just now

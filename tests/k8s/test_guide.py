@@ -8,8 +8,10 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from krappy.cli.main import cli
+from krappy.config import load
 from tests.k8s.manifests import ROOT, Manifest, build, built, container, example, only, validate
 
 GUIDE = (ROOT / "k8s" / "README.md").read_text()
@@ -59,10 +61,12 @@ def test_every_link_leads_to_a_heading() -> None:
 
 @pytest.fixture(scope="module")
 def mine(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
-    """The guide's own example of an overlay."""
-    [text] = re.findall(r"^```yaml\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+    """The guide's own example of an overlay, with what it adds to it for clients outside."""
+    whole, outside = re.findall(r"^```yaml\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
     folder = example(tmp_path_factory.mktemp("guide"), [], [])
-    (folder / "kustomization.yaml").write_text(text)
+    text, more = yaml.safe_load(whole), yaml.safe_load(outside)
+    text["components"] += more.pop("components")
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump({**text, **more}))
     return build(folder)
 
 
@@ -71,6 +75,40 @@ def test_the_overlay_that_it_shows_is_valid(mine: list[Manifest]) -> None:
         validate(each)
     job = only(mine, "CronJob")["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]
     assert container(mine)["image"] == job["image"] == "registry.example/krappy:0.1.0"
+
+
+def test_clients_outside_have_a_listener_of_their_own(mine: list[Manifest]) -> None:
+    """The broker reads the settings as the kubelet would give them; Service, port and policy go with them."""
+    environment: dict[str, str] = {"POD_NAME": "krappy-0", "POD_NAMESPACE": "krappy"}
+    pod = container(mine)
+    names = [each["name"] for each in pod["env"]]
+    assert len(set(names)) == len(names)
+    maps = {each["metadata"]["name"]: each["data"] for each in mine if each["kind"] == "ConfigMap"}
+    seen: set[str] = set()
+    for each in pod["env"]:
+        source = each.get("valueFrom", {})
+        if "configMapKeyRef" in source:
+            reference = source["configMapKeyRef"]
+            environment[each["name"]] = maps[reference["name"]][reference["key"]]
+        elif "value" in each:
+            referred = re.findall(r"\$\((\w+)\)", each["value"])
+            assert set(referred) <= seen, "the kubelet knows only what stands before"
+            environment[each["name"]] = re.sub(r"\$\((\w+)\)", lambda found: environment[found[1]], each["value"])
+        seen.add(each["name"])
+    config = load({}, {name: value for name, value in environment.items() if name.startswith("KRAPPY_")})
+    inside, outside = config.kafka_listeners
+    assert inside.advertised == "krappy-0.krappy-headless.krappy.svc:9092"
+    assert outside.advertised == "krappy.example.com:9094"
+    ports = {each["name"]: each["containerPort"] for each in pod["ports"]}
+    assert (ports["kafka"], ports["kafka-outside"]) == tuple(int(each.address[-4:]) for each in (inside, outside))
+    [service] = [each for each in mine if each["kind"] == "Service" and each["spec"].get("type") == "LoadBalancer"]
+    assert [port["targetPort"] for port in service["spec"]["ports"]] == ["kafka-outside"]
+    name = service["metadata"]["name"]
+    [policy] = [each for each in mine if (each["kind"], each["metadata"]["name"]) == ("NetworkPolicy", name)]
+    assert [port["port"] for port in policy["spec"]["ingress"][0]["ports"]] == ["kafka-outside"]
+    labels = only(mine, "StatefulSet")["spec"]["template"]["metadata"]["labels"]
+    for selector in (service["spec"]["selector"], policy["spec"]["podSelector"]["matchLabels"]):
+        assert selector.items() <= labels.items()
 
 
 def test_a_backup_runs_where_the_data_is(tmp_path: Path) -> None:

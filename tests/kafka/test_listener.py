@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
+import confluent_kafka as ck
+import confluent_kafka.admin as ck_admin
 import pytest
 
 from krappy import batch
@@ -37,6 +40,77 @@ def test_or_what_it_is_told_to_tell(tmp_path: Path) -> None:
         assert partition["replica_nodes"] == partition["isr_nodes"] == [7]
         (found,) = raw.ask(ApiKey.FIND_COORDINATOR, {"coordinator_keys": ["g"]})["coordinators"]
         assert (found["node_id"], found["host"], found["port"]) == (7, "broker.example", 19092)
+
+
+def test_each_listener_tells_its_own(tmp_path: Path) -> None:
+    """As clients inside and outside of a cluster need it; and one that tells nothing tells where it was reached."""
+    listen = "IN://127.0.0.1:0, out://127.0.0.1:0,PLAINTEXT://127.0.0.1:0"
+    told = "IN://krappy-0.krappy:9092,OUT://krappy.example.com:31094"
+    with run_broker(tmp_path, listen_kafka=listen, advertised_listeners=told, durability="os") as broker:
+        assert list(broker.kafka_addresses) == ["IN", "OUT", "PLAINTEXT"]
+        found = {}
+        for name, address in broker.kafka_addresses.items():
+            with Raw(address) as raw:
+                (node,) = nodes(raw)
+                found[name] = f"{node['host']}:{node['port']}"
+                (coordinator,) = raw.ask(ApiKey.FIND_COORDINATOR, {"coordinator_keys": ["g"]})["coordinators"]
+                assert f"{coordinator['host']}:{coordinator['port']}" == found[name]
+        assert found == {
+            "IN": "krappy-0.krappy:9092",
+            "OUT": "krappy.example.com:31094",
+            "PLAINTEXT": broker.kafka_addresses["PLAINTEXT"],
+        }
+
+
+def test_clients_work_through_each_of_them(tmp_path: Path) -> None:
+    """librdkafka connects to what it is told, so each goes on through the listener that it began with.
+
+    An address of this process's own (127.0.0.0/8) has no port that another program was given.
+    """
+    host = f"127.{64 + (os.getpid() >> 16)}.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
+    addresses = {"INTERNAL": f"{host}:19092", "EXTERNAL": f"{host}:19094"}
+    listen = told = ",".join(f"{name}://{address}" for name, address in addresses.items())
+    with run_broker(tmp_path, listen_kafka=listen, advertised_listeners=told, durability="os") as broker:
+        for number, address in enumerate(addresses.values()):
+            client = {"bootstrap.servers": address}
+            producer = ck.Producer(client)
+            producer.produce("t", b"%d" % number)
+            assert producer.flush(60) == 0
+            known = {f"{each.host}:{each.port}" for each in producer.list_topics("t", timeout=60).brokers.values()}
+            assert known == {address}
+            consumer = ck.Consumer({**client, "group.id": f"g{number}", "auto.offset.reset": "earliest"})
+            consumer.subscribe(["t"])
+            found: list[bytes] = []
+            while len(found) <= number:
+                message = consumer.poll(60)
+                assert message is not None
+                assert message.error() is None, message.error()
+                found.append(bytes(message.value() or b""))
+            consumer.close()
+            assert found == [b"%d" % each for each in range(number + 1)]
+        admin = ck_admin.AdminClient({"bootstrap.servers": broker.kafka_address})
+        resource = ck_admin.ConfigResource(ck_admin.ConfigResource.Type.BROKER, "0")
+        settings = admin.describe_configs([resource])[resource].result(60)
+        assert settings["listeners"].value == listen
+        assert settings["advertised.listeners"].value == told
+        assert settings["listener.security.protocol.map"].value == "INTERNAL:PLAINTEXT,EXTERNAL:PLAINTEXT"
+
+
+@pytest.mark.parametrize(
+    ("listen", "told", "why"),
+    [
+        ("127.0.0.1:0,127.0.0.1:0", "", "a name of its own for each"),
+        ("A://127.0.0.1:0", "B://x:1", "tells of B, and the listeners of listen_kafka are A"),
+        ("A://127.0.0.1:0", "x:1", "tells of PLAINTEXT"),
+        ("SSL://127.0.0.1:0", "", "no TLS and no SASL yet"),
+        ("A://127.0.0.1", "", "is not HOST:PORT"),
+        ("A://127.0.0.1:0,", "", "is not HOST:PORT"),
+        ("A://127.0.0.1:0", "A://0.0.0.0:1", "can't connect"),
+    ],
+)
+def test_listeners_that_can_t_be(listen: str, told: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        load({"listen_kafka": listen, "advertised_listeners": told}, {})
 
 
 def test_it_need_not_be_served(tmp_path: Path) -> None:
