@@ -92,6 +92,11 @@ class Log:
     # ---------------------------------------------------------------- what it holds
 
     @property
+    def broken(self) -> str:
+        """Why it takes no more appends, until it is opened again; empty while it does."""
+        return self._broken
+
+    @property
     def start_offset(self) -> int:
         """The first offset that may be read."""
         return self._start

@@ -350,6 +350,11 @@ class Partition:
         return self.applier.failed
 
     @property
+    def log_failed(self) -> str:
+        """Why it takes no more appends, until the broker is started again; empty while it does."""
+        return self.log.broken
+
+    @property
     def expired_below(self) -> int:
         """Entries with a lower offset are absent: their events have expired under cleanup.policy=delete."""
         return 0 if self.config.compact else self.start_offset

@@ -9,6 +9,7 @@ import trio
 
 from krappy.console.api import Call, Routes
 from krappy.console.problems import Refusal
+from krappy.console.slices import in_slices
 from krappy.errors import KrappyError
 from krappy.ports import BrokerPort
 
@@ -26,7 +27,10 @@ class Ready(msgspec.Struct):
 
 
 class DiskTrial:
-    """Tries whether the disk can be written, at most once a second."""
+    """Whether the disk can be written: tried at most once a second; and whether every log still takes appends.
+
+    A log that could not be synced takes none until the broker is started again (what the kernel held may be lost).
+    """
 
     def __init__(self) -> None:
         self._turn = trio.Lock()
@@ -37,7 +41,7 @@ class DiskTrial:
         """What is wrong with the disk, or None."""
         async with self._turn:
             if trio.current_time() - self._at >= FRESH_SECONDS:
-                self._failure = await self._try(broker)
+                self._failure = await self._try(broker) or await _failed_logs(broker)
                 self._at = trio.current_time()
             return self._failure
 
@@ -50,12 +54,23 @@ class DiskTrial:
         return f"the disk took longer than {DISK_SECONDS:g} s" if scope.cancelled_caught else None
 
 
+async def _failed_logs(broker: BrokerPort) -> str | None:
+    partitions = (partition for topic in list(broker.topics.values()) for partition in topic.partitions)
+    reasons = [why for why in await in_slices(partition.log_failed for partition in partitions) if why]
+    if not reasons:
+        return None
+    return f"{len(reasons)} partitions take no more events until the broker is started again: {reasons[0]}"
+
+
 @routes.get("/healthz", summary="Whether the process answers")
 async def healthz(call: Call) -> Alive:
     return Alive("ok")
 
 
-@routes.get("/readyz", summary="Whether it works: recovered, listening, and the disk can be written (it is tried)")
+@routes.get(
+    "/readyz",
+    summary="Whether it works: recovered, listening, the disk can be written (it is tried), every log takes events",
+)
 async def readyz(call: Call) -> Ready:
     why = None
     if call.broker.stopped:

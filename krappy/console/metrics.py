@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-import trio
-from prometheus_client import CollectorRegistry, exposition
+from prometheus_client import exposition
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from starlette.requests import Request
@@ -14,12 +14,15 @@ from starlette.responses import Response
 
 from krappy.console.numbers import Latency, Numbers, gather
 from krappy.console.problems import Refusal
+from krappy.console.slices import in_slices
 
 P = "krappy_"
+TOPICS = 2000  # that have lines of their own, unless the request says another number; and of groups' topics
+PART = 200  # lines made at a stretch
 
 
 class Metrics:
-    """GET /metrics (ASGI). The text is made in a thread: with ten thousand topics it takes its time."""
+    """GET /metrics (ASGI), made in slices. `?topics=N`: how many topics, and how many groups' topics, have lines."""
 
     def __init__(self, console: Any) -> None:
         self._console = console
@@ -29,37 +32,89 @@ class Metrics:
             raise Refusal(405, "METHOD_NOT_ALLOWED", "metrics can only be read", Allow="GET")
         if not self._console.broker.opened:
             raise Refusal(503, "NOT_READY", "the store is being recovered", Retry_After="1")
-        accept = Request(scope).headers.get("accept", "")
+        request = Request(scope)
+        most = _most(request.query_params)
+        make, kind = exposition.choose_encoder(request.headers.get("accept", ""))
         async with self._console.turns:
             numbers = await gather(self._console.broker, self._console.server)
-            registry = CollectorRegistry(auto_describe=False)
-            registry.register(Snapshot(numbers, self._console.broker.version, self._console.live))
-            make, kind = exposition.choose_encoder(accept)
-            text = await trio.to_thread.run_sync(make, registry)
-        await Response(text, headers={"content-type": kind})(scope, receive, send)
+            told = Snapshot(numbers, self._console.broker.version, self._console.live, most)
+            parts = await in_slices(_written(told.collect(), make))
+        end = b"# EOF\n" if kind.startswith("application/openmetrics") else b""
+        await Response(b"".join(parts) + end, headers={"content-type": kind})(scope, receive, send)
 
 
-class Snapshot(Collector):
-    def __init__(self, numbers: Numbers, version: str, live: int) -> None:
-        self._totals, self._topics, self._groups = numbers
+def _most(parameters: Mapping[str, str]) -> int:
+    given = parameters.get("topics", str(TOPICS))
+    if not (given.isascii() and given.isdigit() and len(given) < 10):
+        raise Refusal(400, "INVALID_REQUEST", f"'topics' is how many have lines of their own, not '{given:.40}'")
+    return int(given)
+
+
+class _One(Collector):
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._metric
+
+
+def _written(metrics: Iterator[Metric], make: Callable[[Any], bytes]) -> Iterator[bytes]:
+    """A family may come in several parts, one behind the other: its head is written once."""
+    before = ""
+    for metric in metrics:
+        text = make(_One(metric)).removesuffix(b"# EOF\n")
+        while metric.name == before and text.startswith(b"#"):
+            text = text.partition(b"\n")[2]
+        before = metric.name
+        yield text
+
+
+def _parts(family: Callable[[], Any], rows: Iterable[tuple[list[str], float]]) -> Iterator[Metric]:
+    """A family of many lines as several of some lines each."""
+    part = family()
+    for labels, value in rows:
+        part.add_metric(labels, value)
+        if len(part.samples) >= PART:
+            yield part
+            part = family()
+    if part.samples:
+        yield part
+
+
+class Snapshot:
+    """Families, large ones in parts."""
+
+    def __init__(self, numbers: Numbers, version: str, live: int, most: int) -> None:
+        self._totals, topics, self._groups = numbers
+        self._topics = sorted(topics)[:most]  # by name, so that the same ones are told each time
+        self._left_out = len(topics) - len(self._topics)
         self._version = version
         self._live = live
+        self._most = most
 
     def collect(self) -> Iterator[Metric]:
         yield from self._plain()
         yield from self._by_protocol()
         yield from self._latencies()
         yield from self._by_topic()
-        lag = GaugeMetricFamily(
-            P + "group_lag_events", "Events that a group has not settled", labels=["group", "topic"]
+        lags = sorted(self._lags())
+        about = "Events that a group has not settled"
+        told = (([group, topic], events) for group, topic, events in lags[: self._most])
+        yield from _parts(lambda: GaugeMetricFamily(P + "group_lag_events", about, labels=["group", "topic"]), told)
+        left = GaugeMetricFamily(
+            P + "metrics_left_out", "Topics, and groups' topics, without lines of their own", labels=["kind"]
         )
+        left.add_metric(["topic"], self._left_out)
+        left.add_metric(["group"], max(0, len(lags) - self._most))
+        yield left
+
+    def _lags(self) -> Iterator[tuple[str, str, int]]:
         for group in self._groups:
             by_topic: dict[str, int] = {}
             for each in group["partitions"]:
                 by_topic[each["topic"]] = by_topic.get(each["topic"], 0) + each["lag"]
             for topic, events in by_topic.items():
-                lag.add_metric([group["group"], topic], events)
-        yield lag
+                yield group["group"], topic, events
 
     def _plain(self) -> Iterator[Metric]:
         t = self._totals
@@ -71,6 +126,12 @@ class Snapshot(Collector):
             ("resident_memory_bytes", "Memory of the process that is in RAM", t.resident_bytes),
             ("topics", "Topics", t.topics),
             ("partitions", "Partitions", t.partitions),
+            (
+                "partitions_failed",
+                "Partitions that take no more events since the disk failed them, until the broker is started again",
+                t.partitions_failed,
+            ),
+            ("views_failed", "Partitions whose table does not go on: their log is damaged", t.views_failed),
             ("groups", "Consumer groups, native and Kafka's", t.groups),
             ("log_bytes", "Size of all logs", t.log_bytes),
             ("log_segments", "Segments of all logs", t.segments),
@@ -126,18 +187,15 @@ class Snapshot(Collector):
             yield family
 
     def _by_topic(self) -> Iterator[Metric]:
-        events = CounterMetricFamily(P + "topic_events", "Offsets given to a topic's events", labels=["topic"])
-        size = GaugeMetricFamily(P + "topic_log_bytes", "Size of a topic's logs", labels=["topic"])
-        segments = GaugeMetricFamily(P + "topic_log_segments", "Segments of a topic's logs", labels=["topic"])
-        lag = GaugeMetricFamily(
-            P + "topic_view_lag_events", "Events that a topic's table does not include", labels=["topic"]
-        )
-        for each in self._topics:
-            events.add_metric([each.name], each.events)
-            size.add_metric([each.name], each.size)
-            segments.add_metric([each.name], each.segments)
-            lag.add_metric([each.name], each.view_lag)
-        yield from (events, size, segments, lag)
+        label = ["topic"]
+        for kind, name, about, field in (
+            (CounterMetricFamily, "topic_events", "Offsets given to a topic's events", "events"),
+            (GaugeMetricFamily, "topic_log_bytes", "Size of a topic's logs", "size"),
+            (GaugeMetricFamily, "topic_log_segments", "Segments of a topic's logs", "segments"),
+            (GaugeMetricFamily, "topic_view_lag_events", "Events that a topic's table does not include", "view_lag"),
+        ):
+            family = partial(kind, P + name, about, labels=label)
+            yield from _parts(family, (([each.name], getattr(each, field)) for each in self._topics))
 
 
 def _add(family: HistogramMetricFamily, labels: list[str], latency: Latency) -> None:

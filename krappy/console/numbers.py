@@ -39,6 +39,10 @@ class Totals(msgspec.Struct):
     started_ms: int
     topics: int
     partitions: int
+    partitions_failed: Annotated[
+        int, Meta(description="that take no more appends since the disk failed them, until the broker is started again")
+    ]
+    views_failed: Annotated[int, Meta(description="partitions whose table does not go on: their log is damaged")]
     groups: int
     connections: dict[str, int]
     accepted: int
@@ -74,6 +78,8 @@ class TopicNumbers(NamedTuple):
     size: int
     segments: int
     view_lag: int
+    failed: int  # partitions that take no more appends
+    views_failed: int
 
 
 class Numbers(NamedTuple):
@@ -83,13 +89,16 @@ class Numbers(NamedTuple):
 
 
 def _of_topic(topic: TopicPort) -> TopicNumbers:
-    size = segments = events = lag = 0
+    size = segments = events = lag = failed = views_failed = 0
     for partition in topic.partitions:
+        failed += bool(partition.log_failed)
+        views_failed += partition.view_failed is not None
         events += partition.high_watermark
         size += partition.size
         segments += partition.segments
         lag += max(0, partition.last_stable_offset - partition.applied)
-    return TopicNumbers(topic.name, len(topic.partitions), events, size, segments, lag if topic.config.view else 0)
+    lag = lag if topic.config.view else 0
+    return TopicNumbers(topic.name, len(topic.partitions), events, size, segments, lag, failed, views_failed)
 
 
 async def gather(broker: BrokerPort, server: ServerPort) -> Numbers:
@@ -101,6 +110,8 @@ async def gather(broker: BrokerPort, server: ServerPort) -> Numbers:
         started_ms=broker.started_ms,
         topics=len(broker.topics),
         partitions=sum(each.partitions for each in topics),
+        partitions_failed=sum(each.failed for each in topics),
+        views_failed=sum(each.views_failed for each in topics),
         groups=len(groups),
         connections=told["connections"],
         accepted=told["accepted"],

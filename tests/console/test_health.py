@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,12 @@ from trio.testing import trio_test
 
 from krappy.app import Broker
 from krappy.broker.groups import GroupCoordinator
+from krappy.console import health
+from krappy.console import metrics as metrics_module
 from krappy.store.disk import Disk
+from krappy.store.unsynced import Unsynced
 from krappy.testing.running import RunningBroker, run_broker
+from krappy.types import TopicPartition
 from tests.console.web import Web
 
 
@@ -114,6 +120,73 @@ def test_metrics_count_what_happened(web: Web, console: RunningBroker) -> None:
     assert after["krappy_request_seconds_count", "http", "create_topic"] >= 1
     assert after["krappy_resident_memory_bytes",] > 1_000_000
     assert after["krappy_views", "file_bytes"] >= 0
+
+
+def test_topics_without_lines_of_their_own_are_counted(web: Web, console: RunningBroker) -> None:
+    with console.connect() as client:
+        for number in range(3):
+            client.create_topic(f"lines-{number}", if_absent=True)
+            client.commit(f"lines-{number}", {TopicPartition(f"lines-{number}", 0): 0})
+    count = web.get("/overview")["topics"]
+    for most in (0, 2, 100_000):
+        text = web.client.get("/metrics", params={"topics": most}).text
+        families = list(text_string_to_metric_families(text))
+        assert len({family.name for family in families}) == len(families), "each has one head"
+        told = {family.name: family.samples for family in families}
+        assert len(told["krappy_topic_log_bytes"]) == min(most, count) if most else "krappy_topic_log_bytes" not in told
+        left = {sample.labels["kind"]: sample.value for sample in told["krappy_metrics_left_out"]}
+        assert left["topic"] == max(0, count - most)
+        assert told["krappy_topics"][0].value == count
+    assert web.client.get("/metrics", params={"topics": "all"}).status_code == 400
+
+
+def test_a_family_in_parts_is_one_family(web: Web, console: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with console.connect() as client:
+        for number in range(5):
+            client.create_topic(f"parts-{number}", if_absent=True)
+    monkeypatch.setattr(metrics_module, "PART", 1)
+    for accept in ("text/plain", "application/openmetrics-text; version=1.0.0"):
+        text = web.client.get("/metrics", headers={"Accept": accept}).text
+        assert text.count("# TYPE krappy_topic_log_bytes ") == 1
+        assert text.count("# HELP krappy_topic_log_bytes ") == 1
+        assert text.count("\nkrappy_topic_log_bytes{") == web.get("/overview")["topics"]
+        assert text.count("# EOF") == (1 if "openmetrics" in accept else 0)
+    for family in text_string_to_metric_families(web.client.get("/metrics").text):
+        assert family.documentation, f"{family.name} says nothing of itself"
+
+
+@contextmanager
+def running(data: Path) -> Iterator[Web]:
+    with (
+        run_broker(data, listen_http="127.0.0.1:0") as broker,
+        httpx.Client(base_url=f"http://{broker.http_address}", timeout=60.0, trust_env=False) as client,
+    ):
+        yield Web(client)
+
+
+def test_a_log_that_could_not_be_synced_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes no more events until the next start, so the broker is not ready, and its metrics say how many such."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with running(tmp_path) as web:
+        path = web.topic("lost", 2)
+        monkeypatch.setattr(health, "FRESH_SECONDS", 0.0)
+        assert web.get("/readyz") == {"status": "ready"}
+        with monkeypatch.context() as patch:
+            patch.setattr(Unsynced, "sync", refuse)
+            refused = web.post(f"{path}/events", {"value": "x", "partition": 0}, status=503)
+        assert "sync" in refused["detail"]
+        unready = web.get("/readyz", status=503)
+        assert unready["code"] == "NOT_READY"
+        assert "1 partitions" in unready["detail"]
+        assert metrics(web)["krappy_partitions_failed",] == 1
+        assert web.get("/overview")["partitions_failed"] == 1
+        assert web.publish(path, None, "x", partition=1)["offset"] == 0
+    with running(tmp_path) as web:
+        assert web.get("/readyz") == {"status": "ready"}
+        web.publish("/topics/lost", None, "x", partition=0)
 
 
 def test_syncs_are_timed(tmp_path: Path) -> None:
