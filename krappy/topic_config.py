@@ -62,6 +62,7 @@ class TopicConfig:
     index_interval_bytes: int = 4096
     codec: int | None = None  # as in krappy.codecs; None: the producer's
     view: bool = True
+    latest_ahead: bool = False
 
     @classmethod
     def parse(cls, given: Mapping[str, Given]) -> TopicConfig:
@@ -84,6 +85,7 @@ class TopicConfig:
             index_interval_bytes=int(of["index.interval.bytes"]),
             codec=CODECS.get(of["compression.type"]),
             view=of["view.enable"] == "true",
+            latest_ahead=of["latest.ahead.enable"] == "true",
         )
         if config.max_compaction_lag_ms is not None and config.max_compaction_lag_ms < config.min_compaction_lag_ms:
             raise InvalidConfig("max.compaction.lag.ms is below min.compaction.lag.ms", setting="max.compaction.lag.ms")

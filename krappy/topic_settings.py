@@ -1,8 +1,8 @@
 """The settings that a topic may have, by Kafka's names, with Kafka's defaults and limits: one row for each.
 
 Everything that is known about a setting stands in its row of `SETTINGS`. Source of names, types, defaults and ranges:
-Kafka's "Topic Configs" (TopicConfig.java, LogConfig.java, ServerTopicConfigSynonyms.java); `view.enable` is Krappy's
-own. Kafka's settings come in three kinds here:
+Kafka's "Topic Configs" (TopicConfig.java, LogConfig.java, ServerTopicConfigSynonyms.java); `view.enable` and
+`latest.ahead.enable` are Krappy's own. Kafka's settings come in three kinds here:
 
 - most are honoured as in Kafka;
 - some are about what this broker does not have (replicas, tiered storage, files that are allocated ahead): they are
@@ -169,6 +169,13 @@ _TABLE = (
         "INT",
         "bytes of log between two entries of its index",
         "log.index.interval.bytes",
+    ),
+    Setting(
+        "latest.ahead.enable",
+        "false",
+        _boolean,
+        "BOOLEAN",
+        "whether TOPIC@latest is made before anybody reads it, so that the first reader is as fast as the next",
     ),
     Setting(
         "leader.replication.throttled.replicas",

@@ -33,6 +33,7 @@ def test_the_defaults_are_kafkas() -> None:
         "flush.ms": "9223372036854775807",
         "follower.replication.throttled.replicas": "",
         "index.interval.bytes": "4096",
+        "latest.ahead.enable": "false",  # Krappy's own
         "leader.replication.throttled.replicas": "",
         "local.retention.bytes": "-2",
         "local.retention.ms": "-2",

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import trio
 
 from krappy.broker import backup, table
+from krappy.broker.ahead import Ahead
 from krappy.broker.dynamic import DISK_THREADS, DynamicSettings
 from krappy.broker.groups import GroupCoordinator
 from krappy.broker.housekeeping import Housekeeper
@@ -212,7 +213,9 @@ class Broker:
     async def _keep_house(self) -> None:
         try:
             with self._housekeeping:
-                await Housekeeper(self).run()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(Housekeeper(self).run)
+                    nursery.start_soon(Ahead(self, self.latest).run)
         finally:
             self._house_kept.set()
 

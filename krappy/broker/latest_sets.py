@@ -14,7 +14,7 @@ import trio
 
 from krappy.broker import table_file
 from krappy.broker.table_file import Mark, TableFile
-from krappy.core import live_offsets
+from krappy.core import latest, live_offsets
 from krappy.core.latest import Reading
 from krappy.core.live_offsets import Cursor, LiveOffsets
 from krappy.errors import RequestTimeout, StorageError
@@ -56,13 +56,14 @@ class Before:
 class Held:
     """One set. `low` to `high`: the offsets that it serves; `moment`: it has no event that was overtaken before."""
 
-    __slots__ = ("before", "file", "high", "live", "low", "made", "moment", "seconds", "used")
+    __slots__ = ("before", "count", "file", "high", "live", "low", "made", "moment", "seconds", "used")
 
     def __init__(
         self, live: LiveOffsets, file: TableFile, made: float, seconds: float, before: Before | None = None
     ) -> None:
         self.live: LiveOffsets | None = live  # None: dropped, for the file has all that it serves
         self.low, self.high, self.moment = live.low, live.high, live.moment
+        self.count = live.count
         self.file = file
         self.before = before  # until its file has all that is in there
         self.made = made  # when it was begun
@@ -142,7 +143,32 @@ class LatestSets:
         if reading.boundary is not None:
             return held.moment >= reading.boundary
         # A new reader: as of now, but for the time that it takes to look. So the sets take half of it at the most.
-        return held.moment == partition.last_stable_offset or trio.current_time() - held.made < SLACK * held.seconds
+        if held.moment == partition.last_stable_offset or trio.current_time() - held.made < SLACK * held.seconds:
+            return True
+        return partition.config.latest_ahead and self._serves_ahead(held, partition, 2)
+
+    def _serves_ahead(self, held: Held, partition: Partition, times: int) -> bool:
+        """Whether it may be followed by what was written since: if that is little, and no deletion is missing in it.
+
+        `times`: as many events for each key.
+        """
+        if partition.config.compact and held.moment < partition.log.segments[-1].base_offset:
+            return False  # what may be, or will soon be, compacted: of a key that was deleted nothing may be left
+        return partition.last_stable_offset - held.moment <= times * max(held.count, latest.RAW_LAG)
+
+    def is_due(self, partition: Partition, made: int) -> bool:
+        """Whether its table is to be made ahead of its readers. `made`: for which moment it was last, 0: never.
+
+        What was dropped meanwhile, since others needed the room, is not made again before the log has grown.
+        """
+        grown = partition.last_stable_offset - max(made, partition.start_offset)
+        if grown <= 0:
+            return False
+        for held in self._held.get(partition.number, ()):
+            if held.moment >= made > 0:
+                held.used = trio.current_time()
+                return not self._serves_ahead(held, partition, 1)
+        return made == 0 or grown > latest.RAW_LAG
 
     async def _make(self, partition: Partition, offset: int) -> Held:
         began = trio.current_time()

@@ -40,9 +40,14 @@ class LiveOffsets:
         self._most = 0  # bytes that the offsets may take, counted quickly
 
     @property
+    def count(self) -> int:
+        """Of the latest events, deletions apart."""
+        return sum(map(len, self._values.values()))
+
+    @property
     def size(self) -> int:
         """Bytes, about."""
-        count = sum(map(len, self._values.values())) + sum(map(len, self._deletions.values()))
+        count = self.count + sum(map(len, self._deletions.values()))
         return 2 * count + _BLOCK_COST * (len(self._values) + len(self._deletions))
 
     def add(self, entries: Sequence[bytes]) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from krappy import batch
 from krappy.broker import latest_sets, table_file
+from krappy.broker.ahead import Ahead
 from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.latest import LatestTables, Some
@@ -390,6 +391,94 @@ def test_a_table_that_changed_is_made_out_of_the_file_before(
     run(body, tmp_path)
 
 
+def test_a_table_made_ahead_serves_its_first_reader_and_those_after_more_was_written(
+    tmp_path: Path, small: None
+) -> None:
+    async def body(broker: Broker) -> None:
+        partition, tables = await topic(broker, latest_ahead_enable=True), tables_of(broker)
+        maker = Ahead(broker, tables)
+        await maker.look()
+        assert not tables.sets.size, "there is nothing to make a table of"
+        for number in range(40):
+            await write(partition, (f"k{number}", "1"), ("same", str(number)))
+        await maker.look()
+        held = tables.sets._held[partition.number]
+        made, from_file = await read_file(tables, partition)
+        assert from_file > 5
+        assert tables.sets._held[partition.number] == held, "its reader made nothing"
+
+        for number in range(30):  # fewer than it has keys
+            await write(partition, (f"k{number}", "2"))
+        await maker.look()
+        consumer = Consumer(room=200)
+        await consumer.finish(tables, partition)
+        assert tables.sets._held[partition.number] == held
+        assert [row[0] for row in consumer.rows][-30:] == list(range(80, 110)), "every event from then on"
+        assert consumer.held == await table(broker, partition)
+
+        for number in range(30):  # more than it has
+            await write(partition, (f"k{number}", "3"))
+        await maker.look()
+        assert tables.sets._held[partition.number] != held
+        consumer = Consumer(room=200)
+        await consumer.finish(tables, partition)
+        assert len(consumer.rows) == 41
+        assert (await read_file(tables, partition))[0] != made
+
+    run(body, tmp_path)
+
+
+def test_what_is_made_ahead_and_has_no_room_is_not_made_again_and_again(tmp_path: Path, small: None) -> None:
+    async def body(broker: Broker) -> None:
+        partition, tables = await topic(broker, latest_ahead_enable=True), tables_of(broker, disk_room=100)
+        maker = Ahead(broker, tables)
+        for number in range(20):
+            await write(partition, (f"k{number}", "1"))
+        await maker.look()
+        tables.forget(partition.number)  # as for the room of others
+        await maker.look()
+        assert partition.number not in tables.sets._held
+        for number in range(4):
+            await write(partition, (f"k{number}", "2"))
+        await maker.look()
+        assert partition.number in tables.sets._held
+
+    run(body, tmp_path)
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+def test_a_table_made_ahead_is_not_followed_by_what_may_have_been_compacted(
+    tmp_path: Path, small: None, compacted: bool
+) -> None:
+    async def body(broker: Broker) -> None:
+        policy = "compact" if compacted else "delete"
+        partition = await topic(
+            broker,
+            latest_ahead_enable=True,
+            cleanup_policy=policy,
+            min_cleanable_dirty_ratio=0,
+            delete_retention_ms=0,
+            segment_bytes=400,
+        )
+        tables = tables_of(broker)
+        for number in range(20):
+            await write(partition, (f"k{number}", "1"))
+        await Ahead(broker, tables).look()
+        moment = tables.sets._held[partition.number][0].moment
+        await write(partition, ("k3", None))
+        while partition.log.segments[-1].base_offset <= moment:
+            await write(partition, ("k4", "2"))
+        if compacted:
+            await partition.view_wait(None, 30)
+            await Housekeeper(broker).clean(partition, broker.now_ms())
+        consumer = Consumer(room=200)
+        await consumer.finish(tables, partition)
+        assert b"k3" not in consumer.held
+        assert (tables.sets._held[partition.number][0].moment > moment) == compacted
+
+    run(body, tmp_path)
+
+
 def test_files_are_bounded_and_go_when_nobody_reads(tmp_path: Path, small: None, monkeypatch: Any) -> None:
     async def body(broker: Broker) -> None:
         partition, tables = await topic(broker), tables_of(broker, disk_room=2000)
@@ -492,15 +581,19 @@ STEP = st.one_of(
     st.tuples(st.just("again"), WHO),
     st.tuples(st.just("skip"), WHO, st.integers(0, 40)),
     st.tuples(st.just("clean")),
+    st.tuples(st.just("ahead")),
     st.tuples(st.just("expire"), st.integers(0, 100)),
     st.tuples(st.just("restart")),
 )
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(STEP, max_size=40), compacted=st.booleans(), narrow=st.booleans())
-def test_every_reader_ends_with_the_table(small: None, steps: list[Any], compacted: bool, narrow: bool) -> None:
+@given(steps=st.lists(STEP, max_size=40), compacted=st.booleans(), narrow=st.booleans(), ahead=st.booleans())
+def test_every_reader_ends_with_the_table(
+    small: None, steps: list[Any], compacted: bool, narrow: bool, ahead: bool
+) -> None:
     config = {"segment.bytes": "200", "retention.ms": "-1", "delete.retention.ms": str(NEVER)}
+    config["latest.ahead.enable"] = str(ahead)
     if compacted:
         config |= {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"}
     consumers = [Consumer(room) for room in (1, 60, 300, 1 << 20)]
@@ -512,6 +605,7 @@ def test_every_reader_ends_with_the_table(small: None, steps: list[Any], compact
                 await broker.create_topic("t", 1, config)
             partition = broker.topic("t").partition(0)
             tables = tables_of(broker, room=200 if narrow else 1 << 20)
+            maker = Ahead(broker, tables)
             while left:
                 step = left.pop(0)
                 match step[0]:
@@ -532,6 +626,8 @@ def test_every_reader_ends_with_the_table(small: None, steps: list[Any], compact
                         consumers[step[1]].position = consumers[step[1]].began = at
                     case "clean" if compacted:
                         await Housekeeper(broker).clean(partition, broker.now_ms())
+                    case "ahead":
+                        await maker.look()
                     case "expire" if not compacted:
                         await partition.view_wait(None, 30)
                         before = min(step[1], partition.last_stable_offset)
@@ -549,8 +645,11 @@ def test_every_reader_ends_with_the_table(small: None, steps: list[Any], compact
             anew.position = partition.start_offset
             anew.reading.told_earliest(partition.start_offset)
             await anew.finish(tables, partition)
-            assert {key: (offset, value) for offset, key, value in anew.rows} == want
-            assert [row[0] for row in anew.rows] == sorted(row[0] for row in want.values())
+            assert anew.held == want
+            offsets = [row[0] for row in anew.rows]
+            assert offsets == sorted(set(offsets))
+            if not ahead:
+                assert set(offsets) == {row[0] for row in want.values()}, "nothing else"
 
     async def lives() -> None:
         with tempfile.TemporaryDirectory() as folder, trio.fail_after(60):

@@ -10,6 +10,8 @@ from typing import Any
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
@@ -61,6 +63,11 @@ class Admin:
         """A topic's settings: ConfigEntry by name."""
         found: dict[str, Any] = one(self.client.describe_configs([ConfigResource(ResourceType.TOPIC, name)]))
         return found
+
+    def set_config(self, name: str, setting: str, value: str) -> None:
+        entry = ConfigEntry(setting, value, incremental_operation=AlterConfigOpType.SET)
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
+        one(self.client.incremental_alter_configs([resource]))
 
     def offsets(self, name: str, partition: int, spec: OffsetSpec) -> int:
         found = one(self.client.list_offsets({TopicPartition(name, partition): spec}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import struct
@@ -52,13 +53,16 @@ class Peer:
         """Returns once it answers with itself in the metadata; that is the start-up that is measured."""
         begun = time.monotonic()
         self.server.start()
-        end = begun + PATIENCE
+        self._await_service()
+        self.note("start-up (s)", time.monotonic() - begun)
+        self.admin = Admin(self.server.address)
+
+    def _await_service(self) -> None:
+        end = time.monotonic() + PATIENCE
         while not _serves(self.server.address):
             if time.monotonic() > end:
                 raise RuntimeError(f"{self.name} does not serve: {self.server.last_words()}")
             time.sleep(0.005)
-        self.note("start-up (s)", time.monotonic() - begun)
-        self.admin = Admin(self.server.address)
 
     def note(self, measure: str, value: float) -> None:
         self.results.setdefault(measure, []).append(value)
@@ -76,6 +80,19 @@ class Peer:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) / 1024
         raise RuntimeError(f"{self.name} is gone")
+
+    def settle(self) -> None:
+        """Returns once it answers and has nothing to do any more."""
+        self._await_service()
+        before = -1.0
+        while (now := self._cpu()) - before > 0.02:
+            before = now
+            time.sleep(1.5)
+
+    def _cpu(self) -> float:
+        """Seconds that its process has worked."""
+        fields = Path(f"/proc/{self.server.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def has_table(self) -> bool:

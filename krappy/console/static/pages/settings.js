@@ -9,6 +9,7 @@ const HINTS = {
   "retention.ms": "milliseconds; -1: for ever",
   "retention.bytes": "bytes of a partition; -1: any",
   "view.enable": "true or false: whether it is a table too",
+  "latest.ahead.enable": "true or false: whether TOPIC@latest is made before it is asked for",
   "compression.type": "producer: as it comes",
 };
 
