@@ -31,12 +31,12 @@ from krappy.clients.sync.blocks import Blocks
 from krappy.clients.sync.connection import Connection
 from krappy.clients.sync.consumer import Consumer, End, Order
 from krappy.clients.sync.io import Delivery
-from krappy.clients.sync.producer import Compression, Producer, TopicProducer
+from krappy.clients.sync.producer import Producer, TopicProducer
 from krappy.clients.sync.stage import Stage
 from krappy.clients.sync.table import History, Scan, Table, Watch
 from krappy.clients.tables import Chosen
 from krappy.clients.values import StartAt, Text, names
-from krappy.types import TopicPartition
+from krappy.types import Compression, TopicPartition
 from krappy.wire.messages import Pong
 
 __all__ = [

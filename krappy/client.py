@@ -25,7 +25,7 @@ from krappy.clients.aio.blocks import Blocks
 from krappy.clients.aio.connection import Connection
 from krappy.clients.aio.consumer import Consumer, End, Order
 from krappy.clients.aio.io import Delivery
-from krappy.clients.aio.producer import Compression, Producer, TopicProducer
+from krappy.clients.aio.producer import Producer, TopicProducer
 from krappy.clients.aio.stage import Stage
 from krappy.clients.aio.table import History, Scan, Table, Watch
 from krappy.clients.blocks import COLUMNS, ColumnBlock
@@ -36,7 +36,7 @@ from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
 from krappy.clients.staging import StagedCommit, StagedJob
 from krappy.clients.tables import Chosen
 from krappy.clients.values import StartAt, Text, names
-from krappy.types import TopicPartition
+from krappy.types import Compression, TopicPartition
 from krappy.wire.messages import Pong
 
 __all__ = [

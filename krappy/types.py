@@ -7,12 +7,13 @@ bytes, durations are milliseconds (`*_ms`) unless a name says seconds.
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 EARLIEST = -2  # ListOffsets' own numbers for the two ends of a log
 LATEST = -1
 ABSENT = -1  # as an expected offset: "this key must have no value now"
 
+Compression = Literal["gzip", "snappy", "lz4", "zstd"]  # of record batches, as producers ask for it
 Headers = tuple[tuple[str, bytes | None], ...]
 
 

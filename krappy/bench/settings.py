@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from krappy.clients.sync.producer import Compression
+    from krappy.types import Compression
 
 
 @dataclass(frozen=True)

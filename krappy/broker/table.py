@@ -25,7 +25,7 @@ READ = 256 << 10  # bytes of a watch's one answer, and of log read at a stretch
 HISTORY_READ = 4 << 20  # log bytes looked at for one page of a history
 PROGRESS = 1.0  # seconds after which a watch tells how far it is, though nothing matched
 SCAN_IDLE_MS = 120_000  # a scan whose next page nobody asks for is closed: it pins old data
-VIEW_PATIENCE = 30.0  # seconds that a lookup waits for the view before it gives up
+VIEW_PATIENCE = 10.0  # seconds that a lookup waits for the view before it says so; clients then ask again
 
 
 class Chosen(NamedTuple):
@@ -55,9 +55,10 @@ async def wait_for_views(partitions: Sequence[Partition], min_offset: int | None
     """Returns once each view includes what was committed when this was called. Raises RequestTimeout."""
     for partition in partitions:
         if not partition.view_ready(min_offset) and not await partition.view_wait(min_offset, VIEW_PATIENCE):
+            wanted = partition.last_stable_offset if min_offset is None else min_offset + 1
             raise RequestTimeout(
-                f"the view of {partition} is at offset {partition.applied} and did not get further in "
-                f"{VIEW_PATIENCE:g} s; it waits for offset {min_offset} or the log's end"
+                f"the view of {partition} is taking in what was published: after {VIEW_PATIENCE:g} s of waiting it is "
+                f"at offset {partition.applied} of {wanted}"
             )
 
 

@@ -18,7 +18,7 @@ from krappy.cli.options import Separator, Stopwatch, address_option, complete_to
 if TYPE_CHECKING:
     from krappy.blocking import TopicProducer
     from krappy.cli.inputs import Item, Source
-    from krappy.clients.sync.producer import Compression
+    from krappy.types import Compression
 
 CHUNK = 2_000  # events of a file handed to the producer at a time
 MOST_WAITING = 10_000  # things handed over and not known to be stored

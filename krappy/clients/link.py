@@ -2,7 +2,8 @@
 
 What is sent again, and what is not: `ask` repeats a request when the broker answers with a retriable error (it was
 not applied then), and, with `again`, when the connection was lost after the request had been sent (it may have been
-applied: right for reads, and for whatever does nothing the second time). All tries together take `timeout` at most.
+applied: right for reads, and for whatever does nothing the second time). All tries together take `timeout` at most;
+when it is over, the broker's last error says why, if there was one.
 """
 
 from __future__ import annotations
@@ -260,6 +261,7 @@ class Link:
         seconds = self.timeout if timeout is None else timeout
         deadline = self.runtime.now() + seconds
         backoff = Backoff(self._random)
+        said: KrappyError | None = None
         while True:
             on = await self.ready(deadline) if generation is None else generation
             slot = Slot(self.runtime.signal())
@@ -278,7 +280,7 @@ class Link:
                     if abandoned is None:
                         self.forget(id)
             if not answered:
-                raise RequestTimeout(
+                raise said or RequestTimeout(
                     f"no answer to {type(request).__name__} in {seconds:g} s", address=str(self.address)
                 )
             result = slot.result
@@ -289,6 +291,7 @@ class Link:
                 if not again or generation is not None or self.closed:
                     raise error
             elif error.retriable and self.runtime.now() < deadline:
+                said = error
                 pause = min(backoff.pause(), deadline - self.runtime.now())
                 await self.runtime.sleep(max(0.0, pause))
             else:

@@ -176,6 +176,11 @@ class Producing:
             raise UnknownPartition(f"the topic '{self.topic}' has partitions 0 to {count - 1}, not {partition!r}")
         return partition
 
+    @property
+    def partitions(self) -> int:
+        """Of the topic, as of the last registration."""
+        return self._accumulator.partitions
+
     def add_columns(
         self,
         delivery: D,

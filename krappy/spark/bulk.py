@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def bulk_load(df: DataFrame, topic: str, *, tasks: int | None = None, job: str | None = None, **options: Any) -> None:
+def bulk_load(
+    df: DataFrame, topic: str, *, tasks: int | None = None, job: str | None = None, wait: bool = True, **options: Any
+) -> None:
     """Writes a DataFrame to a topic sorted by key, as one job: all of it is published at once, and once.
 
         krappy.spark.bulk_load(spark.read.parquet("users/").select("key", "value"), "users", address="broker:7092")
@@ -29,6 +31,8 @@ def bulk_load(df: DataFrame, topic: str, *, tasks: int | None = None, job: str |
         tasks: so many ranges of keys, written by as many tasks. None: each partition of `df` is sorted by itself,
             which saves moving the rows between them, and leaves the broker more to merge.
         job: its name, which makes it safe to run again (the data source's option jobId).
+        wait: until the table has taken all of it in, with progress on stderr (the option awaitTable). Otherwise it
+            returns when all is published, and lookups wait then, or time out when there is much.
         options: of the data source, by their names.
 
     Raises ConfigError without a column `key`, and as the data source does.
@@ -37,5 +41,10 @@ def bulk_load(df: DataFrame, topic: str, *, tasks: int | None = None, job: str |
         raise ConfigError(f"a bulk load needs a column 'key'; there are {', '.join(df.columns)}")
     order = [name for name in ("key", "timestamp") if name in df.columns]
     ranges = df if tasks is None else df.repartitionByRange(tasks, "key")
-    given = {**texts(options), "topic": topic, **({} if job is None else {"jobId": job})}
+    given = {
+        "awaitTable": str(wait).lower(),
+        **texts(options),
+        "topic": topic,
+        **({} if job is None else {"jobId": job}),
+    }
     ranges.sortWithinPartitions(*order).write.format("krappy").options(**given).mode("append").save()

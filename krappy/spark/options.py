@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
-from krappy.clients.sync.producer import Compression
 from krappy.errors import ConfigError
 from krappy.spark.keys import Keys
 from krappy.spark.places import BATCH_END, BATCH_START, STREAM_START, Place, ending, starting
 from krappy.spark.schema import COLUMNS, LOG_COLUMNS, SNAPSHOT_COLUMNS, TABLE_COLUMNS
 from krappy.spark.topics import Topics, topics
 from krappy.topic_settings import nearest
+from krappy.types import Compression
 
 Mode = Literal["log", "table", "snapshot"]
 KeyType = Literal["binary", "string"]
@@ -93,6 +93,7 @@ OPTIONS = [
     ),
     Option("topic", "", ("write",), "where to; without it the data has a column `topic`"),
     Option("jobId", "", ("write",), "a name for a batch write: what was published under it is not published again"),
+    Option("awaitTable", "false", ("write",), "a batch write returns when lookups find all of it without waiting"),
     Option("stagingTtl", "6h", ("write",), "how long the broker keeps what is staged when nothing more comes"),
     Option("checkpointLocation", "", ("write",), "Spark's own: where a stream keeps how far it is"),
     Option("compression", "none", ("write",), "of record batches: `none`, `gzip`, `snappy`, `lz4` or `zstd`"),
@@ -139,6 +140,7 @@ class Options:
     snapshot_ttl: float
     topic: str | None
     job_id: str | None
+    await_table: bool
     staging_ttl: float
     compression: Compression | None
 
@@ -181,6 +183,7 @@ def parse(given: Mapping[str, str], use: Use) -> Options:
         snapshot_ttl=read.seconds("snapshotTtl", 600.0),
         topic=texts.get("topic") or None,
         job_id=texts.get("jobid") or None,
+        await_table=read.boolean("awaitTable", False),
         staging_ttl=read.seconds("stagingTtl", 21_600.0),
         compression=None if compression == "none" else compression,
     )

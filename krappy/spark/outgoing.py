@@ -1,20 +1,24 @@
 """Rows of a DataFrame on their way to topics: which columns they may have, and Arrow batches taken apart. Pure.
 
+A batch is sorted by partition as Arrow, whole columns at a time, before any row becomes a Python object.
+
 The columns are those of Spark's Kafka sink (key, value, headers, topic, partition), and timestamp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.types import StructType
 
 from krappy.errors import ConfigError, InvalidRecord
+from krappy.spark import hashing
 from krappy.types import Headers
 
 _TEXT = (types.BinaryType, types.StringType)
@@ -31,7 +35,7 @@ _READ_ONLY = ("offset", "timestampType", "deleted")  # reading gives these; writ
 
 
 class Rows(NamedTuple):
-    """Rows for one topic, by columns, as `send_columns` takes them. `partition` None: that of each key."""
+    """Rows for one topic, by columns, as `send_columns` takes them. `partition` None: whichever, none has a key."""
 
     topic: str
     partition: int | None
@@ -48,17 +52,28 @@ class Outgoing:
     topic: str | None
     columns: tuple[str, ...]
 
-    def rows(self, batch: pa.RecordBatch, now_ms: int) -> Iterator[Rows]:
+    def rows(self, batch: pa.RecordBatch, now_ms: int, partitions: Callable[[str], int]) -> Iterator[Rows]:
         """A batch as rows for topics and partitions, in order within each. Rows without a time get `now_ms`.
 
-        Raises InvalidRecord for a row without a topic, or with a header that has no name.
+        `partitions`: how many a topic has. Raises InvalidRecord for a row without a topic, or with a header that has no
+        name.
         """
-        for topic, partition, part in self._parts(batch):
+        for topic, partition, part in self._placed(batch, partitions):
             keys = _bytes(part.column("key")) if "key" in self.columns else None
             times = _times(part.column("timestamp"), now_ms) if "timestamp" in self.columns else None
             headers = _headers(part.column("headers")) if "headers" in self.columns else None
             values = _bytes(part.column("value"))
             yield Rows(topic, partition, keys, values, headers, times)
+
+    def _placed(
+        self, batch: pa.RecordBatch, partitions: Callable[[str], int]
+    ) -> Iterator[tuple[str, int | None, pa.RecordBatch]]:
+        for topic, partition, part in self._parts(batch):
+            if partition is not None or "key" not in self.columns:
+                yield topic, partition, part
+            else:
+                for place, some in _by_key(part, partitions(topic)):
+                    yield topic, place, some
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[str, int | None, pa.RecordBatch]]:
         """The batch by topic and partition."""
@@ -121,6 +136,27 @@ def _are_headers(kind: types.DataType) -> bool:
         return False
     key, value = item.fields
     return isinstance(key.dataType, types.StringType) and isinstance(value.dataType, _TEXT)
+
+
+def _by_key(batch: pa.RecordBatch, count: int) -> Iterator[tuple[int | None, pa.RecordBatch]]:
+    """The batch by the partitions that its keys name."""
+    if count == 1:
+        yield 0, batch
+        return
+    keys = batch.column("key").cast(pa.binary())
+    if keys.null_count:
+        there = keys.is_valid()
+        yield None, batch.filter(pc.invert(there))
+        batch, keys = batch.filter(there), keys.filter(there)
+    numbers = hashing.partitions(keys, count)
+    sizes = np.bincount(numbers, minlength=0)
+    if np.count_nonzero(sizes) > 1:
+        batch = batch.take(pa.array(np.argsort(numbers.astype(np.min_scalar_type(count)), kind="stable")))
+    first = 0
+    for place in np.flatnonzero(sizes).tolist():
+        size = int(sizes[place])
+        yield place, batch.slice(first, size)
+        first += size
 
 
 def _bytes(column: pa.Array) -> list[bytes | None]:

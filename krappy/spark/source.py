@@ -29,7 +29,7 @@ READERS = {  # by mode
     "table": ("table_read", "TableReader"),
     "snapshot": ("snapshot_read", "SnapshotReader"),
 }
-PUSHING = {"true": ("pushdown", "PushdownReader"), "tell": ("pushdown", "ToldReader")}
+PUSHING = {"true": ("pushdown", "PushdownReader"), "tell": ("telling", "ToldReader")}
 
 
 class KrappyDataSource(DataSource):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -24,9 +24,9 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from krappy.blocking import Client, Stage
 from krappy.clients.staging import StagedCommit
-from krappy.clients.sync.producer import Compression
 from krappy.errors import KrappyError, StagingCommitted, StagingExpired, StagingFenced
-from krappy.spark.outgoing import Outgoing
+from krappy.spark.outgoing import Outgoing, Rows
+from krappy.types import Compression
 
 MOST_RUNS = 10_000
 ASKING_TTL = 60.0  # seconds, of a job of which it is only asked whether it is published
@@ -102,7 +102,7 @@ def stage_all(batches: Iterable[pa.RecordBatch], outgoing: Outgoing, to: Client,
     """A task's work: stages every row. Raises what the broker says of them, such as RecordTooLarge."""
     with Attempt(to, job) as attempt:
         try:
-            for rows in _rows(batches, outgoing):
+            for rows in _rows(batches, outgoing, lambda topic: attempt.stage(topic).partitions):
                 attempt.stage(rows.topic).send_columns(
                     rows.keys,
                     rows.values,
@@ -115,24 +115,27 @@ def stage_all(batches: Iterable[pa.RecordBatch], outgoing: Outgoing, to: Client,
             return Staged(attempt.run, done=True)
 
 
-def _rows(batches: Iterable[pa.RecordBatch], outgoing: Outgoing) -> Iterator[Any]:
+def _rows(batches: Iterable[pa.RecordBatch], outgoing: Outgoing, partitions: Callable[[str], int]) -> Iterator[Rows]:
     for batch in batches:
-        yield from outgoing.rows(batch, time.time_ns() // 1_000_000)
+        yield from outgoing.rows(batch, time.time_ns() // 1_000_000, partitions)
 
 
-def commit_all(messages: Iterable[WriterCommitMessage | None], to: Client) -> None:
-    """The driver's work: publishes what the tasks have staged, all of it, once. Raises KrappyError when it can't be."""
+def commit_all(messages: Iterable[WriterCommitMessage | None], to: Client) -> list[StagedCommit]:
+    """The driver's work: publishes what the tasks have staged, all of it, once; where it is now.
+
+    Raises KrappyError when it can't be.
+    """
     staged = _staged(messages)
-    if any(each.done for each in staged):
-        return
+    done = {each.run for each in staged if each.done}
+    if done:
+        return [to.commit_staged(run, ()) for run in sorted(done)]
     runs = sorted({each.run for each in staged if each.tokens})
     if len(runs) > 1:
         raise KrappyError(
             f"the job was given up while its tasks wrote ({' and '.join(runs)}), by another driver or because it was "
             "silent for longer than stagingTtl: nothing of it is published, run it again"
         )
-    for run in runs:
-        to.commit_staged(run, [token for each in staged for token in each.tokens])
+    return [to.commit_staged(run, [token for each in staged for token in each.tokens]) for run in runs]
 
 
 def abort_all(runs: Iterable[str], to: Client) -> None:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
-from krappy.spark.connections import client
-from krappy.spark.held import from_text
+from krappy.spark.demands import narrowed, options_of
 from krappy.spark.keys import Keys
-from krappy.spark.options import KEY_OPTIONS, texts
+from krappy.spark.options import KEY_OPTIONS, parse, texts
 from krappy.spark.places import offsets_text
-from krappy.spark.pushdown import options_of, told
-from krappy.spark.schema import TABLE_COLUMNS
+from krappy.spark.schema import TABLE_COLUMNS, spark_schema
+from krappy.spark.telling import told
 from krappy.spark.versions import features
 
 if TYPE_CHECKING:
@@ -49,7 +48,8 @@ class Table:
         self.topic = topic
         self._spark = spark
         self.options = {"mode": "table", "subscribe": topic, **texts(options)}
-        self._asked: DataFrame | None = None  # what conditions are planned with: its reader never reads anything
+        self._blank: DataFrame | None = None  # what conditions are planned with,
+        self._asked: DataFrame | None = None  # and over Spark Connect; its reader never reads anything
 
     def df(self, **options: Any) -> DataFrame:
         """The table, or what more options leave of it. Filters on it are Spark's alone: it reads all keys."""
@@ -100,10 +100,22 @@ class Table:
     def key_options(self, condition: Column | str) -> dict[str, str]:
         """What a condition demands of `key`, as options; none when that is nothing.
 
-        Found by having Spark plan a query with it: `pushdown.py` says why.
+        Found by having Spark plan a query with it, which is thrown away: `pushdown.py` says why.
         """
-        if not features().push_filters or {"limit", *KEY_OPTIONS} & set(self.options):
+        if {"limit", *(name.lower() for name in KEY_OPTIONS)} & {name.lower() for name in self.options}:
             return {}
+        if not self.remote():
+            from krappy.spark import catalyst  # needs py4j, which a mere client of Spark Connect has not
+
+            if self._blank is None:
+                asked = parse(self.options, "log")
+                self._blank = catalyst.blank(self._spark, spark_schema(asked.columns, asked.key_type))
+            demands = catalyst.demands(self._blank, condition)
+            if demands is not None:
+                return options_of(narrowed(Keys(), demands))
+        return self._told(condition) if features().push_filters else {}
+
+    def _told(self, condition: Column | str) -> dict[str, str]:
         if self._asked is None:
             self._asked = self.df(pushdown="tell")
         planned = self._asked.where(condition)
@@ -159,6 +171,9 @@ class TableSnapshot:
     def close(self) -> None:
         """Ends it now, where this program can reach the broker; else it ends by itself (Spark Connect)."""
         if not self._table.remote():
+            from krappy.spark.connections import client
+            from krappy.spark.held import from_text
+
             client(self._table.options.get("address")).close_snapshot(from_text(self._text).id)
 
     def __enter__(self) -> TableSnapshot:

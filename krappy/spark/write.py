@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from krappy.errors import ConfigError
+from krappy.spark.awaiting import await_tables
 from krappy.spark.connections import client
 from krappy.spark.options import Options
 from krappy.spark.outgoing import outgoing
@@ -30,13 +31,16 @@ class BatchWriter(DataSourceArrowWriter):
         self._outgoing = outgoing(schema, options.topic)
         self._address = options.address
         name, again = options.job_id or uuid.uuid4().hex, options.job_id is not None
+        self._await_table = options.await_table
         self._job = Job(name, again, options.staging_ttl, options.compression)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return stage_all(iterator, self._outgoing, client(self._address), self._job)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        commit_all(messages, client(self._address))
+        published = commit_all(messages, client(self._address))
+        if self._await_table:
+            await_tables(published, client(self._address))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         runs = runs_of(messages) if self._job.again else [self._job.name]

@@ -10,11 +10,13 @@ import krappy
 from krappy.errors import (
     InvalidRecord,
     InvalidRequest,
+    RequestTimeout,
     UnknownPartition,
     UnknownTopic,
     ViewDisabled,
 )
 from krappy.types import Record
+from tests.clients.helpers import fill
 
 pytestmark = pytest.mark.anyio
 
@@ -153,3 +155,38 @@ async def test_a_watcher_that_does_not_read_holds_up_nobody(address: str, topic:
             assert await table.get(b"k") is not None
             offsets = [(await anext(watch)).offset for _ in range(2000)]  # type: ignore[union-attr]
             assert offsets == list(range(2000))
+
+
+async def test_waiting_for_the_table(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await fill(client, topic, 3000, partitions=2)
+        table, told = client.table(topic), []
+        await table.catch_up(progress=lambda done, total: told.append((done, total)))
+        assert told[-1][0] == told[-1][1] <= 6000
+        assert [each.applied for each in (await client.describe(topic)).partitions] == [3000, 3000]
+        await table.catch_up({1: 3000}, timeout=0)
+        with pytest.raises(RequestTimeout, match="has yet to take in 5 events; the broker goes on"):
+            await table.catch_up({1: 3005, 0: 7}, timeout=0)
+        with pytest.raises(UnknownPartition):
+            await table.catch_up({2: 1})
+        await client.create_topic(f"{topic}-off", config={"view.enable": False})
+        async with client.producer(f"{topic}-off") as producer:
+            await producer.send(b"v", key=b"k")
+        with pytest.raises(ViewDisabled):
+            await client.table(f"{topic}-off").catch_up()
+
+
+async def test_a_lookup_that_gives_up_says_what_it_waited_for(
+    address: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker answers before the client's time is over, and the client asks again until it is."""
+    monkeypatch.setattr("krappy.broker.table.VIEW_PATIENCE", 0.01)
+    async with krappy.connect(address) as client:
+        await fill(client, topic, 3)
+    for timeout in (0.3, 3.0, 30.0):  # a busy machine may need longer to give one answer
+        async with krappy.connect(address, timeout=timeout) as client:
+            with pytest.raises(RequestTimeout) as found:
+                await client.table(topic).get("k", min_offset=8)
+        if "no answer" not in str(found.value):
+            break
+    assert "is taking in what was published: after 0.01 s of waiting it is at offset 3 of 9" in str(found.value)

@@ -4,6 +4,8 @@ The connector (a JAR from Maven Central) reads and writes Krappy by its Kafka li
 compat` has fetched that. Each measure is made of one after the other in each round; medians of the rounds. Rows a
 second unless it says ms. A read is a whole one: every row is made and thrown away (format noop). Everything is on one
 machine: Spark with two cores, its Python workers, and the brokers.
+
+What is measured is told at once, and with --json written at once; a part that fails costs no other part.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,7 +33,7 @@ from krappy.spark.source import KrappyDataSource
 from tests.compat.admin import Admin
 from tests.compat.servers import KafkaServer, free_port
 from tests.compat.tools import CACHE, Missing
-from tests.peers.spark_report import summary, table
+from tests.peers.spark_report import shown, summary, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
 CONNECTORS = {"4.0": "4.0.0", "4.1": "4.1.1", "4.2": "4.2.0", "4.3": "4.2.0"}
 POM = Path(__file__).with_name("spark-pom.xml")
 EVENTS, KEYS, LOADED = 10_000_000, 1_000_000, 10_000_000  # at scale 1
-PROBES = (1_000, 100_000, 1_000_000)
+PROBES = (1_000, 100_000, 1_000_000, 10_000_000)  # the last: ten times the keys
 LOOKUPS = 20  # of one key, timed one by one
 PARTITIONS = 4
 CONF = {
@@ -94,10 +97,14 @@ def seconds(work: Callable[..., Any], *given: Any) -> float:
 
 
 class Bench:
-    """`kafka`: by name, the address of each Kafka listener that the connector is measured with."""
+    """`kafka`: by name, the address of each Kafka listener that the connector is measured with.
+
+    `results`: by measure and by who did it, one figure for each round; `noted` is called with each.
+    """
 
     def __init__(self, spark: SparkSession, address: str, kafka: dict[str, str], scale: float, folder: Path) -> None:
         self.spark, self.address, self.kafka, self.folder = spark, address, kafka, folder
+        self.noted: Callable[[str, str, float], None] = lambda *_: None
         self.count, self.keys, self.loaded = (max(10_000, int(n * scale)) for n in (EVENTS, KEYS, LOADED))
         self.probes = [max(100, int(n * scale)) for n in PROBES]
         self.results: dict[str, dict[str, list[float]]] = {}
@@ -105,6 +112,7 @@ class Bench:
 
     def note(self, measure: str, who: str, value: float) -> None:
         self.results.setdefault(measure, {}).setdefault(who, []).append(value)
+        self.noted(measure, who, value)
 
     def rate(self, measure: str, who: str, rows: int, work: Callable[..., Any], *given: Any) -> None:
         self.note(measure, who, rows / seconds(work, *given))
@@ -134,10 +142,10 @@ class Bench:
                 for admin in others:
                     admin.delete(name)
 
-    def send(self, df: DataFrame, topic: str, who: str | None) -> None:
+    def send(self, df: DataFrame, topic: str, who: str | None, **options: str) -> None:
         to = df.write.mode("append").option("topic", topic)
         if who is None:
-            to.format("krappy").option("address", self.address).save()
+            to.format("krappy").options(address=self.address, **options).save()
         else:
             to.format("kafka").option("kafka.bootstrap.servers", self.kafka[who]).save()
 
@@ -156,8 +164,7 @@ class Bench:
             for who in (None, *(who for who in self.kafka if "Apache" in who)):
                 self.send(df, topic, who)
             with blocking.connect(self.address) as client:
-                for partition in range(PARTITIONS):
-                    client.table(topic).get("k", partition=partition)  # the view holds everything now
+                client.table(topic).catch_up()
             for _ in range(rounds):
                 self.rate("log read", "krappy", self.count, read_all, self.ours(subscribe=topic))
                 for who in self.kafka:
@@ -193,17 +200,14 @@ class Bench:
         path = str(self.folder / "loaded.parquet")
         events(self.spark, self.loaded, self.loaded).write.mode("overwrite").parquet(path)
         df = self.spark.read.parquet(path)
-        for name, load in (("df.write", self.send), ("bulk_load", self.load)):
+        for name, load in (("df.write", self.send_all), ("bulk_load", self.load_all)):
             with self.topic(cleanup_policy="compact") as topic:
-                self.rate(f"bulk load, {name}", "krappy", self.loaded, self.loading, load, df, topic)
+                self.rate(f"bulk load, {name}", "krappy", self.loaded, load, df, topic)
 
-    def loading(self, load: Callable[..., None], df: DataFrame, topic: str) -> None:
-        load(df, topic, None)
-        with blocking.connect(self.address) as client:
-            for partition in range(PARTITIONS):
-                client.table(topic).get("k", partition=partition)
+    def send_all(self, df: DataFrame, topic: str) -> None:
+        self.send(df, topic, None, awaitTable="true")
 
-    def load(self, df: DataFrame, topic: str, _: None) -> None:
+    def load_all(self, df: DataFrame, topic: str) -> None:
         krappy.spark.bulk_load(df, topic, address=self.address)
 
 
@@ -211,7 +215,39 @@ def last(df: DataFrame) -> Any:
     return df.selectExpr("max_by(value, timestamp)").collect()
 
 
-def run(scale: float, rounds: int, folder: Path) -> dict[str, Any]:
+class Told:
+    """What has been measured so far: on stderr, and in the file that takes the summary."""
+
+    def __init__(self, file: Path | None) -> None:
+        self.bench: Bench | None = None
+        self.failed: dict[str, str] = {}  # by part
+        self._file = file
+
+    def note(self, measure: str, who: str, value: float) -> None:
+        sys.stderr.write(f"    {measure}: {who} {shown(value)}\n")
+        self.write()
+
+    def summary(self) -> dict[str, Any]:
+        bench = self.bench
+        sizes = {} if bench is None else {"events": bench.count, "keys": bench.keys, "loaded": bench.loaded}
+        return summary({} if bench is None else bench.results, sizes, self.failed)
+
+    def write(self) -> None:
+        if self._file is not None:
+            self._file.write_text(json.dumps(self.summary(), indent=1))
+
+    def part(self, name: str, work: Callable[..., None], *given: Any) -> None:
+        """Does it, and goes on when it fails."""
+        sys.stderr.write(f"{name}\n")
+        try:
+            work(*given)
+        except Exception as error:
+            self.failed[name] = f"{type(error).__name__}: {error}"
+            traceback.print_exc()
+            self.write()
+
+
+def run(scale: float, rounds: int, folder: Path, told: Told) -> None:
     say = sys.stderr.write
     conf, kafka = dict(CONF), {}
     try:
@@ -234,35 +270,32 @@ def run(scale: float, rounds: int, folder: Path) -> dict[str, Any]:
         stack.callback(spark.stop)
         spark.sparkContext.setLogLevel("ERROR")
         spark.dataSource.register(KrappyDataSource)
-        bench = Bench(spark, broker.address, kafka, scale, folder)
         say("warming up\n")
+        bench = Bench(spark, broker.address, kafka, scale, folder)
         bench.writes()
         bench.results.clear()
+        bench.noted, told.bench = told.note, bench
         for number in range(rounds):
-            say(f"writes, round {number + 1}\n")
-            bench.writes()
-        say("reads, lookups and joins\n")
-        bench.reads(rounds)
-        say("bulk load\n")
-        bench.bulk()
-        return summary(bench.results, {"events": bench.count, "keys": bench.keys, "loaded": bench.loaded})
+            told.part(f"writes, round {number + 1} of {rounds}", bench.writes)
+        told.part("reads, lookups and joins", bench.reads, rounds)
+        told.part("bulk load", bench.bulk)
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make bench-spark", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of events; 1.0: 10 M")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="file that takes the summary")
+    parser.add_argument("--json", type=Path, help="file that takes the summary, after each measure")
     asked = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="krappy-bench-spark-"))
+    told = Told(asked.json)
     try:
-        found = run(asked.scale, asked.rounds, folder)
-    finally:
+        run(asked.scale, asked.rounds, folder, told)
+    finally:  # also when it was stopped
         shutil.rmtree(folder, ignore_errors=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1))
-    sys.stdout.write(table(found) + "\n")
-    return 0
+        told.write()
+        sys.stdout.write(table(told.summary()) + "\n")
+    return 1 if told.failed else 0
 
 
 if __name__ == "__main__":

@@ -13,7 +13,9 @@ import pyspark
 SCAN, WHERE = "last event of x, by a scan of the log (ms)", "where key = x, p50 (ms)"
 
 
-def summary(results: Mapping[str, Mapping[str, list[float]]], sizes: Mapping[str, int]) -> dict[str, Any]:
+def summary(
+    results: Mapping[str, Mapping[str, list[float]]], sizes: Mapping[str, int], failed: Mapping[str, str]
+) -> dict[str, Any]:
     medians = {measure: {who: median(each) for who, each in found.items()} for measure, found in results.items()}
     return {
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "pyspark": pyspark.__version__},
@@ -21,6 +23,7 @@ def summary(results: Mapping[str, Mapping[str, list[float]]], sizes: Mapping[str
         "medians": medians,
         "ratios": ratios(medians),
         "rounds": results,
+        "failed": dict(failed),
     }
 
 
@@ -29,14 +32,16 @@ def ratios(medians: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     found = {}
     for measure in ("write", "log read"):
         for who, theirs in medians.get(measure, {}).items():
-            if who != "krappy":
+            if who != "krappy" and "krappy" in medians[measure]:
                 found[f"{measure} beside {who}"] = medians[measure]["krappy"] / theirs
-    for who, scan in medians.get(SCAN, {}).items():
+    for who, scan in medians.get(SCAN, {}).items() if WHERE in medians else ():
         own = "its own scan" if who == "krappy" else f"a scan by the {who}"
         found[f"where key = x beside {own}"] = scan / medians[WHERE]["krappy"]
     for measure in medians:
         if measure.endswith(", lookup"):
             name = measure.removesuffix(", lookup")
+            if f"{name}, scan" not in medians:
+                continue
             found[f"{name}: lookup beside scan"] = medians[measure]["krappy"] / medians[f"{name}, scan"]["krappy"]
     return {name: round(value, 3) for name, value in found.items()}
 
@@ -53,7 +58,10 @@ def table(found: Mapping[str, Any]) -> str:
         for r in rows
     ]
     sizes = ", ".join(f"{count:,} {name}" for name, count in found["sizes"].items())
-    return "\n".join([*("  ".join(line).rstrip() for line in lines), "", f"{sizes}; rows a second unless it says ms"])
+    failed = [f"failed: {part}: {error}" for part, error in found["failed"].items()]
+    return "\n".join(
+        [*failed, *("  ".join(line).rstrip() for line in lines), "", f"{sizes}; rows a second unless it says ms"]
+    )
 
 
 def shown(value: float | None) -> str:

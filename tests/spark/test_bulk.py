@@ -11,6 +11,7 @@ from pyspark.sql import functions as sf
 import krappy.spark
 from krappy.blocking import Client
 from krappy.errors import ConfigError
+from krappy.spark import awaiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,6 +22,10 @@ ROWS = 20_000
 def keys_of(client: Client, topic: str, partition: int) -> list[bytes | None]:
     with client.consumer(topic, partitions=[partition], end="now") as consumer:
         return [event.key for event in consumer]
+
+
+def at_end(client: Client, topic: str) -> bool:
+    return all(each.applied == each.high_watermark for each in client.describe(topic).partitions)
 
 
 def test_a_bulk_load_from_parquet(
@@ -40,6 +45,7 @@ def test_a_bulk_load_from_parquet(
     loaded = spark.read.parquet(str(tmp_path / "rows"))
     for _ in range(2):
         krappy.spark.bulk_load(loaded, topic, tasks=3, job=topic, address=address)
+        assert at_end(client, topic), "the table has all of it"
     table = {entry.key: entry.value for entry in client.table(topic).scan()}
     assert len(table) == ROWS
     assert all(value is not None and value.startswith(b"new ") for value in table.values())
@@ -48,8 +54,26 @@ def test_a_bulk_load_from_parquet(
         assert keys == sorted(keys, key=lambda key: key or b"")
     assert sum(len(keys_of(client, topic, partition)) for partition in range(2)) == ROWS + 50
 
-    krappy.spark.bulk_load(loaded.drop("timestamp").limit(10), topic, address=address)
+    krappy.spark.bulk_load(loaded.drop("timestamp").limit(10), topic, address=address, wait=False)
     assert sum(len(keys_of(client, topic, partition)) for partition in range(2)) == ROWS + 60
+
+
+def test_a_topic_without_a_table(spark: SparkSession, client: Client, address: str, topic: str) -> None:
+    """There is nothing to wait for."""
+    client.create_topic(topic, 2, {"view.enable": False})
+    krappy.spark.bulk_load(spark.range(5).selectExpr("string(id) AS key", "'v' AS value"), topic, address=address)
+    assert sum(len(keys_of(client, topic, partition)) for partition in range(2)) == 5
+
+
+def test_progress_is_told(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 1.0, 6.0, 7.0, 8.0])
+    monkeypatch.setattr(awaiting.time, "monotonic", lambda: next(clock))
+    progress = awaiting.progress_of("users")
+    for done in (0, 1_000, 1_500, 3_000):
+        progress(done, 3_000)
+    assert capsys.readouterr().err == (
+        "the table of 'users' has taken in 1,000 of 3,000 events\nthe table of 'users' has taken in 3,000 of 3,000 events\n"
+    )
 
 
 def test_a_bulk_load_needs_keys(spark: SparkSession, topic: str) -> None:

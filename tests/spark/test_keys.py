@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import datasource as ds
 
+from krappy.spark.demands import narrowed, options_of
 from krappy.spark.keys import NONE, Keys, after_prefix
 from krappy.spark.options import parse
-from krappy.spark.pushdown import KeysTold, narrowed, options_of, told
+from krappy.spark.telling import KeysTold, demands, told
 
 letters = st.lists(st.sampled_from([0, 97, 98, 254, 255]), max_size=3).map(bytes)
 keys = st.one_of(
@@ -85,11 +86,11 @@ FILTERS: list[tuple[list[ds.Filter], Callable[[bytes], bool]]] = [
 
 @pytest.mark.parametrize(("filters", "wanted"), FILTERS)
 def test_filters(filters: list[ds.Filter], wanted: Callable[[bytes], bool]) -> None:
-    demand = narrowed(Keys(), filters)
+    demand = narrowed(Keys(), demands(filters))
     for key in (b"", b"a", b"b", b"b\0", b"ba", b"bb", b"b\xff", b"c", b"\xff"):
         assert lets(demand, key) == wanted(key), key
 
 
 def test_nothing_is_looked_up_for_a_contradiction() -> None:
-    assert narrowed(Keys(), [ds.EqualTo(K, "b"), ds.EqualTo(K, "c")]) == NONE
-    assert narrowed(Keys(start=b"x"), [ds.LessThan(K, "x")]) == NONE
+    assert narrowed(Keys(), demands([ds.EqualTo(K, "b"), ds.EqualTo(K, "c")])) == NONE
+    assert narrowed(Keys(start=b"x"), demands([ds.LessThan(K, "x")])) == NONE

@@ -11,11 +11,12 @@ from pyspark.sql import types
 from pyspark.sql.types import StructField, StructType
 
 from krappy.errors import ConfigError, InvalidRecord
+from krappy.partitioner import partition_for
 from krappy.spark.outgoing import Rows, outgoing
 from krappy.spark.schema import arrow_schema, spark_schema
 
 TEXT, BINARY = types.StringType(), types.BinaryType()
-NOW = 1_800_000_000_000
+NOW, PARTITIONS = 1_800_000_000_000, 3
 
 
 def struct(**columns: types.DataType) -> StructType:
@@ -25,7 +26,7 @@ def struct(**columns: types.DataType) -> StructType:
 def rows(schema: StructType, given: list[tuple[Any, ...]], topic: str | None = "t") -> list[Rows]:
     named = [dict(zip(schema.names, row, strict=True)) for row in given]
     batch = pa.RecordBatch.from_pylist(named, arrow_schema(schema))
-    return list(outgoing(schema, topic).rows(batch, NOW))
+    return list(outgoing(schema, topic).rows(batch, NOW, lambda topic: PARTITIONS))
 
 
 def test_a_value_is_enough() -> None:
@@ -41,6 +42,21 @@ def test_every_column() -> None:
     assert rows(schema, given) == [
         Rows("t", 3, [b"k", b"j"], [b"v", None], [(("h", b"1"), ("n", None)), ()], [ms, NOW])
     ]
+
+
+def test_keys_name_their_partitions() -> None:
+    schema = struct(key=TEXT, value=TEXT, partition=types.IntegerType())
+    keys = ["u1", None, "u2", "u1", "ü" * 600, "u5", "u1", None]
+    given = [(key, str(row), None) for row, key in enumerate(keys)]
+    found = rows(schema, given)
+    assert found[0] == Rows("t", None, [None, None], [b"1", b"7"], None, None)
+    for each in found[1:]:
+        assert each.keys is not None
+        assert {partition_for(key or b"", PARTITIONS) for key in each.keys} == {each.partition}
+    assert sorted(value or b"" for each in found for value in each.values) == [b"%d" % row for row in range(len(keys))]
+    for each in found:
+        assert list(each.values) == sorted(each.values, key=lambda value: int(value or 0)), "in their order"
+    assert rows(schema, [("u1", "v", 2), ("u1", "v", None)])[0].partition == 2, "the column wins"
 
 
 def test_times_before_1970_are_not_rounded_up() -> None:

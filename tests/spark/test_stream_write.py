@@ -24,7 +24,7 @@ def test_rows_become_batches() -> None:
         Row(key=None, value=None, timestamp=None, headers=[Row(key="h", value=bytearray(b"1"))]),
     ]
     [batch] = _batches(given, SCHEMA)
-    [rows] = outgoing(SCHEMA, "t").rows(batch, 5)
+    [rows] = outgoing(SCHEMA, "t").rows(batch, 5, lambda _: 1)
     assert (rows.keys, rows.values) == ([b"k", None], [b"v", None])
     assert rows.timestamps == [1_767_323_045_678, 5]
     assert rows.headers == [None, (("h", b"1"),)]
@@ -36,5 +36,7 @@ def test_rows_become_batches() -> None:
 def test_what_cannot_be() -> None:
     with pytest.raises(ConfigError, match="option jobId is for"):
         StreamWriter(SCHEMA, parse({"topic": "t", "jobId": "j"}, "write"), False)
+    with pytest.raises(ConfigError, match="option awaitTable is for"):
+        StreamWriter(SCHEMA, parse({"topic": "t", "awaitTable": "true"}, "write"), False)
     with pytest.raises(KrappyError, match="does not know its micro-batch"):
         StreamWriter(SCHEMA, parse({"topic": "t"}, "write"), False).write(iter([]))

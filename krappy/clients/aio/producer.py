@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
-from typing import Literal
 
 from krappy.clients.accumulator import Limits
 from krappy.clients.aio.connection import Connection
@@ -16,9 +15,7 @@ from krappy.clients.producing import limits as make_limits
 from krappy.clients.receipts import Failures, Stored
 from krappy.clients.values import Expected, HeadersIn, Text, Time
 from krappy.errors import KrappyError
-from krappy.types import Receipt, Record
-
-Compression = Literal["gzip", "snappy", "lz4", "zstd"]
+from krappy.types import Compression, Receipt, Record
 
 
 class TopicProducer:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from krappy.arrow_layout import Binary
 from krappy.clients import tables, watching
 from krappy.clients.aio.connection import Connection
 from krappy.clients.blocks import ColumnBlock
+from krappy.clients.catching_up import Progress, catch_up
 from krappy.clients.values import Text
 from krappy.clients.watching import SnapshotEnd
 from krappy.types import Entry
@@ -51,6 +52,26 @@ class Table:
         are sent. Raises RecordTooLarge beyond 16 MiB, with nothing: ask for fewer keys at once.
         """
         return await tables.get_columns(self._connection.link, self.topic, keys, partition, columns)
+
+    async def catch_up(
+        self,
+        offsets: Mapping[int, int] | None = None,
+        *,
+        timeout: float | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        """Returns when the table has taken in all that is committed now, or all before `offsets` of its partitions.
+
+        Lookups wait for that too, but no longer than the client's timeout; the table of a topic into which very much
+        was published at once may take minutes.
+
+        Args:
+            timeout: seconds; None: as long as it takes.
+            progress: called now and then with the number of events taken in since, and of all that it waits for.
+
+        Raises RequestTimeout, ViewDisabled, UnknownTopic, UnknownPartition.
+        """
+        await catch_up(self._connection.link, self.topic, offsets, timeout, progress)
 
     def scan(
         self,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from types import TracebackType
-from typing import Literal
 
 from krappy.clients.accumulator import Limits
 from krappy.clients.columns import Columned, receipts
@@ -17,9 +16,7 @@ from krappy.clients.sync.connection import Connection
 from krappy.clients.sync.io import Delivery
 from krappy.clients.values import Expected, HeadersIn, Text, Time
 from krappy.errors import KrappyError
-from krappy.types import Receipt, Record
-
-Compression = Literal["gzip", "snappy", "lz4", "zstd"]
+from krappy.types import Compression, Receipt, Record
 
 
 class TopicProducer:

@@ -52,6 +52,11 @@ class Stage:
             raise KrappyError("this stage is not open: use `with`")
         return self._opened
 
+    @property
+    def partitions(self) -> int:
+        """How many the topic has, as far as is known here."""
+        return self._core.partitions
+
     def send(
         self,
         value: Text | None,

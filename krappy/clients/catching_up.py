@@ -1,0 +1,43 @@
+"""Waiting for a topic's table to include what was published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from krappy.clients import admin
+from krappy.clients.link import Link
+from krappy.errors import RequestTimeout, UnknownPartition
+from krappy.wire import messages
+
+Progress = Callable[[int, int], None]  # events that the table has taken in since, of how many
+SHORTEST, LONGEST = 0.005, 0.5  # seconds between two looks
+
+
+async def catch_up(
+    link: Link, topic: str, offsets: Mapping[int, int] | None, timeout: float | None, progress: Progress | None
+) -> None:
+    """Looks how far each partition's view is, again and again."""
+    end = None if timeout is None else link.runtime.now() + timeout
+    wanted = dict(await admin.offsets(link, topic, "latest") if offsets is None else offsets)
+    total, pause = None, SHORTEST
+    while True:
+        found = {each.partition: each for each in (await admin.describe(link, topic)).partitions}
+        if unknown := wanted.keys() - found.keys():
+            raise UnknownPartition(f"'{topic}' has partitions 0 to {len(found) - 1}, not {min(unknown)}")
+        behind = {each: at - found[each].applied for each, at in wanted.items() if at > found[each].applied}
+        left = sum(behind.values())
+        total = left if total is None else total
+        for each in wanted:
+            if found[each].applied:  # the answer comes at once, and may be that this table will never catch up
+                request = messages.Get(topic, b"\0", each, found[each].applied - 1)
+                await link.ask(request, messages.Got)
+        if progress is not None:
+            progress(total - left, total)
+        if not left:
+            return
+        if end is not None and link.runtime.now() >= end:
+            raise RequestTimeout(
+                f"after {timeout:g} s the table of '{topic}' has yet to take in {left} events; the broker goes on"
+            )
+        await link.runtime.sleep(pause if end is None else max(0.0, min(pause, end - link.runtime.now())))
+        pause = min(LONGEST, 2 * pause)

@@ -1,0 +1,42 @@
+"""After a large write: until the tables of its topics have taken it in, with progress on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+
+from krappy.blocking import Client
+from krappy.clients.staging import StagedCommit
+from krappy.errors import ViewDisabled
+
+EVERY = 5.0  # seconds between two lines
+
+
+def await_tables(published: Iterable[StagedCommit], to: Client) -> None:
+    """Returns when the tables include what was published. Topics that keep no table need no waiting."""
+    ends: dict[str, dict[int, int]] = {}
+    for commit in published:
+        for each in commit.partitions:
+            of_topic = ends.setdefault(each.topic, {})
+            of_topic[each.partition] = max(of_topic.get(each.partition, 0), each.last_offset + 1)
+    for topic, offsets in ends.items():
+        try:
+            to.table(topic).catch_up(offsets, progress=progress_of(topic))
+        except ViewDisabled:
+            continue
+
+
+def progress_of(topic: str) -> Callable[[int, int], None]:
+    """Tells on stderr how far it is, when it takes long."""
+    begun = told = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= EVERY or (done == total and told > begun):
+            told = now
+            sys.stderr.write(f"the table of '{topic}' has taken in {done:,} of {total:,} events\n")
+            sys.stderr.flush()
+
+    return progress

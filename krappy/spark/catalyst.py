@@ -1,0 +1,64 @@
+"""What a condition demands of keys, asked of Spark's optimizer in this program's own JVM: no Python process, no job.
+
+Spark plans the condition over an empty DataFrame with the table's columns, and translates what stands over it into the
+filters (`org.apache.spark.sql.sources`) that a data source would be pushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+from krappy.spark.demands import Demand
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+COMPARISONS = ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
+
+
+def blank(spark: SparkSession, schema: StructType) -> DataFrame:
+    """A DataFrame without rows of which the optimizer does not know that it has none."""
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    session: Any = spark._jsparkSession
+    empty: Any = spark.sparkContext._jsc.emptyRDD()
+    return DataFrame(session.createDataFrame(empty, session.parseDataType(schema.json())), spark)
+
+
+def demands(over: DataFrame, condition: Column | str) -> list[Demand] | None:
+    """The filters of a condition on `over`, a DataFrame that `blank` made; None: this Spark does not tell.
+
+    Raises AnalysisException for a condition that is none.
+    """
+    planned: Any = over.where(condition)._jdf
+    try:
+        plan = planned.queryExecution().optimizedPlan()
+        if plan.nodeName() != "Filter" or plan.child().nodeName() != "LogicalRDD":
+            return []  # a join, say, with what a subquery gives
+        return list(_translated(over, plan.condition()))
+    except Py4JError:
+        return None
+
+
+def _translated(over: DataFrame, expression: Any) -> Iterator[Demand]:
+    if expression.getClass().getSimpleName() == "And":
+        yield from _translated(over, expression.left())
+        yield from _translated(over, expression.right())
+        return
+    jvm: Any = over.sparkSession.sparkContext._jvm
+    strategy = getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceStrategy$").__getattr__("MODULE$")
+    translated = strategy.translateFilter(expression, False)
+    if not translated.isDefined():
+        return
+    found = translated.get()
+    kind = found.getClass().getSimpleName()
+    if kind in (*COMPARISONS, "StringStartsWith"):
+        yield Demand(kind, found.attribute().lower(), found.value())
+    elif kind == "In":
+        yield Demand(kind, found.attribute().lower(), list(found.values()))
+    elif kind == "IsNull":
+        yield Demand(kind, found.attribute().lower())
