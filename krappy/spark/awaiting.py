@@ -27,13 +27,13 @@ def await_tables(published: Iterable[StagedCommit], to: Client) -> None:
             continue
 
 
-def progress_of(topic: str) -> Callable[[int, int], None]:
+def progress_of(topic: str, clock: Callable[[], float] = time.monotonic) -> Callable[[int, int], None]:
     """Tells on stderr how far it is, when it takes long."""
-    begun = told = time.monotonic()
+    begun = told = clock()
 
     def progress(done: int, total: int) -> None:
         nonlocal told
-        now = time.monotonic()
+        now = clock()
         if now - told >= EVERY or (done == total and told > begun):
             told = now
             sys.stderr.write(f"the table of '{topic}' has taken in {done:,} of {total:,} events\n")
