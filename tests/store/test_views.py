@@ -262,7 +262,7 @@ def test_the_options_of_the_last_opening_do_not_stay(tmp_path: Path) -> None:
     for memtable in (1 << 20, 8 << 20):
         Views(tmp_path / "views", memtable_bytes=memtable).close()
         newest = max((tmp_path / "views").glob("OPTIONS-*"), key=lambda path: int(path.name[8:]))
-        assert f"write_buffer_size={memtable // 4}\n" in newest.read_text()
+        assert f"write_buffer_size={memtable // rocks.MEMTABLES}\n" in newest.read_text()
 
 
 def test_a_checkpoint_is_a_copy_of_the_moment(views: Views, tmp_path: Path) -> None:
