@@ -45,6 +45,11 @@ class OffsetIndex:
         """The number of the last entry whose batch ends at or before the relative `offset`; -1 when there is none."""
         return bisect_right(self.offsets, offset) - 1
 
+    def last_start(self, position: int) -> int:
+        """Where the last batch of an entry starts that starts at or before `position`; 0 when there is none."""
+        entry = bisect_right(self.positions, position) - 1
+        return self.positions[entry] if entry >= 0 else 0
+
     def pack(self, start: int = 0) -> bytes:
         """The file's bytes from entry `start` on."""
         stop = len(self.offsets)

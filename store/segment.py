@@ -371,6 +371,15 @@ class Segment:
         """Bytes of the batch at `position`. Raises CorruptBatch, OSError."""
         return self._header(position).size
 
+    def whole(self, position: int, max_bytes: int) -> int:
+        """About how many bytes of whole batches lie in the `max_bytes` from `position` on; `max_bytes` if not known.
+
+        As the index says, which is not compared with the log: an end that is not true cuts a batch short, as
+        `max_bytes` itself does. Consumers throw away what is cut, and ask for all of it again.
+        """
+        end = self.handle().index.last_start(position + max_bytes)
+        return end - position if end > position else max_bytes
+
     def end_below(self, limit: int) -> int:
         """Where the batches with base offsets below `limit` end. Raises CorruptBatch, OSError."""
         position, _ = self.find(limit - 1)

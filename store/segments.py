@@ -76,9 +76,11 @@ class Segments:
             position, _ = segment.find(offset, nowait=nowait)
             until = segment.end_below(stop) if stop < segment.next_offset else size
             if position < until:
-                length = min(max_bytes, until - position)
-                if not places:
-                    length = max(length, segment.batch_size(position))
+                length = until - position
+                if length > max_bytes:
+                    length = segment.whole(position, max_bytes)
+                    if not places:
+                        length = max(length, segment.batch_size(position))
                 places.append((segment.handle().file, position, length))
                 max_bytes -= length
         return places

@@ -149,8 +149,14 @@ class TransactionCoordinator:
         )
 
     async def add_group(self, name: str, producer_id: int, epoch: int, group: str) -> None:
-        """AddOffsetsToTxn: offsets of the group are about to be staged. Raises as core's `add`."""
-        await self._change(name, lambda found, now: core.add(found, producer_id, epoch, now, groups=(group,)))
+        """AddOffsetsToTxn: offsets of the group are about to be staged. Raises as core's `add`.
+
+        Not synced: staging them is, and then this is on disk too, for it stands before them in the same database. Where
+        a power loss takes it, nothing was staged, and staging is refused.
+        """
+        await self._change(
+            name, lambda found, now: core.add(found, producer_id, epoch, now, groups=(group,)), sync=False
+        )
 
     async def end(self, name: str, producer_id: int, epoch: int, commit: bool) -> None:
         """EndTxn: decides, and completes unless the disk refuses just then. Raises as core's `end`."""
@@ -189,17 +195,23 @@ class TransactionCoordinator:
 
     # --- how
 
-    async def _change(self, name: str, change: Callable[[Transaction | None, int], Transaction]) -> None:
+    async def _change(
+        self, name: str, change: Callable[[Transaction | None, int], Transaction], *, sync: bool = True
+    ) -> None:
         async with self._turns.of(name):
             found = self._all.get(name)
             changed = change(found, self._broker.now_ms())
             if changed is not found:
-                await self._save(changed)
+                await self._save(changed, sync=sync)
 
-    async def _save(self, transaction: Transaction) -> None:
-        """Makes a state durable, then true. Raises StorageError: it then may or may not be on disk."""
+    async def _save(self, transaction: Transaction, *, sync: bool = True) -> None:
+        """Makes a state durable, then true; without `sync` so that it survives this process, and no power loss.
+
+        Raises StorageError: it then may or may not be on disk.
+        """
         self._store.put(transaction)
-        await self._broker.sync_meta()
+        if sync:
+            await self._broker.sync_meta()
         self._set(transaction)
 
     async def _complete(self, transaction: Transaction) -> None:
@@ -222,9 +234,9 @@ class TransactionCoordinator:
                 continue  # deleted, and all of the transaction's events with it
         await written(markers)
         for group in sorted(transaction.groups):
-            await self._broker.kafka_groups.complete_transaction(group, transaction.producer_id, commit)
+            self._broker.kafka_groups.complete_transaction(group, transaction.producer_id, commit)
         completed = core.complete(transaction, self._broker.now_ms())
-        self._store.put(completed)  # should it be lost, the markers are written again
+        self._store.put(completed)  # should it be lost, all of this is done again
         self._set(completed)
 
     async def _finish(self, name: str) -> None:

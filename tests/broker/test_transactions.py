@@ -22,11 +22,12 @@ from krappy.errors import (
     TransactionPending,
     UnknownProducerMapping,
 )
+from krappy.ports import GroupMember, Position
 from krappy.store.meta import Meta
 from krappy.store.transactions import TransactionStore
 from krappy.types import ABSENT, TopicPartition
 from tests.broker.engine import events, publish, running, until
-from tests.broker.transactional import Producer, made, value, values
+from tests.broker.transactional import AT, Producer, made, value, values
 
 
 @trio_test
@@ -47,6 +48,34 @@ async def test_events_appear_all_at_once_when_their_transaction_commits(tmp_path
         assert (await value(partition, b"a"), await value(partition, b"b")) == (b"2", b"1")
         assert await value(partition, b"beside") == b"0"
         assert await values(partition) == [b"0", b"1", b"1", b"0", b"2"]
+
+
+@trio_test
+async def test_what_a_transaction_waits_for_of_the_disk(tmp_path: Path) -> None:
+    """Three syncs of the catalog, each shared by all who wait at the same time."""
+    async with running(tmp_path, durability="fsync") as broker:
+        await made(broker)
+        producers = [await Producer(broker, f"p{number}").init() for number in range(40)]
+
+        def syncs() -> int:
+            return broker.measures.catalog_syncs.count
+
+        async def life(producer: Producer) -> None:
+            who = (producer.name, producer.id, producer.epoch)
+            await producer.add()
+            await broker.transactions.add_group(*who, "g")
+            await broker.transactions.stage_offsets(*who, GroupMember("g", "", -1, None), {AT: Position(7, -1, "")})
+            await producer.end(commit=True)
+
+        before = syncs()
+        await life(producers.pop())
+        assert syncs() - before == 3
+        assert broker.kafka_groups.find("g").offsets["t", 0].offset == 7
+        before = syncs()
+        async with trio.open_nursery() as nursery:
+            for producer in producers:
+                nursery.start_soon(life, producer)
+        assert syncs() - before < 2 * len(producers)
 
 
 @trio_test

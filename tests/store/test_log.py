@@ -232,6 +232,24 @@ def test_locate_names_the_bytes_that_read_gives(tmp_path: Path) -> None:
     assert log.locate(90, 100) == []
 
 
+def test_what_is_located_ends_with_a_whole_batch_where_the_index_knows_one(tmp_path: Path) -> None:
+    log = opened(tmp_path, TopicConfig(index_interval_bytes=1))  # an entry for each batch, the first apart
+    sizes = []
+    for number in range(20):
+        header, data = made(b"x" * (number * 37 % 200 + 1))
+        sizes.append(len(data))
+        log.append([(header, data)], 0, 1)
+    for reader in live_and_reopened(log):
+        for offset in range(20):
+            for room in range(1, sum(sizes[offset:]) + 100, 13):
+                ((_, position, size),) = reader.locate(offset, room)
+                assert position == sum(sizes[:offset])
+                whole = 0
+                while offset + whole < 20 and sum(sizes[offset : offset + whole + 1]) <= room:
+                    whole += 1
+                assert size == sum(sizes[offset : offset + max(1, whole)])
+
+
 def test_delete_before_takes_whole_segments(tmp_path: Path) -> None:
     log = filled(tmp_path, 40)
     infos = log.segments

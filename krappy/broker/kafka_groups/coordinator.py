@@ -421,10 +421,13 @@ class KafkaGroups:
         """
         await self.offsets.stage(name, producer_id, member_id, generation, instance_id, offsets)
 
-    async def complete_transaction(self, name: str, producer_id: int, commit: bool) -> None:
-        """The producer's transaction is over: what it staged counts now, or never will. Durable on return; a second
-        time it does nothing. Raises StorageError."""
-        await self.offsets.complete(name, producer_id, commit)
+    def complete_transaction(self, name: str, producer_id: int, commit: bool) -> None:
+        """The producer's transaction is over: what it staged counts now, or never will. A second time it does nothing.
+
+        Durable after the next sync: the decision is on disk already, and this is done again where it got lost. Raises
+        StorageError.
+        """
+        self.offsets.complete(name, producer_id, commit)
 
     async def forget_topic(self, topic: str) -> None:
         """The topic was deleted: nobody has a position in it any more. Durable after the next sync."""

@@ -116,7 +116,7 @@ class Offsets:
         group.pending.setdefault(producer_id, {}).update(offsets)
         await self._broker.sync_meta()
 
-    async def complete(self, name: str, producer_id: int, commit: bool) -> None:
+    def complete(self, name: str, producer_id: int, commit: bool) -> None:
         group = self._owner.get(name)
         staged = None if group is None else group.pending.get(producer_id)
         if group is None or staged is None:
@@ -127,7 +127,6 @@ class Offsets:
         self._bytes += self._grown(group.offsets, held, limited=False) - sum(map(_size, staged.values()))
         group.offsets.update(held)
         del group.pending[producer_id]
-        await self._broker.sync_meta()
 
     def _grown(self, held: Mapping[At, Offset], offsets: Mapping[At, Offset], *, limited: bool = True) -> int:
         """How many bytes more it takes to hold these too. Raises Refused when that is too many."""
