@@ -36,7 +36,7 @@ STOP_LIMIT_S = 60.0  # of a graceful stop; it takes a second or two, unless the 
 
 KAFKA = "kafka "  # before the name of a listener of Kafka's protocol, among the sockets
 LISTENERS = ("listen_native", "listen_kafka", "listen_http")
-CONSOLE_NEEDS = ("hypercorn", "starlette", "msgspec", "prometheus_client")
+CONSOLE_NEEDS = ("h11", "starlette", "msgspec", "prometheus_client")
 
 
 def missing_for_console() -> list[str]:

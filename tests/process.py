@@ -151,6 +151,7 @@ class BrokerProcess:
         self.settings = {**listen, "log_level": "info", "log_format": "json", **settings}
         self.address = ""
         self.kafka = ""  # HOST:PORT of Kafka's protocol
+        self.http = ""  # and of the console, where the settings ask for one
         self.starts = 0
         self._launch = launch
         self._child: Child | None = None
@@ -202,7 +203,7 @@ class BrokerProcess:
                 raise Died(f"the broker ended with status {status} before it was ready: {self.last_words()}")
             line += part
         told = json.loads(line)
-        self.address, self.kafka = told["native"], told["kafka"]
+        self.address, self.kafka, self.http = told["native"], told["kafka"], told["http"] or ""
 
     def kill(self) -> None:
         """SIGKILL; returns once it is gone. Nothing when it is not running."""

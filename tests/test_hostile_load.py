@@ -414,3 +414,44 @@ def test_a_peer_that_closes_its_side_gets_its_answers(broker: BrokerProcess, bes
         assert offsets == sorted(offsets)
         with pytest.raises(Gone):
             peer.receive()
+
+
+HTTP: dict[str, bytes] = {
+    "idle": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "slow head": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+    "large head": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Large: " + b"x" * 15_000,
+    "many headers": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n" + b"a:\r\n" * 4000,
+    "body without end": b"POST /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nKrappy-Request: 1\r\n"
+    b"Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\n \r\n" * 10_000,
+    "body nobody reads": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
+    + b"1000\r\n"
+    + bytes(0x1000)
+    + b"\r\n",
+    "pipelined": b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 500,
+}
+
+
+@pytest.mark.parametrize("kind", HTTP)
+def test_http_peers_by_the_thousand(tmp_path: Path, launch: Launcher, kind: str) -> None:
+    """Each sends as much as is taken of it, reads nothing, and stays. The native port is served meanwhile."""
+    settings: dict[str, Any] = {
+        "memory_bytes": MEMORY,
+        "view_memtable_bytes": 4 * MIB,
+        "view_cache_bytes": 8 * MIB,
+        "listen_http": "127.0.0.1:0",
+    }
+    with broker_process(tmp_path / "data", launch=launch, **settings) as broker, undisturbed(broker) as beside:
+        host, _, port = broker.http.rpartition(":")
+        with contextlib.ExitStack() as stack:
+            broker.reset_peak()
+            for _ in range(1000):
+                sock = stack.enter_context(socket.create_connection((host, int(port)), 60))
+                sock.setblocking(False)
+                with contextlib.suppress(OSError):
+                    sock.send(HTTP[kind])
+            beside(5)
+            peak = broker.peak_rss()
+            print(f"{kind}: at the most {peak / MIB:.0f} of {bound(1000) / MIB:.0f} MiB")  # noqa: T201
+            assert peak <= bound(1000)
+        wait_until(lambda: broker.sockets < 20, "the connections that are left are closed")
+        assert not broker.events("internal_error"), broker.last_words()

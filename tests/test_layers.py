@@ -79,7 +79,7 @@ LAYERS = [
         "server",
         ["server"],
         [*VALUES, "wire", "handlers", "waiting", "ports", "config"],
-        {"trio", "structlog", "msgpack", "hypercorn"},
+        {"trio", "structlog", "msgpack", "h11"},
         FILES - {"os"},
     ),
     Layer(
@@ -108,7 +108,7 @@ LAYERS = [
 ONLY_IMPORTERS = {
     "rocksdict": {"store.rocks"},
     "re2": {"core.kafka.topic_regex"},
-    "hypercorn": {"server.http"},
+    "h11": {"server.http", "server.http_exchange"},
 }
 FORBIDDEN_TARGETS = {"testing": "it is for the tests of users"}
 
@@ -226,7 +226,7 @@ def test_the_tree_is_found() -> None:
         ("spark.source", "from krappy.broker import topic", "imports krappy.broker"),
         ("console.topics", "import socket", "imports socket"),
         ("console.topics", "from krappy.broker.broker import Broker", "imports krappy.broker"),
-        ("server.server", "import hypercorn", "imports hypercorn, which is left to server.http"),
+        ("server.server", "import h11", "imports h11, which is left to server.http"),
     ],
 )
 def test_the_rule_catches(

@@ -135,10 +135,6 @@ class App:
         )
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close"})  # refused, with 403
-        if scope["type"] != "http":
-            return
         started = False
 
         async def harden(message: Any) -> None:

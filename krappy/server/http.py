@@ -1,23 +1,24 @@
-"""HTTP connections: each is lent to Hypercorn's protocol code, within this server's bounds.
+"""HTTP connections: h11 reads and writes HTTP/1.1, an application (ASGI) answers, this server's bounds hold.
 
-Hypercorn speaks HTTP/1.1 and HTTP/2 and calls the application (ASGI). Accepting, counting and ending connections stays
-with `Server`, for what a peer does must not reach beyond its own connection:
+What a peer does must not reach beyond its own connection:
 
-- an error inside a connection ends that connection (in Hypercorn's own worker it would end all);
+- a request's head has 16 KiB and some seconds; how large a body may be, and how long it may take, is the application's
+  to say, for only what it asks for is read: pipelined requests wait in the socket;
 - a peer that takes nothing is cut off after a while, also in the middle of an answer;
+- one that sends no more gets the answers to what it has sent; a live view, which would never end, ends then;
 - when the broker stops, requests in progress may end and idle connections are closed.
 
-Hypercorn and the application are imported, in a thread, with the first connection: a broker whose console nobody opens
-does not hold them in memory.
+h11 because it is the protocol alone, without a server or a loop around it. HTTP/2 is left to proxies: browsers speak it
+over TLS only. h11 and the application are imported, in a thread, with the first connection: a broker whose console
+nobody opens does not hold them in memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 from collections.abc import Awaitable, Callable
-from functools import partial
+from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -25,13 +26,25 @@ import trio
 from krappy.errors import KrappyError
 
 if TYPE_CHECKING:
-    from hypercorn.config import Config
+    import h11
 
     from krappy.server.server import Server
 
-KEEP_ALIVE_SECONDS = 75.0
+KEEP_ALIVE_SECONDS = 75.0  # between two requests
+HEAD_SECONDS = 20.0  # from the first byte of a request to the end of its head
+MAX_HEAD = 16 << 10  # bytes
 PIECE = 64 << 10  # bytes that a peer has the server's patience for
+AHEAD = 64 << 10  # bytes read beyond a request, while its answer is made
+LINGER_SECONDS = 2.0  # for a peer that is still sending what nobody wants, so that it sees its answer
 Application = Callable[[Any, Any, Any], Awaitable[None]]
+REFUSALS = {
+    400: ("Bad request", "INVALID_REQUEST"),
+    408: ("Request timed out", "REQUEST_TIMED_OUT"),
+    431: ("Head too large", "HEAD_TOO_LARGE"),
+    500: ("Internal error", "UNKNOWN_SERVER_ERROR"),
+    503: ("Not available now", "THROTTLING_QUOTA_EXCEEDED"),
+    505: ("HTTP version not supported", "UNSUPPORTED_VERSION"),
+}
 
 
 class Http:
@@ -40,31 +53,33 @@ class Http:
     def __init__(self, load: Callable[[], Application]) -> None:
         self._load = load
         self._loading = trio.Lock()
-        self._ready: tuple[Application, Config] | None = None
+        self._application: Application | None = None
 
     def connect(self, server: Server, sock: socket.socket, client: str) -> HttpConnection:
         return HttpConnection(self, server, sock, client)
 
     def refusal(self, error: KrappyError) -> bytes:
-        problem = json.dumps({"title": "Service Unavailable", "status": 503, "detail": error.text}).encode()
+        body = problem(503, error.text)
         head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/problem+json\r\nRetry-After: 1\r\n"
-        return f"{head}Content-Length: {len(problem)}\r\nConnection: close\r\n\r\n".encode() + problem
+        return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
 
-    async def loaded(self) -> tuple[Application, Config]:
+    async def loaded(self) -> Application:
         async with self._loading:
-            if self._ready is None:
-                self._ready = await trio.to_thread.run_sync(self._import)
-            return self._ready
+            if self._application is None:
+                self._application = await trio.to_thread.run_sync(self._import)
+            return self._application
 
-    def _import(self) -> tuple[Application, Config]:
-        import hypercorn.trio.tcp_server  # noqa: F401 (so that it is there, and not imported on the event loop)
-        from hypercorn.config import Config
+    def _import(self) -> Application:
+        import h11  # noqa: F401 (so that it is there, and not imported on the event loop)
 
-        config = Config()
-        config.keep_alive_timeout = KEEP_ALIVE_SECONDS
-        config.include_server_header = False
-        config.errorlog = None
-        return self._load(), config
+        return self._load()
+
+
+def problem(status: int, detail: str) -> bytes:
+    """RFC 9457, for what never reaches the application."""
+    title, code = REFUSALS[status]
+    told = {"type": f"urn:krappy:error:{code}", "title": title, "status": status, "detail": detail, "code": code}
+    return json.dumps(told).encode()
 
 
 class HttpConnection:
@@ -75,9 +90,9 @@ class HttpConnection:
         self._server = server
         self._sock = sock
         self._life = trio.CancelScope()
-        self._stream: _Stream | None = None
+        self._wire = Wire(self, sock, server.stall_seconds)
         self._opened = trio.current_time()
-        self._active = 0  # requests in progress
+        self._active = False  # a request is in progress
         self._ending = False  # no more than what is in progress
         self.client = client
         self.received = 0  # bytes, over its life,
@@ -87,59 +102,44 @@ class HttpConnection:
     async def serve(self) -> None:
         try:
             with self._life:
-                application, config = await self._speech.loaded()
-                await self._lend(application, config)
+                application = await self._speech.loaded()
+                await self._talk(application)
         finally:
             self._sock.close()
 
-    async def _lend(self, application: Application, config: Config) -> None:
-        from hypercorn.trio.tcp_server import TCPServer
-        from hypercorn.trio.worker_context import WorkerContext
-        from hypercorn.typing import ConnectionState
+    async def _talk(self, application: Application) -> None:
+        from krappy.server.http_exchange import Conversation
 
-        self._stream = stream = _Stream(self, self._sock, self._server.stall_seconds)
-        run = partial(self._run, application)
         try:
-            await TCPServer(run, config, WorkerContext(None), ConnectionState({}), stream).run()  # type: ignore[arg-type]
-        except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-            pass  # the peer has left
-        except* (UnicodeError, ValueError) as error:
-            self._server.report("http_connection_ended", client=self.client, reason=repr(error.exceptions[0]))
-        # Anything else is a fault that `Server` reports.
+            names = [_name(each) for each in (self._sock.getpeername(), self._sock.getsockname())]
+        except OSError:
+            return  # the peer has left
+        conversation = Conversation(self._wire, *names)
+        while not self._ending and (request := await conversation.next_request()) is not None:
+            await self._answer(application, conversation, request)
+            if not await conversation.next():
+                break
+        await conversation.end()
 
-    async def _run(
-        self, application: Application, scope: Any, receive: Any, send: Any, sync_spawn: Any, call_soon: Any
-    ) -> None:
+    async def _answer(self, application: Application, conversation: Any, request: h11.Request) -> None:
         """One request. The single place that every HTTP request passes."""
         self.requests += 1
-        self._active += 1
+        self._active = True
         try:
-            await application(scope, receive, send)
+            await application(conversation.scope(request), conversation.receive, conversation.send)
+            await conversation.finish()
         finally:
-            self._active -= 1
-            if self._ending and not self._active:
-                self._life.cancel()
+            self._active = False
 
     def finish(self) -> None:
         """Requests in progress may end; then the connection does."""
-        self._end()
-        deadline = trio.current_time() + self._server.drain_seconds
-        self._life.deadline = deadline
-        if self._stream is not None:
-            self._stream.end_by(deadline)
-
-    def _end(self) -> None:
         self._ending = True
         if not self._active:
             self._life.cancel()
-
-    def left(self) -> None:
-        """The peer sends no more. Hypercorn would keep its side open until the connection had idled for long enough."""
-        self._end()
-
-    def closed(self) -> None:
-        """Its stream was closed from our side: whatever of Hypercorn still waits for something there ends with it."""
-        self._life.cancel()
+            return
+        deadline = trio.current_time() + self._server.drain_seconds
+        self._life.deadline = deadline
+        self._wire.end_by(deadline)
 
     # --- what the server asks of a connection
 
@@ -152,6 +152,7 @@ class HttpConnection:
 
     def drop(self) -> None:
         self._life.cancel()
+        self._wire.end_by(trio.current_time())
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -168,45 +169,61 @@ class HttpConnection:
         }
 
 
-class _Stream:
-    """What Hypercorn knows of a trio.SocketStream, with a limit to the patience for its peer."""
+def _name(address: Any) -> tuple[str, int]:
+    return str(address[0]), int(address[1])
+
+
+class Wire:
+    """Bytes from and to the peer, counted, with a limit to the patience for it. An error is the peer's leaving."""
 
     def __init__(self, connection: HttpConnection, sock: socket.socket, stall_seconds: float) -> None:
-        self.socket = trio.socket.from_stdlib_socket(sock)
-        self._inner = trio.SocketStream(self.socket)
+        self._socket = trio.socket.from_stdlib_socket(sock)
         self._connection = connection
         self._stall_seconds = stall_seconds
         self._deadline = float("inf")
         self._sending: trio.CancelScope | None = None
+        self.gone = False  # it takes nothing any more
 
     def end_by(self, deadline: float) -> None:
         self._deadline = deadline
         if self._sending is not None:
             self._sending.deadline = min(self._sending.deadline, deadline)
 
-    async def receive_some(self, max_bytes: int) -> bytes:
-        data = bytes(await self._inner.receive_some(max_bytes))
+    async def receive(self) -> bytes:
+        """Empty when the peer sends no more."""
+        try:
+            data = await self._socket.recv(PIECE)
+        except (OSError, trio.ClosedResourceError):
+            self.gone = True
+            return b""
         self._connection.received += len(data)
-        if not data:
-            self._connection.left()
         return data
 
-    async def send_all(self, data: bytes) -> None:
-        view = memoryview(data)
-        for start in range(0, len(view), PIECE):
-            piece = view[start : start + PIECE]
+    async def send(self, data: bytes) -> None:
+        """Whole, also when the sender is cancelled meanwhile: half of a part of an answer would spoil the rest."""
+        rest = memoryview(data)
+        while len(rest) and not self.gone:
+            piece, rest = rest[:PIECE], rest[PIECE:]
             deadline = min(trio.current_time() + self._stall_seconds, self._deadline)
-            with trio.CancelScope(deadline=deadline) as self._sending:
-                await self._inner.send_all(piece)
-                self._connection.sent += len(piece)
-            if self._sending.cancelled_caught:
-                await trio.aclose_forcefully(self._inner)
-                raise trio.BrokenResourceError("the peer takes nothing")
+            with trio.CancelScope(deadline=deadline, shield=True) as self._sending:
+                try:
+                    while len(piece):
+                        sent = await self._socket.send(piece)
+                        self._connection.sent += sent
+                        piece = piece[sent:]
+                except (OSError, trio.ClosedResourceError):
+                    pass
+            if len(piece):
+                self.gone = True
+                self._socket.close()  # wakes whoever reads
+        await trio.lowlevel.checkpoint_if_cancelled()
 
-    async def send_eof(self) -> None:
-        with contextlib.suppress(trio.BusyResourceError):
-            await self._inner.send_eof()
+    def send_eof(self) -> None:
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.gone = True
 
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-        self._connection.closed()
+
+def date() -> bytes:
+    return formatdate(usegmt=True).encode()

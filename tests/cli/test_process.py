@@ -108,7 +108,7 @@ def test_without_the_extra_there_is_no_console_and_serve_says_so(tmp_path: Path)
     """As after `pip install krappy[broker]`: one of the packages is hidden."""
     code = (
         "import importlib.util, sys; find = importlib.util.find_spec\n"
-        "importlib.util.find_spec = lambda name, *more: None if name == 'hypercorn' else find(name, *more)\n"
+        "importlib.util.find_spec = lambda name, *more: None if name == 'h11' else find(name, *more)\n"
         "from krappy.cli.main import run; sys.exit(run(sys.argv[1:]))"
     )
     listen = ("--listen-native=127.0.0.1:0", "--listen-kafka=none", "--data", str(tmp_path / "data"))
@@ -127,7 +127,7 @@ def test_without_the_extra_there_is_no_console_and_serve_says_so(tmp_path: Path)
         assert process.stderr is not None
         ready = json.loads(process.stdout.readline())
         assert ready["http"] is None
-        assert process.stderr.readline().startswith("no console: the console needs hypercorn")
+        assert process.stderr.readline().startswith("no console: the console needs h11")
         assert end(process, signal.SIGTERM) == 0
 
 

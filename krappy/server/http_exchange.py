@@ -1,0 +1,202 @@
+"""The requests of one HTTP connection, one after the other, between h11 and an application (ASGI 3, "http" scopes)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import h11
+import trio
+
+from krappy.server import http
+
+NO_BODY = (204, 304)
+PARTS, PART = 1000, 64  # parts of a body beyond the first so many have so many bytes on average: each takes its time
+TURN = 32  # parts of a body that are read before others have their turn
+
+
+class Conversation:
+    """`peer`, `here`: (host, port)."""
+
+    def __init__(self, wire: http.Wire, peer: tuple[str, int], here: tuple[str, int]) -> None:
+        self._wire = wire
+        self._peer = peer
+        self._here = here
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=http.MAX_HEAD)
+        self._broken: h11.RemoteProtocolError | None = None
+        self._whole = False  # the request has come, with its body
+        self._bare = False  # the answer has no body, whatever the application sends
+        self._ahead = 0  # bytes read beyond the request
+        self._parts = self._body = 0  # of the request: parts, and bytes in them
+
+    # --- requests
+
+    async def next_request(self) -> h11.Request | None:
+        """None when there is none, or nothing that could be one."""
+        begun = bool(self._http.trailing_data[0])
+        seconds = http.HEAD_SECONDS if begun else http.KEEP_ALIVE_SECONDS
+        with trio.move_on_after(seconds) as patience:
+            while True:
+                try:
+                    event = self._http.next_event()
+                except h11.RemoteProtocolError as error:
+                    await self._refuse(error.error_status_hint, str(error))
+                    return None
+                if isinstance(event, h11.Request):
+                    return await self._accepted(event)
+                if event is not h11.NEED_DATA:
+                    return None  # the peer has ended it
+                data = await self._wire.receive()
+                self._http.receive_data(data)
+                if data and not begun:
+                    begun = True
+                    patience.deadline = trio.current_time() + http.HEAD_SECONDS
+        if begun:
+            await self._refuse(408, f"the head of the request did not come within {http.HEAD_SECONDS:g} s")
+        return None
+
+    async def _accepted(self, request: h11.Request) -> h11.Request | None:
+        if request.http_version not in (b"1.0", b"1.1"):
+            await self._refuse(505, "this server speaks HTTP/1.1")
+            return None
+        self._whole = self._bare = False
+        self._ahead = self._parts = self._body = 0
+        return request
+
+    def scope(self, request: h11.Request) -> dict[str, Any]:
+        path, _, query = request.target.partition(b"?")
+        self._bare = request.method == b"HEAD"
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": request.http_version.decode("ascii"),
+            "method": request.method.decode("ascii"),
+            "scheme": "http",
+            "path": path.decode("latin-1"),
+            "raw_path": path,
+            "query_string": query,
+            "root_path": "",
+            "headers": [(bytes(name), bytes(value)) for name, value in request.headers],
+            "client": self._peer,
+            "server": self._here,
+        }
+
+    async def receive(self) -> dict[str, Any]:
+        """For the application: the body, piece by piece, then that the peer sends no more."""
+        while not self._whole:
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as error:
+                self._broken = error
+                break
+            if isinstance(event, h11.Data):
+                self._parts += 1
+                self._body += len(event.data)
+                if self._parts - PARTS > self._body / PART:
+                    self._broken = h11.RemoteProtocolError("the chunks of the body are too small", 400)
+                    break
+                if self._parts % TURN == 0:
+                    await trio.lowlevel.checkpoint()
+                return {"type": "http.request", "body": bytes(event.data), "more_body": True}
+            if isinstance(event, h11.EndOfMessage):
+                self._whole = True
+                return {"type": "http.request", "body": b"", "more_body": False}
+            if event is not h11.NEED_DATA:
+                break
+            if self._http.they_are_waiting_for_100_continue:
+                await self._write(h11.InformationalResponse(status_code=100, headers=[]))
+            self._http.receive_data(await self._wire.receive())
+        while self._whole and not self._wire.gone:
+            if self._ahead >= http.AHEAD:  # what it sends now can wait; whether it is there shows when it is answered
+                await trio.sleep_forever()
+            data = await self._wire.receive()
+            self._http.receive_data(data)
+            self._ahead += len(data)
+            if not data:
+                break
+        await trio.lowlevel.checkpoint()
+        return {"type": "http.disconnect"}
+
+    # --- answers
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """From the application. What nobody takes any more is dropped: `receive` says so."""
+        if message["type"] == "http.response.start":
+            status = int(message["status"])
+            self._bare = self._bare or status in NO_BODY
+            headers = [*message.get("headers", ()), (b"date", http.date())]
+            await self._write(h11.Response(status_code=status, headers=headers))
+            return
+        body = message.get("body", b"")
+        data = b""
+        if body and not self._bare:
+            data = self._made(h11.Data(data=body))
+        if not message.get("more_body", False):
+            data += self._made(h11.EndOfMessage())
+        await self._wire.send(data)
+
+    async def finish(self) -> None:
+        """The application has returned."""
+        if self._http.our_state is h11.SEND_RESPONSE:
+            if self._broken is not None:
+                await self._refuse(self._broken.error_status_hint, str(self._broken))
+            elif not self._wire.gone and not self._whole:
+                await self._refuse(400, "the body of the request ended before its end")
+            elif not self._wire.gone:
+                await self._refuse(500, "the broker made no answer")
+
+    async def next(self) -> bool:
+        """Whether another request may follow on this connection. A little that nobody has read is passed over."""
+        if self._wire.gone or self._http.our_state is not h11.DONE:
+            return False
+        with trio.move_on_after(http.LINGER_SECONDS):
+            await self._pass_over(http.AHEAD)
+        if self._http.their_state is not h11.DONE or self._wire.gone:
+            return False
+        self._http.start_next_cycle()
+        return True
+
+    async def _pass_over(self, size: int) -> None:
+        parts = 0
+        while self._http.their_state is h11.SEND_BODY and size > 0 and parts < TURN:
+            parts += 1
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError:
+                return
+            if isinstance(event, h11.Data):
+                size -= len(event.data)
+            elif event is h11.NEED_DATA:
+                if self._http.they_are_waiting_for_100_continue:
+                    return
+                self._http.receive_data(await self._wire.receive())
+
+    async def end(self) -> None:
+        """Where the peer still sends: closes our side and waits a little, for what comes later would reset it all."""
+        if self._wire.gone or self._http.their_state not in (h11.SEND_BODY, h11.ERROR):
+            return
+        self._wire.send_eof()
+        with trio.move_on_after(http.LINGER_SECONDS):
+            while await self._wire.receive():
+                pass
+
+    async def _refuse(self, status: int, detail: str) -> None:
+        """Answers what can't be given to the application, where that is still possible."""
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        body = http.problem(status if status in http.REFUSALS else 400, detail)
+        headers = [
+            (b"content-type", b"application/problem+json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"cache-control", b"no-store"),
+            (b"x-content-type-options", b"nosniff"),
+            (b"date", http.date()),
+            (b"connection", b"close"),
+        ]
+        head = self._made(h11.Response(status_code=status, headers=headers))
+        await self._wire.send(head + self._made(h11.Data(data=body)) + self._made(h11.EndOfMessage()))
+
+    async def _write(self, event: h11.Event) -> None:
+        await self._wire.send(self._made(event))
+
+    def _made(self, event: Any) -> bytes:
+        return b"" if self._wire.gone else self._http.send(event) or b""
