@@ -54,7 +54,8 @@ class Console:
     def __init__(self, broker: BrokerPort, server: ServerPort, listening: Listening) -> None:
         self.broker = broker
         self.server = server
-        self.guard = Guard(broker.config.console_token, local=broker.config.console_is_local)
+        config = broker.config
+        self.guard = Guard(config.console_token, local=config.console_is_local, started_ms=broker.started_ms)
         self.disk = health.DiskTrial()
         self.pacer = Pacer()
         self.live = 0
@@ -112,7 +113,13 @@ class Place:
             raise Refusal(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open: as many as may be")
         console.live += 1
         try:
-            await EventStream(found, console.pacer)(scope, receive, send)
+            request = Request(scope)
+            cookies = _cookies(request)
+
+            def allowed() -> bool:
+                return console.guard.is_session(request.headers, cookies, console.broker.now_ms())
+
+            await EventStream(found, console.pacer, allowed)(scope, receive, send)
         finally:
             console.live -= 1
 

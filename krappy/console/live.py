@@ -6,6 +6,7 @@ broker's time is bounded (`Pacer`); how many there may be is the console's to sa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -57,8 +58,9 @@ class Stopwatch:
 class EventStream:
     """An answer (ASGI) that is a live view: `event:`, `data:` (JSON) and, to go on from after a break, `id:`."""
 
-    def __init__(self, live: Live, pacer: Pacer) -> None:
+    def __init__(self, live: Live, pacer: Pacer, allowed: Callable[[], bool]) -> None:
         self._live = live
+        self._allowed = allowed
         self._pacer = pacer
         self._turn = trio.Lock()
 
@@ -75,7 +77,7 @@ class EventStream:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep_alive, send)
+            nursery.start_soon(self._keep_alive, send, push, nursery.cancel_scope)
             nursery.start_soon(_watch_for_leaving, receive, nursery.cancel_scope)
             try:
                 await self._live.run(push)
@@ -86,9 +88,12 @@ class EventStream:
             nursery.cancel_scope.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _keep_alive(self, send: Any) -> None:
+    async def _keep_alive(self, send: Any, push: Any, scope: trio.CancelScope) -> None:
         while True:
             await trio.sleep(KEEP_ALIVE_SECONDS)
+            if not self._allowed():
+                await push("problem", Refusal(401, "NOT_LOGGED_IN", "the session has ended: log in again").problem)
+                scope.cancel()
             async with self._turn:
                 await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
 

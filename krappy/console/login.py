@@ -9,7 +9,8 @@ from msgspec import Meta
 
 from krappy.console.api import Call, Routes
 from krappy.console.problems import Refusal
-from krappy.console.security import COOKIE, SESSION_MS
+from krappy.console.security import COOKIE
+from krappy.console.sessions import SESSION_MS
 
 routes = Routes("login")
 MAX_LOGIN = 8192  # bytes of a request's body: anybody may send one
@@ -26,8 +27,15 @@ class LoggedIn(msgspec.Struct):
     seconds: int
 
 
+class LogoutQuery(msgspec.Struct, forbid_unknown_fields=True):
+    all: Annotated[bool, Meta(description="end every session of every browser; with a bearer token too")] = False
+
+
 class LoggedOut(msgspec.Struct):
+    """`ended`: how many sessions. Their live views end too, within a quarter of a minute."""
+
     logged_out: bool
+    ended: int
 
 
 @routes.post("/login", summary="Exchange the console's token for a cookie", max_body=MAX_LOGIN)
@@ -38,14 +46,16 @@ async def log_in(call: Call, body: Login) -> LoggedIn:
     if not guard.is_token(body.token):
         raise Refusal(401, "NOT_LOGGED_IN", "this is not the console's token")
     seconds = SESSION_MS // 1000
-    call.set_cookie(_cookie(guard.session(call.broker.now_ms()), seconds, call.request.url.scheme))
+    call.set_cookie(_cookie(guard.sessions.open(call.broker.now_ms()), seconds, call.request.url.scheme))
     return LoggedIn(True, seconds)
 
 
-@routes.post("/logout", summary="Forget the cookie")
-async def log_out(call: Call) -> LoggedOut:
+@routes.post("/logout", summary="End this session, or all sessions")
+async def log_out(call: Call, query: LogoutQuery) -> LoggedOut:
+    sessions, now = call.console.guard.sessions, call.broker.now_ms()
+    ended = sessions.close_all(now) if query.all else sessions.close(call.request.cookies.get(COOKIE, ""), now)
     call.set_cookie(_cookie("", 0, call.request.url.scheme))
-    return LoggedOut(True)
+    return LoggedOut(True, ended)
 
 
 def _cookie(value: str, seconds: int, scheme: str) -> str:

@@ -5,7 +5,7 @@
 - On any other address a console without a token answers probes alone: who runs it in a cluster needs no secret for
   those, and nobody gets more by accident.
 - With a token, every request to the API and to /metrics carries it (`Authorization: Bearer`), or the cookie that a
-  login gave. Probes and the pages themselves, which hold nothing, are open.
+  login gave (sessions.py). Probes and the pages themselves, which hold nothing, are open.
 - A request from another site's page is refused by what browsers say of it (`Sec-Fetch-Site`, `Origin`); one that
   changes something needs the header `Krappy-Request` beside that, which a form or a link can't send, and a script of
   another site only after asking, which is refused.
@@ -16,13 +16,12 @@ from __future__ import annotations
 import hmac
 import ipaddress
 from collections.abc import Mapping
-from hashlib import sha256
 
 from krappy.console.problems import Refusal
+from krappy.console.sessions import Sessions
 
 COOKIE = "krappy_session"
 HEADER = "krappy-request"
-SESSION_MS = 12 * 3600 * 1000
 SAFE = ("GET", "HEAD", "OPTIONS")
 PROBES = ("/healthz", "/readyz")
 OPEN = ("/api/v1/login", "/api/v1/openapi.json")  # of the API, without a token
@@ -46,10 +45,10 @@ HEADERS = [
 class Guard:
     """`token`: the secret, or empty for none. `local`: only this machine reaches the console."""
 
-    def __init__(self, token: str, *, local: bool) -> None:
+    def __init__(self, token: str, *, local: bool, started_ms: int = 0) -> None:
         self._token = token.encode()
         self._probes_only = not token and not local
-        self._key = sha256(b"krappy console session" + self._token).digest()
+        self.sessions = Sessions(self._token, started_ms)
 
     @property
     def asks(self) -> bool:
@@ -76,7 +75,7 @@ class Guard:
                 if kind.lower() != "bearer" or not self.is_token(secret.strip()):
                     raise _not_logged_in("this is not the console's token")
                 return
-            if not self._is_session(cookies.get(COOKIE, ""), now):
+            if not self.sessions.holds(cookies.get(COOKIE, ""), now):
                 raise _not_logged_in(
                     "the console's token is needed: Authorization: Bearer, or POST it to /api/v1/login"
                 )
@@ -86,19 +85,9 @@ class Guard:
     def is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(errors="surrogateescape"), self._token)
 
-    def session(self, now: int) -> str:
-        """What the cookie of a login holds: until when it counts, and a proof that we said so."""
-        until = str(now + SESSION_MS)
-        return f"{until}.{self._sign(until)}"
-
-    def _is_session(self, cookie: str, now: int) -> bool:
-        until, _, proof = cookie.partition(".")
-        if not (until.isascii() and until.isdigit() and len(until) < 20):
-            return False
-        return hmac.compare_digest(proof.encode(errors="replace"), self._sign(until).encode()) and int(until) > now
-
-    def _sign(self, until: str) -> str:
-        return hmac.new(self._key, until.encode(), sha256).hexdigest()
+    def is_session(self, headers: Mapping[str, str], cookies: Mapping[str, str], now: int) -> bool:
+        """Whether a request that was let in still would be: a session may have ended since. `headers` as in `check`."""
+        return not self.asks or "authorization" in headers or self.sessions.holds(cookies.get(COOKIE, ""), now)
 
     @staticmethod
     def _check_host(host: str | None) -> None:

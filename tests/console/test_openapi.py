@@ -96,6 +96,7 @@ class Stub:
     """Enough of a broker for the application to be built."""
 
     version = "0"
+    started_ms = 0
 
     config = ServerConfig()
 

@@ -10,10 +10,12 @@ import httpx
 import pytest
 
 from krappy.config import ServerConfig
+from krappy.console import live
 from krappy.console.security import COOKIE, Guard, is_local
+from krappy.console.sessions import MOST, Sessions
 from krappy.errors import ConfigError
 from krappy.testing.running import RunningBroker, run_broker
-from tests.console.web import CHANGES, Web, api
+from tests.console.web import CHANGES, Web, api, lines, sent_events
 
 TOKEN = "a-token-of-some-length"
 
@@ -88,18 +90,65 @@ def test_a_login_gives_a_cookie(locked: httpx.Client) -> None:
     assert locked.post(api("/topics"), json=body, headers={**cookie, **CHANGES}).status_code == 201
     out = locked.post(api("/logout"), headers={**cookie, **CHANGES})
     assert "Max-Age=0" in out.headers["set-cookie"]
+    assert out.json() == {"logged_out": True, "ended": 1}
     locked.cookies.clear()
+    assert locked.get(api("/topics"), headers=cookie).status_code == 401, "the broker knows it no more"
+
+
+def log_in(client: httpx.Client) -> dict[str, str]:
+    """The cookie of a new session, as headers."""
+    found = client.post(api("/login"), json={"token": TOKEN}).cookies[COOKIE]
+    client.cookies.clear()
+    return {"Cookie": f"{COOKIE}={found}"}
+
+
+def test_sessions_end_one_by_one_or_all_at_once(locked: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second, third = (log_in(locked) for _ in range(3))
+    locked.post(api("/logout"), headers={**first, **CHANGES})
+    assert [locked.get(api("/topics"), headers=each).status_code for each in (first, second)] == [401, 200]
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    locked.post(api("/topics"), json={"name": "watched-over"}, headers=bearer)
+    monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.05)
+    tail = api("/topics/watched-over/tail")
+    with locked.stream("GET", tail, headers=second) as seen, locked.stream("GET", tail, headers=bearer) as other:
+        started, going_on = sent_events(lines(seen.iter_bytes())), sent_events(lines(other.iter_bytes()))
+        assert (next(started).event, next(going_on).event) == ("start", "start")
+        assert locked.post(api("/logout"), params={"all": "true"}, headers=bearer).json()["ended"] >= 2
+        ended = next(started)
+        assert (ended.event, ended.data["code"]) == ("problem", "NOT_LOGGED_IN")
+        assert list(started) == []
+        locked.post(api("/topics/watched-over/events"), json={"value": "x"}, headers=bearer)
+        assert next(going_on).event == "events"
+    assert locked.get(api("/topics"), headers=third).status_code == 401
+    locked.cookies.clear()
+
+
+def test_a_broker_knows_no_session_of_another_start() -> None:
+    sessions, later = Sessions(b"secret", 1000), Sessions(b"secret", 2000)
+    cookie = sessions.open(5000)
+    assert sessions.holds(cookie, 5000)
+    assert not Sessions(b"secret", 1000).holds(cookie, 5000)
+    later.open(5000)
+    assert not later.holds(cookie, 5000)
+
+
+def test_sessions_are_bounded() -> None:
+    sessions = Sessions(b"secret", 0)
+    cookies = [sessions.open(0) for _ in range(MOST + 1)]
+    assert [sessions.holds(cookie, 1) for cookie in (cookies[0], cookies[1], cookies[-1])] == [False, True, True]
+    assert sessions.close(cookies[0], 1) == 0
+    assert sessions.close_all(1) == MOST
 
 
 def test_a_session_ends_and_cannot_be_made_up() -> None:
     guard, other = Guard(TOKEN, local=True), Guard(TOKEN + "!", local=True)
     headers = {"host": "x"}
-    guard.check("GET", "/api/v1/topics", headers, {COOKIE: guard.session(1000)}, 1001)
-    until = guard.session(1000).partition(".")[0]
+    guard.check("GET", "/api/v1/topics", headers, {COOKIE: guard.sessions.open(1000)}, 1001)
+    until = guard.sessions.open(1000).partition(".")[0]
     late = int(until) + 1
     for cookie in (
-        other.session(1000),
-        f"{late}.{guard.session(1000).partition('.')[2]}",
+        other.sessions.open(1000),
+        f"{late}.{guard.sessions.open(1000).partition('.')[2]}",
         "",
         ".",
         "x.y",
@@ -109,7 +158,7 @@ def test_a_session_ends_and_cannot_be_made_up() -> None:
         with pytest.raises(Exception, match="token is needed"):
             guard.check("GET", "/api/v1/topics", headers, {COOKIE: cookie}, 1001)
     with pytest.raises(Exception, match="token is needed"):
-        guard.check("GET", "/api/v1/topics", headers, {COOKIE: guard.session(1000)}, late)
+        guard.check("GET", "/api/v1/topics", headers, {COOKIE: guard.sessions.open(1000)}, late)
 
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
