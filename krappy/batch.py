@@ -331,19 +331,25 @@ def _read(header: BatchHeader, buf: bytes, position: int, limit: int, keyed: boo
     )
 
 
-def validate(batch: Buffer, *, limit: int = DEFAULT_LIMIT, mention: bytes = b"") -> bool:
-    """Raises exactly what `decode` would, without building its columns. Whether the records have `mention` anywhere."""
+class Validated(NamedTuple):
+    latest: int  # the largest timestamp (ms) of the records; a producer's header may state another
+    mentioned: bool  # whether the records have what was looked for anywhere
+
+
+def validate(batch: Buffer, *, limit: int = DEFAULT_LIMIT, mention: bytes = b"") -> Validated:
+    """Raises exactly what `decode` would, without building its columns. `mention`: bytes to look for in the records."""
     header, buf, position = _records(batch, limit)
-    _validate(header, buf, position, limit)
-    return bool(mention) and mention in buf
+    latest = _validate(header, buf, position, limit)
+    return Validated(latest, bool(mention) and mention in buf)
 
 
-def _validate(header: BatchHeader, buf: bytes, position: int, limit: int) -> None:
-    if header.count == header.last_offset_delta + 1:
-        base_time = 0 if header.attributes & LOG_APPEND_TIME else header.base_timestamp
-        record_reader.validate(buf, position, header.count, base_time, limit // RECORD_COST)
-    else:  # not as producers send them
-        _read(header, buf, position, limit)
+def _validate(header: BatchHeader, buf: bytes, position: int, limit: int) -> int:
+    """The largest timestamp."""
+    if not header.dense:  # not as producers send them
+        return max(_read(header, buf, position, limit).timestamps, default=header.max_timestamp)
+    base = 0 if header.log_append_time else header.base_timestamp
+    latest = record_reader.validate(buf, position, header.count, base, limit // RECORD_COST)
+    return header.max_timestamp if header.log_append_time else latest
 
 
 def offsets(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> Sequence[int]:

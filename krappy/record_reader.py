@@ -275,12 +275,16 @@ def _read_headers(buf: bytes, position: int, most: int) -> tuple[Headers, int]:
     return tuple(found), position
 
 
-def validate(buf: bytes, position: int, count: int, base: int, most_headers: int) -> None:
-    """Raises CorruptBatch for whatever `read` refuses in a dense batch. `base`: the base timestamp."""
+def validate(buf: bytes, position: int, count: int, base: int, most_headers: int) -> int:
+    """Raises CorruptBatch for whatever `read` refuses in a dense batch. `base`: the base timestamp.
+
+    The largest timestamp of its records.
+    """
     if not -_CALM < base < _CALM:
-        read(buf, position, count, 0, count - 1, base, False, most_headers)
-        return
+        return max(read(buf, position, count, 0, count - 1, base, False, most_headers).timestamps)
     done = 0
+    latest: list[int] = []  # deltas, of each run
+    stepped: set[int] = set()  # and of what lies between, zigzag
     chunk = _FIRST_CHUNK
     try:
         while done < count:
@@ -288,24 +292,29 @@ def validate(buf: bytes, position: int, count: int, base: int, most_headers: int
             if run is not None:
                 if run.delta != done:
                     raise CorruptBatch(f"offset delta {run.delta} where {done} was next")
+                latest.append(record_runs.latest(buf, position, run))
                 position += run.size * run.count
                 done += run.count
                 chunk = _FIRST_CHUNK
             else:
                 some = min(chunk, count - done)
-                position, most_headers = _validate_steps(buf, position, done, some, base, most_headers)
+                position, most_headers = _validate_steps(buf, position, done, some, base, most_headers, stepped)
                 done += some
                 chunk *= 2
     except IndexError:
         raise CorruptBatch("a record cut short") from None
     _check_end(buf, position)
+    return base + max([*latest, *(raw >> 1 ^ -(raw & 1) for raw in stepped)])
 
 
-def _validate_steps(buf: bytes, position: int, first: int, count: int, base: int, most_headers: int) -> tuple[int, int]:
-    """As `_Reader._step`, for records `first` and on of a dense batch, keeping nothing.
+def _validate_steps(
+    buf: bytes, position: int, first: int, count: int, base: int, most_headers: int, times: set[int]
+) -> tuple[int, int]:
+    """As `_Reader._step`, for records `first` and on of a dense batch, keeping only their `times`, as they stand.
 
     The position after them, and how many headers the rest may have.
     """
+    keep = times.add
     for expected in range(2 * first, 2 * (first + count), 2):
         size = buf[position]
         position += 1
@@ -317,18 +326,18 @@ def _validate_steps(buf: bytes, position: int, first: int, count: int, base: int
             else:
                 size, position = decode_raw(buf, position - 1)
         start = position
-        if buf[position + 1] < 128:
-            position += 2
-        elif buf[position + 2] < 128:
-            position += 3
-        elif buf[position + 3] < 128:
-            position += 4
-        elif buf[position + 4] < 128:
-            position += 5
-        else:
-            raw, position = decode_raw(buf, position + 1, 10)
-            if raw > _CALM and not -_I64 <= base + (raw >> 1 ^ -(raw & 1)) < _I64:
-                raise CorruptBatch("a timestamp out of range")
+        raw = buf[position + 1]  # after the attributes
+        position += 2
+        if raw > 127:
+            byte = buf[position]
+            if byte < 128:
+                raw += (byte << 7) - 128
+                position += 1
+            else:
+                raw, position = decode_raw(buf, position - 1, 10)
+                if raw > _CALM and not -_I64 <= base + (raw >> 1 ^ -(raw & 1)) < _I64:
+                    raise CorruptBatch("a timestamp out of range")
+        keep(raw)
         raw = buf[position]
         position += 1
         if raw > 127:

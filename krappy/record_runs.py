@@ -12,12 +12,13 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from krappy.varint import decode
+from krappy.varint import decode, delta_of
 
 SHORTEST = 8  # records that repay the search
 _LONGEST = 1024  # records that one search looks at, lest many short runs cost the square of their number
 _BLOCK = 16  # records that one unpacking takes
 _LOW, _HIGH = bytes(range(128)), bytes(range(128, 256))
+_ODD = bytes(range(1, 256, 2))
 
 # Offset deltas 0 to 8191 as varints: their only byte (below 64), their first, their second. A third would follow
 # from 8192 on, and stay the same for 8192 records.
@@ -131,6 +132,21 @@ def _times(buf: bytes, at: int, width: int, size: int, count: int) -> tuple[int,
     if not columns[-1].isascii():
         count = min(count, len(columns[-1]) - len(columns[-1].lstrip(_LOW)))
     return count, False
+
+
+def latest(buf: bytes, position: int, run: Run) -> int:
+    """The largest timestamp delta of a run at `position`."""
+    first, width = position + run.time_at, run.time_width
+    if run.one_time:
+        return decode(buf, first, 10)[0]
+    packed = bytearray(4 * run.count)
+    for index in range(width):
+        packed[index::4] = buf[first + index : first + index + run.size * run.count : run.size]
+    # Varints of one width stand in the order of the little-endian numbers that their bytes are; odd ones are negative.
+    numbers = struct.unpack(f"<{run.count}I", packed)
+    if packed[::4].translate(None, _ODD) != packed[::4]:
+        numbers = tuple(number for number in numbers if not number & 1) or (min(numbers),)
+    return delta_of(max(numbers).to_bytes(4, "little")[:width])
 
 
 @lru_cache(maxsize=512)

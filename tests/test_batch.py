@@ -315,6 +315,25 @@ def test_a_timestamp_that_no_delta_reaches() -> None:
         with_delete_horizon(raw, 1)
 
 
+@given(
+    st.one_of(
+        st.lists(st.integers(-70, 70), min_size=1, max_size=60),
+        st.lists(st.integers(-9000, 9000), min_size=1, max_size=60),
+        st.lists(st.integers(100, 8000), min_size=20, max_size=60),
+        st.lists(st.integers(-8000, -100), min_size=20, max_size=60),
+        st.lists(st.integers(2**14, 2**26), min_size=20, max_size=60),
+    ),
+    st.sampled_from([0, NOW, 2**62 + 1]),
+    st.booleans(),
+)
+def test_validate_finds_the_largest_timestamp(deltas: list[int], base: int, uniform: bool) -> None:
+    times = [base, *(base + delta for delta in deltas)]
+    values = [b"v" * (4 if uniform else index % 5) for index in range(len(times))]
+    raw = batch.correct_max_timestamp(encode(None, values, timestamps=times), 2**60)
+    assert validate(raw).latest == max(times)
+    assert validate(batch.restamp_time(raw, 77)).latest == 77
+
+
 def test_keep_gives_the_same_bytes_when_nothing_goes() -> None:
     raw = encode([b"a", b"b"], [b"1", b"2"], timestamps=NOW, codec=codecs.GZIP)
     assert keep(raw, range(2)) is raw

@@ -58,20 +58,26 @@ def admit(data: bytes | memoryview, config: TopicConfig, *, by_header: bool = Fa
         raise InvalidRecord(f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}")
     limit = max(MAX_OPENED, config.max_message_bytes)
     if not (config.view or config.compact):
-        named = batches.validate(data, limit=limit, mention=MENTION if by_header else b"")
-        return Admitted(header, data, None, 0, conditions(batches.decode(data, limit=limit)) if named else ())
+        latest, named = batches.validate(data, limit=limit, mention=MENTION if by_header else b"")
+        expect = conditions(batches.decode(data, limit=limit)) if named else ()
+        return Admitted(*_timed(header, data, latest), None, 0, expect)
     columns = batches.decode(data, limit=limit, keyed=True)
     if config.compact and None in columns.keys:
         raise _keyless(columns.keys)
-    latest = max(columns.timestamps)
-    if latest != header.max_timestamp:
-        data = batches.correct_max_timestamp(data, latest)
-        header = batches.read_header(data)
+    header, data = _timed(header, data, max(columns.timestamps))
     expect = conditions(columns) if by_header else ()
     cost = _cost(header, columns, len(data))
     if cost > MAX_KEPT and cost > MAX_RATIO * len(data):
         return Admitted(header, data, None, 0, expect)
     return Admitted(header, data, columns, cost, expect)
+
+
+def _timed(header: BatchHeader, data: bytes | memoryview, latest: int) -> tuple[BatchHeader, bytes | memoryview]:
+    """With `latest` as the max timestamp."""
+    if latest == header.max_timestamp:
+        return header, data
+    data = batches.correct_max_timestamp(data, latest)
+    return batches.read_header(data), data
 
 
 def _keyless(keys: Sequence[object]) -> InvalidRecord:

@@ -132,7 +132,7 @@ def obey(raw: bytes) -> bool:
             if function is decode:
                 columns = decode(raw, limit=LIMIT)
             elif function is validate:
-                validate(raw, limit=LIMIT)
+                latest = validate(raw, limit=LIMIT).latest
             else:
                 keep(raw, (), limit=LIMIT)
         except (CorruptBatch, UnsupportedCompression):
@@ -146,6 +146,7 @@ def obey(raw: bytes) -> bool:
         return False
     assert columns is not None
     header = read_header(raw)
+    assert latest == max(columns.timestamps, default=header.max_timestamp)
     headers = columns.headers if columns.headers is not None else [()] * len(columns)
     offsets = [offset - header.base_offset for offset in columns.offsets]
     assert [

@@ -6,6 +6,7 @@ import socket
 from collections import defaultdict, deque
 from typing import Any
 
+from krappy import batch
 from krappy.errors import KrappyError
 from krappy.wire import messages as m
 from krappy.wire.frames import ERROR, FrameReader
@@ -58,3 +59,38 @@ class Raw:
     def producer(self, topic: str, **more: Any) -> m.ProducerRegistered:
         found: m.ProducerRegistered = self.call(m.ProducerRegistration(topic, **more))
         return found
+
+
+def records(*pairs: tuple[bytes | None, bytes | None], **more: Any) -> bytes:
+    return batch.encode([key for key, _ in pairs], [value for _, value in pairs], timestamps=1_000, **more)
+
+
+def read_all(raw: Raw, topic: str, **more: Any) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    """(partition, offset, key, value) of everything a reader is given until it is at the high watermarks."""
+    registered = raw.call(m.ConsumerRegistration([topic], **more))
+    left = {(t, p): end for t, p, end in registered.ends}
+    for t, p, position in registered.positions:
+        if position >= left[t, p]:
+            del left[t, p]
+    found = []
+    while left:
+        for t, p, first, _, data in raw.call(m.Poll(registered.handle)).parts:
+            for header, view in batch.split(data):
+                columns = batch.decode(view)
+                for offset, key, value in zip(columns.offsets, columns.keys, columns.values, strict=True):
+                    if offset >= first:
+                        found.append((p, offset, key, value))
+                if header.next_offset >= left.get((t, p), 0):
+                    left.pop((t, p), None)
+    raw.call(m.Unregister(registered.handle))
+    return sorted(found)
+
+
+def scan(raw: Raw, **what: Any) -> tuple[list[tuple[int, bytes, Any]], list[list[int]]]:
+    page = raw.call(m.Scan(**what))
+    found = []
+    while True:
+        found += [(page.partition, page.entries[i], page.entries[i + 1]) for i in range(0, len(page.entries), 2)]
+        if page.cursor is None:
+            return found, page.offsets
+        page = raw.call(m.Scan(cursor=page.cursor, max_entries=what.get("max_entries", 1000)))

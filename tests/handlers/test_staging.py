@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from krappy import batch, errors
-from krappy.testing.running import RunningBroker, run_broker
+from krappy.testing.running import RunningBroker
 from krappy.wire import messages as m
 from tests.handlers.raw import Raw
 
 PATIENCE = 60.0
-
-
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[RunningBroker]:
-    with run_broker(tmp_path / "data", durability="os") as running:
-        yield running
-
-
-@pytest.fixture
-def raw(broker: RunningBroker) -> Iterator[Raw]:
-    with Raw(broker.address) as client:
-        yield client
 
 
 def records(keys: list[bytes], stage: m.Staged, sequence: int = 0) -> bytes:

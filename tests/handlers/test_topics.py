@@ -1,0 +1,72 @@
+"""Topics and the broker itself, by native messages against a real broker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from krappy import errors
+from krappy.testing.running import RunningBroker, run_broker
+from krappy.wire import messages as m
+from tests.handlers.raw import Raw, read_all, scan
+
+
+def test_ping_says_who_answers(raw: Raw) -> None:
+    pong = raw.call(m.Ping())
+    assert len(pong.cluster) == 22
+    assert pong.max_frame > 1 << 20
+
+
+def test_a_topic_is_created_described_altered_and_deleted(raw: Raw) -> None:
+    assert raw.call(m.CreateTopic("t", 2, {"retention.ms": 5000})).created
+    with pytest.raises(errors.TopicExists):
+        raw.call(m.CreateTopic("t"))
+    assert not raw.call(m.CreateTopic("t", if_absent=True)).created
+    raw.call(m.AlterTopic("t", {"retention.ms": None, "segment.bytes": 10_000}, partitions=3))
+    (described,) = raw.call(m.DescribeTopics(["t"])).topics
+    assert described["config"] == {"segment.bytes": "10000"}
+    assert [p["partition"] for p in described["partitions"]] == [0, 1, 2]
+    with pytest.raises(errors.InvalidPartitions):
+        raw.call(m.AlterTopic("t", partitions=2))
+    with pytest.raises(errors.InvalidConfig, match=r"retention\.ms"):
+        raw.call(m.AlterTopic("t", {"retention.m": 1}))
+    raw.call(m.DeleteTopic("t"))
+    with pytest.raises(errors.UnknownTopic):
+        raw.call(m.DescribeTopics(["t"]))
+    assert raw.call(m.CreateTopic("t")).partitions == 1
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "é", "x" * 250])
+def test_a_topic_with_an_impossible_name_is_refused(raw: Raw, name: str) -> None:
+    with pytest.raises(errors.InvalidTopic):
+        raw.call(m.CreateTopic(name))
+
+
+def test_deleting_a_topic_ends_what_waits_on_it(broker: RunningBroker, raw: Raw) -> None:
+    producer = raw.producer("t")
+    consumer = raw.call(m.ConsumerRegistration(["t"]))
+    waiting = raw.send(m.Poll(consumer.handle, max_wait=20_000))
+    watch = raw.send(m.Watch("t"))
+    assert raw.receive(watch).event == "end_of_snapshot"
+    with Raw(broker.address) as other:
+        other.call(m.DeleteTopic("t"))
+    for id in (waiting, watch):
+        with pytest.raises(errors.UnknownTopic):
+            raw.receive(id)
+    with pytest.raises(errors.UnknownTopic):
+        raw.call(m.Message(producer.handle, b"v"))
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    with run_broker(tmp_path / "data") as broker, Raw(broker.address) as raw:
+        raw.call(m.CreateTopic("t", 2, {"cleanup.policy": "compact"}))
+        handle = raw.producer("t").handle
+        for n in range(200):
+            raw.call(m.Message(handle, b"%d" % n, b"k%d" % (n % 20)))
+        log, table = read_all(raw, "t"), scan(raw, topic="t")
+        (described,) = raw.call(m.DescribeTopics(["t"])).topics
+    with run_broker(tmp_path / "data") as broker, Raw(broker.address) as raw:
+        assert read_all(raw, "t") == log
+        assert scan(raw, topic="t") == table
+        assert raw.call(m.DescribeTopics(["t"])).topics == [described]
