@@ -7,7 +7,7 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,6 +19,7 @@ from krappy.cli.options import json_option
 
 DEFAULT_URL = "http://127.0.0.1:8092"
 SECONDS = 10.0  # that an answer may take
+PAGE = 1000  # topics or groups asked for at once: as many as may be
 ROWS = 8  # topics, groups and connections that are shown
 
 
@@ -49,10 +50,19 @@ class Console:
         """All that is shown at once."""
         return {
             "overview": self.get("overview"),
-            "topics": self.get("topics", limit=1000)["topics"],
-            "groups": self.get("groups", limit=1000)["groups"],
+            "topics": self._every("topics"),
+            "groups": self._every("groups"),
             "connections": self.get("connections", limit=ROWS)["connections"],
         }
+
+    def _every(self, what: str) -> list[dict[str, Any]]:
+        """All of them, a page after the other."""
+        page = self.get(what, limit=PAGE)
+        found: list[dict[str, Any]] = page[what]
+        while page["after"] is not None:
+            page = self.get(what, limit=PAGE, after=page["after"])
+            found += page[what]
+        return found
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
@@ -81,8 +91,9 @@ def _reason(error: urllib.error.HTTPError) -> str:
 def top(url: str, token: str | None, interval: float, once: bool, as_json: bool) -> None:
     """Watch a broker at work: rates, latencies, lag, sizes, connections.
 
-    Rates are of the last interval. It asks the console's HTTP API, which `krappy serve` offers on port 8092 when
-    krappy[console] is installed. --json prints one interval as one document, with rates per second.
+    Rates are of the last interval; while the broker is away it waits for it. It asks the console's HTTP API, which
+    `krappy serve` offers on port 8092 when krappy[console] is installed. --json prints one interval as one document,
+    with rates per second and every topic and group.
 
     \b
     Examples:
@@ -104,19 +115,34 @@ def top(url: str, token: str | None, interval: float, once: bool, as_json: bool)
     from rich.live import Live
 
     with Live(screen(before, before), screen=os.isatty(1), auto_refresh=False) as shown:
-        while True:
-            time.sleep(interval)
-            after = console.look()
-            shown.update(screen(before, after), refresh=True)
+        for after, trouble in looks(console, before, interval):
+            shown.update(screen(before, after, trouble), refresh=True)
             before = after
+
+
+def looks(console: Console, last: dict[str, Any], interval: float) -> Iterator[tuple[dict[str, Any], str]]:
+    """One after each interval, for ever. While the console does not answer: the last there was, and why."""
+    while True:
+        time.sleep(interval)
+        try:
+            last = console.look()
+            yield last, ""
+        except Failure as failure:
+            yield last, failure.format_message()
 
 
 def _seconds(before: dict[str, Any], after: dict[str, Any]) -> float:
     return max(1.0, float(after["overview"]["now_ms"] - before["overview"]["now_ms"])) / 1000
 
 
+def _comparable(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
+    """What `after` may be compared with: itself, when the broker was started anew and counts from nothing."""
+    return before if before["overview"]["started_ms"] == after["overview"]["started_ms"] else after
+
+
 def rates(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
     """Per second, of what happened between two looks."""
+    before = _comparable(before, after)
     seconds = _seconds(before, after)
     was, now = before["overview"], after["overview"]
 
@@ -135,6 +161,7 @@ def rates(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
 def latencies(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
     """Of each type of request that was answered between two looks: how many a second, and bounds of its p50 and p99 in
     seconds (null: beyond all bounds); the most frequent first."""
+    before = _comparable(before, after)
     seconds = _seconds(before, after)
     was = {(each["protocol"], each["request"]): each["latency"]["counts"] for each in before["overview"]["requests"]}
     found = []
@@ -159,8 +186,8 @@ def _quantile(bounds: list[float], counts: list[int], part: float) -> float | No
     return None
 
 
-def screen(before: dict[str, Any], after: dict[str, Any]) -> Any:
-    """What is shown, for rich."""
+def screen(before: dict[str, Any], after: dict[str, Any], trouble: str = "") -> Any:
+    """What is shown, for rich. `trouble`: why there is nothing newer."""
     from rich.columns import Columns
     from rich.console import Group
     from rich.text import Text
@@ -180,7 +207,15 @@ def screen(before: dict[str, Any], after: dict[str, Any]) -> Any:
         f"requests and answers hold {output.size(now['budget_used_bytes'])} of {output.size(now['budget_bytes'])}, "
         f"{per_second['stalls']:,.0f} stalls/s",
     ]
-    return Group(*map(Text, lines), Text(), Columns([_requests(before, after), _topics(before, after), _groups(after)]))
+    warnings = [trouble] if trouble else []
+    for name, what in (
+        ("partitions_failed", "take no more events since the disk failed them: start the broker again"),
+        ("views_failed", "have a table that does not go on, as their log is damaged: see `krappy doctor`"),
+    ):
+        if now[name]:
+            warnings.append(f"{now[name]:,} partitions {what}")
+    shown = [*(Text(each, style="bold red") for each in warnings), *map(Text, lines)]
+    return Group(*shown, Text(), Columns([_requests(before, after), _topics(before, after), _groups(after)]))
 
 
 def _requests(before: dict[str, Any], after: dict[str, Any]) -> Any:
@@ -196,6 +231,7 @@ def _ms(seconds: float | None) -> str:
 
 
 def _topics(before: dict[str, Any], after: dict[str, Any]) -> Any:
+    before = _comparable(before, after)
     seconds = _seconds(before, after)
     was = {each["name"]: each["events"] for each in before["topics"]}
     rows = [

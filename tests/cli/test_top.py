@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
+import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console as RichConsole
 
 from krappy.cli.main import run
-from krappy.cli.top import latencies, rates
+from krappy.cli.top import Console, latencies, looks, rates, screen
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.types import TopicPartition
 
+top_module = importlib.import_module("krappy.cli.top")
+OTHERS = (
+    *("topics", "partitions", "groups", "log_bytes", "resident_bytes", "group_lag", "view_lag_events"),
+    *("budget_used_bytes", "budget_bytes", "partitions_failed", "views_failed"),
+)
 TOKEN = "a-token-of-some-length"
 
 
@@ -53,11 +62,66 @@ def test_without_a_console_it_says_so(capfd: pytest.CaptureFixture[str]) -> None
     assert "krappy[console]" in capfd.readouterr().err
 
 
+def test_every_topic_and_group_is_walked(console: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with console.connect() as client:
+        for number in range(7):
+            client.create_topic(f"walked-{number}", if_absent=True)
+            client.commit(f"walkers-{number}", {TopicPartition(f"walked-{number}", 0): 0})
+    monkeypatch.setattr(top_module, "PAGE", 3)
+    told = Console(console.http_address, TOKEN).look()
+    assert len(told["topics"]) == told["overview"]["topics"] >= 8
+    assert len(told["groups"]) == told["overview"]["groups"] >= 8
+    assert len({each["name"] for each in told["topics"]}) == len(told["topics"])
+
+
+def test_a_broker_that_goes_away_and_comes_back(tmp_path: Path) -> None:
+    with run_broker(tmp_path, listen_http="127.0.0.1:0") as broker:
+        watched = Console(broker.http_address, None)
+        first = watched.look()
+        seen = looks(watched, first, 0.0)
+        assert next(seen)[1] == ""
+    last, trouble = next(seen)
+    assert "no console" in trouble
+    assert trouble in rendered(screen(first, last, trouble), 200)
+    with run_broker(tmp_path, listen_http="127.0.0.1:0") as broker:
+        watched._url = f"http://{broker.http_address}"  # its port may be another's by now
+        after, trouble = next(seen)
+        assert trouble == ""
+        assert after["overview"]["started_ms"] > first["overview"]["started_ms"]
+        assert set(rates(last, after).values()) == {0.0}, "it counts anew"
+        assert latencies(last, after) == []
+
+
+def rendered(shown: Any, width: int) -> str:
+    with io.StringIO() as text:
+        RichConsole(file=text, width=width, height=50).print(shown)
+        return text.getvalue()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_it_fits_a_terminal(console: RunningBroker, width: int) -> None:
+    told = Console(console.http_address, TOKEN).look()
+    lines = rendered(screen(told, told), width).splitlines()
+    assert max(map(len, lines)) <= width
+    assert any("topic" in line for line in lines)
+
+
+def test_what_has_failed_is_told() -> None:
+    overview = {**look(1000, 1, [0, 0, 0])["overview"], **dict.fromkeys(OTHERS, 0)}  # type: ignore[dict-item]
+    told = {
+        "overview": {**overview, "connections": {}, "views": {}, "partitions_failed": 2},
+        "topics": [],
+        "groups": [],
+    }
+    assert "2 partitions take no more events" in rendered(screen(told, told), 200)
+
+
 def look(now_ms: int, events: int, counts: list[int]) -> dict[str, object]:
     latency = {"count": sum(counts), "sum": 0.0, "bounds": [0.001, 0.01], "counts": counts}
     names = ("appended_bytes", "stalls")
     overview = {
         "now_ms": now_ms,
+        "started_ms": 500,
         "appended_events": events,
         **dict.fromkeys(names, 0),
         "received_bytes": {"native": events},
