@@ -7,8 +7,9 @@ seam) and a producer's last (so that its sequence is not forgotten), which stay 
 A tombstone stays for a while, so that readers who have seen what it deletes learn of it: until the delete horizon of
 its batch, which the first cleaning that finds it sets (KIP-534). Its own timestamp, a producer's word, means nothing.
 
-Nothing that is not decided is cleaned. The events of aborted transactions go. The marker of a committed one goes once
-none of its batches is left; an abort's stays as long as the log has its offset, for readers are told of it.
+Nothing that is not decided is cleaned. The events of aborted transactions go. A marker goes as a tombstone does: a
+cleaning that finds no batch of its transaction before it gives it a delete horizon, and one after that takes it. So
+what it says is known for as long as somebody may hold batches that it speaks of.
 
 The swap, which FORMAT.md describes and recovery finishes, may stop at any point: `.cleaned` is thrown away on open,
 `.swap` is the decision, made by one rename.
@@ -46,6 +47,7 @@ class CleanResult(NamedTuple):
     bytes_after: int
     records_removed: int
     clean_upto: int  # everything before this offset has been compacted
+    markers: Sequence[int] = ()  # offsets of abort markers that are gone
 
 
 class Fate(NamedTuple):
@@ -82,20 +84,33 @@ class Transactions:
     """What one cleaning, from the start of the log on, knows of transactions."""
 
     def __init__(self, aborted: Iterable[Aborted] = ()) -> None:
-        self._hidden = Hidden(aborted)
-        self._left: set[int] = set()  # producers with a batch that stays, since their last marker
+        self._aborted = list(aborted)
+        self._hidden = Hidden(self._aborted)
+        self._begun: set[int] = set()  # producers with a batch since their last marker, one without records too
+        self._markers: set[int] = set()  # offsets of those that stay
 
     def aborted(self, header: BatchHeader) -> bool:
         return self._hidden.holds(header)
 
+    def meets(self, header: BatchHeader, data: Buffer) -> bool:
+        """To be told of each batch that there was. Whether it is a marker, and nothing is left of its transaction."""
+        if not header.is_transactional:
+            return False
+        if not header.is_control:
+            self._begun.add(header.producer_id)
+            return False
+        empty = header.producer_id not in self._begun and commits(data) is not None
+        self._begun.discard(header.producer_id)
+        return empty
+
     def keeps(self, header: BatchHeader) -> None:
         """This batch stays."""
-        if header.is_transactional:
-            (self._left.discard if header.is_control else self._left.add)(header.producer_id)
+        if header.is_transactional and header.is_control:
+            self._markers.add(header.base_offset)
 
-    def needs(self, header: BatchHeader, data: Buffer) -> bool:
-        """Whether this control batch still means anything."""
-        return header.producer_id in self._left or commits(data) is not True
+    def gone(self, upto: int) -> list[int]:
+        """The offsets below `upto` of abort markers that the log does not have any more, once all of it was cleaned."""
+        return [each.last for each in self._aborted if each.last < upto and each.last not in self._markers]
 
 
 def decided(stability: Stability, upto: int) -> tuple[int, Transactions]:
@@ -110,7 +125,8 @@ class Cleaning(NamedTuple):
     survives: Survives
     producers: ProducerStates
     transactions: Transactions
-    horizon: int  # the delete horizon (ms) for tombstones that no cleaning has seen before
+    now: int  # ms
+    horizon: int  # the delete horizon (ms) for tombstones and markers that no cleaning has seen before
 
 
 def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritten | None:
@@ -118,7 +134,7 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
 
     Raises CorruptBatch that names file and position; OSError.
     """
-    survives, producers, transactions, horizon = cleaning
+    survives, producers, transactions, now, horizon = cleaning
     first, last = group[0], group[-1]
     writer = _Writer(disk, first, lazy=len(group) == 1)
     removed = 0
@@ -128,6 +144,7 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
             for some in _rounds(segment):
                 for (at, header, data), fate in zip(some, _fates(segment, some, survives, transactions), strict=True):
                     kept: Buffer = data
+                    over = transactions.meets(header, data)
                     ends = header.next_offset == last.next_offset
                     if fate.offsets is not None:
                         needed = fate.offsets or ends or _is_latest(header, producers)
@@ -137,10 +154,10 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
                         if not needed:
                             continue
                         kept = _kept(segment, at, data, fate.offsets)
-                    elif header.is_control and header.count and not ends and not transactions.needs(header, data):
+                    if over and not ends and header.delete_horizon is not None and now >= header.delete_horizon:
                         writer.change()
                         continue
-                    if fate.deletes and header.delete_horizon is None:
+                    if (fate.deletes or over) and header.delete_horizon is None:
                         stamped = _with_horizon(kept, horizon)
                         if len(stamped) - len(kept) <= room:
                             room -= len(stamped) - len(kept)

@@ -402,9 +402,8 @@ class Log:
         with self._cleaning:
             with self._lock:
                 upto, transactions = cleaner.decided(self.producers.stability, upto)
-            cleaning = cleaner.Cleaning(
-                survives, self.producers, transactions, now_ms + self.config.delete_retention_ms
-            )
+            horizon = now_ms + self.config.delete_retention_ms
+            cleaning = cleaner.Cleaning(survives, self.producers, transactions, now_ms, horizon)
             segments = [segment for segment in self._segments.closed if segment.next_offset <= upto]
             before, removed = sum(segment.size for segment in segments), 0
             try:
@@ -419,11 +418,15 @@ class Log:
                         removed += rewritten.removed
             except OSError as error:
                 raise StorageError(f"{self.folder}: {error}") from error
+            done = segments[-1].next_offset if segments else 0
+            markers = transactions.gone(done)
+            with self._lock:
+                self.producers.stability.drop(markers)
             with self._shaping:
-                self._clean = max(self._clean, segments[-1].next_offset if segments else 0)
+                self._clean = max(self._clean, done)
                 self._save(self._start)
             after = sum(segment.size for segment in self._segments.closed if segment.next_offset <= upto)
-            return CleanResult(before, after, removed, self._clean)
+            return CleanResult(before, after, removed, self._clean, markers)
 
     def _replace(self, group: Sequence[Segment], rewritten: cleaner.Rewritten, upto: int) -> bool:
         """Swaps a cleaned segment in; False when retention was faster."""

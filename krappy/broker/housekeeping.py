@@ -147,6 +147,7 @@ class Housekeeper:
         result = await trio.to_thread.run_sync(
             lambda: log.clean(survives, upto, now), limiter=self._broker.disk_limiter
         )
+        partition.stability.drop(result.markers)
         # The log first, then the view: the other way round a crash between the two could bring a deleted key back.
         for start in range(0, len(forgotten), LOOK_UP):
             self._forget(partition, forgotten[start : start + LOOK_UP])

@@ -115,6 +115,14 @@ class Stability:
             for column in self._columns:
                 del column[:gone]
 
+    def drop(self, markers: Iterable[int]) -> None:
+        """Nothing is left of these aborted transactions, nor the markers at these offsets."""
+        for last in markers:
+            at = bisect_left(self._lasts, last)
+            if at < len(self._lasts) and self._lasts[at] == last:
+                for column in self._columns:
+                    del column[at]
+
     def copy(self) -> Stability:
         copied = Stability()
         copied.open = self.open.copy()

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from krappy import batch
+from krappy.batch import BatchHeader
+from krappy.errors import CorruptBatch
 from tests.compat import tools
 from tests.compat.clients.base import PATIENCE, Codec, Message, Sending
 from tests.compat.clients.confluent import Confluent
@@ -141,8 +147,8 @@ def test_delete_records_and_offsets(tool: Tool, running: Server, new_topic: NewT
     wanted = {"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 6}]}
     (tmp_path / "wanted.json").write_text(json.dumps(wanted))
     assert "low_watermark: 6" in tool("delete-records", "--offset-json-file", str(tmp_path / "wanted.json"))
-    for time, offset in (("earliest", 6), ("latest", 10)):
-        assert tool("get-offsets", "--topic", topic, "--time", time).strip() == f"{topic}:0:{offset}"
+    for when, offset in (("earliest", 6), ("latest", 10)):
+        assert tool("get-offsets", "--topic", topic, "--time", when).strip() == f"{topic}:0:{offset}"
 
 
 def test_what_else_is_asked_of_a_broker(tool: Tool, new_topic: NewTopic) -> None:
@@ -176,3 +182,63 @@ def test_segments_are_read_to_the_last_record(codec: Codec, tool: Tool, running:
     for name in ("index", "timeindex"):
         if UNDER_TEST == "kafka":
             tool("dump-log", "--files", str(files[0].with_suffix("." + name)), server=False)
+
+
+def test_markers_go_when_nothing_is_left_of_their_transactions(
+    tool: Tool, running: Server, new_topic: NewTopic
+) -> None:
+    """What read_committed consumers are given, from every offset on, is the same before, meanwhile and after."""
+    topic = new_topic(
+        cleanup_policy="compact", segment_bytes=1 << 20, min_cleanable_dirty_ratio=0.01, delete_retention_ms=4000
+    )
+    for value, abort in ((b"1", False), (b"2", True), (b"3", False), (b"4", True)):
+        sending = Sending(transactional_id="cleaned", abort=abort)
+        WRITER.produce(running.address, topic, [Message(key, value) for key in (b"a", b"b")], sending)
+    last = Message(b"b", b"5")
+    WRITER.produce(running.address, topic, [Message(b"a", b"5"), last], Sending())
+    consumer = Consumer(
+        {"bootstrap.servers": running.address, "group.id": "every-offset", "isolation.level": "read_committed"}
+    )
+
+    def fill() -> None:
+        """Makes the log roll; the last segment is never cleaned."""
+        filler = [Message(b"filler %d" % n, b"x" * 100_000) for n in range(12)]
+        WRITER.produce(running.address, topic, filler, Sending())
+
+    def markers() -> list[BatchHeader]:
+        found: list[BatchHeader] = []
+        for file in running.segments(topic, 0):
+            with contextlib.suppress(FileNotFoundError, CorruptBatch):  # it is swapped just now, or written to
+                found += [header for header, _ in batch.split(file.read_bytes()) if header.is_control]
+        return found
+
+    def check() -> None:
+        for offset in range(14):
+            consumer.assign([TopicPartition(topic, 0, offset)])
+            seen: list[Message] = []
+            while last.value not in [each.value for each in seen if each.key == b"b"]:
+                raw = consumer.poll(PATIENCE)
+                assert raw is not None
+                assert raw.error() is None, raw.error()
+                seen.append(Message(raw.key(), raw.value()))
+            assert {each.value for each in seen} <= {b"1", b"3", b"5"}, "aborted events"
+
+    def until(done: Callable[[list[BatchHeader]], bool]) -> None:
+        end = time.monotonic() + PATIENCE
+        while not done(found := markers()):
+            assert time.monotonic() < end, found
+            fill()
+            time.sleep(0.1)
+
+    fill()
+    check()
+    until(lambda found: any(each.delete_horizon is not None for each in found))
+    check()
+    files = ",".join(map(str, running.segments(topic, 0)))
+    told = tool("dump-log", "--deep-iteration", "--files", files, server=False)
+    controls = [line for line in told.splitlines() if "isControl: true" in line]
+    assert all("isvalid: true" in line for line in controls)
+    assert any("deleteHorizonMs: OptionalLong[" in line for line in controls)
+    until(lambda found: len(found) == 1)  # of the producer's last batch the header stays, for its sequence
+    check()
+    consumer.close()

@@ -1,22 +1,29 @@
 """Random histories of transactions in one log, against lists: what is open, what is decided, what was aborted.
 
 Producers write, commit and abort in any order, with others between them; the log is closed, loses power, loses its
-checkpoint, and its start moves up. What the log then knows of transactions is what the plain lists say.
+checkpoint, and its start moves up; cleanings take any of its events. What the log then knows of transactions is what
+the plain lists say.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from krappy import batch
+from krappy.batch import BatchHeader
 from krappy.core.stability import Hidden, Stability, commits, marker, without
+from krappy.store.cleaner import Candidate
 from krappy.store.format import CHECKPOINT
 from krappy.store.log import Log
 from krappy.topic_config import TopicConfig
 from tests.store.faulty_disk import FaultyDisk
 from tests.store.logs import FOLDER
 
+DAY_MS = 86_400_000  # delete.retention.ms
 CONFIG = TopicConfig(segment_bytes=500, index_interval_bytes=100)
 PRODUCERS = st.integers(0, 3)
 STEPS = st.lists(
@@ -27,6 +34,7 @@ STEPS = st.lists(
         st.tuples(st.just("abort"), PRODUCERS, st.just(0), st.just(0)),
         st.tuples(st.sampled_from(["close", "crash", "forget"]), st.just(0), st.just(0), st.just(0)),
         st.tuples(st.just("retain"), st.just(0), st.integers(0, 30), st.just(0)),
+        st.tuples(st.just("clean"), st.just(0), st.integers(1, 4), st.sampled_from([0, 1])),
     ),
     max_size=40,
 )
@@ -40,6 +48,9 @@ class Model:
         self.open: dict[int, tuple[int, int]] = {}  # producer -> its transaction's number and first offset
         self.ended: list[tuple[int, int, int, bool]] = []  # producer, first, marker, committed
         self.number = 0
+        self.cleaned: set[int] = set()  # offsets that are gone
+        self.compacted = False
+        self.days = 0
 
     def write(self, producer: int, count: int, codec: int, *, transactional: bool) -> None:
         data = batch.encode(
@@ -75,6 +86,9 @@ class Model:
                 self.end(producer, kind == "commit")
             case "retain":
                 self.log.delete_before(min(count, len(self.events)))
+            case "clean":
+                self.days += 2 * codec
+                self.clean(lambda offset: bool(offset % count))
             case "close":
                 self.log.close()
                 self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
@@ -86,16 +100,45 @@ class Model:
                     self.disk.unlink(FOLDER / CHECKPOINT)
                 self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
 
+    def clean(self, survives: Callable[[int], bool]) -> None:
+        def verdicts(candidates: list[Candidate]) -> list[bool]:
+            self.cleaned |= {offset for _, offset, _, _ in candidates if not survives(offset)}
+            return [survives(offset) for _, offset, _, _ in candidates]
+
+        self.compacted = True
+        self.log.clean(verdicts, self.log.end_offset, self.days * DAY_MS)
+
+    def batches(self) -> list[BatchHeader]:
+        """All that the log has."""
+        found: list[BatchHeader] = []
+        at = self.log.start_offset
+        while (span := self.log.read_span(at, 300)).data:
+            found += [header for header, _ in batch.split(span.data)]
+            at = span.next_offset
+        return found
+
     def check(self) -> None:
         known = self.log.producers.stability
         start, end = self.log.start_offset, len(self.events)
         assert list(known.open.items()) == [(producer, first) for producer, (_, first) in self.open.items()]
         assert known.first_open(end) == min([first for _, first in self.open.values()], default=end)
         aborted = [(producer, first, last) for producer, first, last, commit in self.ended if not commit]
+        there = [header for header in self.batches() if header.is_transactional]
+        batches = [(header.producer_id, header.base_offset) for header in there if not header.is_control]
+        left = [
+            (producer, first, last)
+            for producer, first, last in aborted
+            if not self.compacted or any(who == producer and first <= at < last for who, at in batches)
+        ]
+        markers = {header.base_offset for header in there if header.is_control}
+        assert all(each[2] in markers for each in left if each[2] >= start), "what is left of it has its marker"
         for low in range(start, end + 1, 3):
             for high in range(low, end + 1, 4):
-                expected = [each for each in aborted if each[2] >= low and each[1] < high]
-                assert [each[:3] for each in known.between(low, high)] == expected
+                told = [each[:3] for each in known.between(low, high)]
+                assert [each for each in told if each in left] == [
+                    each for each in left if each[2] >= low and each[1] < high
+                ]
+                assert set(told) <= set(aborted)
         self.check_readers(known, start, end)
 
     def check_readers(self, known: Stability, start: int, end: int) -> None:
@@ -118,7 +161,8 @@ class Model:
                     seen += [offset for offset in batch.offsets(view) if offset >= start]
             assert following == span.next_offset
             at = span.next_offset
-        wanted = [at for at in range(start, end) if self.events[at][2] == "event" and at not in hidden]
+        gone = hidden | self.cleaned
+        wanted = [at for at in range(start, end) if self.events[at][2] == "event" and at not in gone]
         assert seen == wanted
 
 
@@ -130,6 +174,58 @@ def test_the_log_knows_its_transactions_whatever_happens(steps: list[tuple[str, 
         model.run(*step)
     model.check()
     assert Stability.unpack(model.log.producers.stability.pack()) == model.log.producers.stability
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_marker_goes_when_nothing_is_left_and_its_time_is_over(commit: bool) -> None:
+    """As Kafka's cleaner has it (KIP-534), whose markers wait for a cleaning that finds nothing of theirs, too."""
+    model = Model()
+    model.write(1, 2, 0, transactional=True)
+    model.end(1, commit)
+    model.write(1, 1, 0, transactional=True)
+    model.end(1, commit)
+    model.write(2, 1, 0, transactional=False)  # a segment's last batch stays
+    model.log.roll()
+
+    def markers() -> dict[int, int | None]:
+        return {each.base_offset: each.delete_horizon for each in model.batches() if each.is_control}
+
+    model.clean(lambda offset: offset == 5)
+    assert markers() == {2: None, 4: None}, "their batches were there until now"
+    assert len(model.log.producers.stability) == (0 if commit else 2)
+    model.days = 1
+    model.clean(lambda offset: True)
+    assert markers() == {2: 2 * DAY_MS, 4: 2 * DAY_MS}
+    model.log.close()
+    model.log = Log.open(FOLDER, CONFIG, disk=model.disk)
+    model.log.clean(lambda candidates: [True] * len(candidates), model.log.end_offset, 2 * DAY_MS - 1)
+    assert markers() == {2: 2 * DAY_MS, 4: 2 * DAY_MS}
+    model.days = 2
+    model.clean(lambda offset: True)
+    assert markers() == {}
+    assert not len(model.log.producers.stability)
+    model.check()
+
+
+def test_a_marker_stays_while_a_producers_last_batch_does() -> None:
+    """Of which the header is left, for its sequence; a log that is read anew begins a transaction with it."""
+    model = Model()
+    sent = batch.encode(
+        [b"k"], [b"v"], timestamps=5, producer_id=1, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    model.append(sent)
+    model.events.append((1, 1, "event"))
+    model.open[1] = 1, 0
+    model.end(1, commit=False)
+    model.write(2, 1, 0, transactional=False)
+    model.log.roll()
+    for days in (0, 2, 4, 6):
+        model.days = days
+        model.clean(lambda offset: offset == 2)
+    assert [(header.base_offset, header.count) for header in model.batches()] == [(0, 0), (1, 1), (2, 1)]
+    model.run("forget", 0, 0, 0)
+    model.check()
+    assert not model.log.producers.stability.open
 
 
 def test_a_marker_is_what_kafka_writes() -> None:
