@@ -441,10 +441,17 @@ class Broker:
 
     # --- for handlers
 
-    async def wait_for_moves(self, sources: Sequence[Any], ready: Callable[[], bool], seconds: float) -> bool:
-        """Waits until `ready()`, which is asked again whenever one of the sources has moved. False after `seconds`."""
-        signals = {id(source.moved): source.moved for source in sources}.values()
-        return await wait_any([*signals, self.stopping], lambda: self.stopped or ready(), seconds)
+    async def wait_for_moves(
+        self, sources: Sequence[Any], ready: Callable[[], bool], seconds: float, *, topics: bool = False
+    ) -> bool:
+        """Waits until `ready()`, which is asked again whenever one of the sources has moved. False after `seconds`.
+
+        `topics`: asked also when any topic was made, deleted or got partitions.
+        """
+        signals = [*{id(source.moved): source.moved for source in sources}.values(), self.stopping]
+        if topics:
+            signals.append(self.topics_changed)
+        return await wait_any(signals, lambda: self.stopped or ready(), seconds)
 
     async def wait_for_views(self, partitions: Sequence[Partition], min_offset: int | None = None) -> None:
         await table.wait_for_views(partitions, min_offset)

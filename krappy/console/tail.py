@@ -8,7 +8,7 @@ says so. A watch skips nothing, so it lags behind instead, and says by how much.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -18,7 +18,7 @@ from msgspec import Meta
 from krappy import batch as batches
 from krappy.console import cursors
 from krappy.console.api import Call, Routes
-from krappy.console.events import EventShown, Offset, Partition, ValueBytes, chosen, show
+from krappy.console.events import MAX_MERGED, EventShown, Offset, Partition, ValueBytes, chosen, show
 from krappy.console.live import Stopwatch
 from krappy.console.reading import READ, Seen, event_at, forward
 from krappy.console.shown import KeyEncoding, ShownAs, Viewer, query_bytes
@@ -101,8 +101,13 @@ def _resumed(call: Call, after: str | None) -> dict[int, int] | None:
 
 
 class Tail:
-    def __init__(self, call: Call, partitions: list[PartitionPort], query: TailQuery) -> None:
+    """`grows_with`: all partitions of the topic, as they are at any time; those that come later are tailed too."""
+
+    def __init__(
+        self, call: Call, partitions: list[PartitionPort], query: TailQuery, grows_with: Sequence[PartitionPort]
+    ) -> None:
         self._broker = call.broker
+        self._grows_with = grows_with
         self._pacer = call.console.pacer
         self._partitions = partitions
         self._rate = query.rate
@@ -119,9 +124,10 @@ class Tail:
     async def run(self, send: Any) -> None:
         await send("start", self._place(), self._cursor())
         while True:
-            await self._broker.wait_for_moves(self._partitions, self._is_news, 3600.0)
+            await self._broker.wait_for_moves(self._partitions, self._is_news, 3600.0, topics=True)
             if self._broker.stopped:
                 raise ShuttingDown("the broker is shutting down")
+            self._grow()
             self._refill()
             active = [each for each in self._partitions if self._has_news(each)]
             for partition in active:
@@ -137,8 +143,14 @@ class Tail:
     def _cursor(self) -> str:
         return cursors.write(self._positions)
 
+    def _grow(self) -> None:
+        for partition in self._grows_with[len(self._partitions) : MAX_MERGED]:
+            self._partitions.append(partition)
+            self._positions.setdefault(partition.index, partition.start_offset)
+
     def _is_news(self) -> bool:
-        return any(map(self._has_news, self._partitions))
+        grown = len(self._partitions) < min(MAX_MERGED, len(self._grows_with))
+        return grown or any(map(self._has_news, self._partitions))
 
     def _has_news(self, partition: PartitionPort) -> bool:
         return partition.gone is not None or partition.last_stable_offset > self._positions[partition.index]
@@ -230,15 +242,22 @@ def _is_far(partition: PartitionPort, at: int, stable: int) -> bool:
 
 
 class Watch:
-    def __init__(self, call: Call, partitions: list[PartitionPort], query: WatchQuery) -> None:
+    """`grows_with`: as of a tail."""
+
+    def __init__(
+        self, call: Call, partitions: list[PartitionPort], query: WatchQuery, grows_with: Sequence[PartitionPort]
+    ) -> None:
         self._pacer = call.console.pacer
         self._partitions = {each.index: each for each in partitions}
+        self._grows_with = grows_with
         self._viewer = Viewer(binary=False, keys=query.keys, values=query.values, limit=query.value_bytes)
         prefix, start, end = (
             None if text is None else query_bytes(text, query.key_encoding, name)
             for name, text in (("prefix", query.prefix), ("start", query.start), ("end", query.end))
         )
-        self._watch = call.broker.watch(partitions, prefix, start, end, tombstones=query.tombstones)
+        self._watch = call.broker.watch(
+            partitions, prefix, start, end, tombstones=query.tombstones, grows_with=grows_with
+        )
         self._offsets = _resumed(call, query.after)
         if self._offsets is None and not query.snapshot:
             self._offsets = {each.index: each.last_stable_offset for each in partitions}
@@ -270,7 +289,8 @@ class Watch:
                 return
             if event == "changes":
                 at[partition] = next_offset
-            lag = max(0, self._partitions[partition].last_stable_offset - next_offset)
+            source = self._partitions.get(partition) or self._grows_with[partition]
+            lag = max(0, source.last_stable_offset - next_offset)
             # A snapshot that breaks off begins again: there is no place in the middle of it to go on from.
             cursor = cursors.write(at) if event == "changes" else None
             await send(event, Changes(partition, next_offset, lag, entries), cursor)
@@ -285,11 +305,11 @@ class Watch:
 
 @routes.get("/topics/{topic}/tail", summary="Events as they come (server-sent events)", live=True)
 async def tail(call: Call, topic: str, query: TailQuery) -> Tail:
-    partitions = chosen(call.broker.topic(topic), query.partition)
-    return Tail(call, partitions, query)
+    found = call.broker.topic(topic)
+    return Tail(call, chosen(found, query.partition), query, () if query.partition else found.partitions)
 
 
 @routes.get("/topics/{topic}/watch", summary="The table, then its changes as they come (server-sent events)", live=True)
 async def watch(call: Call, topic: str, query: WatchQuery) -> Watch:
-    partitions = chosen(call.broker.topic(topic), query.partition)
-    return Watch(call, partitions, query)
+    found = call.broker.topic(topic)
+    return Watch(call, chosen(found, query.partition), query, () if query.partition else found.partitions)

@@ -129,6 +129,32 @@ def test_a_watch_is_the_table_then_its_changes(web: Web) -> None:
         assert again == {"a1", "a3"}
 
 
+def test_partitions_that_are_added_are_seen(web: Web) -> None:
+    """By who watches all of them; who has chosen some goes on with those."""
+    path = web.topic("growing", 1)
+    with (
+        web.live(f"{path}/tail") as tail,
+        web.live(f"{path}/watch", snapshot="false") as watch,
+        web.live(f"{path}/tail", partition=0) as chosen,
+    ):
+        place = next(tail).id
+        next(watch), next(chosen)
+        web.patch(path, {"partitions": 3})
+        web.publish(path, "k", "new", partition=2)
+        event = next(tail)
+        assert [(each["partition"], each["value"]["data"]) for each in event.data["events"]] == [(2, "new")]
+        change = next(each for each in watch if each.data["entries"])
+        assert (change.data["partition"], change.data["lag"], texts(change.data["entries"])) == (2, 0, ["new"])
+        web.publish(path, "k", "old", partition=0)
+        assert texts(next(chosen).data["events"]) == ["old"]
+    with web.live(f"{path}/watch", after=place) as resumed:
+        assert next(resumed).event == "start"
+        found: list[str] = []
+        while len(found) < 2:
+            found += texts(next(resumed).data["entries"])
+        assert sorted(found) == ["new", "old"]
+
+
 def test_a_deleted_topic_ends_its_live_views(web: Web) -> None:
     path = web.topic("mortal")
     with web.live(f"{path}/tail") as tail, web.live(f"{path}/watch", snapshot="false") as watch:
