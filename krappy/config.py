@@ -66,6 +66,9 @@ KAFKA_NAMES = {
 }
 
 
+_ALIAS = re.compile(r"[._-][a-zA-Z0-9._-]{1,48}")
+
+
 def _facts(
     doc: str, low: int | None = None, high: int = 2**62, choices: tuple[str, ...] | None = None
 ) -> dict[str, Any]:
@@ -129,6 +132,10 @@ class ServerConfig:
     view_memtable_bytes: int = _number(64 << 20, "bytes of view entries in memory before they are flushed", 64 << 10)
     table_file_bytes: int = _number(
         4 << 30, "bytes on disk for what TOPIC@latest was answered with, to answer it again"
+    )
+    latest_alias: str = _setting(
+        "",
+        "an ending, such as .latest, by which TOPIC@latest is read too, for clients that allow no @; empty: none",
     )
     retention_check_ms: int = _number(300_000, "ms between two looks for segments to delete or to compact", low=1)
     cleaner_backoff_ms: int = _number(15_000, "ms between two looks for logs to compact", low=1)
@@ -235,6 +242,11 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
                 raise ConfigError(f"{source}: {name} = {value!r:.80}: {error}", setting=name) from None
     config = ServerConfig(**values)
     _ = config.kafka_listeners
+    if config.latest_alias and not _ALIAS.fullmatch(config.latest_alias):
+        raise ConfigError(
+            f"latest_alias = {config.latest_alias!r:.80}: a . _ or - is needed, then 1 to 48 letters, digits or . _ -",
+            setting="latest_alias",
+        )
     return config
 
 

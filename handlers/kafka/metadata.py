@@ -12,7 +12,7 @@ from typing import Any
 
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
-from krappy.handlers.kafka.sources import SPECIAL, is_internal, topic_by_id, topic_named, topics_listed
+from krappy.handlers.kafka.sources import is_internal, topic_by_id, topic_named, topics_listed
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, Code, code_for
 
@@ -47,7 +47,9 @@ async def _create(session: KafkaSessionPort, request: Message, asked: list[Messa
 
 def _may_create(session: KafkaSessionPort, topic: Message) -> bool:
     name = topic["name"]
-    return name is not None and SPECIAL not in name and topic_named(session, name) is None
+    if name is None or "@" in name or session.broker.table_of(name) is not None:
+        return False
+    return topic_named(session, name) is None
 
 
 def _found(session: KafkaSessionPort, asked: Message, failed: dict[str, KrappyError]) -> Message:

@@ -1,7 +1,7 @@
 """What Kafka's clients may name as a topic, and read from as a partition.
 
 The one place where a name, or an id, becomes a topic. Two kinds of names stand for something else that is read like
-one: those that no topic can have (they have an `@`), and those of Kafka's internal topics. `_special` and
+one: those of tables, which no new topic can have, and those of Kafka's internal topics. `_special` and
 `_special_by_id` say for what, for this session. What they give has a topic's name, uuid and partitions, and the
 partitions satisfy `SourcePort`; so everything that reads (Metadata, ListOffsets, Fetch, OffsetForLeaderEpoch) serves
 such names without knowing of them. What writes asks with `reading=False`, and does not find them.
@@ -14,8 +14,6 @@ from typing import Any
 from krappy.errors import InvalidTopic, UnknownPartition, UnknownTopic
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, Code
-
-SPECIAL = "@"
 
 
 def topic_named(session: KafkaSessionPort, name: str, *, reading: bool = True) -> Any:
@@ -36,9 +34,7 @@ def topic_by_id(session: KafkaSessionPort, uuid: bytes, *, reading: bool = True)
 
 def _special(session: KafkaSessionPort, name: str) -> Any:
     """What is read under this name, or None: `TOPIC@latest` is the topic's table (`krappy/core/latest.py`)."""
-    if SPECIAL in name:
-        return session.broker.table_topic(name, session.state)
-    return session.broker.internal.by_name.get(name)
+    return session.broker.table_topic(name, session.state) or session.broker.internal.by_name.get(name)
 
 
 def _special_by_id(session: KafkaSessionPort, uuid: bytes) -> Any:

@@ -42,6 +42,7 @@ from krappy.broker.topic import Topic
 from krappy.broker.topic_names import TopicNames
 from krappy.broker.transactions import TransactionCoordinator
 from krappy.config import ServerConfig
+from krappy.core.latest import table_of
 from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownTopic
 from krappy.measures import StoreMeasures
 from krappy.store.catalog import MAX_PARTITIONS, Catalog
@@ -76,7 +77,7 @@ class Broker:
         self.topics_by_id: dict[bytes, Topic] = {}  # the same, by their 16 bytes
         self.dynamic: DynamicSettings
         self.internal: InternalTopics
-        self.names = TopicNames()
+        self.names = TopicNames(config.latest_alias)
         self.topics_changed = Signal()
         self.measures = StoreMeasures()
         self.machine = Machine(self)
@@ -301,10 +302,14 @@ class Broker:
 
     def table_topic(self, name: str, state: dict[str, Any]) -> TableTopic | None:
         """`TOPIC@latest`, or None. `state`: of the connection that asks."""
-        return table_topic(self.topics, self.latest, name, state)
+        return table_topic(self.topics, self.latest, name, state, self.config.latest_alias)
+
+    def table_of(self, name: str) -> str | None:
+        """The topic, if there is one, whose table this name stands for; None for a topic's own name, and any other."""
+        return None if name in self.topics else table_of(name, self.config.latest_alias)
 
     def table_topic_by_id(self, uuid: bytes, state: dict[str, Any]) -> TableTopic | None:
-        return table_topic_by_id(self.topics_by_id, self.latest, uuid, state)
+        return table_topic_by_id(self.topics_by_id, self.latest, uuid, state, self.config.latest_alias)
 
     async def topic_for_producer(self, name: str) -> Topic:
         """The topic, created with default settings when the broker allows that (auto_create_topics)."""

@@ -305,7 +305,7 @@ class GroupCoordinator:
         """Each under the name that the group has a position by: Kafka's may read TOPIC@latest."""
         chosen: list[tuple[str, Partition]] = []
         for each in sorted(held) if topic is None else [topic]:
-            found = self._broker.topic(each.partition("@")[0] if each in held else each)
+            found = self._broker.topic((self._broker.table_of(each) or each) if each in held else each)
             some = found.partitions if indexes is None else [found.partition(at) for at in sorted(set(indexes))]
             chosen += [(each, partition) for partition in some]
         return chosen

@@ -22,10 +22,11 @@ STATE = "latest"  # where a connection's state has its Readings
 class TableTopic:
     """Made for one request of one connection, whose `readings` it goes by."""
 
-    def __init__(self, topic: Topic, tables: LatestTables, readings: Readings) -> None:
-        self.name = topic.name + SUFFIX
-        self.uuid = twin_id(topic.uuid)
-        self.partitions: Sequence[TablePartition] = _Partitions(topic, tables, readings)
+    def __init__(self, topic: Topic, tables: LatestTables, readings: Readings, alias: str = "") -> None:
+        """`alias`: the ending of its name, when it is asked for by that."""
+        self.name = topic.name + (alias or SUFFIX)
+        self.uuid = twin_id(topic.uuid, aliased=bool(alias))
+        self.partitions: Sequence[TablePartition] = _Partitions(self, topic, tables, readings)
         self._topic = topic
 
     @property
@@ -42,33 +43,42 @@ class TableTopic:
 
 
 def table_topic(
-    topics: Mapping[str, Topic], tables: LatestTables, name: str, state: dict[str, Any]
+    topics: Mapping[str, Topic], tables: LatestTables, name: str, state: dict[str, Any], alias: str = ""
 ) -> TableTopic | None:
-    """The table of this name, if there is one: if its topic exists and has a view. `state`: the connection's."""
-    base = table_of(name)
-    return None if base is None else _bound(topics.get(base), tables, state)
+    """The table of this name, if there is one: if its topic exists and has a view. `state`: the connection's.
+
+    `alias`: an ending by which tables are asked for too.
+    """
+    base = table_of(name, alias)
+    if base is None:
+        return None
+    return _bound(topics.get(base), tables, state, "" if name.endswith(SUFFIX) else alias)
 
 
 def table_topic_by_id(
-    topics: Mapping[bytes, Topic], tables: LatestTables, uuid: bytes, state: dict[str, Any]
+    topics: Mapping[bytes, Topic], tables: LatestTables, uuid: bytes, state: dict[str, Any], alias: str = ""
 ) -> TableTopic | None:
     """As `table_topic`, by the 16 bytes of its id."""
-    return _bound(topics.get(twin_id(uuid)), tables, state)
+    found = _bound(topics.get(twin_id(uuid)), tables, state)
+    if found is None and alias:
+        return _bound(topics.get(twin_id(uuid, aliased=True)), tables, state, alias)
+    return found
 
 
-def _bound(topic: Topic | None, tables: LatestTables, state: dict[str, Any]) -> TableTopic | None:
+def _bound(topic: Topic | None, tables: LatestTables, state: dict[str, Any], alias: str = "") -> TableTopic | None:
     if topic is None or not topic.config.view:
         return None
     readings = state.get(STATE)
     if readings is None:
         readings = state[STATE] = tables.readings()
-    return TableTopic(topic, tables, readings)
+    return TableTopic(topic, tables, readings, alias)
 
 
 class _Partitions(Sequence["TablePartition"]):
     """As many as the topic has, each made when it is asked for."""
 
-    def __init__(self, topic: Topic, tables: LatestTables, readings: Readings) -> None:
+    def __init__(self, table: TableTopic, topic: Topic, tables: LatestTables, readings: Readings) -> None:
+        self._table = table
         self._topic = topic
         self._tables = tables
         self._readings = readings
@@ -87,20 +97,20 @@ class _Partitions(Sequence["TablePartition"]):
         return self._made(found)
 
     def _made(self, partition: Partition) -> TablePartition:
-        return TablePartition(partition, self._tables, self._readings, self._topic.uuid)
+        return TablePartition(partition, self._tables, self._readings, self._table)
 
 
 class TablePartition:
     """Satisfies `krappy.ports.SourcePort`. What it reads below the boundary is made in `fetch` alone."""
 
-    def __init__(self, partition: Partition, tables: LatestTables, readings: Readings, topic_id: bytes) -> None:
+    def __init__(self, partition: Partition, tables: LatestTables, readings: Readings, table: TableTopic) -> None:
         self._partition = partition
         self._tables = tables
         self._readings = readings
-        self._topic_id = topic_id
+        self._topic_id = table.uuid
         self.index = partition.index
         self.epoch = partition.epoch
-        self.topic = partition.topic + SUFFIX
+        self.topic = table.name
 
     # --- as its topic's
 

@@ -7,12 +7,15 @@ is refused, however it comes to be created, and so it is here.
 from __future__ import annotations
 
 from krappy.broker.internal_topics import INTERNAL
+from krappy.core.latest import table_of
 from krappy.errors import InvalidTopic
 from krappy.topic_config import check_topic_name
 
 
 class TopicNames:
-    def __init__(self) -> None:
+    def __init__(self, alias: str = "") -> None:
+        """`alias`: the ending by which tables are read, so that no new topic may have it."""
+        self._alias = alias
         self._alike: dict[str, set[str]] = {}  # by the name with its dots as underscores
 
     def add(self, name: str) -> None:
@@ -34,6 +37,8 @@ class TopicNames:
         check_topic_name(name)
         if name in INTERNAL:
             raise InvalidTopic(f"'{name}' is an internal topic: it is there by itself, and can only be read")
+        if (base := table_of(name, self._alias)) is not None:
+            raise InvalidTopic(f"'{name}' is how the table of '{base}' is read (latest_alias): take another name")
         others = self._alike.get(_folded(name), set()) - {name}
         if others and not alike:
             raise InvalidTopic(

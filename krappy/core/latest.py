@@ -16,17 +16,27 @@ from collections import OrderedDict
 
 SUFFIX = "@latest"  # '@' is in no topic's name, so such a topic can't exist
 _TWIN = int.from_bytes(bytes.fromhex("6c617465737400000b616f662074626c"), "big")
+_ALIAS_TWIN = _TWIN ^ (1 << 60)
 RAW_LAG = 65_536  # a reader that comes back within so many offsets of the end is given every event
 
 
-def table_of(name: str) -> str | None:
-    """The topic whose table this name stands for; None for any other name."""
-    return name[: -len(SUFFIX)] if name.endswith(SUFFIX) and len(name) > len(SUFFIX) else None
+def table_of(name: str, alias: str = "") -> str | None:
+    """The topic whose table this name stands for; None for any other name.
+
+    `alias`: an ending that stands for SUFFIX, if there is one. A topic that has such a name is meant by it itself.
+    """
+    for ending in (SUFFIX, alias):
+        if ending and name.endswith(ending) and len(name) > len(ending):
+            return name[: -len(ending)]
+    return None
 
 
-def twin_id(topic_id: bytes) -> bytes:
-    """The id of a topic's table, made from the topic's; and the topic's, made from its table's. 16 bytes each."""
-    return (int.from_bytes(topic_id, "big") ^ _TWIN).to_bytes(16, "big")
+def twin_id(topic_id: bytes, *, aliased: bool = False) -> bytes:
+    """The id of a topic's table, made from the topic's; and the topic's, made from its table's. 16 bytes each.
+
+    Under its other name (`aliased`) the table is another topic to clients, and has another id.
+    """
+    return (int.from_bytes(topic_id, "big") ^ (_ALIAS_TWIN if aliased else _TWIN)).to_bytes(16, "big")
 
 
 class Reading:

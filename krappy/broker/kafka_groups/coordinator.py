@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 MAX_GROUPS = 50_000
 LONGEST_NAME = 32_767 // 4
 MEMORY_SHARE = 4  # members' metadata may take this part of the broker's memory budget
-MAX_SPECIAL = 1000  # names with an '@' that KIP-848 members may subscribe to
+MAX_SPECIAL = 1000  # names of tables that KIP-848 members may subscribe to
 
 
 class KafkaGroups:
@@ -137,7 +137,7 @@ class KafkaGroups:
         return topics
 
     def _learn_special(self, names: Iterable[str]) -> None:
-        fresh = {name for name in names if "@" in name and name not in self._special}
+        fresh = {name for name in names if name not in self._special and self.broker.table_of(name)}
         if fresh and len(self._special) + len(fresh) <= MAX_SPECIAL:
             self._special |= fresh
             self._forget_topics()

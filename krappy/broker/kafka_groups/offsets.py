@@ -141,7 +141,7 @@ class Offsets:
             self._bytes += sign * sum(map(_size, offsets.values()))
 
     def _exists(self, at: At) -> bool:
-        topic = self._broker.topics.get(at[0].partition("@")[0])
+        topic = self._broker.topics.get(self._broker.table_of(at[0]) or at[0])
         return topic is not None and at[1] < len(topic.partitions)
 
     # --- fetching
@@ -192,10 +192,12 @@ class Offsets:
                 del group.pending[producer_id]
 
     def forget_topic(self, topic: str) -> None:
-        names = {topic, f"{topic}@latest"}
+        def of_it(at: At) -> bool:
+            return topic in (at[0], self._broker.table_of(at[0]))
+
         for group in self._owner.groups.values():
-            pending = [(pid, *at) for pid, offsets in group.pending.items() for at in offsets if at[0] in names]
-            self._drop(group, [at for at in group.offsets if at[0] in names], pending)
+            pending = [(pid, *at) for pid, offsets in group.pending.items() for at in offsets if of_it(at)]
+            self._drop(group, list(filter(of_it, group.offsets)), pending)
 
     async def run(self) -> None:
         """Looks, now and then, for what has lapsed. Until cancelled."""
