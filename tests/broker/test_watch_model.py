@@ -181,9 +181,7 @@ async def play(data: Path, history: list[Any], prefix: bytes | None) -> None:
             watcher.start(nursery)
             watcher.allow(math.inf)
             ends = {each.index: each.last_stable_offset for each in broker.topic("t").partitions}
-            await until(
-                lambda: watcher.place is not None and {at: watcher.place.get(at, 0) for at in ends} == ends
-            )
+            await until(lambda: watcher.place is not None and {at: watcher.place.get(at, 0) for at in ends} == ends)
             watcher.stop()
         assert watcher.living == await table(broker, prefix)
         if not compacted:
