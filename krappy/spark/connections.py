@@ -11,6 +11,7 @@ import os
 import threading
 
 from krappy.blocking import Client, connect
+from krappy.spark.workers import settle
 
 _clients: dict[tuple[int, str | None], Client] = {}  # by process: a worker is forked from another process
 _lock = threading.Lock()
@@ -28,6 +29,7 @@ def client(address: str | None) -> Client:
             found = connect(address)
             found.__enter__()
             _clients[place] = found
+            settle("connecting")
     return found
 
 

@@ -23,6 +23,7 @@ from krappy.errors import ConfigError
 from krappy.spark.options import parse
 from krappy.spark.schema import spark_schema
 from krappy.spark.versions import features
+from krappy.spark.workers import settle
 
 READERS = {  # by mode
     "log": ("log_read", "LogReader"),
@@ -42,6 +43,7 @@ class KrappyDataSource(DataSource):
     def schema(self) -> StructType:
         options = parse(self.options, "any")
         schema: StructType = spark_schema(options.columns, options.key_type)
+        settle("loading")
         return schema
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -28,8 +28,12 @@ from krappy.types import TopicPartition
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SPLITS = 16  # ranges of a large table at least: more than most have cores, fewer than cost time
+SPLITS = 16  # ranges of a snapshot that is taken for any number of reads: more than most have cores
 SMALL = 8 << 20  # bytes of the logs of a table that is read by one task
+TASK = (
+    32 << 20
+)  # bytes of them for each task of a larger one: a second or two of work, beside which a task costs little
+MOST_TASKS = 256
 LOOKUPS = 50_000  # exact keys of a task
 
 
@@ -94,14 +98,17 @@ class TableReader(DataSourceReader):
 
     def _split(self, connected: Client, places: list[TopicPartition]) -> list[Piece]:
         options, topic = self._options, places[0].topic
-        if options.min_partitions is None and _size(connected, places) <= SMALL:
+        size = _size(connected, places)
+        if options.min_partitions is None and size <= SMALL:
             return [Whole(places)]
-        splits = options.min_partitions or max(SPLITS, len(places) + 1)
-        held = taken(connected, places, splits, options.snapshot_ttl, self._keys)
-        if options.min_partitions is None and len(held.ranges) <= len(places):  # nothing was worth splitting
+        tasks = options.min_partitions or min(MOST_TASKS, max(2, -(-size // TASK)))
+        held = taken(connected, places, max(tasks, len(places) + 1), options.snapshot_ttl, self._keys)
+        if options.min_partitions is not None:
+            return [Part(topic, held.id, [each]) for each in held.ranges]
+        if len(held.ranges) <= len(places):  # nothing was worth splitting
             connected.close_snapshot(held.id)
             return [Whole(places)]
-        return [Part(topic, held.id, [each]) for each in held.ranges]
+        return [Part(topic, held.id, some) for at in range(tasks) if (some := held.ranges[at::tasks])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
