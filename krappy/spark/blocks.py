@@ -1,4 +1,4 @@
-"""Blocks of columns, and entries, as Arrow record batches in exactly the schema that Spark compares them with."""
+"""Blocks of columns as Arrow record batches in exactly the schema that Spark compares them with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 from krappy.arrow_layout import Binary, HeaderLists
 from krappy.blocking import ColumnBlock
 from krappy.errors import InvalidRecord
-from krappy.types import Entry
 
 FETCHED = {"key": "key", "value": "value", "deleted": "value", "offset": "offset", "timestamp": "timestamp"}
 
@@ -20,13 +19,15 @@ def fetched(columns: Sequence[str]) -> list[str]:
     return sorted({name if name == "headers" else FETCHED[name] for name in columns if name in (*FETCHED, "headers")})
 
 
-def of_block(block: ColumnBlock, schema: pa.Schema, topic: str, timestamp_type: int) -> pa.RecordBatch:
+def of_block(
+    block: ColumnBlock, schema: pa.Schema, topic: str, timestamp_type: int, only: pa.BooleanArray | None = None
+) -> pa.RecordBatch:
     """The columns of `schema`, made of a block that has all of `fetched`; no work for each row.
 
-    Raises InvalidRecord for a key that is not UTF-8 where the schema has text.
+    `only`: rows that are wanted; None: all. Raises InvalidRecord for a key that is not UTF-8 where the schema has text.
     """
     made = {
-        "key": lambda: text_or_bytes(_binary(block.keys, block.rows), schema),
+        "key": lambda: _binary(block.keys, block.rows),
         "value": lambda: _binary(block.values, block.rows),
         "deleted": lambda: _binary(block.values, block.rows).is_null(),
         "topic": lambda: pa.repeat(topic, block.rows),
@@ -36,25 +37,16 @@ def of_block(block: ColumnBlock, schema: pa.Schema, topic: str, timestamp_type: 
         "timestampType": lambda: pa.repeat(pa.scalar(timestamp_type, pa.int32()), block.rows),
         "headers": lambda: _headers(block.headers, block.rows, schema.field("headers").type),
     }
-    return _batch({name: made[name]() for name in schema.names}, schema)
-
-
-def of_entries(entries: Sequence[Entry], schema: pa.Schema, topic: str) -> pa.RecordBatch:
-    """The columns of `schema`, made of entries. Raises InvalidRecord as `of_block`."""
-    made = {
-        "key": lambda: text_or_bytes(pa.array([entry.key for entry in entries], pa.binary()), schema),
-        "value": lambda: pa.array([entry.value for entry in entries], pa.binary()),
-        "deleted": lambda: pa.array([entry.deleted for entry in entries], pa.bool_()),
-        "topic": lambda: pa.repeat(topic, len(entries)),
-        "partition": lambda: pa.array([entry.partition for entry in entries], pa.int32()),
-        "offset": lambda: pa.array([entry.offset for entry in entries], pa.int64()),
-        "timestamp": lambda: pa.array([entry.timestamp for entry in entries], pa.timestamp("ms", "UTC")),
-        "headers": lambda: pa.array(
-            [[{"key": key, "value": value} for key, value in entry.headers] or None for entry in entries],
-            schema.field("headers").type,
-        ),
-    }
-    return _batch({name: made[name]() for name in schema.names}, schema)
+    columns = {name: made[name]() for name in schema.names}
+    if only is not None:
+        columns = {name: column.filter(only) for name, column in columns.items()}
+    if "key" in columns:
+        columns["key"] = text_or_bytes(columns["key"], schema)
+    arrays = [
+        array if array.type == field.type else array.cast(field.type)
+        for array, field in zip(columns.values(), schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def text_or_bytes(keys: pa.Array, schema: pa.Schema) -> pa.Array:
@@ -65,14 +57,6 @@ def text_or_bytes(keys: pa.Array, schema: pa.Schema) -> pa.Array:
         return keys.cast(pa.string())  # checks that it is UTF-8
     except pa.ArrowInvalid:
         raise InvalidRecord("there are keys that are not UTF-8: read them with keyType=binary") from None
-
-
-def _batch(columns: dict[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    arrays = [
-        array if array.type == field.type else array.cast(field.type)
-        for array, field in zip(columns.values(), schema, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _binary(column: Binary | None, rows: int) -> pa.Array:

@@ -23,12 +23,10 @@ import pyspark
 from pyspark.sql import functions as sf
 from pyspark.sql import types
 
-from krappy.arrow_layout import Binary
-from krappy.blocking import ColumnBlock, Table
-from krappy.errors import ConfigError, InvalidRecord, RecordTooLarge
-from krappy.spark import blocks
+from krappy.errors import ConfigError, InvalidRecord
+from krappy.spark import by_key
 from krappy.spark.connections import client
-from krappy.spark.schema import CREATE_TIME, arrow_schema, spark_schema
+from krappy.spark.schema import arrow_schema, spark_schema
 from krappy.spark.source import KrappyDataSource
 from krappy.spark.versions import features
 
@@ -38,7 +36,6 @@ if TYPE_CHECKING:
 How = Literal["left", "inner", "semi", "anti"]
 COLUMNS = ("value", "partition", "offset", "timestamp", "headers", "deleted")
 FOUND = ("value", "partition", "offset", "timestamp", "headers")  # what krappy_lookup gives beside the key
-AT_ONCE = 10_000  # keys of one request
 _KEY, _ENTRY = "__krappy_key", "__krappy_entry"
 
 
@@ -124,65 +121,9 @@ def entries(
     """A function from keys to entries, for the workers."""
 
     def krappy_entry(keys: pa.Array) -> pa.Array:  # these hints tell Spark what kind of function it is
-        return fetch(client(address).table(topic), keys, columns, tombstones)
+        return by_key.entries(client(address), topic, keys, columns, tombstones)
 
     return krappy_entry
-
-
-def fetch(table: Table, keys: pa.Array, columns: Sequence[str], tombstones: bool = False) -> pa.StructArray:
-    """An entry for each key, null where there is none: absent, or deleted without `tombstones`."""
-    shape = arrow_schema(spark_schema(columns))
-    coded = keys.cast(pa.binary()).dictionary_encode()
-    parts = [
-        part
-        for first in range(0, len(coded.dictionary), AT_ONCE)
-        for part in _got(table, coded.dictionary[first : first + AT_ONCE], shape, tombstones)
-    ]
-    if not parts:
-        return pa.nulls(len(keys), pa.struct(list(shape)))
-    return pa.concat_arrays(parts).take(coded.indices)
-
-
-def _got(table: Table, keys: pa.Array, shape: pa.Schema, tombstones: bool) -> Iterator[pa.StructArray]:
-    """An answer has a limit of bytes, and nobody knows beforehand how large the values are."""
-    asked = sorted({*blocks.fetched(shape.names), "value"})  # which tells what is deleted
-    try:
-        block = table.get_columns(_buffers(keys), columns=asked)
-    except RecordTooLarge:
-        half = len(keys) // 2
-        if not half:
-            raise
-        yield from _got(table, keys[:half], shape, tombstones)
-        yield from _got(table, keys[half:], shape, tombstones)
-        return
-    yield _entries_of(block, table.topic, shape, tombstones)
-
-
-def _entries_of(block: ColumnBlock, topic: str, shape: pa.Schema, tombstones: bool) -> pa.StructArray:
-    rows = block.rows
-    held = blocks.of_block(block, shape, topic, CREATE_TIME)
-    there = pa.repeat(True, rows)
-    if block.found is not None:
-        there = pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(block.found)])
-    if not tombstones:
-        assert block.values is not None
-        validity = block.values.validity
-        if validity is not None:
-            there = pc.and_(there, pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(validity)]))
-    columns = dict(zip(shape.names, held.columns, strict=True))
-    if "partition" in columns and block.partitions is not None:
-        columns["partition"] = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(block.partitions)])
-    return pa.StructArray.from_arrays(list(columns.values()), fields=list(shape), mask=pc.invert(there))
-
-
-def _buffers(keys: pa.Array) -> Binary:
-    """A column of keys without nulls, or a part of one, as it is sent."""
-    _, offsets, data = keys.buffers()
-    bounds = pa.Array.from_buffers(pa.int32(), len(keys) + 1, [None, offsets], offset=keys.offset)
-    start, end = bounds[0].as_py(), bounds[-1].as_py()
-    _, moved = pc.subtract(bounds, bounds[0]).buffers()
-    moved = moved.slice(0, 4 * (len(keys) + 1))
-    return Binary(moved.to_pybytes(), b"" if data is None else data.slice(start, end - start).to_pybytes(), None)
 
 
 def _sql_get(address: str | None) -> Any:
@@ -200,7 +141,7 @@ def _values(address: str | None, topics: pa.Array, keys: pa.Array) -> pa.Array:
     found = pa.nulls(len(keys), pa.binary())
     for topic in topics.unique().drop_null().to_pylist():
         mine = pc.if_else(pc.equal(topics, topic), keys, pa.scalar(None, keys.type))
-        got = fetch(client(address).table(topic), mine, ["value"])
+        got = by_key.entries(client(address), topic, mine, ["value"])
         found = pc.coalesce(found, pc.struct_field(got, "value"))
     return found
 
@@ -216,7 +157,7 @@ def _looked_up(address: str | None, rows: pa.RecordBatch, topics: pa.Array) -> p
     schema = arrow_schema(spark_schema(("key", *FOUND)))
     if not names:
         return pa.RecordBatch.from_pylist([], schema)
-    got = fetch(client(address).table(names[0]), keys, FOUND)
+    got = by_key.entries(client(address), names[0], keys, FOUND)
     columns = [pc.struct_field(got, name).cast(schema.field(name).type) for name in FOUND]
     return pa.RecordBatch.from_arrays([keys.cast(pa.binary()), *columns], schema=schema)
 

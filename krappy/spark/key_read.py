@@ -10,27 +10,18 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from krappy.blocking import Client
-from krappy.spark.schema import arrow_schema
 from krappy.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-AT_ONCE = 5_000  # keys of a request, and of a batch
-
 
 def read(
     connected: Client, keys: Sequence[bytes], places: Sequence[TopicPartition], schema: StructType, tombstones: bool
 ) -> Iterator[pa.RecordBatch]:
     """The entries of keys. Raises ViewDisabled, UnknownTopic, UnknownPartition."""
-    from krappy.spark import blocks
+    from krappy.spark import by_key
 
-    shape = arrow_schema(schema)
-    for first in range(0, len(keys), AT_ONCE):
-        some = keys[first : first + AT_ONCE]
-        for place in places:
-            found = connected.table(place.topic).get_many(some, partition=place.partition)
-            entries = [entry for entry in found if entry is not None and (tombstones or not entry.deleted)]
-            if entries:
-                yield blocks.of_entries(entries, shape, place.topic)
+    for place in places:
+        yield from by_key.rows(connected.table(place.topic), keys, place.partition, schema, tombstones)

@@ -1,0 +1,112 @@
+"""Entries of a table by their keys, a column of keys at a time, as Arrow.
+
+A request has the keys of one partition in their order: then the broker hashes nothing and goes through its files once,
+which takes it a third of the time that keys in any order do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from krappy.arrow_layout import Binary
+from krappy.blocking import Client, ColumnBlock, Table
+from krappy.errors import FrameTooLarge, RecordTooLarge
+from krappy.spark import blocks, hashing
+from krappy.spark.schema import CREATE_TIME, arrow_schema, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+AT_ONCE = 10_000  # keys of one request
+
+
+def entries(
+    connected: Client, topic: str, keys: pa.Array, columns: Sequence[str], tombstones: bool = False
+) -> pa.StructArray:
+    """An entry for each key, null where there is none: absent, or deleted without `tombstones`.
+
+    `keys`: binary or string, with nulls, in any order, any number of times each. A key is looked for in the partition
+    that its murmur2 names.
+    """
+    shape = arrow_schema(spark_schema(columns))
+    coded = keys.cast(pa.binary()).dictionary_encode()
+    distinct = coded.dictionary
+    if not len(distinct):
+        return pa.nulls(len(keys), pa.struct(list(shape)))
+    table, count = connected.table(topic), len(connected.describe(topic).partitions)
+    order = pc.sort_indices(distinct).to_numpy()
+    numbers = hashing.partitions(distinct, count)[order]
+    order = order[np.argsort(numbers.astype(np.min_scalar_type(count)), kind="stable")]
+    sizes = np.bincount(numbers)
+    sorted_keys, parts, first = distinct.take(pa.array(order)), [], 0
+    for partition in np.flatnonzero(sizes).tolist():
+        size = int(sizes[partition])
+        for block in _blocks(table, sorted_keys.slice(first, size), partition, shape.names):
+            held = blocks.of_block(block, shape, topic, CREATE_TIME)
+            absent = pc.invert(_there(block, tombstones))
+            parts.append(pa.StructArray.from_arrays(held.columns, fields=list(shape), mask=absent))
+        first += size
+    places = np.empty(len(order), np.int64)
+    places[order] = np.arange(len(order))
+    return pa.concat_arrays(parts).take(pa.array(places).take(coded.indices))
+
+
+def rows(
+    table: Table, keys: Sequence[bytes], partition: int, schema: StructType, tombstones: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of those keys that are in a partition.
+
+    Raises ViewDisabled, UnknownTopic, UnknownPartition; InvalidRecord for keys that are no text where it is wanted.
+    """
+    shape = arrow_schema(schema)
+    for block in _blocks(table, pa.array(sorted(keys), pa.binary()), partition, shape.names):
+        there = _there(block, tombstones)
+        if there.true_count:
+            yield blocks.of_block(block, shape, table.topic, CREATE_TIME, there)
+
+
+def _blocks(table: Table, keys: pa.Array, partition: int, columns: Sequence[str]) -> Iterator[ColumnBlock]:
+    """What a partition has for keys. A request and an answer have limits of bytes, and nobody knows beforehand how
+    large the values are."""
+    wanted = sorted({*blocks.fetched(columns), "value"} - {"key"})  # the value tells what is deleted
+    for first in range(0, len(keys), AT_ONCE):
+        some = keys[first : first + AT_ONCE]
+        asked = _buffers(some)
+        try:
+            yield replace(table.get_columns(asked, columns=wanted, partition=partition), keys=asked)
+        except (RecordTooLarge, FrameTooLarge):
+            half = len(some) // 2
+            if not half:
+                raise
+            yield from _blocks(table, some[:half], partition, columns)
+            yield from _blocks(table, some[half:], partition, columns)
+
+
+def _there(block: ColumnBlock, tombstones: bool) -> pa.BooleanArray:
+    """Which keys have an entry that counts."""
+    there = _flags(block.found, block.rows)
+    if tombstones or block.values is None:
+        return there
+    return pc.and_(there, _flags(block.values.validity, block.rows))
+
+
+def _flags(bitmap: bytes | None, rows: int) -> pa.BooleanArray:
+    if bitmap is None:
+        return pa.repeat(True, rows)
+    return pa.Array.from_buffers(pa.bool_(), rows, [None, pa.py_buffer(bitmap)])
+
+
+def _buffers(keys: pa.Array) -> Binary:
+    """A column of keys without nulls, or a part of one, as it is sent."""
+    _, offsets, data = keys.buffers()
+    bounds = pa.Array.from_buffers(pa.int32(), len(keys) + 1, [None, offsets], offset=keys.offset)
+    start, end = bounds[0].as_py(), bounds[-1].as_py()
+    _, moved = pc.subtract(bounds, bounds[0]).buffers()
+    moved = moved.slice(0, 4 * (len(keys) + 1))
+    return Binary(moved.to_pybytes(), b"" if data is None else data.slice(start, end - start).to_pybytes(), None)
