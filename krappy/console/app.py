@@ -101,25 +101,24 @@ class Place:
         finally:
             call.release()
         if operation.live:
-            await self._stream(found, scope, receive, send)
+            await self._stream(call, found, scope, receive, send)
             return
         response = await respond(operation, call, found)
         self._console.took(operation.name, began)
         await response(scope, receive, send)
 
-    async def _stream(self, found: Any, scope: Any, receive: Any, send: Any) -> None:
+    async def _stream(self, call: Call, found: Any, scope: Any, receive: Any, send: Any) -> None:
         console = self._console
         if console.live >= MOST_LIVE:
             raise Refusal(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open: as many as may be")
         console.live += 1
         try:
-            request = Request(scope)
-            cookies = _cookies(request)
+            cookies = _cookies(call.request)
 
             def allowed() -> bool:
-                return console.guard.is_session(request.headers, cookies, console.broker.now_ms())
+                return console.guard.is_session(call.request.headers, cookies, console.broker.now_ms())
 
-            await EventStream(found, console.pacer, allowed)(scope, receive, send)
+            await EventStream(found, console.pacer, allowed, binary=call.binary)(scope, receive, send)
         finally:
             console.live -= 1
 

@@ -13,17 +13,13 @@ from typing import Any
 import msgspec
 import trio
 
-from krappy.console.api import Live
+from krappy.console.api import MSGPACK, Live
 from krappy.console.problems import Refusal, problem_of
 from krappy.errors import KrappyError
 
 KEEP_ALIVE_SECONDS = 15.0
 SHARE = 0.04  # of the event loop's time
-HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),
-]
+HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 
 
 class Pacer:
@@ -56,23 +52,26 @@ class Stopwatch:
 
 
 class EventStream:
-    """An answer (ASGI) that is a live view: `event:`, `data:` (JSON) and, to go on from after a break, `id:`."""
+    """An answer (ASGI) that is a live view: `event:`, `data:` (JSON) and, to go on from after a break, `id:`.
 
-    def __init__(self, live: Live, pacer: Pacer, allowed: Callable[[], bool]) -> None:
+    `binary`: the same as msgpack maps, one behind the other. `allowed`: asked now and then, ends it when it is not so.
+    """
+
+    def __init__(self, live: Live, pacer: Pacer, allowed: Callable[[], bool], *, binary: bool) -> None:
         self._live = live
+        self._binary = binary
         self._allowed = allowed
         self._pacer = pacer
         self._turn = trio.Lock()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        kind = MSGPACK.encode() if self._binary else b"text/event-stream; charset=utf-8"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", kind), *HEADERS]})
+        make = _packed if self._binary else _lines
 
         async def push(event: str, data: Any, id: str | None = None) -> None:
-            head = f"event: {event}\n" if id is None else f"event: {event}\nid: {id}\n"
-            # A value shown as the JSON that it holds may have line ends between its parts, which would end the data.
             with Stopwatch(self._pacer):
-                text = msgspec.json.encode(data).replace(b"\n", b" ").replace(b"\r", b" ")
-            body = b"%bdata: %b\n\n" % (head.encode(), text)
+                body = make(event, data, id)
             async with self._turn:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
 
@@ -95,7 +94,19 @@ class EventStream:
                 await push("problem", Refusal(401, "NOT_LOGGED_IN", "the session has ended: log in again").problem)
                 scope.cancel()
             async with self._turn:
-                await send({"type": "http.response.body", "body": b":\n\n", "more_body": True})
+                alive = _packed("alive", None, None) if self._binary else b":\n\n"
+                await send({"type": "http.response.body", "body": alive, "more_body": True})
+
+
+def _lines(event: str, data: Any, id: str | None) -> bytes:
+    head = f"event: {event}\n" if id is None else f"event: {event}\nid: {id}\n"
+    # A value shown as the JSON that it holds may have line ends between its parts, which would end the data.
+    text = msgspec.json.encode(data).replace(b"\n", b" ").replace(b"\r", b" ")
+    return b"%bdata: %b\n\n" % (head.encode(), text)
+
+
+def _packed(event: str, data: Any, id: str | None) -> bytes:
+    return msgspec.msgpack.encode({"event": event, "id": id, "data": data})
 
 
 async def _watch_for_leaving(receive: Any, scope: trio.CancelScope) -> None:

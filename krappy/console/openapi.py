@@ -88,7 +88,9 @@ def _header(each: Operation) -> list[dict[str, Any]]:
 
 def _answer(each: Operation) -> dict[str, Any]:
     if each.live:
-        return {"description": "server-sent events", "content": {"text/event-stream": {"schema": {"type": "string"}}}}
+        about = "server-sent events; or msgpack maps with event, id and data, one behind the other"
+        kinds = {"text/event-stream": {"schema": {"type": "string"}}, MSGPACK: {"schema": {"type": "object"}}}
+        return {"description": about, "content": kinds}
     return {"description": each.summary, "content": _content(each.answer, JSON, MSGPACK)}
 
 

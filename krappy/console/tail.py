@@ -113,7 +113,7 @@ class Tail:
         self._rate = query.rate
         self._allowed = float(query.rate)
         self._since = trio.current_time()
-        self._viewer: Viewer = Viewer(binary=False, keys=query.keys, values=query.values, limit=query.value_bytes)
+        self._viewer: Viewer = Viewer(binary=call.binary, keys=query.keys, values=query.values, limit=query.value_bytes)
         self._key = None if query.key is None else query_bytes(query.key, query.key_encoding, "key")
         self._text = query.text.encode() if query.text else None
         self._needles = [each for each in (self._key, self._text) if each]
@@ -250,7 +250,7 @@ class Watch:
         self._pacer = call.console.pacer
         self._partitions = {each.index: each for each in partitions}
         self._grows_with = grows_with
-        self._viewer = Viewer(binary=False, keys=query.keys, values=query.values, limit=query.value_bytes)
+        self._viewer = Viewer(binary=call.binary, keys=query.keys, values=query.values, limit=query.value_bytes)
         prefix, start, end = (
             None if text is None else query_bytes(text, query.key_encoding, name)
             for name, text in (("prefix", query.prefix), ("start", query.start), ("end", query.end))

@@ -155,6 +155,45 @@ def test_an_event_is_published_on_a_condition(web: Web) -> None:
     assert web.post(f"{path}/events", {"value": "3", "expect": 0}, status=400)["code"] == "INVALID_REQUEST"
 
 
+def test_an_empty_key_is_a_key(web: Web) -> None:
+    """Zero bytes: everywhere another thing than no key."""
+    path = web.topic("empty-keys")
+    with web.live(f"{path}/tail", key="") as tail, web.live(f"{path}/watch") as watch:
+        next(tail), next(watch)
+        web.publish(path, None, "none")
+        web.publish(path, "", "empty")
+        web.publish(path, "", None)
+        web.publish(path, "", "again", expect=2, timestamp=5)
+        events = web.get(f"{path}/events")["events"]
+        assert [each["key"] and each["key"]["size"] for each in events] == [None, 0, 0, 0]
+        assert [each["tombstone"] for each in events] == [False, False, True, False]
+        seen: list[Any] = []
+        while len(seen) < 3:
+            seen += next(tail).data["events"]
+        assert [each["offset"] for each in seen] == [1, 2, 3]
+        told: list[Any] = []
+        while len(told) < 3:
+            told += next(watch).data["entries"]
+        assert [each["status"] for each in told] == ["value", "deleted", "value"]
+    found = web.get(f"{path}/table/entry", key="")
+    assert (found["status"], found["offset"], found["timestamp"]) == ("value", 3, 5)
+    assert web.post(f"{path}/table/lookup", {"keys": [""]})["entries"][0]["offset"] == 3
+    assert [each["offset"] for each in web.get(f"{path}/table/history", key="")["entries"]] == [1, 2, 3]
+    assert len(web.get(f"{path}/table", prefix="")["entries"]) == 1
+    assert web.get(f"{path}/table", end="")["entries"] == []
+
+
+def test_a_condition_that_does_not_hold_tells_where_the_key_is(web: Web) -> None:
+    path = web.topic("conditions")
+    web.publish(path, "k", "v", expect="absent")
+    for expect in ("absent", 5):
+        refused = web.post(f"{path}/events", {"key": "k", "value": "x", "expect": expect}, status=412)
+        assert (refused["code"], refused["details"]["current"]) == ("OFFSET_MISMATCH", 0)
+    web.publish(path, "k", None, expect=0)
+    refused = web.post(f"{path}/events", {"key": "k", "value": "x", "expect": 0}, status=412)
+    assert refused["details"]["current"] is None, "it is absent"
+
+
 @pytest.mark.parametrize(
     "given", [{}, {"text": "a", "json": 1}, {"base64": "?"}, {"nothing": 1}, 5, ["a"]], ids=lambda given: str(given)
 )

@@ -112,4 +112,4 @@ def test_live_views_are_described_as_such(web: Web) -> None:
     told = web.get("/openapi.json")["paths"]
     assert LIVE
     for path in LIVE:
-        assert list(told[path]["get"]["responses"]["200"]["content"]) == ["text/event-stream"]
+        assert list(told[path]["get"]["responses"]["200"]["content"]) == ["text/event-stream", "application/msgpack"]

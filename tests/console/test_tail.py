@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
+import msgpack
 import pytest
 
 from krappy.testing.running import RunningBroker, run_broker
-from tests.console.web import Sent, Web, texts
+from tests.console.web import Sent, Web, api, texts
 
 
 def values(sent: Iterator[Sent], count: int) -> list[str]:
@@ -127,6 +129,27 @@ def test_a_watch_is_the_table_then_its_changes(web: Web) -> None:
         while len(again) < 2:
             again |= {each["key"]["data"] for each in next(sent).data["entries"]}
         assert again == {"a1", "a3"}
+
+
+@pytest.mark.parametrize("view", ["tail", "watch"])
+def test_a_live_view_as_msgpack(web: Web, view: str) -> None:
+    path = web.topic(f"packed-{view}")
+    with web.client.stream("GET", api(f"{path}/{view}"), headers={"Accept": "application/msgpack"}) as answer:
+        assert answer.headers["content-type"] == "application/msgpack"
+        unpacker = msgpack.Unpacker()
+
+        def told() -> Iterator[dict[str, Any]]:
+            for piece in answer.iter_bytes():
+                unpacker.feed(piece)
+                yield from unpacker
+
+        sent = told()
+        assert next(sent)["event"] in ("start", "end_of_snapshot")
+        web.publish(path, {"base64": "/w=="}, {"base64": "/v8="})
+        event = next(each for each in sent if (each["data"] or {}).get("events") or (each["data"] or {}).get("entries"))
+        [shown] = event["data"].get("events") or event["data"]["entries"]
+        assert (shown["key"]["data"], shown["value"]["data"]) == (b"\xff", b"\xfe\xff")
+        assert event["id"]
 
 
 def test_partitions_that_are_added_are_seen(web: Web) -> None:
