@@ -15,12 +15,12 @@ READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -
 # Two makes at once: the second waits for the first one's .venv. Without flock(1), as on macOS, run one at a time.
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
-.PHONY: help setup demo test check format cover hostile soak compat peers bench bench-spark dist clean
+.PHONY: help setup demo test check format cover hostile soak compat peers k8s-test bench bench-spark dist clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null \
-		|| grep -hE '^[a-z-]+:.*## ' Makefile
+	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null \
+		|| grep -hE '^[a-z0-9-]+:.*## ' Makefile
 
 setup: $(READY) ## build .venv with all that the other targets need
 
@@ -74,6 +74,9 @@ compat: $(READY) ## Kafka's clients in Java, Node.js and C, and Kafka's own tool
 peers: $(READY) ## Apache Kafka beside Krappy, measured by one client (ARGS="--json FILE --scale 0.1")
 	@$(BIN)/python -m tests.compat.tools
 	@$(BIN)/python -m tests.peers.compare $(ARGS)
+
+k8s-test: $(READY) ## image and manifests on a real Kubernetes (Linux, root, Go; the first time it builds one: 30 minutes)
+	@$(BIN)/python -m tests.k8s.cluster $(ARGS)
 
 bench: $(READY) ## measure this machine (ARGS="--json" for a program to read)
 	@$(BIN)/krappy bench all $(ARGS)

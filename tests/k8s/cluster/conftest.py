@@ -1,0 +1,67 @@
+"""The node, and Krappy on it as k8s/README.md tells to install it: once for all tests, and each leaves it ready."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.k8s.cluster import parts, volumes
+from tests.k8s.cluster.guide import Desk, blocks
+from tests.k8s.cluster.krappy import Krappy
+from tests.k8s.cluster.node import Node
+
+LOGS = parts.CACHE / "logs"
+
+
+@pytest.fixture(scope="session")
+def node() -> Iterator[Node]:
+    """Skips outside of the sandbox."""
+    cgroup = os.environ.get("KRAPPY_K8S")
+    if not cgroup:
+        pytest.skip("opt-in: make k8s-test")
+    found = Node(cgroup)
+    try:
+        found.start()
+        found.kubectl.apply(volumes.objects())
+        yield found
+        found.check()
+    finally:
+        found.save_logs(LOGS)
+
+
+@pytest.fixture(scope="session")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
+    return Desk(tmp_path_factory.mktemp("desk"))
+
+
+@pytest.fixture(scope="session")
+def krappy(node: Node, desk: Desk) -> Krappy:
+    """The overlay `single` with its components, in the namespace `krappy`."""
+    _prometheus_operator(node)
+    for tag in ("0.1.0", "0.1.1"):
+        node.ctr("images", "tag", "docker.io/library/krappy:0.1.0", f"registry.example/krappy:{tag}")
+    _, install = blocks("Install")
+    desk.type(install)
+    return Krappy(node, node.kubectl.of("krappy"))
+
+
+def _prometheus_operator(node: Node) -> None:
+    """Its kinds alone, so that they can be applied."""
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    for kind in ("ServiceMonitor", "PrometheusRule"):
+        plural = f"{kind.lower()}s"
+        definition = {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+            "spec": {
+                "group": "monitoring.coreos.com",
+                "names": {"kind": kind, "plural": plural},
+                "scope": "Namespaced",
+                "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}],
+            },
+        }
+        node.kubectl.apply(definition)
+        node.kubectl("wait", "--for=condition=Established", f"crd/{plural}.monitoring.coreos.com", "--timeout=60s")

@@ -1,0 +1,127 @@
+"""A Krappy that runs on the cluster, as its clients and the kubelet see it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from krappy import blocking
+from tests.k8s.cluster.kubectl import Kubectl, Object
+from tests.k8s.cluster.node import Node
+
+POD = "krappy-0"
+CLIENT_S = 300.0  # a pod that is killed, restarted and recovers on a busy machine is back by then
+
+
+class Krappy:
+    """One broker in a namespace."""
+
+    def __init__(self, node: Node, kubectl: Kubectl) -> None:
+        self.node, self.kubectl = node, kubectl
+        self.service = f"krappy.{kubectl.namespace}.svc"
+        self.native, self.kafka = f"{self.service}:7092", f"{self.service}:9092"
+
+    def client(self) -> blocking.Client:
+        """By the Service's name and address, as from any pod."""
+        return blocking.connect(self.native, timeout=CLIENT_S)
+
+    def stored(self, topic: str) -> list[tuple[bytes | None, bytes | None]]:
+        """Every event of a topic, by key and value."""
+        with self.client() as client, client.consumer(topic, start="earliest", end="now") as consumer:
+            return [(event.key, event.value) for event in consumer]
+
+    # --- the pod
+
+    def pod(self) -> Object:
+        return self.kubectl.get("pod", POD)
+
+    def uid(self) -> str:
+        found: str = self.pod()["metadata"]["uid"]
+        return found
+
+    def status(self) -> Object:
+        """Of its one container."""
+        [found] = self.pod()["status"]["containerStatuses"]
+        assert isinstance(found, dict)
+        return found
+
+    def ready(self) -> bool:
+        """The pod counts as ready, and the Service sends clients to it."""
+        found = self.kubectl.get("pods", "--field-selector", f"metadata.name={POD}")["items"]
+        conditions = {each["type"]: each["status"] for pod in found for each in pod["status"].get("conditions", [])}
+        return conditions.get("Ready") == "True" and bool(self.endpoints())
+
+    def endpoints(self) -> list[str]:
+        """The addresses to which the client Service sends."""
+        slices = self.kubectl.get("endpointslices", "--selector", "kubernetes.io/service-name=krappy")["items"]
+        return [
+            address
+            for each in slices
+            for endpoint in each["endpoints"] or []
+            if endpoint["conditions"].get("ready")
+            for address in endpoint["addresses"]
+        ]
+
+    def wait_until_ready(self) -> None:
+        self.kubectl.until("ready", self.ready)
+
+    def process(self) -> int:
+        """The broker's process id, as the node knows it."""
+        container = self.status()["containerID"].removeprefix("containerd://")
+        for line in self.node.ctr("tasks", "ls").splitlines():
+            words = line.split()
+            if words[0] == container:
+                return int(words[1])
+        raise AssertionError(f"no task of {container}")
+
+    def python(self, program: str) -> str:
+        """Run in the broker's container."""
+        return self.kubectl("exec", POD, "--", "/bin/python3", "-c", program)
+
+    def cgroup(self, controller: str) -> Path:
+        """Of the broker's container."""
+        for line in Path(f"/proc/{self.process()}/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controller in controllers.split(","):
+                return Path("/sys/fs/cgroup") / controller / path.lstrip("/")
+            if not controllers and Path("/sys/fs/cgroup/cgroup.controllers").exists():
+                return Path("/sys/fs/cgroup") / path.lstrip("/")
+        raise AssertionError(f"no cgroup of {controller}")
+
+    @contextmanager
+    def last_words(self) -> Iterator[list[Object]]:
+        """Inside, the pod is to be deleted; afterwards the list holds how its container ended."""
+        watch = subprocess.Popen(
+            [*self.kubectl.command, "get", "pod", POD, "--watch", "--output-watch-events", "-o", "json"],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert watch.stdout is not None
+        events = _objects(iter(watch.stdout))
+        found: list[Object] = []
+        try:
+            uid = next(events)["object"]["metadata"]["uid"]
+            yield found
+            for event in events:
+                if event["type"] == "DELETED" and event["object"]["metadata"]["uid"] == uid:
+                    [status] = event["object"]["status"]["containerStatuses"]
+                    found.append(status["state"]["terminated"])
+                    break
+        finally:
+            watch.kill()
+            watch.wait()
+            watch.stdout.close()
+
+
+def _objects(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    """JSON objects, written one after another over many lines."""
+    text = ""
+    for line in lines:
+        text += line
+        if line == "}\n":
+            yield json.loads(text)
+            text = ""

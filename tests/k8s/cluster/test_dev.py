@@ -1,0 +1,46 @@
+"""The overlay `dev`: small, within its memory under load, and as empty as before when its pod is gone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from tests.k8s.cluster.guide import K8S
+from tests.k8s.cluster.krappy import Krappy
+from tests.k8s.cluster.node import Node
+
+ROUNDS, ROWS, SIZE = 30, 100, 100_000  # 300 MB, which is more than half of its memory
+
+
+@pytest.fixture(scope="module")
+def small(node: Node) -> Iterator[Krappy]:
+    kubectl = node.kubectl.of("krappy-dev")
+    kubectl("apply", "-k", K8S / "overlays" / "dev")
+    try:
+        kubectl("rollout", "status", "statefulset/krappy", "--timeout=300s")
+        yield Krappy(node, kubectl)
+    finally:
+        kubectl("delete", "-k", K8S / "overlays" / "dev")
+
+
+def test_it_stays_within_its_memory(small: Krappy) -> None:
+    """Writing and reading more than it may hold, page cache and all."""
+    with small.client() as client:
+        client.create_topic("load", partitions=2)
+        with client.producer("load") as producer:
+            for number in range(ROUNDS):
+                producer.send_columns([f"{number}-{row}" for row in range(ROWS)], [os.urandom(SIZE)] * ROWS)
+    assert len(small.stored("load")) == ROUNDS * ROWS
+    status = small.status()
+    assert status["restartCount"] == 0, status["lastState"]
+
+
+def test_it_forgets(small: Krappy) -> None:
+    before = small.uid()
+    small.kubectl("delete", "pod", "krappy-0")
+    small.wait_until_ready()
+    assert small.uid() != before
+    with small.client() as client:
+        assert client.topics() == []
