@@ -28,6 +28,7 @@ def node() -> Iterator[Node]:
         yield found
         found.check()
     finally:
+        found.stop()
         found.save_logs(LOGS)
 
 
@@ -37,14 +38,23 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Desk:
 
 
 @pytest.fixture(scope="session")
-def krappy(node: Node, desk: Desk) -> Krappy:
+def installed(node: Node, desk: Desk) -> Krappy:
     """The overlay `single` with its components, in the namespace `krappy`."""
     _prometheus_operator(node)
     for tag in ("0.1.0", "0.1.1"):
         node.ctr("images", "tag", "docker.io/library/krappy:0.1.0", f"registry.example/krappy:{tag}")
     _, install = blocks("Install")
     desk.type(install)
-    return Krappy(node, node.kubectl.of("krappy"))
+    found = Krappy(node, node.kubectl.of("krappy"))
+    found.wait_until_ready()
+    return found
+
+
+@pytest.fixture
+def krappy(installed: Krappy) -> Krappy:
+    """It is ready when a test begins."""
+    installed.wait_until_ready()
+    return installed
 
 
 def _prometheus_operator(node: Node) -> None:

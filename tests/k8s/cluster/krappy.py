@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from krappy import blocking
 from tests.k8s.cluster.kubectl import Kubectl, Object
 from tests.k8s.cluster.node import Node
 
 POD = "krappy-0"
+WATCH_S = 300
 CLIENT_S = 300.0  # a pod that is killed, restarted and recovers on a busy machine is back by then
 
 
@@ -66,8 +67,16 @@ class Krappy:
             for address in endpoint["addresses"]
         ]
 
+    def answers(self) -> bool:
+        """Whether the node's rules lead from the Service to the pod: they follow its endpoints a little later."""
+        try:
+            socket.create_connection((self.service, 7092), timeout=1).close()
+        except OSError:
+            return False
+        return True
+
     def wait_until_ready(self) -> None:
-        self.kubectl.until("ready", self.ready)
+        self.kubectl.until("ready", lambda: self.ready() and self.answers())
 
     def process(self) -> int:
         """The broker's process id, as the node knows it."""
@@ -95,18 +104,16 @@ class Krappy:
     @contextmanager
     def last_words(self) -> Iterator[list[Object]]:
         """Inside, the pod is to be deleted; afterwards the list holds how its container ended."""
-        watch = subprocess.Popen(
-            [*self.kubectl.command, "get", "pod", POD, "--watch", "--output-watch-events", "-o", "json"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        pods = f"/api/v1/namespaces/{self.kubectl.namespace}/pods"
+        query = f"watch=1&fieldSelector=metadata.name={POD}&timeoutSeconds={WATCH_S}"
+        watch = subprocess.Popen([*self.kubectl.command, "get", "--raw", f"{pods}?{query}"], stdout=subprocess.PIPE)
         assert watch.stdout is not None
-        events = _objects(iter(watch.stdout))
         found: list[Object] = []
         try:
-            uid = next(events)["object"]["metadata"]["uid"]
+            uid = json.loads(next(watch.stdout))["object"]["metadata"]["uid"]
             yield found
-            for event in events:
+            for line in watch.stdout:
+                event = json.loads(line)
                 if event["type"] == "DELETED" and event["object"]["metadata"]["uid"] == uid:
                     [status] = event["object"]["status"]["containerStatuses"]
                     found.append(status["state"]["terminated"])
@@ -115,13 +122,3 @@ class Krappy:
             watch.kill()
             watch.wait()
             watch.stdout.close()
-
-
-def _objects(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
-    """JSON objects, written one after another over many lines."""
-    text = ""
-    for line in lines:
-        text += line
-        if line == "}\n":
-            yield json.loads(text)
-            text = ""

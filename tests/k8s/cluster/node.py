@@ -97,7 +97,7 @@ class Died(Exception):
 
 
 class Node:
-    """`start` once; `kubectl` and `ctr` from then on."""
+    """`start` once; `kubectl` and `ctr` from then on; `stop` at the end."""
 
     def __init__(self, cgroup: str) -> None:
         self.cgroup = cgroup
@@ -165,6 +165,7 @@ class Node:
             *("kube-apiserver", "--etcd-servers=http://127.0.0.1:2379", f"--advertise-address={ADDRESS}"),
             *(f"--cert-dir={INSIDE}/apiserver", f"--token-auth-file={INSIDE}/tokens.csv", "--authorization-mode=RBAC"),
             *(f"--service-cluster-ip-range={SERVICES}", "--kubelet-preferred-address-types=InternalIP"),
+            "--allow-privileged=true",  # it is for Pod Security to refuse such pods
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={INSIDE}/accounts.pem",
             f"--service-account-signing-key-file={INSIDE}/accounts.pem",
@@ -219,6 +220,12 @@ class Node:
         for name, child in self._running.items():
             if child.poll() is not None:
                 raise Died(f"{name} ended with {child.returncode}:\n{self._last_words(name)}")
+
+    def stop(self) -> None:
+        """Ends its parts, the last one first; its pods end with the sandbox."""
+        for child in reversed(self._running.values()):
+            child.kill()
+            child.wait()
 
     def _last_words(self, name: str) -> str:
         return "\n".join((INSIDE / "logs" / name).read_text(errors="replace").splitlines()[-30:])

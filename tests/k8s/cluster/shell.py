@@ -13,9 +13,12 @@ from tests.k8s.cluster.sandbox import INSIDE
 
 def main(command: list[str]) -> int:
     node = Node(os.environ["KRAPPY_K8S"])
-    node.start()
-    node.kubectl.apply(volumes.objects())
-    return subprocess.run(command, env={**os.environ, "KUBECONFIG": str(INSIDE / "kubeconfig")}).returncode
+    try:
+        node.start()
+        node.kubectl.apply(volumes.objects())
+        return subprocess.run(command, env={**os.environ, "KUBECONFIG": str(INSIDE / "kubeconfig")}).returncode
+    finally:
+        node.stop()
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ Flights = tuple[list[str], list[str]]
 
 
 @pytest.fixture(scope="module")
-def sent(krappy: Krappy) -> Flights:
+def sent(installed: Krappy) -> Flights:
     """All flights of 2013, published through the Service from outside of any pod: keys and values."""
     names, *rows = flights.rows(flights.find_file())
     keys, values = [row[names.index("tailnum")] for row in rows], [",".join(row) for row in rows]
-    with krappy.client() as client:
+    with installed.client() as client:
         client.create_topic(TOPIC, partitions=3)
         with client.producer(TOPIC) as producer:
             producer.send_columns(keys, values)

@@ -20,7 +20,9 @@ def small(node: Node) -> Iterator[Krappy]:
     kubectl("apply", "-k", K8S / "overlays" / "dev")
     try:
         kubectl("rollout", "status", "statefulset/krappy", "--timeout=300s")
-        yield Krappy(node, kubectl)
+        found = Krappy(node, kubectl)
+        found.wait_until_ready()
+        yield found
     finally:
         kubectl("delete", "-k", K8S / "overlays" / "dev")
 

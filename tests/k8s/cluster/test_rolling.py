@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tests.k8s.cluster import load
 from tests.k8s.cluster.krappy import Krappy
 from tests.k8s.cluster.load import Client, Publisher, Reader
+from tests.k8s.cluster.sandbox import INSIDE
 
 PUBLISHERS: dict[str, type[Publisher]] = {
     "load-blocking": load.Blocking,
@@ -70,3 +72,8 @@ def test_a_rolling_restart_loses_nothing_and_stops_nobody(krappy: Krappy) -> Non
             return all(reader.count == len(acknowledged[reader.topic]) for reader in readers)
 
         krappy.kubectl.until("read to the end", all_seen)
+    report = {
+        "acknowledged and stored": {topic: len(numbers) for topic, numbers in acknowledged.items()},
+        "read again": {reader.topic: reader.seen.total() - reader.count for reader in readers},
+    }
+    (INSIDE / "logs" / "rolling.json").write_text(json.dumps(report, indent=2))
