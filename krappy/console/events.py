@@ -83,7 +83,7 @@ class NewEvent(msgspec.Struct, forbid_unknown_fields=True):
     key: Given | str | None = None
     value: Given | str | None = None
     tombstone: Annotated[bool, Meta(description="deletes the key: needs a key and no value")] = False
-    headers: list[tuple[str, Given | str | None]] = []
+    headers: Annotated[list[tuple[str, Given | str | None]], Meta(max_length=1000)] = []
     partition: Annotated[Partition | None, Meta(description="default: by the key, else in turn")] = None
     timestamp: Annotated[Offset | None, Meta(description="ms since the epoch; default: now")] = None
     expect: Annotated[

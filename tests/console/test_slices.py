@@ -67,6 +67,8 @@ def test_bodies_have_bounds_and_many_small_parts_a_lower_one(web: Web) -> None:
         assert (answer.status_code, answer.json()["code"]) == (413, "MESSAGE_TOO_LARGE")
     answer = web.client.post(api("/topics"), content=b'{"name":"%b"}' % (b"x" * MAX_BODY), headers=headers)
     assert answer.status_code == 413
+    many_headers = {"value": "x", "headers": [["a", None]] * 1001}
+    assert web.post(f"{path}/events", many_headers, status=400)["code"] == "INVALID_REQUEST"
     packed = msgspec.msgpack.encode({"value": {"json": [1] * MAX_BODY}})
     answer = web.client.post(
         api(f"{path}/events"), content=packed, headers={**CHANGES, "Content-Type": "application/msgpack"}
