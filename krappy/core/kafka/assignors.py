@@ -127,35 +127,64 @@ def _level(
 ) -> None:
     """Moves partitions from who has most to who has least, while that has at least two fewer and may take one.
 
-    Every move lowers the sum of squares, so it ends.
+    One at a time, and always from the one who has most of all: so nobody gives more than it must, and is given others'
+    in return. Every move lowers the sum of squares, so it ends.
     """
     ranks = {name: rank for rank, name in enumerate(names)}
+    # By the id of the tuple of those who may take it, which topics share: what each has, and who has how many.
+    stocks: dict[str, dict[int, list[Partition]]] = {}
     moved = True
     while moved:
         moved = False
-        heaps: dict[int, list[tuple[int, int, str]]] = {}  # anew each time: who gave is poorer now
-        for name in sorted(names, key=lambda each: (-len(held[each]), ranks[each])):
-            stock: dict[bytes, list[Partition]] = {}
-            for partition in sorted(held[name]):
-                stock.setdefault(partition[0], []).append(partition)
-            for topic, mine in stock.items():
-                heap = heaps.get(id(takers[topic]))  # topics with the same takers share the tuple
-                if heap is None:
-                    heap = heaps[id(takers[topic])] = [(len(held[each]), ranks[each], each) for each in takers[topic]]
-                    heapq.heapify(heap)
-                while mine:
-                    count, rank, poorest = heap[0]
-                    if count != len(held[poorest]):
-                        heapq.heapreplace(heap, (len(held[poorest]), rank, poorest))
-                        continue
-                    if count + 2 > len(held[name]):
-                        break
-                    partition = mine.pop()
-                    held[name].discard(partition)
-                    held[poorest].add(partition)
-                    owner[partition] = poorest
-                    heapq.heapreplace(heap, (count + 1, rank, poorest))
-                    moved = True
+        poorest: dict[int, list[tuple[int, int, str]]] = {}  # anew each time: who gave is poorer now
+        richest = [(-len(held[name]), ranks[name], name) for name in names]
+        heapq.heapify(richest)
+        while richest:
+            count, rank, rich = richest[0]
+            if count != -len(held[rich]):
+                heapq.heapreplace(richest, (-len(held[rich]), rank, rich))  # it was given some meanwhile
+                continue
+            stock = stocks.get(rich)
+            if stock is None:
+                stock = stocks[rich] = {}
+                for partition in sorted(held[rich]):
+                    stock.setdefault(id(takers[partition[0]]), []).append(partition)
+            least: tuple[int, int, str] | None = None
+            for shared, mine in stock.items():
+                if mine:
+                    found = _least(poorest.setdefault(shared, []), takers[mine[0][0]], held, ranks)
+                    if least is None or found < least:
+                        least, chosen = found, shared
+            if least is None or least[0] + 2 > len(held[rich]):
+                heapq.heappop(richest)
+                continue
+            poor = least[2]
+            partition = stock[chosen].pop()
+            held[rich].discard(partition)
+            held[poor].add(partition)
+            owner[partition] = poor
+            if poor in stocks:
+                stocks[poor].setdefault(chosen, []).append(partition)
+            moved = True
+
+
+def _least(
+    heap: list[tuple[int, int, str]],
+    takers: tuple[str, ...],
+    held: Mapping[str, set[Partition]],
+    ranks: Mapping[str, int],
+) -> tuple[int, int, str]:
+    """Who has least of the takers, as (how many, rank, name); who gave lately may be overlooked.
+
+    `heap`: empty at first, and kept for the next time.
+    """
+    if not heap:
+        heap += [(len(held[name]), ranks[name], name) for name in takers]
+        heapq.heapify(heap)
+    while heap[0][0] != len(held[heap[0][2]]):
+        _, rank, name = heap[0]
+        heapq.heapreplace(heap, (len(held[name]), rank, name))
+    return heap[0]
 
 
 def by_range(members: Mapping[str, Wants], sizes: Sizes) -> Assignment:

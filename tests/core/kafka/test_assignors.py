@@ -71,6 +71,52 @@ def test_uniform_moves_the_fewest_where_all_subscribe_alike(
 
 
 @given(MEMBERS, SIZES)
+def test_uniform_moves_to_a_newcomer_what_it_gets_and_nothing_else(
+    members: dict[str, object], sizes: dict[bytes, int]
+) -> None:
+    """Where it could take everything, and the others were level before."""
+    asked = wants(members)  # type: ignore[arg-type]
+    before = uniform(asked, sizes)
+    settled = {name: Wants(each.topics, before[name], name) for name, each in asked.items()}
+    after = uniform(settled | {"new": Wants(frozenset(sizes), frozenset(), "new")}, sizes)
+    for name, had in before.items():
+        assert after[name] <= had
+    assert all(len(each) <= len(after["new"]) + 1 for each in after.values())
+
+
+@given(MEMBERS, SIZES, st.sampled_from("abcdef"))
+def test_uniform_lets_others_keep_what_they_have_when_nothing_has_to_level(
+    members: dict[str, object], sizes: dict[bytes, int], leaving: str
+) -> None:
+    """Who leaves had all alone what it had: the others are not concerned."""
+    asked = wants(members)  # type: ignore[arg-type]
+    own = {b"own-" + topic: size for topic, size in sizes.items()}
+    asked[leaving] = Wants(frozenset(own), frozenset(), leaving)
+    before = uniform(asked, sizes | own)
+    rest = {name: Wants(each.topics, before[name], name) for name, each in asked.items() if name != leaving}
+    after = uniform(rest, sizes | own)
+    assert after == {name: before[name] for name in rest}
+
+
+def test_uniform_gives_no_more_than_it_must_where_subscriptions_differ() -> None:
+    """Ten members, each with half of the topics; another joins, and leaves again."""
+    topics = [b"%d" % number for number in range(20)]
+    sizes = dict.fromkeys(topics, 10)
+    subscribed = {f"m{at}": frozenset(topics[(at * 3 + step) % 20] for step in range(10)) for at in range(10)}
+    none: frozenset[tuple[bytes, int]] = frozenset()
+    first = uniform({name: Wants(wanted, none, name) for name, wanted in subscribed.items()}, sizes)
+    assert sorted(map(len, first.values())) == [20] * 10
+    joined = {name: Wants(wanted, first[name], name) for name, wanted in subscribed.items()}
+    second = uniform(joined | {"n": Wants(frozenset(topics[:10]), none, "n")}, sizes)
+    assert len(second["n"]) == 18
+    assert sum(len(first[name] - second[name]) for name in first) == 18
+    left = {name: Wants(wanted, second[name], name) for name, wanted in subscribed.items()}
+    third = uniform(left, sizes)
+    assert sorted(map(len, third.values())) == [20] * 10
+    assert all(second[name] <= third[name] for name in first)
+
+
+@given(MEMBERS, SIZES)
 def test_range_gives_runs(members: dict[str, object], sizes: dict[bytes, int]) -> None:
     asked = wants(members)  # type: ignore[arg-type]
     found = by_range(asked, sizes)
