@@ -54,6 +54,7 @@ KAFKA_NAMES = {
     "group.min.session.timeout.ms": "group_min_session_timeout_ms",
     "listeners": "listen_kafka",
     "log.cleaner.backoff.ms": "cleaner_backoff_ms",
+    "log.cleaner.io.max.bytes.per.second": "cleaner_io_max_bytes_per_second",
     "log.dir": "data",
     "log.dirs": "data",
     "log.retention.check.interval.ms": "retention_check_ms",
@@ -139,6 +140,9 @@ class ServerConfig:
     )
     retention_check_ms: int = _number(300_000, "ms between two looks for segments to delete or to compact", low=1)
     cleaner_backoff_ms: int = _number(15_000, "ms between two looks for logs to compact", low=1)
+    cleaner_io_max_bytes_per_second: int = _number(
+        0, "bytes a second that compaction reads and writes together, at the most; 0: no limit"
+    )
     group_max_members: int = _number(1000, "members of one group", 1, 1000)
     group_initial_rebalance_delay_ms: int = _number(3000, "ms that a new Kafka group waits for more members", 0, 2**31)
     group_min_session_timeout_ms: int = _number(6000, "least session timeout of a Kafka group's member", 1, 2**31 - 1)

@@ -18,6 +18,7 @@ The swap, which FORMAT.md describes and recovery finishes, may stop at any point
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
@@ -32,6 +33,7 @@ from krappy.store.format import CLEANED, LOG, SUFFIXES, SWAP
 from krappy.store.index import Indexer
 from krappy.store.producers import ProducerStates
 from krappy.store.segment import Segment
+from krappy.store.segments import Segments
 from krappy.store.walk import Damage, batches
 
 Candidate = tuple[bytes | None, int, bool, int | None]  # key, offset, whether a tombstone, its batch's delete horizon
@@ -119,6 +121,20 @@ def decided(stability: Stability, upto: int) -> tuple[int, Transactions]:
     return upto, Transactions(stability.between(0, upto))
 
 
+class Pace:
+    """What a cleaning owes to those who work beside it. This one: nothing."""
+
+    def spend(self, size: int) -> None:
+        """Told of bytes read and written, some MiB at a time at the most. It may wait, or raise to end the cleaning."""
+
+    def swapping(self) -> AbstractContextManager[None]:
+        """Held around each change of the log's files."""
+        return nullcontext()
+
+
+FREELY = Pace()
+
+
 class Cleaning(NamedTuple):
     """What one cleaning goes by."""
 
@@ -127,6 +143,7 @@ class Cleaning(NamedTuple):
     transactions: Transactions
     now: int  # ms
     horizon: int  # the delete horizon (ms) for tombstones and markers that no cleaning has seen before
+    pace: Pace
 
 
 def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritten | None:
@@ -134,14 +151,15 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
 
     Raises CorruptBatch that names file and position; OSError.
     """
-    survives, producers, transactions, now, horizon = cleaning
+    survives, producers, transactions, now, horizon, pace = cleaning
     first, last = group[0], group[-1]
-    writer = _Writer(disk, first, lazy=len(group) == 1)
+    writer = _Writer(disk, first, pace, lazy=len(group) == 1)
     removed = 0
     room = MAX_SPAN - sum(segment.size for segment in group)  # for what horizons add
     try:
         for segment in group:
             for some in _rounds(segment):
+                pace.spend(sum(len(data) for _, _, data in some))
                 for (at, header, data), fate in zip(some, _fates(segment, some, survives, transactions), strict=True):
                     kept: Buffer = data
                     over = transactions.meets(header, data)
@@ -183,6 +201,24 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
         interval=first.interval,
     )
     return Rewritten(segment, file, writer.indexer, removed)
+
+
+def rewrites(
+    disk: Disk,
+    groups: Iterable[Sequence[Segment]],
+    cleaning: Cleaning,
+    now: Callable[[], Segments],
+) -> Iterator[tuple[Sequence[Segment], Rewritten]]:
+    """`rewrite` of each group, where that changes anything. A group that is not in the log `now` is passed over."""
+    for group in groups:
+        try:
+            rewritten = rewrite(disk, group, cleaning)
+        except FileNotFoundError:
+            if now().replaced(group, group[0]):
+                raise
+            continue  # retention was faster
+        if rewritten is not None:
+            yield group, rewritten
 
 
 def _rounds(segment: Segment) -> Iterator[list[tuple[int, BatchHeader, memoryview]]]:
@@ -294,11 +330,12 @@ class _Writer:
     A `lazy` one writes nothing as long as its output is what its one segment holds already.
     """
 
-    def __init__(self, disk: Disk, first: Segment, *, lazy: bool) -> None:
+    def __init__(self, disk: Disk, first: Segment, pace: Pace, *, lazy: bool) -> None:
         self.indexer = Indexer(first.interval)
         self.size = 0
         self._disk = disk
         self._first = first
+        self._pace = pace
         self._file: File | None = None
         self._waiting: list[Buffer] = []
         self._written = 0
@@ -314,6 +351,7 @@ class _Writer:
                 data = source.pread(min(WRITE, self.size - self._written), self._written)
                 self._file.write([data], self._written)
                 self._written += len(data)
+                self._pace.spend(2 * len(data))
 
     def add(self, header: BatchHeader, data: Buffer) -> None:
         self.indexer.note(header.last_offset - self._first.base_offset, self.size, len(data), header.max_timestamp)
@@ -327,6 +365,7 @@ class _Writer:
         assert self._file is not None
         if self._waiting:
             self._file.write(self._waiting, self._written)
+            self._pace.spend(self.size - self._written)
         self._waiting, self._written = [], self.size
 
     def finish(self) -> File | None:

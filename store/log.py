@@ -21,7 +21,7 @@ from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
 from krappy.store import checkpoint as checkpoints
 from krappy.store import cleaner
 from krappy.store.checkpoint import Checkpoint
-from krappy.store.cleaner import CleanResult, Survives
+from krappy.store.cleaner import FREELY, CleanResult, Pace, Survives
 from krappy.store.disk import OS_DISK, Buffer, Disk, File
 from krappy.store.format import CLEANED, LOG, SUFFIXES
 from krappy.store.index import BadIndex, Indexer
@@ -83,10 +83,9 @@ class Log:
             log.sync()
             try:
                 log.checkpoint()
-            except StorageError:
+            except StorageError:  # a full disk: what is there can be read, and the next open does this work again
                 if log._broken or not log.size:
                     raise
-                # A full disk: what is there can be read all the same, and the next open does this work again.
         return log
 
     # ---------------------------------------------------------------- what it holds
@@ -281,8 +280,7 @@ class Log:
         self, offset: int, max_bytes: int, *, limit: int | None = None, nowait: bool = False, min_one: bool = True
     ) -> Buffer:
         """The bytes of `read_span`."""
-        data: Buffer = self.read_span(offset, max_bytes, limit=limit, nowait=nowait, min_one=min_one).data
-        return data
+        return self.read_span(offset, max_bytes, limit=limit, nowait=nowait, min_one=min_one).data
 
     def read_span(
         self,
@@ -303,10 +301,9 @@ class Log:
         `nowait` when it would wait for the disk.
         """
 
-        def read(known: Segments) -> Span:
-            return known.read(offset, max_bytes, self._range(offset, limit), max_records, nowait, min_one)
-
-        return self._reading(read)
+        return self._reading(
+            lambda known: known.read(offset, max_bytes, self._range(offset, limit), max_records, nowait, min_one)
+        )
 
     def locate(
         self, offset: int, max_bytes: int, limit: int | None = None, *, nowait: bool = False
@@ -323,10 +320,7 @@ class Log:
         `limit`: the offset before which to look. Raises CorruptBatch, StorageError.
         """
 
-        def find(known: Segments) -> tuple[int, int] | None:
-            return known.find_timestamp(timestamp, self._start, self._stop(limit))
-
-        return self._reading(find)
+        return self._reading(lambda known: known.find_timestamp(timestamp, self._start, self._stop(limit)))
 
     def _range(self, offset: int, limit: int | None) -> int:
         """The offset before which a read stops, once it is known that it may start at `offset`."""
@@ -393,29 +387,24 @@ class Log:
                 raise StorageError(f"{self.folder}: {error}") from error
             return infos
 
-    def clean(self, survives: Survives, upto: int, now_ms: int) -> CleanResult:
+    def clean(self, survives: Survives, upto: int, now_ms: int, pace: Pace = FREELY) -> CleanResult:
         """Compacts the closed segments that end at or before the offset `upto`. Blocks; runs beside appends and reads.
 
-        `survives` is asked about some records at a time, and answers for each. Raises StorageError; CorruptBatch where
-        it meets damage, and cleans nothing behind it: a tombstone must not go before the events that it deletes.
+        `survives` answers for some records at a time. Raises what `pace` does; StorageError; CorruptBatch where it
+        meets damage, and cleans nothing behind it: no tombstone goes before what it deletes.
         """
         with self._cleaning:
             with self._lock:
                 upto, transactions = cleaner.decided(self.producers.stability, upto)
             horizon = now_ms + self.config.delete_retention_ms
-            cleaning = cleaner.Cleaning(survives, self.producers, transactions, now_ms, horizon)
+            cleaning = cleaner.Cleaning(survives, self.producers, transactions, now_ms, horizon, pace)
             segments = [segment for segment in self._segments.closed if segment.next_offset <= upto]
             before, removed = sum(segment.size for segment in segments), 0
+            groups = cleaner.groups(segments, self.config.segment_bytes)
             try:
-                for group in cleaner.groups(segments, self.config.segment_bytes):
-                    try:
-                        rewritten = cleaner.rewrite(self._disk, group, cleaning)
-                    except FileNotFoundError:
-                        if self._segments.replaced(group, group[0]):
-                            raise
-                        continue  # retention was faster
-                    if rewritten and self._replace(group, rewritten, upto):
-                        removed += rewritten.removed
+                for group, new in cleaner.rewrites(self._disk, groups, cleaning, lambda: self._segments):
+                    with pace.swapping():
+                        removed += new.removed if self._replace(group, new, upto) else 0
             except OSError as error:
                 raise StorageError(f"{self.folder}: {error}") from error
             done = segments[-1].next_offset if segments else 0

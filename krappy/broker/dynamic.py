@@ -27,7 +27,12 @@ if TYPE_CHECKING:
 THREADS = "background.threads"
 DISK_THREADS = 8
 FOR_ALL = ""  # the name under which settings of all brokers are kept
-_OWN = ("log.cleaner.backoff.ms", "max.connections", "producer.id.expiration.ms")  # fields of ServerConfig
+_OWN = (  # fields of ServerConfig
+    "log.cleaner.backoff.ms",
+    "log.cleaner.io.max.bytes.per.second",
+    "max.connections",
+    "producer.id.expiration.ms",
+)
 _UNUSED = Setting(
     "sasl.kerberos.min.time.before.relogin", "60000", integer(0, 2**63 - 1), "LONG", "taken and not used: no Kerberos"
 )

@@ -11,41 +11,46 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from krappy.broker import cleaning
 from krappy.broker.partition import Partition
 from krappy.broker.table import SCAN_IDLE_MS
 from krappy.core import retention
-from krappy.entry import entry_offset, is_tombstone
+from krappy.core.throttle import Throttle
 from krappy.errors import KrappyError
-from krappy.store.cleaner import Candidate
 from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
 
 SCAN_CHECK_S = 10.0
-LOOK_UP = 1000  # keys asked of the view at a time
 
 
 class Housekeeper:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._throttle = Throttle()
 
     async def run(self) -> None:
         """Until cancelled."""
-        looked = cleaned = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._every, lambda: self._broker.config.retention_check_ms, self.retain)
+            nursery.start_soon(self._every, self._compaction_ms, self.compact)
+            while True:
+                await trio.sleep(min(SCAN_CHECK_S, self._compaction_ms() / 1000))
+                self._close_idle_scans()
+                self._broker.latest.sets.expire()
+                await self._reclaim()
+                await self._tend_staging()
+
+    def _compaction_ms(self) -> int:
+        return min(self._broker.config.cleaner_backoff_ms, self._broker.config.retention_check_ms)
+
+    async def _every(self, period_ms: Callable[[], int], work: Callable[[Partition], Awaitable[None]]) -> None:
         while True:
-            config = self._broker.config  # some of it may change while the broker runs
-            look_at, clean_at = looked + config.retention_check_ms / 1000, cleaned + config.cleaner_backoff_ms / 1000
-            await self._rest(min(SCAN_CHECK_S, max(0.0, min(look_at, clean_at) - trio.current_time())))
-            self._close_idle_scans()
-            await self._reclaim()
-            await self._tend_staging()
-            if trio.current_time() >= look_at:
-                await self.look(self.tend)
-                looked = cleaned = trio.current_time()
-            elif trio.current_time() >= clean_at:
-                await self.look(self.compact)
-                cleaned = trio.current_time()
+            looked = trio.current_time()
+            while (left := looked + period_ms() / 1000 - trio.current_time()) > 0:
+                await self._rest(left)
+            await self.look(work)
 
     async def _rest(self, seconds: float) -> None:
         """Until then, or until settings change."""
@@ -74,18 +79,16 @@ class Housekeeper:
             except KrappyError as error:
                 broker.report("view_not_reclaimed", number=number, error=str(error))
 
-    async def look(self, work: Callable[[Partition], Awaitable[None]] | None = None) -> None:
-        """One round over all partitions, for `work`, or for all there is to do.
+    async def look(self, work: Callable[[Partition], Awaitable[None]]) -> None:
+        """One round of `work` over all partitions.
 
         What fails in one is reported and keeps none of the others waiting.
         """
-        self._broker.latest.sets.expire()
         for topic in list(self._broker.topics.values()):
             for partition in list(topic.partitions):
                 try:
-                    async with self._broker.shrinking:
-                        if partition.gone is None:
-                            await (work or self.tend)(partition)
+                    if partition.gone is None:
+                        await work(partition)
                 except KrappyError as error:
                     self._broker.report("housekeeping_failed", partition=str(partition), error=str(error))
                 except Exception:  # a mistake of ours, which must not end housekeeping for all the others
@@ -94,6 +97,16 @@ class Housekeeper:
 
     async def tend(self, partition: Partition) -> None:
         """Retention and compaction of one partition, as its settings and the clock want it."""
+        await self.retain(partition)
+        await self.compact(partition)
+
+    async def retain(self, partition: Partition) -> None:
+        """Rolls what is old, takes away what has expired, forgets producers that are gone."""
+        async with self._broker.shrinking:
+            if partition.gone is None:
+                await self._retain(partition)
+
+    async def _retain(self, partition: Partition) -> None:
         log, config = partition.log, partition.config
         now = self._broker.now_ms()
         if retention.is_old(config, log.segments[-1], now):
@@ -109,7 +122,6 @@ class Housekeeper:
             await partition.flush_view()
             gone = await partition.reshape(lambda: log.delete_before(before))
             self._broker.report("segments_deleted", partition=str(partition), count=len(gone), start=before)
-        await self.compact(partition)
         log.producers.expire(now, self._broker.config.producer_id_expiration_ms)
         if log.unsaved_bytes:  # with durability "os" nothing else checkpoints before the end
             await partition.reshape(log.checkpoint)
@@ -121,52 +133,9 @@ class Housekeeper:
             await self.clean(partition, now)
 
     async def clean(self, partition: Partition, now: int) -> None:
-        """Compacts the closed segments of a partition, with its view as the offset map."""
-        log, config, views, number = partition.log, partition.config, partition.views, partition.number
-        upto = min(retention.cleanable_upto(config, log.segments, now), partition.last_stable_offset)
-        await partition.flush_view()
-        forgotten: list[tuple[bytes, int]] = []
-
-        def survives(records: list[Candidate]) -> list[bool]:
-            kept: list[bool] = []
-            for start in range(0, len(records), LOOK_UP):
-                some = records[start : start + LOOK_UP]
-                found = iter(views.get_many(number, [key for key, *_ in some if key is not None]))
-                for key, offset, tombstone, horizon in some:
-                    if key is None:
-                        kept.append(False)  # as Kafka's cleaner: a compacted log has no place for it
-                        continue
-                    entry = next(found)
-                    latest = None if entry is None else entry_offset(entry)
-                    keep = retention.survives(latest, offset, tombstone, horizon, now)
-                    if tombstone and not keep and latest == offset:
-                        forgotten.append((key, offset))
-                    kept.append(keep)
-            return kept
-
-        result = await trio.to_thread.run_sync(
-            lambda: log.clean(survives, upto, now), limiter=self._broker.disk_limiter
-        )
-        partition.stability.drop(result.markers)
-        # The log first, then the view: the other way round a crash between the two could bring a deleted key back.
-        for start in range(0, len(forgotten), LOOK_UP):
-            self._forget(partition, forgotten[start : start + LOOK_UP])
-            await trio.lowlevel.checkpoint()
-        self._broker.report(
-            "log_cleaned",
-            partition=str(partition),
-            before=result.bytes_before,
-            after=result.bytes_after,
-            removed=result.records_removed,
-        )
-
-    def _forget(self, partition: Partition, tombstones: list[tuple[bytes, int]]) -> None:
-        """Takes tombstones that the log has lost out of the view, unless their keys have come back meanwhile."""
-        found = partition.views.get_many(partition.number, [key for key, _ in tombstones])
-        deletes = [
-            key
-            for (key, offset), entry in zip(tombstones, found, strict=True)
-            if entry is not None and is_tombstone(entry) and entry_offset(entry) == offset
-        ]
-        if deletes:
-            partition.views.apply(partition.number, {}, partition.applied, deletes)
+        """Compacts the closed segments of a partition, whether that is worth it or not. `now` in ms."""
+        try:
+            await cleaning.clean(self._broker, partition, now, self._throttle)
+        except KrappyError:
+            if partition.gone is None:
+                raise

@@ -18,9 +18,10 @@ from krappy.wire import messages as m
 from tests.crash.actors import Actor, Batches, Book, Conditional, Singles, Tailer, Topics, TopicSpec
 from tests.crash.ledger import MARK, PartitionLedger, fold
 from tests.peer import Peer, Stored
-from tests.process import BrokerProcess, Launch
+from tests.process import BrokerProcess, Launch, wait_until
 
 FOREVER = 86_400_000
+ENOUGH = 101
 
 
 def topics(random: Random) -> list[TopicSpec]:
@@ -66,12 +67,15 @@ class Life:
         return Random(self.random.getrandbits(64))
 
     def run(self, cycles: int) -> None:
-        """So many kills, and a last restart that is checked. Raises AssertionError, naming the seed."""
+        """So many kills, and a last restart that is checked. Raises AssertionError, naming the seed.
+
+        Before the last kill it waits until ENOUGH was acknowledged, however slow the machine is.
+        """
         try:
             with self.broker:
                 self._create()
-                for _ in range(cycles):
-                    self.cycle()
+                for number in range(cycles):
+                    self.cycle(ENOUGH if number == cycles - 1 else 0)
                 self.check()
                 assert not self.broker.events("internal_error"), "the broker met a bug of its own"
                 assert self.broker.stop() == 0
@@ -90,11 +94,15 @@ class Life:
                 self._actors.append(kind(self.book, self._fork(), spec))
             self._actors.append(Tailer(self.book, self._fork(), spec))
 
-    def cycle(self) -> None:
-        """Load, a kill, perhaps damage to what is derived, a start (perhaps killed too), and a check."""
+    def cycle(self, least: int = 0) -> None:
+        """Load, a kill, perhaps damage to what is derived, a start (perhaps killed too), and a check.
+
+        The kill waits until `least` events of this life are acknowledged.
+        """
         random = self.random
         for actor in self._actors:
             actor.start(self.broker.address)
+        wait_until(lambda: self.acknowledged >= least, f"{least} events are acknowledged")
         time.sleep(random.choice([0.0, random.uniform(0, 0.05), random.uniform(0, 0.4)]))
         if random.random() < 0.15:  # in the middle of a graceful stop
             self.broker.terminate()

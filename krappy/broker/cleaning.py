@@ -1,0 +1,113 @@
+"""Compaction of one partition: `store/cleaner.py` does it in a thread, the view says what survives.
+
+It may take long, all the more when it is told to be slow, so it holds up nobody: the lock that keeps logs still for a
+backup is held only around each swap of files, and a broker that stops, or a topic that goes, ends it at its next pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.partition import Partition
+from krappy.core import retention
+from krappy.core.throttle import Throttle
+from krappy.entry import entry_offset, is_tombstone
+from krappy.store.cleaner import Candidate, Pace
+from krappy.waiting import wait_any
+
+if TYPE_CHECKING:
+    from krappy.broker.broker import Broker
+
+LOOK_UP = 1000  # keys asked of the view at a time
+
+
+class _Pace(Pace):
+    """For the cleaner's thread, which trio started."""
+
+    def __init__(self, broker: Broker, partition: Partition, throttle: Throttle) -> None:
+        self._broker = broker
+        self._partition = partition
+        self._throttle = throttle
+
+    def spend(self, size: int) -> None:
+        trio.from_thread.run(self._pause, size)
+
+    async def _pause(self, size: int) -> None:
+        broker, rate = self._broker, self._broker.config.cleaner_io_max_bytes_per_second
+        await trio.lowlevel.checkpoint()
+        await wait_any(
+            [broker.dynamic.changed, self._partition.moved],
+            lambda: broker.config.cleaner_io_max_bytes_per_second != rate or self._partition.gone is not None,
+            self._throttle.spend(size, rate, trio.current_time()),
+        )
+        if self._partition.gone is not None:
+            raise self._partition.gone
+
+    async def _still(self) -> None:
+        with trio.CancelScope(shield=True):  # what is rewritten is swapped in, or it was for nothing
+            await self._broker.shrinking.acquire()
+
+    @contextmanager
+    def swapping(self) -> Iterator[None]:
+        trio.from_thread.run(self._still)
+        try:
+            yield
+        finally:
+            trio.from_thread.run_sync(self._broker.shrinking.release)
+
+
+async def clean(broker: Broker, partition: Partition, now: int, throttle: Throttle) -> None:
+    """Compacts the closed segments of a partition as of `now` (ms), with its view as the offset map."""
+    log, config, views, number = partition.log, partition.config, partition.views, partition.number
+    upto = min(retention.cleanable_upto(config, log.segments, now), partition.last_stable_offset)
+    await partition.flush_view()
+    forgotten: list[tuple[bytes, int]] = []
+
+    def survives(records: list[Candidate]) -> list[bool]:
+        kept: list[bool] = []
+        for start in range(0, len(records), LOOK_UP):
+            some = records[start : start + LOOK_UP]
+            found = iter(views.get_many(number, [key for key, *_ in some if key is not None]))
+            for key, offset, tombstone, horizon in some:
+                if key is None:
+                    kept.append(False)  # as Kafka's cleaner: a compacted log has no place for it
+                    continue
+                entry = next(found)
+                latest = None if entry is None else entry_offset(entry)
+                keep = retention.survives(latest, offset, tombstone, horizon, now)
+                if tombstone and not keep and latest == offset:
+                    forgotten.append((key, offset))
+                kept.append(keep)
+        return kept
+
+    pace = _Pace(broker, partition, throttle)
+    result = await trio.to_thread.run_sync(lambda: log.clean(survives, upto, now, pace), limiter=broker.disk_limiter)
+    partition.stability.drop(result.markers)
+    # The log first, then the view: the other way round a crash between the two could bring a deleted key back.
+    for start in range(0, len(forgotten), LOOK_UP):
+        if partition.gone is None:
+            _forget(partition, forgotten[start : start + LOOK_UP])
+        await trio.lowlevel.checkpoint()
+    broker.report(
+        "log_cleaned",
+        partition=str(partition),
+        before=result.bytes_before,
+        after=result.bytes_after,
+        removed=result.records_removed,
+    )
+
+
+def _forget(partition: Partition, tombstones: list[tuple[bytes, int]]) -> None:
+    """Takes tombstones that the log has lost out of the view, unless their keys have come back meanwhile."""
+    found = partition.views.get_many(partition.number, [key for key, _ in tombstones])
+    deletes = [
+        key
+        for (key, offset), entry in zip(tombstones, found, strict=True)
+        if entry is not None and is_tombstone(entry) and entry_offset(entry) == offset
+    ]
+    if deletes:
+        partition.views.apply(partition.number, {}, partition.applied, deletes)

@@ -1,0 +1,98 @@
+"""Compaction beside everything else: however slow it is told to be, it holds up nobody and ends when it must."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from krappy.broker.broker import Broker
+from krappy.broker.housekeeping import Housekeeper
+from krappy.broker.partition import Partition
+from tests.broker.engine import publish, read_all, running
+
+HOUR = 3_600_000
+RATE = "log.cleaner.io.max.bytes.per.second"
+NEVER = {"cleaner_backoff_ms": HOUR, "retention_check_ms": HOUR}
+Work = Callable[[Broker, Partition], Awaitable[None]]
+
+
+async def dirty(broker: Broker) -> Partition:
+    """A log of some closed segments in which half of the events are overtaken."""
+    config = {"cleanup.policy": "compact,delete", "segment.bytes": 2000, "retention.ms": -1, "retention.bytes": 4000}
+    topic, _ = await broker.create_topic("t", 1, config)
+    partition = topic.partition(0)
+    for number in range(40):
+        await publish(partition, 10, [b"k%d" % (number % 20), *(b"%d-%d" % (number, n) for n in range(9))])
+    assert len(partition.log.segments) > 3
+    return partition
+
+
+async def delete_records(broker: Broker, partition: Partition) -> None:
+    assert await partition.delete_records(5) == 5
+
+
+async def expire(broker: Broker, partition: Partition) -> None:
+    await Housekeeper(broker).retain(partition)
+    assert partition.start_offset > 0
+
+
+async def back_up(broker: Broker, partition: Partition) -> None:
+    (await broker.hold_backup()).close()
+
+
+async def write(broker: Broker, partition: Partition) -> None:
+    await publish(partition, 1, [b"new"])
+    assert await partition.view_wait(None, 60)
+
+
+@pytest.mark.parametrize("work", [delete_records, expire, back_up, write])
+def test_nobody_waits_for_a_slow_compaction(tmp_path: Path, work: Work) -> None:
+    async def main() -> None:
+        async with running(tmp_path, cleaner_io_max_bytes_per_second=1, **NEVER) as broker:
+            partition = await dirty(broker)
+            keeper = Housekeeper(broker)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(keeper.clean, partition, broker.now_ms())
+                while broker.disk_limiter.borrowed_tokens == 0:
+                    await trio.lowlevel.checkpoint()
+                with trio.fail_after(60):
+                    await work(broker, partition)
+                assert partition.log.clean_upto == 0  # it would take an hour and more
+                nursery.cancel_scope.cancel()
+            assert not list(partition.log.folder.glob("*.cleaned"))
+            assert await read_all(partition)
+
+    trio.run(main)
+
+
+def test_a_deleted_topic_ends_its_compaction(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, cleaner_io_max_bytes_per_second=1, **NEVER) as broker:
+            partition = await dirty(broker)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(Housekeeper(broker).clean, partition, broker.now_ms())
+                while broker.disk_limiter.borrowed_tokens == 0:
+                    await trio.lowlevel.checkpoint()
+                with trio.fail_after(60):
+                    await broker.delete_topic("t")
+            assert not partition.log.folder.exists()
+
+    trio.run(main)
+
+
+def test_the_limit_may_be_lifted_meanwhile(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, cleaner_io_max_bytes_per_second=1, **NEVER) as broker:
+            partition = await dirty(broker)
+            with trio.fail_after(60):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(Housekeeper(broker).clean, partition, broker.now_ms())
+                    while broker.disk_limiter.borrowed_tokens == 0:
+                        await trio.lowlevel.checkpoint()
+                    await broker.dynamic.alter("", {RATE: "0"})
+            assert partition.log.clean_upto == partition.log.segments[-1].base_offset
+
+    trio.run(main)

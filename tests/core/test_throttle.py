@@ -1,0 +1,40 @@
+"""No more bytes a second than allowed, on average, whatever the pieces."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from krappy.core.throttle import Throttle
+
+
+def test_without_a_limit_there_is_no_pause() -> None:
+    throttle = Throttle()
+    assert [throttle.spend(10**9, 0, now) for now in (0.0, 0.0, 1.0)] == [0.0, 0.0, 0.0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**7), st.floats(0, 5)), min_size=1, max_size=50), st.integers(1, 10**7))
+def test_the_average_holds(pieces: list[tuple[int, float]], rate: int) -> None:
+    """Who pauses as told has spent at least size / rate; and no more than that and the time that the work took."""
+    throttle, now, worked, done = Throttle(), 100.0, 0.0, 0
+    for size, took in pieces:
+        now += took
+        worked += took
+        done += size
+        now += throttle.spend(size, rate, now)
+        assert now - 100 >= done / rate * (1 - 1e-9)
+        assert now - 100 <= (done / rate + worked) * (1 + 1e-9)
+
+
+def test_idle_time_is_not_saved_up() -> None:
+    throttle = Throttle()
+    assert throttle.spend(100, 100, 0.0) == pytest.approx(1.0)
+    assert throttle.spend(100, 100, 1000.0) == pytest.approx(1.0)
+
+
+def test_a_new_rate_holds_from_the_next_piece_on() -> None:
+    throttle = Throttle()
+    assert throttle.spend(100, 100, 0.0) == pytest.approx(1.0)
+    assert throttle.spend(100, 1000, 1.0) == pytest.approx(0.1)
+    assert throttle.spend(100, 0, 1.1) == 0.0
