@@ -280,7 +280,8 @@ class Log:
         self, offset: int, max_bytes: int, *, limit: int | None = None, nowait: bool = False, min_one: bool = True
     ) -> Buffer:
         """The bytes of `read_span`."""
-        return self.read_span(offset, max_bytes, limit=limit, nowait=nowait, min_one=min_one).data
+        data: Buffer = self.read_span(offset, max_bytes, limit=limit, nowait=nowait, min_one=min_one).data
+        return data
 
     def read_span(
         self,
