@@ -15,6 +15,7 @@ class Producer:
     def __init__(self, topic: TopicPort, name: str | None) -> None:
         self.topic = topic
         self.name = name
+        self.bytes = 0  # of events that it has sent
         self._robin = 0
 
     def next_partition(self) -> int:
@@ -26,7 +27,7 @@ class Producer:
         """Nothing to give back: what was published stays published."""
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "producer", "name": self.name, "topics": [self.topic.name]}
+        return {"kind": "producer", "name": self.name, "topics": [self.topic.name], "bytes": self.bytes}
 
 
 class Stager:
@@ -48,6 +49,7 @@ class Reader:
     def __init__(self, partitions: dict[TopicPartition, PartitionPort], positions: dict[TopicPartition, int]) -> None:
         self.partitions = partitions
         self.positions = positions
+        self.bytes = 0  # of batches that it was given
         self.rotation = 0  # which partition is served first: they take turns
         self.closed = False
         self._waiting: dict[Callable[[], None], None] = {}
@@ -70,4 +72,4 @@ class Reader:
         self._waiting.pop(callback, None)
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "reader", "topics": sorted({at.topic for at in self.partitions})}
+        return {"kind": "reader", "topics": sorted({at.topic for at in self.partitions}), "bytes": self.bytes}

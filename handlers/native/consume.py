@@ -141,6 +141,7 @@ def _take(
         return 0
     parts.append((at.topic, at.partition, offset, partition.last_stable_offset, span.data))
     reader.positions[at] = span.next_offset
+    reader.bytes += len(span.data)
     return span.records
 
 

@@ -41,6 +41,7 @@ def message(session: SessionPort, request: messages.Message) -> LaterPort:
     headers = tuple((name, value) for name, value in request.headers) if request.headers else ()
     record = Record(request.payload, request.key, headers, request.timestamp)
     later = topic.partition(index).publish_record(record, request.expect)
+    producer.bytes += len(request.payload or b"") + len(request.key or b"")
     return later.map(lambda stored: messages.MessageStored(index, stored.offset, stored.timestamp))  # type: ignore[no-any-return]
 
 
@@ -51,8 +52,9 @@ def batch(session: SessionPort, request: messages.Batch) -> LaterPort:
             raise InvalidRequest("staged events have no conditions")
         later = found.attempt.publish(request.partition, request.records)
     else:
-        topic = _producer(session, request.handle).topic
-        later = topic.partition(request.partition).publish(request.records, request.expect)
+        producer = _producer(session, request.handle)
+        later = producer.topic.partition(request.partition).publish(request.records, request.expect)
+        producer.bytes += len(request.records)
     return later.map(lambda stored: messages.BatchStored(stored.offset, stored.timestamp))  # type: ignore[no-any-return]
 
 

@@ -30,9 +30,11 @@ class Member:
         self.topics = topics
         self.lease_ms = lease_ms
         self.closed = False
+        self.bytes = 0  # of batches that it was given
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "member", "name": self.name, "group": self.group.name, "topics": list(self.topics)}
+        told = {"kind": "member", "name": self.name, "group": self.group.name, "topics": list(self.topics)}
+        return {**told, "bytes": self.bytes}
 
     def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None:
         """Leases what is there. None when the disk has to be waited for. Raises UnknownTopic, CorruptBatch, …"""
@@ -61,6 +63,7 @@ class Member:
     def _answer(self, poll: Poll) -> GroupPolled:
         polled = poll.answer()
         if polled.leases:
+            self.bytes += sum(len(part[4]) for part in polled.parts)
             self.group.stir()  # there may be more, for the next in line
         return polled
 

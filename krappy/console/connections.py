@@ -16,12 +16,14 @@ SECRETS = ("console_token",)
 
 
 class Registration(msgspec.Struct, omit_defaults=True):
-    """What a native connection holds: a producer, a reader, a member of a group, a scan or a watch."""
+    """What a native connection holds: a producer, a reader, a member of a group, a scan or a watch. `bytes`: of events
+    that a producer has sent, or that a reader or a member was given (its batches, as they are stored)."""
 
     kind: str
     topics: list[str]
     name: str | None = None
     group: str | None = None
+    bytes: int = 0
 
 
 class Connection(msgspec.Struct):

@@ -17,8 +17,11 @@ def test_a_connection_tells_what_it_registered_and_sent(web: Web, console: Runni
         consumer.ack(next(iter(consumer)))
         found = web.get("/connections", filter="registered", protocol="native")
         kinds = {each["kind"]: each for one in found["connections"] for each in one["registrations"]}
+        sent = kinds["producer"].pop("bytes")
         assert kinds["producer"] == {"kind": "producer", "topics": ["registered"], "name": "till"}
         assert kinds["member"]["group"] == "books"
+        assert 10_000 < sent < 20_000
+        assert 10_000 < kinds["member"]["bytes"] < 20_000
         assert sum(each["received_bytes"] for each in found["connections"]) > 10_000
         assert sum(each["sent_bytes"] for each in found["connections"]) > 10_000
         assert all(each["requests"] > 0 for each in found["connections"])
