@@ -75,7 +75,7 @@ peers: $(READY) ## Apache Kafka beside Krappy, measured by one client (ARGS="--j
 	@$(BIN)/python -m tests.compat.tools
 	@$(BIN)/python -m tests.peers.compare $(ARGS)
 
-k8s-test: $(READY) ## image and manifests on a real Kubernetes (Linux, root, Go; the first time it builds one: 30 minutes)
+k8s-test: $(READY) ## image and manifests on a real Kubernetes (Linux, root, Go; the first time it builds one: 10 minutes and more)
 	@$(BIN)/python -m tests.k8s.cluster $(ARGS)
 
 bench: $(READY) ## measure this machine (ARGS="--json" for a program to read)

@@ -11,7 +11,7 @@ from tests.k8s.cluster.guide import K8S
 from tests.k8s.cluster.krappy import Krappy
 from tests.k8s.cluster.node import Node
 
-ROUNDS, ROWS, SIZE = 30, 100, 100_000  # 300 MB, which is more than half of its memory
+ROUNDS, ROWS, SIZE = 60, 100, 100_000  # 600 MB: with the page cache more than its limit, 512 MiB
 
 
 @pytest.fixture(scope="module")
