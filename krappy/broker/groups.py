@@ -229,6 +229,15 @@ class GroupCoordinator:
         """Raises UnknownGroup."""
         return self._kafka.describe(name) if self._kafka.has(name) else self._find(name).describe(members=True)
 
+    def held(self, name: str) -> Iterator[tuple[str, str, int, int, int, int]]:
+        """What members of a shared group have leased: (member, topic, partition, first offset, last, when it falls due
+        in ms), in the order of the log. Raises UnknownGroup."""
+        if not self._kafka.has(name):
+            for at, shared in sorted(self._find(name).shared.items()):
+                for run in shared.leases.runs():
+                    if run.member is not None:
+                        yield run.member, *at, run.first, run.last, run.due
+
     def positions(self, name: str) -> list[Position]:
         """The committed floor of each partition. Raises UnknownGroup."""
         if self._kafka.has(name):

@@ -14,6 +14,7 @@ from krappy.console.topics import Deleted, DeleteQuery, TopicsQuery, check_confi
 from krappy.errors import InvalidRequest
 
 routes = Routes("groups")
+MOST_LEASES = 100  # of a member, that are told
 
 
 class GroupSummary(msgspec.Struct):
@@ -35,12 +36,23 @@ class GroupPage(msgspec.Struct):
     after: str | None
 
 
+class Lease(msgspec.Struct):
+    """Events from `first` to `last` are a member's until `due` (ms since the epoch), or it settles them."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+    due: int
+
+
 class GroupMember(msgspec.Struct):
-    """`leased`: events that it holds now."""
+    """`leased`: events that it holds now. `leases`: which, the first hundred runs of them."""
 
     name: str
     client: str
     leased: int
+    leases: list[Lease]
 
 
 class GroupPosition(msgspec.Struct):
@@ -107,12 +119,16 @@ async def list_groups(call: Call, query: TopicsQuery) -> GroupPage:
 @routes.get("/groups/{group}", summary="A group: members, leases, positions and lag")
 async def describe_group(call: Call, group: str) -> GroupDescribed:
     told = call.broker.groups.describe(group)
+    leases: dict[str, list[Lease]] = {each["name"]: [] for each in told["members"]}
+    for member, topic, partition, first, last, due in call.broker.groups.held(group):
+        if len(leases.get(member, ())) < MOST_LEASES:
+            leases.setdefault(member, []).append(Lease(topic, partition, first, last, due))
     return GroupDescribed(
         told["group"],
         told["kind"],
         told["order"],
         _lag(told),
-        [GroupMember(each["name"], each["client"], each["leased"]) for each in told["members"]],
+        [GroupMember(each["name"], each["client"], each["leased"], leases[each["name"]]) for each in told["members"]],
         [
             GroupPosition(
                 *(each["topic"], each["partition"], each["floor"], each["end"], each["lag"]),

@@ -44,13 +44,15 @@ class Entries(msgspec.Struct):
 class TablePage(msgspec.Struct):
     """Entries in the order of their keys. `cursor`: for the page that follows; null at the end.
 
-    `offsets`: for each partition, the page includes every event below. Pages are read one by one, each as the table is
-    then: a key that changes between two may be missed or come twice only if it moves, which keys do not.
+    `offsets`: for each partition, the page includes every event below; `watch`: a cursor for a watch that goes on from
+    there. Pages are read one by one, each as the table is then: a key that changes between two may be missed or come
+    twice only if it moves, which keys do not.
     """
 
     entries: list[EntryShown]
     cursor: str | None
     offsets: dict[str, int]
+    watch: str
 
 
 class HistoryPage(msgspec.Struct):
@@ -194,7 +196,8 @@ async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
     shown, more = found, cut is not None
     viewer = call.viewer(query.keys, query.values, query.value_bytes)
     entries = await in_slices(show_entry(viewer, index, key, entry) for key, index, entry in shown)
-    return TablePage(entries, cursors.write(shown[-1][:2]) if shown and more else None, offsets)
+    watch = cursors.write({int(index): offset for index, offset in offsets.items()})
+    return TablePage(entries, cursors.write(shown[-1][:2]) if shown and more else None, offsets, watch)
 
 
 def _trim(found: list[tuple[bytes, int, bytes]], limit: int, cut: tuple[bytes, int] | None) -> tuple[bytes, int] | None:

@@ -1,7 +1,9 @@
-"""A broker with its console, and a client that speaks HTTP to it over a real socket."""
+"""A broker with its console, a client that speaks HTTP to it over a real socket, and a browser for its pages."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +11,10 @@ from typing import Any
 
 import httpx
 import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from krappy.testing.running import RunningBroker, run_broker
+from tests.console.pages import ARGUMENTS, SLOW, WIDE
 from tests.console.web import Web
 
 
@@ -35,3 +39,38 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
 def web(console: RunningBroker) -> Iterator[Web]:
     with httpx.Client(base_url=f"http://{console.http_address}", timeout=60.0, trust_env=False) as client:
         yield Web(client)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if found is None and os.environ.get("CI") == "true":
+        pytest.fail("CI needs a Chromium: apt-get install chromium")
+    if found is None:
+        pytest.skip("there is no Chromium")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=found, args=ARGUMENTS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    made = browser.new_context(viewport=WIDE, color_scheme="light")
+    made.set_default_timeout(SLOW)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Iterator[Page]:
+    """A page that must stay without complaints in its console."""
+    complaints: list[str] = []
+    made = context.new_page()
+    made.on("console", lambda told: complaints.append(told.text) if told.type in ("error", "warning") else None)
+    made.on("pageerror", lambda error: complaints.append(str(error)))
+    made.set_default_timeout(SLOW)
+    expect.set_options(timeout=SLOW)
+    yield made
+    # That an answer was a refusal, the browser says by itself.
+    assert [told for told in complaints if "the server responded with a status of 4" not in told] == []

@@ -32,7 +32,7 @@ class Steps(trio.abc.Instrument):
 def test_an_answer_is_encoded_item_by_item(monkeypatch: pytest.MonkeyPatch, binary: bool) -> None:
     monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)  # so that every item is a slice
     entry = EntryShown(Shown("text", "k", 1), "value", 0, 1, 2, Shown("text", "ä\0", 3), [Header("h", None)])
-    page = TablePage([entry] * 500, "cursor", {"0": 5})
+    page = TablePage([entry] * 500, "cursor", {"0": 5}, "watch")
     steps = Steps()
     made = trio.run(lambda: slices.encode_in_slices(page, binary=binary), instruments=[steps])
     assert steps.count >= 500

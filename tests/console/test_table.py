@@ -105,3 +105,16 @@ def test_a_prefix_of_the_highest_bytes_has_no_end(web: Web) -> None:
     prefix = base64.b64encode(b"\xff\xff").decode()
     found = web.get(f"{path}/table", prefix=prefix, key_encoding="base64")["entries"]
     assert texts(found, "key") == [key]
+
+
+def test_a_page_is_watched_from_where_it_was_read(web: Web) -> None:
+    path = web.topic("watched-page", 2)
+    for at in range(4):
+        web.publish(path, f"k{at}", "old")
+    page = web.get(f"{path}/table")
+    web.publish(path, "k2", "new")
+    with web.live(f"{path}/watch", after=page["watch"], start="k1", end="k3") as sent:
+        assert next(sent).event == "start"
+        changes = next(sent)
+        assert changes.event == "changes"
+        assert texts(changes.data["entries"]) == ["new"]

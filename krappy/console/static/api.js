@@ -10,11 +10,12 @@ export class Problem extends Error {
   }
 }
 
+/** What is undefined or null is not said; what is empty is: an empty key is a key. */
 export function address(path, query = {}) {
   const url = new URL("api/v1" + path, document.baseURI);
   for (const [name, value] of Object.entries(query)) {
     for (const each of Array.isArray(value) ? value : [value]) {
-      if (each !== undefined && each !== null && each !== "") url.searchParams.append(name, each);
+      if (each !== undefined && each !== null) url.searchParams.append(name, each);
     }
   }
   return url;

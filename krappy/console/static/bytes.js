@@ -1,6 +1,7 @@
 // Keys and values are bytes from anywhere. Here they become text that can't deceive: control characters and those that
 // turn the direction of writing are made visible.
-const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+const STRICT = { fatal: true, ignoreBOM: true };
+const utf8 = new TextDecoder("utf-8", STRICT);
 const lenient = new TextDecoder("utf-8", { ignoreBOM: true });
 const encoder = new TextEncoder();
 // C0 and C1 controls but for tab and newline, soft hyphen, zero widths, bidirectional controls, line separators, BOM.
@@ -13,11 +14,27 @@ export const visible = (text) =>
     return "\u27e8U+" + code.toString(16).toUpperCase().padStart(4, "0") + "\u27e9";
   });
 
+/** Whether all of it can be seen, on one line. */
+export const isPlain = (text) => text.search(HIDDEN) < 0 && !/[\t\n]/.test(text);
+
+/** Either alphabet, padded or not. Throws Error. */
 export function fromBase64(text) {
-  const binary = atob(text);
+  let binary;
+  try {
+    binary = atob(text.trim().replaceAll("-", "+").replaceAll("_", "/"));
+  } catch {
+    throw new Error("This is not base64.");
+  }
   const found = new Uint8Array(binary.length);
   for (let at = 0; at < binary.length; at += 1) found[at] = binary.charCodeAt(at);
   return found;
+}
+
+/** "00 ff", "00ff" or "0x00ff". Throws Error. */
+export function fromHex(text) {
+  const digits = text.replace(/^\s*0x/i, "").replace(/[\s:]/g, "");
+  if (digits.length % 2 || /[^0-9a-f]/i.test(digits)) throw new Error("This is not hex: two digits, 0 to 9 and a to f, for each byte.");
+  return Uint8Array.from(digits.match(/../g) ?? [], (pair) => parseInt(pair, 16));
 }
 
 export function toBase64(data) {
@@ -31,13 +48,38 @@ export const bytesOf = (shown) => (shown.as === "base64" ? fromBase64(shown.data
 
 export const encode = (text) => encoder.encode(text);
 
-/** The text that these bytes are, or null when they are no UTF-8. */
-export function textOf(data) {
+/** The text that these bytes are, or null when they are no UTF-8. `isPart`: they may end inside a character. */
+export function textOf(data, isPart = false) {
   try {
-    return utf8.decode(data);
+    return isPart ? new TextDecoder("utf-8", STRICT).decode(data, { stream: true }) : utf8.decode(data);
   } catch {
     return null;
   }
+}
+
+/** Bytes as the API shows them: as text, else as base64. */
+export function shownOf(data) {
+  const text = textOf(data);
+  return { as: text === null ? "base64" : "text", data: text ?? toBase64(data), size: data.length };
+}
+
+export const isSame = (one, other) => one.as === other.as && one.data === other.data;
+
+/** As the API orders keys: byte by byte. */
+export function compareBytes(one, other) {
+  const shorter = Math.min(one.length, other.length);
+  for (let at = 0; at < shorter; at += 1) if (one[at] !== other[at]) return one[at] - other[at];
+  return one.length - other.length;
+}
+
+/** The first bytes behind all that begin with these; null: there are none. */
+export function afterPrefix(data) {
+  let end = data.length;
+  while (end && data[end - 1] === 0xff) end -= 1;
+  if (!end) return null;
+  const next = data.slice(0, end);
+  next[end - 1] += 1;
+  return next;
 }
 
 export const lenientText = (data) => lenient.decode(data);
@@ -65,12 +107,3 @@ export function hexdump(data) {
   }
   return lines.join("\n");
 }
-
-/** What a query names a key by: as text, or as base64 when it is no text. */
-export function keyQuery(shown) {
-  return shown.as === "base64" ? { key: shown.data, key_encoding: "base64" } : { key: shown.data };
-}
-
-/** For a shell: in single quotes unless it is plain. */
-export const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : "'" + text.replaceAll("'", "'\\''") + "'");
-export const cliKey = (shown) => quoted(shown.as === "base64" ? "base64:" + shown.data : shown.data);

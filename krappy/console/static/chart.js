@@ -23,7 +23,8 @@ function path(points, field, from, span, top) {
     }
     const x = ((point.at - from) / span) * WIDTH;
     const y = HEIGHT - (Math.min(value, top) / top) * HEIGHT;
-    text += `${last !== null && point.at - last < GAP ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
+    const isOn = last !== null && point.at - last < GAP;
+    text += `${isOn ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}${isOn ? "" : "h0"}`; // h0: a single point is a dot
     last = point.at;
   }
   return text;
@@ -40,18 +41,26 @@ export function Chart({ title, lines, points, format, span = 300_000, least = 0 
   const top = roundUp(highest);
   const shown = hover === null ? last : seen.reduce((best, each) => (Math.abs(each.at - hover) < Math.abs(best.at - hover) ? each : best), seen[0]);
   const value = (point, field) => (point?.[field] === null || point?.[field] === undefined ? "–" : format(point[field]));
+  const step = (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (event.key === "Escape") setHover(null);
+    if (!by || !shown) return;
+    event.preventDefault();
+    const at = seen.indexOf(shown) + by;
+    setHover(at >= seen.length - 1 ? null : seen[Math.max(0, at)].at);
+  };
   const move = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
     if (seen.length) setHover(from + ((event.clientX - box.left) / box.width) * span);
   };
-  const label = `${title}: ${lines.map(([field, name]) => `${name} ${value(last, field)}`).join(", ")}`;
+  const label = `${title}: ${lines.map(([field, name]) => `${name} ${value(shown, field)}`).join(", ")}`;
   return html`<section class="card chart">
     <h2>${title}</h2>
     <ul class="legend">
       ${lines.map(([field, name], at) => html`<li key=${field} class=${"line" + at}><span class="swatch"></span>${name} <strong>${value(shown, field)}</strong></li>`)}
     </ul>
     <div class="plot">
-      <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${label} onPointerMove=${move} onPointerLeave=${() => setHover(null)}>
+      <svg viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${label} tabindex="0" onKeyDown=${step} onBlur=${() => setHover(null)} onPointerMove=${move} onPointerLeave=${() => setHover(null)}>
         <path class="rule" d=${`M0 0H${WIDTH}M0 ${HEIGHT / 2}H${WIDTH}M0 ${HEIGHT}H${WIDTH}`} />
         ${lines.map(([field], at) => html`<path key=${field} class=${"line line" + at} d=${path(seen, field, from, span, top)} />`)}
         ${hover !== null && shown && html`<path class="cursor" d=${`M${(((shown.at - from) / span) * WIDTH).toFixed(1)} 0V${HEIGHT}`} />`}

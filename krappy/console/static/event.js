@@ -1,7 +1,9 @@
 // One event with every field, on a page of its own or beside a list.
 import { get, topicPath, useAnswer } from "./api.js";
-import { bytesOf, cliKey, quoted } from "./bytes.js";
+import { bytesOf, shownOf } from "./bytes.js";
+import { consumeOne, getKey } from "./command.js";
 import { count, time } from "./format.js";
+import { named } from "./keys.js";
 import { html, useEffect, useMemo, useState } from "./lib.js";
 import { Bytes, Command, Dialog, Facts, Heading, Trouble, Waiting } from "./parts.js";
 import { link } from "./routes.js";
@@ -10,14 +12,14 @@ import { Value } from "./value.js";
 const DEFAULT = "127.0.0.1:7092";
 let cluster = null;
 
-/** " --address HOST:PORT" where the command line would not find the broker by itself. */
+/** HOST:PORT of the broker where the command line would not find it by itself, else "". */
 export function useAddress() {
   const [found, setFound] = useState("");
   useEffect(() => {
     cluster ??= get("/cluster").catch(() => ((cluster = null), {}));
     cluster.then((told) => {
       const native = told.listening?.native ?? DEFAULT;
-      setFound(native === DEFAULT ? "" : " --address " + quoted(native));
+      setFound(native === DEFAULT ? "" : native);
     });
   }, []);
   return found;
@@ -30,7 +32,6 @@ export function Event({ topic, partition, offset }) {
   const at = useAddress();
   if (error && fresh) return html`<${Trouble} error=${error} again=${again} />`;
   if (!data || !fresh) return html`<${Waiting} />`;
-  const name = quoted(topic);
   return html`<div class="event">
     <${Facts} facts=${[
       ["Partition", data.partition],
@@ -48,36 +49,25 @@ export function Event({ topic, partition, offset }) {
           </p>`}
     <h3>Headers</h3>
     ${data.headers.length
-      ? html`<dl class="headers">${data.headers.map(({ name, value }, index) => html`<div key=${index}><dt><bdi>${name}</bdi></dt><dd><${Bytes} shown=${textual(value)} /></dd></div>`)}</dl>`
+      ? html`<dl class="headers">${data.headers.map(({ name, value }, index) => html`<div key=${index}><dt><bdi>${name}</bdi></dt><dd><${Bytes} shown=${value && shownOf(bytesOf(value))} /></dd></div>`)}</dl>`
       : html`<p class="faint">none</p>`}
     <h3>Value</h3>
     ${data.value === null
       ? html`<p class="faint">none: it deletes its key from the table</p>`
       : html`<${Whole} key=${eventPath(topic, partition, offset)} shown=${data.value} />`}
     <h3>On the command line</h3>
-    <${Command} label="Read this event" text=${`krappy consume ${name} --partition ${partition} --from ${offset} --max 1 --json${at}`} />
+    <${Command} label="Read this event" text=${consumeOne(topic, partition, offset, at)} />
     ${data.key && data.key.size < 2000 &&
-    html`<${Command} label="Read its key" text=${`krappy get ${name} ${cliKey(data.key)} --history${at}`} />`}
+    html`<${Command} label="Read its key" text=${getKey(topic, data.key, at, { history: true, partition })} />`}
   </div>`;
 }
 
-/** Headers come as base64 with the values; most are text. */
-function textual(shown) {
-  if (shown === null) return null;
-  const data = bytesOf(shown);
-  try {
-    return { ...shown, as: "text", data: new TextDecoder("utf-8", { fatal: true }).decode(data) };
-  } catch {
-    return shown;
-  }
-}
-
 /** Of a key as the table's pages take it. */
-export const keyed = (shown) => (shown.as === "base64" ? { key: shown.data, encoding: "base64" } : { key: shown.data });
+export const keyed = (shown) => named(bytesOf(shown));
 
 function Whole({ shown }) {
   const data = useMemo(() => bytesOf(shown), [shown]);
-  return html`<${Value} data=${data} />`;
+  return html`<${Value} data=${data} size=${shown.size} />`;
 }
 
 export function EventDialog({ topic, partition, offset, close }) {
@@ -99,8 +89,8 @@ export function EventPage({ topic, partition, offset }) {
     <${Event} topic=${topic} partition=${partition} offset=${offset} />`;
 }
 
-/** Rows of events; those that came by themselves are marked for a moment. */
-export function EventRows({ topic, events, open }) {
+/** Rows of events; those that came by themselves are marked for a moment, and those that are in `mine` for good. */
+export function EventRows({ topic, events, open, mine }) {
   return events.map((event) => {
     if (event.skipped) {
       return html`<tr key=${event.id} class="skipped"><td colspan="5">${event.text}</td></tr>`;
@@ -111,11 +101,11 @@ export function EventRows({ topic, events, open }) {
       click.preventDefault();
       open(event);
     };
-    return html`<tr key=${id} class=${event.live ? "new" : ""} data-offset=${event.offset}>
+    return html`<tr key=${id} class=${(event.live ? "new" : "") + (mine?.has(id) ? " mine" : "")} data-offset=${event.offset}>
       <td class="time wide">${time(event.timestamp).slice(5)}</td>
       <td class="place"><a href=${link(["topics", topic, "events", event.partition, event.offset])} onClick=${show}
           aria-label=${`Event ${event.offset} of partition ${event.partition}`}>${event.partition}<span class="faint"> · </span>${event.offset}</a></td>
-      <td class="keycell"><${Bytes} shown=${event.key} /></td>
+      <td class="keycell"><${Bytes} shown=${event.key} />${mine?.has(id) && html`<span class="tag">yours</span>`}</td>
       <td class="valuecell">${event.tombstone ? html`<span class="tag bad">tombstone</span>` : html`<${Bytes} shown=${event.value} />`}</td>
       <td class="wide number faint">${event.headers.length || ""}</td>
     </tr>`;

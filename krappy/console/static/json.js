@@ -11,33 +11,45 @@ export function isJson(text) {
   }
 }
 
-/** Indented, as pieces [class, text]; the text must be JSON. */
-export function pieces(text) {
-  const tokens = text.match(TOKEN) ?? [];
-  const found = [];
+/**
+ * Indented, as {parts: pieces [class, text], isCut}; the text must be JSON. No more than about `room` characters are
+ * made: of a megabyte only its beginning is looked at.
+ */
+export function pieces(text, room = Infinity) {
+  const tokens = text.matchAll(TOKEN);
+  const parts = [];
   let depth = 0;
-  const line = () => found.push(["", "\n" + "  ".repeat(Math.min(depth, DEEP))]);
-  tokens.forEach((token, at) => {
-    const next = tokens[at + 1];
+  let length = 0;
+  const add = (kind, piece) => {
+    parts.push([kind, piece.slice(0, Math.max(0, room - length))]);
+    length += piece.length;
+  };
+  const line = () => add("", "\n" + "  ".repeat(Math.min(depth, DEEP)));
+  let before = "";
+  let token = tokens.next().value?.[0];
+  while (token !== undefined) {
+    if (length > room) return { parts, isCut: true };
+    const next = tokens.next().value?.[0];
     if (token === "{" || token === "[") {
-      found.push(["mark", token]);
+      add("mark", token);
       depth += 1;
       if (next !== "}" && next !== "]") line();
     } else if (token === "}" || token === "]") {
       depth -= 1;
-      const before = tokens[at - 1];
       if (before !== "{" && before !== "[") line();
-      found.push(["mark", token]);
+      add("mark", token);
     } else if (token === ",") {
-      found.push(["mark", ","]);
+      add("mark", ",");
       line();
     } else if (token === ":") {
-      found.push(["mark", ": "]);
+      add("mark", ": ");
     } else if (token[0] === '"') {
-      found.push([next === ":" ? "name" : "string", token]);
+      add(next === ":" ? "name" : "string", token);
     } else {
-      found.push(["number", token]);
+      add("number", token);
     }
-  });
-  return found;
+    before = token;
+    token = next;
+  }
+  return { parts, isCut: length > room };
 }

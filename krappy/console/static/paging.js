@@ -28,6 +28,7 @@ export function usePages(path, field, every) {
 
 export function Pager({ pages, what }) {
   const { data, rows, first } = pages;
+  if (!pages.previous && !pages.next) return null;
   return html`<nav class="pager" aria-label=${`Pages of ${what}`}>
     <button type="button" disabled=${!pages.previous} onClick=${pages.previous}>← Previous</button>
     <span role="status">${rows.length ? `${count(first + 1)} to ${count(first + rows.length)} of ${count(data.total)}` : ""}</span>

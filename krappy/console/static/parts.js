@@ -77,11 +77,17 @@ export function Dialog({ title, close, children, side = false }) {
   const id = useId();
   useLayoutEffect(() => {
     const before = document.activeElement;
-    ref.current.showModal();
-    return () => before?.isConnected && before.focus();
+    const dialog = ref.current;
+    dialog.showModal();
+    return () => {
+      gone.current = true;
+      dialog.close(); // nothing outside takes the focus while it is open
+      if (before?.isConnected) before.focus();
+    };
   }, []);
+  const gone = useRef(false);
   const outside = (event) => event.target === ref.current && close();
-  return html`<dialog ref=${ref} class=${side ? "side" : ""} aria-labelledby=${id} onClose=${close} onMouseDown=${outside}>
+  return html`<dialog ref=${ref} class=${side ? "side" : ""} aria-labelledby=${id} onClose=${() => gone.current || close()} onMouseDown=${outside}>
     <div class="dialog">
       <header>
         <h2 id=${id}>${title}</h2>

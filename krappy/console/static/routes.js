@@ -1,8 +1,9 @@
 // Where we are stands behind the "#" of the address: "#/topics/flights/stream?key=a". The server serves one page.
 import { useEffect, useState } from "./lib.js";
 
+/** What is undefined or null is left out; what is empty is not: an empty key is a key. */
 export function link(parts, query = {}) {
-  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null && value !== "");
+  const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null);
   const text = new URLSearchParams(given).toString();
   return "#/" + parts.map((part) => encodeURIComponent(part)).join("/") + (text && "?" + text);
 }

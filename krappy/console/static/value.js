@@ -1,12 +1,14 @@
 // A whole value: as JSON, text, MessagePack or hex, the first of these that it is.
 import { hexdump, lenientText, textOf, toBase64, visible } from "./bytes.js";
-import { bytes as size } from "./format.js";
+import { bytes } from "./format.js";
 import { isJson, pieces } from "./json.js";
 import { html, useMemo, useState } from "./lib.js";
 import { print } from "./msgpack.js";
 import { Choice, Copy } from "./parts.js";
 
-const SHOWN = 32 * 1024; // of the text, until all is asked for
+const SHOWN = 32 * 1024; // characters, until all is asked for
+const BLOCK = 16 * 1024; // characters that are laid out together
+const HEX_LINE = 76; // characters of a hexdump for 16 bytes
 const FORMS = [["json", "JSON"], ["text", "Text"], ["msgpack", "MessagePack"], ["hex", "Hex"]];
 
 function printed(data) {
@@ -22,59 +24,75 @@ function guess(data, text) {
   return data.length && printed(data) !== null ? "msgpack" : "hex";
 }
 
-function rendered(form, data, text) {
+/** {parts or text, isCut, note}: of the form no more than about `room` characters. */
+function rendered(form, data, text, room) {
   if (form === "json") {
     if (text === null || !isJson(text)) return { note: "This is not JSON." };
-    return { parts: pieces(text) };
+    return pieces(text, room);
   }
   if (form === "text") {
     const note = text === null ? "This is not UTF-8: what could not be read is shown as \ufffd." : "";
-    return { text: visible(text ?? lenientText(data)), note };
+    const whole = text ?? lenientText(data);
+    return { text: visible(whole.slice(0, room)), isCut: whole.length > room, note };
   }
   if (form === "msgpack") {
     const found = printed(data);
-    return found === null ? { note: "This is not MessagePack." } : { text: visible(found) };
+    if (found === null) return { note: "This is not MessagePack." };
+    return { text: visible(found.slice(0, room)), isCut: found.length > room };
   }
-  return { text: hexdump(data) };
+  const bytes = Math.floor(room / HEX_LINE) * 16;
+  return { text: hexdump(data.subarray(0, bytes)), isCut: data.length > bytes };
 }
 
-function cut(parts, room) {
+/** Blocks of whole lines where there are lines: what is far below is not laid out before one comes there. */
+function blocks(text) {
   const found = [];
-  let left = room;
-  for (const [kind, text] of parts) {
-    if (left <= 0) break;
-    found.push([kind, text.slice(0, left)]);
-    left -= text.length;
+  for (let at = 0; at < text.length; ) {
+    const line = text.indexOf("\n", at + BLOCK);
+    const end = line < 0 || line > at + 2 * BLOCK ? at + BLOCK : line + 1;
+    found.push(text.slice(at, end));
+    at = end;
   }
-  return found;
+  return found.map((each, at) => html`<span key=${at} class="block">${each}</span>`);
 }
 
-export function Value({ data, label = "Value" }) {
-  const text = useMemo(() => textOf(data), [data]);
+function body({ parts, text }) {
+  const length = parts ? parts.reduce((sum, [, each]) => sum + each.length, 0) : text.length;
+  if (length > 2 * SHOWN) return blocks(parts ? visible(parts.map(([, each]) => each).join("")) : text);
+  // Beyond what colours help with it is plain: a megabyte of coloured pieces would stall the page.
+  return parts ? parts.map(([kind, each]) => (kind ? html`<span class=${"j-" + kind}>${visible(each)}</span>` : each)) : text;
+}
+
+function download(data) {
+  const url = URL.createObjectURL(new Blob([data]));
+  const anchor = Object.assign(document.createElement("a"), { href: url, download: "value" });
+  anchor.click();
+  setTimeout(() => URL.revokeObjectURL(url), 10_000);
+}
+
+/** `size`: of the whole in bytes, when `data` is only its beginning. */
+export function Value({ data, size = data.length, label = "Value" }) {
+  const text = useMemo(() => textOf(data, size > data.length), [data, size]);
   const [form, setForm] = useState(() => guess(data, text));
-  const [all, setAll] = useState(false);
-  const { parts, text: plain, note } = useMemo(() => rendered(form, data, text), [form, data, text]);
-  const length = parts ? parts.reduce((sum, [, each]) => sum + each.length, 0) : (plain?.length ?? 0);
-  const isCut = !all && length > SHOWN;
-  // Beyond what colours help with, it is one piece of text: a megabyte of coloured pieces would stall the page.
-  const body =
-    parts && length <= SHOWN
-      ? parts.map(([kind, each]) => (kind ? html`<span class=${"j-" + kind}>${visible(each)}</span>` : each))
-      : visible((isCut && parts ? cut(parts, SHOWN) : (parts ?? [])).map(([, each]) => each).join("")) ||
-        (isCut ? plain?.slice(0, SHOWN) : plain);
+  const [room, setRoom] = useState(SHOWN);
+  const found = useMemo(() => rendered(form, data, text, room), [form, data, text, room]);
+  const shown = useMemo(() => (found.parts || found.text ? body(found) : null), [found]);
+  const choose = (name) => (setForm(name), setRoom(SHOWN));
   return html`<section class="whole" aria-label=${label}>
     <div class="bar">
-      <${Choice} label=${label + " as"} options=${FORMS} value=${form} choose=${setForm} />
-      <span class="faint">${size(data.length)}</span>
+      <${Choice} label=${label + " as"} options=${FORMS} value=${form} choose=${choose} />
+      <span class="faint">${bytes(size)}</span>
       <span class="grow"></span>
       <${Copy} text=${text ?? toBase64(data)} label=${text === null ? "Copy as base64" : "Copy"} />
+      <button type="button" class="small" onClick=${() => download(data)}>Save</button>
     </div>
-    ${note && html`<p class="note">${note}</p>`}
-    ${body && html`<pre tabindex="0" aria-label=${label + " as " + form}><bdi>${body}</bdi></pre>`}
+    ${size > data.length && html`<p class="note">These are its first ${bytes(data.length)} of ${bytes(size)}; the command below reads all of it.</p>`}
+    ${found.note && html`<p class="note">${found.note}</p>`}
+    ${shown && html`<pre tabindex="0" aria-label=${label + " as " + form}><bdi>${shown}</bdi></pre>`}
     ${data.length === 0 && html`<p class="note">It is empty: zero bytes.</p>`}
-    ${isCut &&
+    ${found.isCut &&
     html`<p class="note">
-      Cut after ${size(SHOWN)} of ${size(length)}. <button type="button" class="small" onClick=${() => setAll(true)}>Show all</button>
+      Cut: this is the beginning. <button type="button" class="small" onClick=${() => setRoom(Infinity)}>Show all ${bytes(data.length)}</button>
     </p>`}
   </section>`;
 }

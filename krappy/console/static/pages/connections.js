@@ -30,7 +30,7 @@ export function Connections() {
   const [order, setOrder] = useState("received");
   const [skip, setSkip] = useState(0);
   const settled = useSettled(filter);
-  const { data, error, again } = useAnswer("/connections", { filter: settled, protocol, order, skip, limit: PAGE }, { every: 2000 });
+  const { data, error, again } = useAnswer("/connections", { filter: settled, protocol: protocol || undefined, order, skip, limit: PAGE }, { every: 2000 });
   const rates = useRates(data);
   const rows = data?.connections ?? [];
   const pick = (set) => (event) => (set(event.target.value), setSkip(0));
@@ -48,13 +48,13 @@ export function Connections() {
     <${Trouble} error=${error} again=${again} />
     ${!data && !error && html`<${Waiting} />`}
     ${data && !rows.length && html`<${Empty} title="No such connection." />`}
-    ${rows.length > 0 && html`<${Grid} label="Connections" head=${["Client", ["Protocol", "wide"], ["For", "number wide"], ["Received", "number"], ["Sent", "number"], ["Now", "number wide"], ["Requests", "number wide"], ["Waiting", "number wide"], "Registered"]}>
+    ${rows.length > 0 && html`<${Grid} label="Connections" head=${["Client", ["Protocol", "wide"], ["For", "number wide"], ["Received", "number"], ["Sent", "number wide"], ["Now", "number wide"], ["Requests", "number wide"], ["Waiting", "number wide"], "Registered"]}>
       ${rows.map((each) => html`<tr key=${each.client + each.protocol}>
         <td><code>${each.client}</code>${each.client_id && html`<br /><bdi class="faint">${each.client_id}</bdi>`}</td>
         <td class="wide">${each.protocol}</td>
         <td class="number wide">${duration(Math.round(each.seconds))}</td>
         <td class="number">${bytes(each.received_bytes)}</td>
-        <td class="number">${bytes(each.sent_bytes)}</td>
+        <td class="number wide">${bytes(each.sent_bytes)}</td>
         <td class="number wide">${rates.has(each.client) ? bytes(rates.get(each.client)) + "/s" : "–"}</td>
         <td class="number wide">${count(each.requests)}</td>
         <td class="number wide">${bytes(each.waiting_bytes)}</td>

@@ -1,7 +1,7 @@
 // One group: who is in it, where it stands, how its lag went; moving it, after a look at what that changes.
 import { ask, groupPath, post, useAnswer } from "../api.js";
 import { Chart, Spark } from "../chart.js";
-import { count, short } from "../format.js";
+import { count, plural, short, shortTime } from "../format.js";
 import { html, useEffect, useState } from "../lib.js";
 import { ConfirmByName, Dialog, Empty, Facts, Field, Grid, Heading, Trouble, Waiting, say } from "../parts.js";
 import { go, link } from "../routes.js";
@@ -9,15 +9,24 @@ import { KINDS } from "./groups.js";
 
 const EVERY = 2000;
 const KEPT = 200;
-const SHOWN = 200; // partitions drawn at a time
+const SHOWN = 200; // partitions listed at a time
+const LINES = 6; // partitions in the chart
+
+const idOf = (each) => `${each.topic}-${each.partition}`;
+
+/** The partitions that are drawn: those that lag most, in the order of their names, so that lines keep their colours. */
+function drawn(partitions) {
+  const most = [...partitions].sort((one, other) => other.lag - one.lag).slice(0, LINES);
+  return partitions.filter((each) => most.includes(each)).map((each) => [idOf(each), idOf(each)]);
+}
 
 /** What was seen of the group while the page was open: its lag, as a whole and by partition. */
 function useLags(group) {
   const [seen, setSeen] = useState([]);
   useEffect(() => {
     if (!group) return;
-    const parts = Object.fromEntries(group.partitions.map((each) => [`${each.topic}-${each.partition}`, each.lag]));
-    setSeen((old) => [...old, { at: Date.now(), lag: group.lag, parts }].slice(-KEPT));
+    const parts = Object.fromEntries(group.partitions.map((each) => [idOf(each), each.lag]));
+    setSeen((old) => [...old, { at: Date.now(), lag: group.lag, ...parts }].slice(-KEPT));
   }, [group]);
   return seen;
 }
@@ -38,25 +47,30 @@ export function Group({ name }) {
     ${!data && !error && html`<${Waiting} />`}
     ${data && html`
       <${Facts} facts=${[["Kind", KINDS[data.kind] ?? data.kind], ["Order", data.order || "–"], ["Members", count(data.members.length)], ["Lag", count(data.lag)]]} />
-      <div class="charts one"><${Chart} title="Lag" lines=${[["lag", "events behind"]]} points=${lags} format=${short} least=${1} /></div>
+      <div class="charts">
+        <${Chart} title="Lag" lines=${[["lag", "events behind"]]} points=${lags} format=${short} least=${1} />
+        ${data.partitions.length > 1 && html`<${Chart} title=${data.partitions.length > LINES ? `Lag of the ${LINES} partitions furthest behind` : "Lag by partition"}
+          lines=${drawn(data.partitions)} points=${lags} format=${short} least=${1} />`}
+      </div>
       <h2>Members</h2>
       ${data.members.length
-        ? html`<${Grid} label="Members" head=${["Name", ["Client", "wide"], ["Leased", "number"]]}>
-            ${data.members.slice(0, SHOWN).map((each) => html`<tr key=${each.name}><td class="name"><bdi>${each.name}</bdi></td><td class="wide"><bdi>${each.client}</bdi></td><td class="number">${count(each.leased)}</td></tr>`)}
+        ? html`<${Grid} label="Members" head=${["Name", ["Client", "wide"], ["Leased", "number"], "Leases"]}>
+            ${data.members.slice(0, SHOWN).map((each) => html`<tr key=${each.name}><td class="name"><bdi>${each.name}</bdi></td><td class="wide"><bdi>${each.client}</bdi></td><td class="number">${count(each.leased)}</td>
+              <td><${Leases} leases=${each.leases} /></td></tr>`)}
           <//>`
         : html`<${Empty} title="No members now."><p>Its positions stay; who joins goes on from them.</p><//>`}
       <h2>Positions</h2>
       ${rows.length
         ? html`<${Grid} label="Positions" head=${["Topic", ["Partition", "number"], ["Position", "number"], ["End", "number wide"], ["Lag", "number"], ["Over time", "wide"], ["Leased", "number wide"], ["Again", "number wide"], ["Dead", "number wide"]]}>
             ${rows.map((each) => {
-              const id = `${each.topic}-${each.partition}`;
+              const id = idOf(each);
               return html`<tr key=${id}>
                 <td class="name"><a href=${link(["topics", each.topic, "stream"])}>${each.topic}</a></td>
                 <td class="number">${each.partition}</td>
                 <td class="number">${count(each.position)}</td>
                 <td class="number wide">${count(each.end)}</td>
                 <td class="number">${count(each.lag)}</td>
-                <td class="wide"><${Spark} values=${lags.map((point) => point.parts[id] ?? 0)} label=${`Lag of ${id}, now ${each.lag}`} /></td>
+                <td class="wide"><${Spark} values=${lags.map((point) => point[id] ?? 0)} label=${`Lag of ${id}, now ${each.lag}`} /></td>
                 <td class="number wide">${count(each.leased)}</td>
                 <td class="number wide">${count(each.redelivering)}</td>
                 <td class="number wide">${count(each.dead)}</td>
@@ -75,6 +89,15 @@ export function Group({ name }) {
           say(`Deleted the group ${name}`);
           go(["groups"]);
         }}><p>Its positions go. Who joins a group of this name later begins anew.</p><//>`}`;
+}
+
+const span = ({ first, last }) => (first === last ? `offset ${count(first)}` : `offsets ${count(first)} to ${count(last)}`);
+
+function Leases({ leases }) {
+  if (!leases.length) return html`<span class="faint">none</span>`;
+  return html`<details><summary>${plural(leases.length, "run")}</summary><ul>
+    ${leases.map((each) => html`<li key=${idOf(each) + each.first}><bdi>${each.topic}</bdi> · ${each.partition}, ${span(each)}, <span class="faint">until ${shortTime(each.due)}</span></li>`)}
+  </ul></details>`;
 }
 
 function Reset({ group, close, done }) {

@@ -1,20 +1,21 @@
 // The raw events of one key: what its value in the table comes from.
 import { get, topicPath } from "../api.js";
-import { fromBase64, preview } from "../bytes.js";
+import { preview } from "../bytes.js";
 import { EVENT_HEAD, EventDialog, EventRows } from "../event.js";
 import { plural } from "../format.js";
+import { namedShown } from "../keys.js";
 import { html, useEffect, useState } from "../lib.js";
 import { Bytes, Empty, Grid, Trouble, Waiting } from "../parts.js";
 import { link } from "../routes.js";
 
 export function History({ topic, query }) {
-  const { key = "", encoding, partition } = query;
+  const { key, encoding, partition } = query;
   const [state, setState] = useState({ rows: null, next: 0, error: null });
   const [open, setOpen] = useState(null);
   const question = JSON.stringify([key, encoding, partition]);
   const read = async (offset, before) => {
     try {
-      const page = await get(`${topicPath(topic.name)}/table/history`, { key: key || undefined, key_encoding: encoding, partition, offset, limit: 100, value_bytes: 1024 });
+      const page = await get(`${topicPath(topic.name)}/table/history`, { key, key_encoding: encoding, partition, offset, limit: 100, value_bytes: 1024 });
       const rows = page.entries.map((entry) => ({ ...entry, tombstone: entry.status === "deleted" }));
       setState({ rows: [...before, ...rows], next: page.next, error: null });
     } catch (error) {
@@ -22,10 +23,11 @@ export function History({ topic, query }) {
     }
   };
   useEffect(() => {
-    read(0, []);
+    if (key !== undefined) read(0, []);
   }, [topic.name, question]);
   const { rows, next, error } = state;
-  const shown = encoding === "base64" ? { as: "base64", data: key, size: fromBase64(key).length } : { as: "text", data: key, size: key.length };
+  const shown = namedShown(query);
+  if (!shown) return html`<${Empty} title="No key is named."><a href=${link(["topics", topic.name, "table"])}>To the table</a><//>`;
   return html`<div class="bar"><h2>Raw events of <${Bytes} shown=${shown} /></h2>
       <span class="grow"></span>
       <a href=${link(["topics", topic.name, "table"], { key, encoding })}>Back to its value</a>

@@ -16,8 +16,11 @@ const HINTS = {
 export function Settings({ topic, again }) {
   const [open, setOpen] = useState(null);
   const [filter, setFilter] = useState("");
-  const rows = Object.entries(topic.settings).filter(([name]) => name.includes(filter.trim().toLowerCase()));
-  rows.sort(([one], [other]) => (other in topic.config) - (one in topic.config) || one.localeCompare(other));
+  // Those that are set come first, as it was when the page was opened: a row that moved would take the focus away.
+  const [names] = useState(() =>
+    Object.keys(topic.settings).sort((one, other) => (other in topic.config) - (one in topic.config) || one.localeCompare(other)),
+  );
+  const rows = names.filter((name) => name.includes(filter.trim().toLowerCase())).map((name) => [name, topic.settings[name]]);
   const done = (text) => {
     say(text);
     setOpen(null);
@@ -33,8 +36,8 @@ export function Settings({ topic, again }) {
     </div>
     <${Grid} label="Settings" head=${["Setting", "Value", ["", "number"]]}>
       ${rows.map(([name, value]) => html`<tr key=${name}>
-        <td>${name}</td>
-        <td><code>${value || '""'}</code> ${name in topic.config && html`<span class="tag">set here</span>`}</td>
+        <td class="setting">${name}</td>
+        <td class="setting"><code>${value || '""'}</code> ${name in topic.config && html`<span class="tag">set here</span>`}</td>
         <td class="number"><button type="button" class="small" aria-label=${`Change ${name}`} onClick=${() => setOpen(name)}>Change</button></td>
       </tr>`)}
     <//>

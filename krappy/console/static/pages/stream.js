@@ -1,9 +1,11 @@
 // A topic as a stream: what comes, live; and any stretch of the log, from an offset, a time or its beginning.
 import { topicPath, get, listen, useSettled } from "../api.js";
-import { bytesOf, lenientText } from "../bytes.js";
+import { bytesOf, isSame, lenientText } from "../bytes.js";
 import { EVENT_HEAD, EventDialog, EventRows } from "../event.js";
 import { count, plural } from "../format.js";
+import { KeyFields, named, namedShown, typedBytes, typedOf } from "../keys.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
+import { MERGED, OfPartition, ends } from "../partition.js";
 import { Empty, Field, Grid, Trouble, Waiting } from "../parts.js";
 import { go } from "../routes.js";
 
@@ -18,12 +20,11 @@ const REASONS = {
 const NOTHING = { rows: [], before: null, after: null, atEnd: false, status: "loading", error: null, skipped: 0, searched: 0 };
 
 const isLive = (wanted) => !wanted.start || wanted.start === "live";
-const isFiltered = (wanted) => Boolean(wanted.key || wanted.text);
-const ends = (topic) => topic.partitions.reduce((sum, each) => sum + each.high_watermark, 0);
+const isFiltered = (wanted) => wanted.key !== undefined || Boolean(wanted.text);
 
 /** Whether an event that was read in a page passes the filter; a tail's are filtered by the broker. */
-function passes(event, { key, text }) {
-  if (key && !(event.key?.as === "text" && event.key.data === key)) return false;
+function passes(event, { text }, key) {
+  if (key && !(event.key && isSame(event.key, key))) return false;
   if (!text) return true;
   return [event.key, event.value, ...event.headers.map((each) => each.value)].some(
     (shown) => shown && (shown.as === "text" ? shown.data : lenientText(bytesOf(shown))).includes(text),
@@ -40,6 +41,7 @@ function useStream(topic, wanted, paused) {
   const cursor = useRef(null);
   const live = isLive(wanted);
   const filtered = isFiltered(wanted);
+  const key = namedShown(wanted);
   const path = topicPath(topic);
   const common = { partition: wanted.partition };
   const limits = filtered ? { limit: SEARCHED, value_bytes: 16384 } : { limit: PAGE, value_bytes: 1024 };
@@ -47,7 +49,7 @@ function useStream(topic, wanted, paused) {
   const following = live || filtered; // with a filter, reading on from a place is a search
 
   const ordered = (events) => (live ? [...events].reverse() : events);
-  const add = (rows, page) => [...rows, ...ordered(page.events.filter((event) => passes(event, wanted)))];
+  const add = (rows, page) => [...rows, ...ordered(page.events.filter((event) => passes(event, wanted, key)))];
 
   useEffect(() => {
     const stop = new AbortController();
@@ -80,7 +82,7 @@ function useStream(topic, wanted, paused) {
     const keep = (id) => {
       if (id) cursor.current = id;
     };
-    const query = { ...common, key: wanted.key, text: wanted.text, after: cursor.current, value_bytes: 1024 };
+    const query = { ...common, key: wanted.key, key_encoding: wanted.encoding, text: wanted.text, after: cursor.current, value_bytes: 1024 };
     return listen(`${path}/tail`, query, {
       start: (_, id) => {
         keep(id);
@@ -107,7 +109,7 @@ function useStream(topic, wanted, paused) {
     try {
       for (let tries = 0; at && tries < 10 && !found.length; tries += 1) {
         page = await get(`${path}/events`, { ...common, ...limits, [which]: at });
-        found = page.events.filter((event) => passes(event, wanted));
+        found = page.events.filter((event) => passes(event, wanted, key));
         searched += page.events.length;
         at = page[which];
         if (which === "after" && page.at_end) break;
@@ -134,14 +136,14 @@ function Jump({ wanted, move }) {
   const submit = (event) => {
     event.preventDefault();
     const ms = start === "timestamp" ? new Date(at).getTime() : at;
-    move({ start: start === "live" ? "" : start, at: start === "offset" || start === "timestamp" ? String(ms) : "" });
+    move({ start: start === "live" ? undefined : start, at: start === "offset" || start === "timestamp" ? String(ms) : undefined });
   };
   useEffect(() => setStart(wanted.start || "live"), [wanted.start]);
   const choose = (event) => {
     setStart(event.target.value);
     setAt("");
     if (event.target.value === "live" || event.target.value === "earliest") {
-      move({ start: event.target.value === "live" ? "" : "earliest", at: "" });
+      move({ start: event.target.value === "live" ? undefined : "earliest", at: undefined });
     }
   };
   return html`<form class="jump" onSubmit=${submit}>
@@ -166,36 +168,41 @@ function statusText({ status, live, filtered, atEnd }, paused, behind) {
 
 export function Stream({ topic, query }) {
   const name = topic.name;
-  const wanted = { start: query.start ?? "", at: query.at ?? "", key: query.key ?? "", text: query.text ?? "", partition: query.partition ?? "" };
+  const { start, at, key, encoding, text } = query;
+  const partition = query.partition ?? (topic.summary.partitions > MERGED ? "0" : undefined);
+  const wanted = { start, at, key, encoding, text, partition };
   const move = (change) => go(["topics", name, "stream"], { ...wanted, ...change }, { replace: true });
-  const [typed, setTyped] = useState({ key: wanted.key, text: wanted.text });
+  const [typed, setTyped] = useState({ key: typedOf(query), text: text ?? "" });
   const settled = useSettled(typed, 300);
+  const [mistake, setMistake] = useState(null);
   useEffect(() => {
-    if (settled.key !== wanted.key || settled.text !== wanted.text) move(settled);
+    try {
+      const found = { key: undefined, encoding: undefined, ...named(typedBytes(settled.key)), text: settled.text || undefined };
+      setMistake(null);
+      if (found.key !== key || found.encoding !== encoding || found.text !== text) move(found);
+    } catch (error) {
+      setMistake(error);
+    }
   }, [settled]);
   const [paused, setPaused] = useState(null); // where the log ended when it was paused
   const [open, setOpen] = useState(null);
   const stream = useStream(name, wanted, paused !== null);
   const { rows, status, error } = stream;
-  const type = (field) => (event) => setTyped((old) => ({ ...old, [field]: event.target.value }));
   const behind = paused === null ? 0 : ends(topic) - paused;
   return html`<div class="bar tools-bar">
       <${Jump} wanted=${wanted} move=${move} />
-      <${Field} label="Key" type="search" placeholder="exactly this" value=${typed.key} onInput=${type("key")} />
-      <${Field} label="Text" type="search" placeholder="in key, value or header" value=${typed.text} onInput=${type("text")} />
-      ${topic.summary.partitions > 1 && html`<${Field} label="Partition" as="select" value=${wanted.partition} onChange=${(event) => move({ partition: event.target.value })}>
-        <option value="">all</option>
-        ${topic.partitions.map((each) => html`<option key=${each.partition} value=${String(each.partition)}>${each.partition}</option>`)}
-      <//>`}
+      <${KeyFields} label="Key" placeholder="exactly this" typed=${typed.key} change=${(given) => setTyped((old) => ({ ...old, key: given }))} />
+      <${Field} label="Text" type="search" placeholder="in key, value or header" value=${typed.text} onInput=${(event) => setTyped((old) => ({ ...old, text: event.target.value }))} />
+      <${OfPartition} topic=${topic} partition=${partition} choose=${(chosen) => move({ partition: chosen })} />
     </div>
     <div class="bar status-bar">
       <span class=${"state " + (paused === null ? status : "paused")} role="status">${statusText(stream, paused !== null, behind)}</span>
       <span class="faint">${stream.skipped > 0 && `${plural(stream.skipped, "event")} skipped`}</span>
       <span class="grow"></span>
       ${stream.following && html`<button type="button" class="small" aria-pressed=${paused !== null} onClick=${() => setPaused(paused === null ? ends(topic) : null)}>${paused === null ? "Pause" : "Go on"}</button>`}
-      ${!stream.live && html`<button type="button" class="small" onClick=${() => move({ start: "", at: "" })}>Back to live</button>`}
+      ${!stream.live && html`<button type="button" class="small" onClick=${() => move({ start: undefined, at: undefined })}>Back to live</button>`}
     </div>
-    <${Trouble} error=${error} />
+    <${Trouble} error=${mistake ?? error} />
     ${!stream.live && stream.before && html`<p class="more-rows"><button type="button" onClick=${stream.earlier}>Earlier events</button></p>`}
     ${rows.length > 0 && html`<${Grid} label=${`Events of ${name}`} kind="events" head=${EVENT_HEAD}>
       <${EventRows} topic=${name} events=${rows} open=${setOpen} />

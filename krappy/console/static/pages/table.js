@@ -1,91 +1,126 @@
-// A topic as a table: a key at once, the keys with a prefix, all of them page by page.
+// A topic as a table: a key at once, the keys with a prefix, all of them page by page; live.
 import { topicPath, useAnswer, useSettled } from "../api.js";
-import { cliKey, preview, quoted } from "../bytes.js";
+import { preview } from "../bytes.js";
+import { getKey } from "../command.js";
 import { EventDialog, keyed, useAddress } from "../event.js";
-import { count, time } from "../format.js";
-import { html, useEffect, useState } from "../lib.js";
-import { Bytes, Check, Command, Empty, Field, Grid, Trouble, Waiting } from "../parts.js";
+import { count, plural, time } from "../format.js";
+import { KeyFields, named, typedBytes, typedOf } from "../keys.js";
+import { html, useEffect, useMemo, useState } from "../lib.js";
+import { MERGED, OfPartition, ends } from "../partition.js";
+import { Bytes, Check, Command, Empty, Grid, Trouble, Waiting } from "../parts.js";
 import { go, link } from "../routes.js";
+import { isOf, useTable } from "../tablelive.js";
 
-const PAGE = 50;
-
-export const historyLink = (topic, entry) => link(["topics", topic, "history"], { ...keyed(entry.key), partition: entry.partition });
+const historyLink = (topic, entry) => link(["topics", topic, "history"], { ...keyed(entry.key), partition: entry.partition });
 
 function Answer({ topic, entry, open }) {
   const at = useAddress();
   const where = `partition ${entry.partition}, offset ${count(entry.offset ?? 0)}, ${time(entry.timestamp)}`;
   const said = { value: "has a value", deleted: "was deleted", absent: "is not in the table" }[entry.status];
   return html`<section class=${"card answer " + entry.status} aria-label="Lookup" role="status">
-    <p><${Bytes} shown=${entry.key} /> <strong>${said}</strong>${entry.status !== "absent" && html` <span class="faint">${where}</span>`}</p>
+    <p class="said"><${Bytes} shown=${entry.key} /> <strong>${said}</strong>${entry.status !== "absent" && html` <span class="faint">${where}</span>`}</p>
     ${entry.status === "value" && html`<pre class="one-line"><${Bytes} shown=${entry.value} /></pre>`}
-    <p class="links">
-      ${entry.status !== "absent" && html`<button type="button" class="small" onClick=${() => open(entry)}>${entry.status === "value" ? "Whole value" : "The event that deleted it"}</button>
-        <a href=${historyLink(topic, entry)}>Raw events behind this value</a>`}
-    </p>
-    ${entry.key.size < 2000 && html`<${Command} label="Look it up" text=${`krappy get ${quoted(topic)} ${cliKey(entry.key)}${at}`} />`}
+    ${entry.status !== "absent" && html`<p class="links">
+      <button type="button" class="small" onClick=${() => open(entry)}>${entry.status === "value" ? "Whole value" : "The event that deleted it"}</button>
+      <a href=${historyLink(topic, entry)}>Raw events behind this value</a>
+    </p>`}
+    ${entry.key.size < 2000 && html`<${Command} label="Look it up" text=${getKey(topic, entry.key, at)} />`}
   </section>`;
+}
+
+function statusText({ status, lag }, paused, behind) {
+  if (paused) return behind > 0 ? `Paused: about ${plural(behind, "event")} since` : "Paused";
+  if (status === "live") return lag > 0 ? `Live, ${plural(lag, "event")} behind` : "Live";
+  return { loading: "Reading…", read: "Connecting…", broken: "Interrupted: trying again", ended: "Ended", failed: "Failed" }[status];
+}
+
+function Row({ topic, entry, open }) {
+  const show = (click) => {
+    if (click.ctrlKey || click.metaKey || click.shiftKey) return;
+    click.preventDefault();
+    open(entry);
+  };
+  const mark = entry.marked ? (entry.marked % 2 ? "changed odd" : "changed even") : ""; // so that each mark begins anew
+  return html`<tr class=${`${entry.status} ${mark}`}>
+    <td class="keycell"><${Bytes} shown=${entry.key} />${entry.marked > 0 && html`<span class="unseen"> changed</span>`}</td>
+    <td class="valuecell">${entry.status === "deleted" ? html`<span class="tag bad">deleted</span>` : html`<${Bytes} shown=${entry.value} />`}</td>
+    <td class="place"><a href=${link(["topics", topic, "events", entry.partition, entry.offset])} aria-label=${`Whole value of ${preview(entry.key, 80)}`} onClick=${show}>${entry.partition}<span class="faint"> · </span>${entry.offset}</a></td>
+    <td class="wide time">${time(entry.timestamp).slice(5)}</td>
+    <td class="number wide">${!entry.key.truncated && html`<a href=${historyLink(topic, entry)} aria-label=${`Raw events behind ${preview(entry.key, 80)}`}>show</a>`}</td>
+  </tr>`;
 }
 
 export function Table({ topic, query }) {
   const name = topic.name;
-  const [typed, setTyped] = useState(query.key ?? "");
-  const [encoding, setEncoding] = useState(query.encoding ?? "");
+  const [typed, setTyped] = useState(() => typedOf(query));
   const [deleted, setDeleted] = useState(true);
+  const [partition, setPartition] = useState(topic.summary.partitions > MERGED ? "0" : undefined);
   const [open, setOpen] = useState(null);
-  const [trail, setTrail] = useState([""]);
+  const [trail, setTrail] = useState([undefined]);
+  const [paused, setPaused] = useState(null); // where the log ended when it was paused
   const settled = useSettled(typed, 150);
-  useEffect(() => {
-    setTyped(query.key ?? "");
-    setEncoding(query.encoding ?? "");
-  }, [query.key, query.encoding]);
-  useEffect(() => setTrail([""]), [settled, encoding, deleted]);
-  const path = topic.summary.view ? topicPath(name) : null;
-  const key_encoding = encoding || undefined;
-  const lookup = useAnswer(path && settled ? `${path}/table/entry` : null, { key: settled, key_encoding });
-  const scan = useAnswer(path && `${path}/table`, { prefix: settled, key_encoding, tombstones: deleted, cursor: trail.at(-1), limit: PAGE, value_bytes: 1024 });
-  const rows = scan.data?.entries ?? [];
-  if (!path) {
+  useEffect(() => setTyped(typedOf(query)), [query.key, query.encoding]);
+  const [wanted, mistake] = useMemo(() => {
+    try {
+      return [typedBytes(settled), null];
+    } catch (error) {
+      return [null, error];
+    }
+  }, [settled]);
+  useEffect(() => setTrail([undefined]), [wanted, deleted, partition]);
+  const path = topic.summary.view && !mistake ? topicPath(name) : null;
+  const key = wanted && named(wanted);
+  const lookup = useAnswer(path && key && `${path}/table/entry`, { key: key?.key, key_encoding: key?.encoding, partition });
+  const look = (entry) => isOf(entry, wanted) && lookup.again();
+  const table = useTable(path && `${path}/table`, { prefix: wanted, tombstones: deleted, partition, cursor: trail.at(-1) }, paused !== null, look);
+  const { rows, status } = table;
+  if (!topic.summary.view) {
     return html`<${Empty} title="This topic is no table."><p>Its setting view.enable is false: its events are in the log alone.</p>
       <a href=${link(["topics", name, "settings"])}>Settings</a><//>`;
   }
   const submit = (event) => {
     event.preventDefault();
-    go(["topics", name, "table"], { key: typed, encoding }, { replace: true });
+    try {
+      go(["topics", name, "table"], named(typedBytes(typed)), { replace: true });
+    } catch {
+      return; // what is wrong is told below
+    }
     lookup.again();
-    scan.again();
+    table.again();
   };
-  const type = (event) => {
-    setTyped(event.target.value);
-    setEncoding("");
+  const pause = () => {
+    if (paused !== null) table.again(); // what changed meanwhile is marked
+    setPaused(paused === null ? ends(topic) : null);
   };
+  const has = rows.length > 0;
   return html`<form class="bar" role="search" onSubmit=${submit}>
-      <${Field} label=${encoding ? "Key or prefix (base64)" : "Key or prefix"} type="search" class="wide-field" value=${typed} onInput=${type} />
+      <${KeyFields} label="Key or prefix" typed=${typed} change=${setTyped} class="wide-field" />
+      <${OfPartition} topic=${topic} partition=${partition} choose=${setPartition} />
       <button type="submit" class="main">Look up</button>
       <${Check} label="Deleted keys too" checked=${deleted} onChange=${(event) => setDeleted(event.target.checked)} />
-      <span class="grow"></span>
-      <button type="button" class="small" onClick=${scan.again}>Refresh</button>
     </form>
-    <${Trouble} error=${settled ? lookup.error : null} />
-    ${settled && lookup.data && lookup.fresh && html`<${Answer} topic=${name} entry=${lookup.data} open=${setOpen} />`}
-    ${settled && html`<h2 class="results">Keys that begin with it</h2>`}
-    <${Trouble} error=${scan.error} again=${scan.again} />
-    ${!scan.data && !scan.error && html`<${Waiting} />`}
-    ${scan.data && !rows.length && html`<${Empty} title=${settled ? "No key begins with this." : "The table is empty."}>
-      ${!settled && html`<p>Events with a key stand here, each key with its latest value.</p>`}<//>`}
-    ${rows.length > 0 && html`<${Grid} label=${`Table of ${name}`} kind="events" head=${[["Key", "keycell"], ["Value", "valuecell"], ["Place", "place"], ["Time", "wide time"], ["Raw events", "number"]]}>
-        ${rows.map((entry) => html`<tr key=${`${entry.partition} ${entry.key.as} ${entry.key.data}`} class=${entry.status}>
-          <td class="keycell"><${Bytes} shown=${entry.key} /></td>
-          <td class="valuecell">${entry.status === "deleted" ? html`<span class="tag bad">deleted</span>` : html`<${Bytes} shown=${entry.value} />`}</td>
-          <td class="place"><a href=${link(["topics", name, "events", entry.partition, entry.offset])} aria-label=${`Whole value of ${preview(entry.key, 80)}`}
-              onClick=${(click) => !click.ctrlKey && !click.metaKey && (click.preventDefault(), setOpen(entry))}>${entry.partition}<span class="faint"> · </span>${entry.offset}</a></td>
-          <td class="wide time">${time(entry.timestamp).slice(5)}</td>
-          <td class="number">${!entry.key.truncated && html`<a href=${historyLink(name, entry)} aria-label=${`Raw events behind ${preview(entry.key, 80)}`}>show</a>`}</td>
-        </tr>`)}
-      <//>
-      <nav class="pager" aria-label="Pages of the table">
+    <${Trouble} error=${mistake ?? (key ? lookup.error : null)} />
+    ${key && lookup.data && lookup.fresh && html`<${Answer} topic=${name} entry=${lookup.data} open=${setOpen} />`}
+    ${wanted?.length > 0 && html`<h2 class="results">Keys that begin with it</h2>`}
+    <div class="bar status-bar">
+      <span class=${"state " + (paused === null ? status : "paused")} role="status">${statusText(table, paused !== null, paused === null ? 0 : ends(topic) - paused)}</span>
+      <span class="faint">${table.changes > 0 && plural(table.changes, "change")}</span>
+      ${table.more.size > 0 && html`<button type="button" class="small" onClick=${table.again}>Show ${table.more.size > 1000 ? "more than 1,000" : count(table.more.size)} new</button>`}
+      <span class="grow"></span>
+      <button type="button" class="small" onClick=${table.again}>Refresh</button>
+      <button type="button" class="small" aria-pressed=${paused !== null} onClick=${pause}>${paused === null ? "Pause" : "Go on"}</button>
+    </div>
+    <${Trouble} error=${table.error} again=${table.again} />
+    ${status === "loading" && html`<${Waiting} />`}
+    ${status !== "loading" && !has && !table.error && html`<${Empty} title=${wanted?.length ? "No key begins with this." : "The table is empty."}>
+      ${!wanted?.length && html`<p>Events with a key stand here, each key with its latest value.</p>`}<//>`}
+    ${has && html`<${Grid} label=${`Table of ${name}`} kind="events" head=${[["Key", "keycell"], ["Value", "valuecell"], ["Place", "place"], ["Time", "wide time"], ["Raw events", "number wide"]]}>
+        ${rows.map((entry) => html`<${Row} key=${entry.id} topic=${name} entry=${entry} open=${setOpen} />`)}
+      <//>`}
+    ${(trail.length > 1 || table.cursor) && html`<nav class="pager" aria-label="Pages of the table">
         <button type="button" disabled=${trail.length < 2} onClick=${() => setTrail(trail.slice(0, -1))}>← Previous</button>
-        <span role="status">${`Page ${trail.length}${scan.data.cursor ? "" : ", the last"}`}</span>
-        <button type="button" disabled=${!scan.data.cursor} onClick=${() => setTrail([...trail, scan.data.cursor])}>Next →</button>
+        <span role="status">${`Page ${trail.length}${table.cursor ? "" : ", the last"}`}</span>
+        <button type="button" disabled=${!table.cursor || !table.fresh} onClick=${() => setTrail([...trail, table.cursor])}>Next →</button>
       </nav>`}
     ${open && html`<${EventDialog} topic=${name} partition=${open.partition} offset=${open.offset} close=${() => setOpen(null)} />`}`;
 }

@@ -1,0 +1,53 @@
+// Keys as people give them. A key of zero bytes is a key; that none is named is another thing, and is null here.
+import { fromBase64, fromHex, shownOf, encode, textOf, toBase64 } from "./bytes.js";
+import { html } from "./lib.js";
+import { Field } from "./parts.js";
+
+const FORMS = [["text", "text"], ["base64", "base64"], ["hex", "hex"], ["empty", "empty: zero bytes"]];
+
+/** The bytes that were typed, or null when nothing was. Throws Error when they are not of that form. */
+export function typedBytes({ form, text }) {
+  if (form === "empty") return new Uint8Array();
+  if (text === "") return null;
+  if (form === "base64") return fromBase64(text);
+  return form === "hex" ? fromHex(text) : encode(text);
+}
+
+/** What an address names a key by: `key` and, when it is no text, `encoding`; nothing for null. */
+export function named(data) {
+  if (data === null) return {};
+  const text = textOf(data);
+  return text === null ? { key: toBase64(data), encoding: "base64" } : { key: text };
+}
+
+/** The bytes that an address names, or null. Throws Error for what is no base64. */
+export function namedBytes({ key, encoding }) {
+  if (key === undefined) return null;
+  return encoding === "base64" ? fromBase64(key) : encode(key);
+}
+
+/** The same, as a shown key; null also for what can't be one. */
+export function namedShown(query) {
+  try {
+    const data = namedBytes(query);
+    return data && shownOf(data);
+  } catch {
+    return null;
+  }
+}
+
+/** What stands in the fields for the key that an address names. */
+export function typedOf({ key, encoding }) {
+  if (key === undefined) return { form: "text", text: "" };
+  return key === "" ? { form: "empty", text: "" } : { form: encoding ?? "text", text: key };
+}
+
+/** Two fields: the key, and what was typed. `change` is given {form, text}. */
+export function KeyFields({ label, typed, change, ...rest }) {
+  return html`<${Field} label=${label} type="search" ...${rest} value=${typed.text} disabled=${typed.form === "empty"}
+      onInput=${(event) => change({ ...typed, text: event.target.value })} />
+    <${Field} label=${`${label} is`} as="select" class="form-field" value=${typed.form}
+      onChange=${(event) => change({ form: event.target.value, text: event.target.value === "empty" ? "" : typed.text })}>
+      ${FORMS.map(([name, title]) => html`<option key=${name} value=${name}>${title}</option>`)}
+    <//>`;
+}

@@ -1,0 +1,50 @@
+"""What the tests of the console's pages share: a browser's arguments, and how a page is visited and read."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from typing import Any
+
+from playwright.sync_api import Locator, Page, expect
+
+from krappy.testing.running import RunningBroker
+
+SLOW = 60_000  # ms: a busy machine is no fault of the page
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+]
+WIDE: Any = {"width": 1280, "height": 800}
+NARROW: Any = {"width": 360, "height": 740}
+
+
+def visit(page: Page, broker: RunningBroker, where: str) -> None:
+    page.goto(f"http://{broker.http_address}/{where}")
+
+
+def rows(page: Page, label: str) -> Locator:
+    return page.get_by_role("region", name=label, exact=True).locator("tbody tr")
+
+
+def is_live(page: Page) -> None:
+    """Waits until a live view has begun."""
+    expect(page.get_by_role("status").filter(has_text=re.compile("^Live"))).to_be_visible()
+
+
+def run_command(text: str) -> str:
+    """What a command that was copied from a page prints, run as a shell would."""
+    program, *arguments = shlex.split(text)
+    assert program == "krappy"
+    done = subprocess.run(
+        [sys.executable, "-m", "krappy", *arguments], capture_output=True, timeout=120, check=True, text=True
+    )
+    return done.stdout
