@@ -28,7 +28,10 @@
         {
           inherit krappy;
           default = krappy;
-          image = pkgs.callPackage ./image.nix { inherit krappy; };
+          image = pkgs.callPackage ./image.nix {
+            inherit krappy;
+            revision = self.rev or self.dirtyRev or null;
+          };
         }
       );
 

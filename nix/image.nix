@@ -6,6 +6,7 @@
   writeTextDir,
   python3,
   krappy,
+  revision ? null, # of the source: 40 hex digits
 }:
 let
   environment = python3.withPackages (_: [ krappy ]);
@@ -33,7 +34,10 @@ dockerTools.streamLayeredImage {
       "-m"
       "krappy"
     ];
-    Cmd = [ "serve" ];
+    Cmd = [
+      "serve"
+      "--json"
+    ];
     WorkingDir = "/data";
     StopSignal = "SIGTERM";
     Env = [
@@ -70,6 +74,8 @@ dockerTools.streamLayeredImage {
       "org.opencontainers.image.description" = krappy.meta.description;
       "org.opencontainers.image.version" = krappy.version;
       "org.opencontainers.image.licenses" = "Apache-2.0";
-    };
+    }
+    // (if revision == null then { } else { "org.opencontainers.image.revision" = revision; })
+    // (if krappy.meta ? homepage then { "org.opencontainers.image.source" = krappy.meta.homepage; } else { });
   };
 }

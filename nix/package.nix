@@ -7,20 +7,33 @@
   src ? ../.,
 }:
 let
-  project = (builtins.fromTOML (builtins.readFile "${src}/pyproject.toml")).project;
+  project = (builtins.fromTOML (builtins.readFile (src + "/pyproject.toml"))).project;
   inherit (project) version;
 
-  # "pyspark[connect]>=4.0" -> "pyspark"
-  named = requirement: builtins.head (builtins.match "([A-Za-z0-9._-]+).*" requirement);
+  # "pyspark[connect]>=4.0" -> [ "pyspark" "[connect]" "[connect]" ">=4.0" "4.0" ]
+  parsed = requirement: builtins.match "([A-Za-z0-9._-]+)((\\[[^]]*])?)(>=([0-9.]+))?.*" requirement;
+  named = requirement: builtins.head (parsed requirement);
   extras = lib.concatMap (extra: project.optional-dependencies.${extra} or [ ]) [
     "broker"
     "console"
   ];
   outside = builtins.filter (requirement: named requirement != "krappy") (project.dependencies ++ extras);
 
-  # A package set without rocksdict gets the wheel.
-  rocksdict = python3.pkgs.rocksdict or (python3.pkgs.callPackage ./rocksdict.nix { });
-  package = name: if name == "rocksdict" then rocksdict else python3.pkgs.${name};
+  # What the package set has, if it is new enough; else the wheel.
+  wheels = python3.pkgs.callPackage ./wheels.nix { };
+  package =
+    requirement:
+    let
+      name = named requirement;
+      wanted = builtins.elemAt (parsed requirement) 4;
+      least = if wanted == null then "0" else wanted;
+      found = python3.pkgs.${name} or null;
+    in
+    if found != null && builtins.compareVersions found.version least >= 0 then
+      found
+    else
+      wheels.${name}
+        or (throw "Krappy needs ${requirement}; this package set has ${if found == null then "none" else found.version}");
 in
 python3.pkgs.buildPythonPackage {
   pname = "krappy";
@@ -49,7 +62,7 @@ python3.pkgs.buildPythonPackage {
   };
 
   build-system = [ python3.pkgs.setuptools ];
-  dependencies = map (requirement: package (named requirement)) outside;
+  dependencies = map package outside;
 
   # The tests need a network namespace, minutes, and other brokers: `make test` in a checkout, or in the dev shell.
   doCheck = false;
@@ -64,5 +77,7 @@ python3.pkgs.buildPythonPackage {
     license = lib.licenses.asl20;
     mainProgram = "krappy";
     platforms = lib.platforms.linux;
-  };
+  }
+  # Where the source is: what pyproject.toml says, if it does.
+  // (if project ? urls.Source then { homepage = project.urls.Source; } else { });
 }

@@ -1,4 +1,5 @@
-# What `make test` needs, all of it: Python, make, a Java for Spark's tests, a browser for the console's.
+# What `make test` needs: Python, make, a Java for Spark's tests, a browser for the console's, and what checks k8s/. The
+# tests that build and run the image need root, Nix and podman of the machine itself: they skip without.
 {
   lib,
   mkShell,
@@ -8,6 +9,8 @@
   jdk17_headless,
   chromium,
   kcat,
+  kustomize,
+  prometheus,
   gcc,
   zlib,
 }:
@@ -18,6 +21,9 @@ mkShell {
     jdk17_headless
     chromium
     kcat
+    kustomize
+    prometheus
+    prometheus.cli # promtool
     gcc
   ];
 

@@ -24,11 +24,13 @@ from typing import Any
 import msgpack
 
 from krappy.errors import InvalidPartitions, StorageError, TopicExists, UnknownTopic
+from krappy.store.format import DATA_FORMAT
 from krappy.store.keys import MAX_NUMBER
 from krappy.store.meta import Meta
 from krappy.topic_config import Given, TopicConfig, check_topic_name, merge, normalise
 
 CLUSTER_ID = b"c/cluster"
+FORMAT = b"c/format"
 NEXT_NUMBER = b"c/next-number"
 NEXT_PRODUCER = b"c/next-producer"
 TOPIC = b"t/"
@@ -55,6 +57,7 @@ class Catalog:
         """Reads the catalog, and gives a new one its cluster id. Raises StorageError for what it can't read."""
         self._meta = meta
         self._lock = Lock()
+        self._check_format()
         self._topics = {topic.name: topic for topic in self._stored(TOPIC)}
         self._deleting = {topic.id: topic for topic in self._stored(DELETING)}
         self._next_number = self._counter(NEXT_NUMBER, 1)
@@ -170,6 +173,18 @@ class Catalog:
                 yield Topic(*msgpack.unpackb(value))
             except Exception as error:
                 raise StorageError(f"the catalog's record {key!r} can't be read: {error}") from error
+
+    def _check_format(self) -> None:
+        """Raises StorageError for data of a version to come: it may hold what this one would read wrongly."""
+        found = self._counter(FORMAT, 0)
+        if found > DATA_FORMAT:
+            raise StorageError(
+                f"{self._meta.folder.parent} was written by a newer version of Krappy (its format is {found}, and this "
+                f"version knows {DATA_FORMAT}): run that version again, or restore a backup that this one has made"
+            )
+        if found < DATA_FORMAT:
+            self._meta.put(FORMAT, DATA_FORMAT.to_bytes(4, "big"))
+            self._meta.sync()
 
     def _counter(self, key: bytes, first: int) -> int:
         found = self._meta.get(key)

@@ -6,6 +6,7 @@ client has connected and looked up a key. That answer waits until the view has f
 
 from __future__ import annotations
 
+import shutil
 import statistics
 import tempfile
 import time
@@ -20,19 +21,22 @@ from krappy.cli.errors import Failure
 from krappy.cli.progress import progress
 from krappy.cli.spawn import Spawned, spawn_broker
 
-TOPIC, PARTITIONS, KEYS, RECORD_BYTES, CHUNK = "krappy-bench-start", 4, 100_000, 1024, 5_000
+TOPIC, KEYS, RECORD_BYTES, CHUNK = "krappy-bench-start", 100_000, 1024, 5_000
 ANSWER_S = 600.0  # a lookup waits until the view is whole again
+LINGER_MS = 200  # or a thousand partitions would each get batches of a few events
 SETTLE_S = 1.0  # after its first answer, before its memory is looked at
 TAIL = (
     256_000_000  # bytes written before each kill but the first: as much as the logs may have beyond their checkpoints
 )
 
 
-def start(megabytes: int, durability: str, rounds: int, *, kill: bool = False) -> dict[str, Any]:
+def start(
+    megabytes: int, durability: str, rounds: int, *, partitions: int = 4, kill: bool = False, refold: bool = False
+) -> dict[str, Any]:
     """Fills a broker of its own with `megabytes` of events, then starts it `rounds` times.
 
     `kill`: it is ended by SIGKILL as soon as its last event was acknowledged, every time. Raises Failure when an
-    acknowledged event is not there after that.
+    acknowledged event is not there after that. `refold`: its tables are deleted before each start.
     """
     run = _Run(megabytes, durability, kill)
     ready: list[float] = []
@@ -41,9 +45,11 @@ def start(megabytes: int, durability: str, rounds: int, *, kill: bool = False) -
     with tempfile.TemporaryDirectory(prefix="krappy-") as folder:
         data = Path(folder) / "data"
         with run.broker(data) as broker, connect(broker.address, timeout=ANSWER_S) as client:
-            client.create_topic(TOPIC, partitions=PARTITIONS, config={"retention.ms": -1})
+            client.create_topic(TOPIC, partitions=partitions, config={"retention.ms": -1})
             run.fill(client, megabytes * 1_000_000)
         for number in range(rounds):
+            if refold:
+                shutil.rmtree(data / "views")
             began = time.perf_counter()
             with run.broker(data, kill=number < rounds - 1) as broker:
                 listening = time.perf_counter()
@@ -60,7 +66,9 @@ def start(megabytes: int, durability: str, rounds: int, *, kill: bool = False) -
     return {
         "bench": "start",
         "megabytes": round(run.written / 1e6),
+        "partitions": partitions,
         "killed": kill,
+        "refolded": refold,
         "rounds": rounds,
         "ready_seconds": round(statistics.median(ready), 3),
         "seconds": round(statistics.median(seconds), 3),
@@ -91,7 +99,7 @@ class _Run:
         wanted = self.written + size
         with progress(size) as tell:
             while self.written < wanted:
-                with client.producer(TOPIC) as producer:
+                with client.producer(TOPIC, linger_ms=LINGER_MS, timeout=ANSWER_S) as producer:
                     for keys, values in self.events.batches(CHUNK):
                         producer.post_columns(keys, values)
                         tell("writing", RECORD_BYTES * len(keys))

@@ -232,24 +232,29 @@ def latency(**given: Any) -> None:
 
 @bench.command()
 @click.option("--megabytes", type=click.IntRange(1), default=1000, show_default=True, metavar="N", help="Of events.")
+@click.option("--partitions", type=click.IntRange(1), default=4, show_default=True, metavar="N")
 @click.option("--kill", is_flag=True, help="End the broker by SIGKILL each time, right after its last acknowledgement.")
+@click.option("--refold", is_flag=True, help="Delete the tables before each start: they are made anew from the log.")
 @click.option("--durability", type=click.Choice(["fsync", "os"]), default="fsync", show_default=True)
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N")
 @json_option
-def start(megabytes: int, kill: bool, durability: str, rounds: int, as_json: bool) -> None:
+def start(**given: Any) -> None:
     """How long a broker takes from its start to its first answer.
 
     Timed: from starting a process on data that was closed cleanly, or with --kill was not closed at all, until it
     listens, and until a client has connected and looked up a key. With --kill every acknowledged event must be there
-    again. Its memory is looked at a second later. The data is made in the temporary folder (TMPDIR).
+    again; with --refold the answer waits until the whole log was read. Its memory is looked at a second later. The data
+    is made in the temporary folder (TMPDIR).
 
     \b
     Examples:
       krappy bench start
       krappy bench start --megabytes 10000 --kill --json
+      krappy bench start --partitions 1000 --kill --refold
     """
-    measured = importlib.import_module("krappy.bench.start").start(megabytes, durability, rounds, kill=kill)
-    facts = report.circumstances(durability)
+    as_json = given.pop("as_json")
+    measured = importlib.import_module("krappy.bench.start").start(**given)
+    facts = report.circumstances(given["durability"])
     if as_json:
         output.emit_json({"circumstances": facts, "results": [measured]})
         return

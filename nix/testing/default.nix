@@ -121,7 +121,9 @@ let
   named = builtins.listToAttrs (
     map (name: {
       name = builtins.replaceStrings [ "_" ] [ "-" ] name;
-      value = installed "python3.11-${name}" (wheelOf name) { };
+      value = installed "python3.11-${name}" (wheelOf name) { } // {
+        version = builtins.head (builtins.match ".*/[A-Za-z0-9_]+-([0-9][^-]*)-.*" "${wheelOf name}");
+      };
     }) all
   );
 

@@ -48,8 +48,20 @@ class Podman:
         assert not check or done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout.strip()
 
-    def state(self, name: str) -> dict[str, Any]:
+    def said(self, name: str) -> str:
+        """What it has written to stdout and stderr."""
+        done = subprocess.run(
+            ["podman", "logs", name],
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        return done.stdout
 
+    def state(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self("inspect", "--type", "container", name))[0]["State"]
         return found
 

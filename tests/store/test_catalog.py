@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from krappy.errors import InvalidConfig, InvalidPartitions, InvalidTopic, StorageError, TopicExists, UnknownTopic
-from krappy.store.catalog import NEXT_NUMBER, PRODUCER_BLOCK, TOPIC, Catalog, Topic, new_id, text_id
+from krappy.store.catalog import FORMAT, NEXT_NUMBER, PRODUCER_BLOCK, TOPIC, Catalog, Topic, new_id, text_id
+from krappy.store.format import DATA_FORMAT
 from krappy.store.keys import MAX_NUMBER
 from krappy.store.meta import Meta
 
@@ -35,6 +36,17 @@ def test_the_cluster_id_is_kafkas_kind_and_stays(meta: Meta) -> None:
     first = Catalog(meta).cluster_id
     assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", first)
     assert Catalog(meta).cluster_id == first
+
+
+def test_data_of_a_newer_version_is_refused(meta: Meta) -> None:
+    Catalog(meta)
+    assert meta.get(FORMAT) == DATA_FORMAT.to_bytes(4, "big")
+    meta.delete(FORMAT)  # as versions before it wrote it
+    Catalog(meta)
+    meta.put(FORMAT, (DATA_FORMAT + 1).to_bytes(4, "big"))
+    with pytest.raises(StorageError, match="written by a newer version of Krappy"):
+        Catalog(meta)
+    assert meta.get(FORMAT) == (DATA_FORMAT + 1).to_bytes(4, "big")
 
 
 def test_ids_differ_and_never_look_like_an_option() -> None:
