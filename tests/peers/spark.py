@@ -261,10 +261,10 @@ def run(scale: float, rounds: int, folder: Path, told: Told) -> None:
             kafka["connector on Krappy"] = listener
             try:
                 server = KafkaServer(folder / "kafka", heap="1g")
-                server.start()
                 stack.callback(server.kill)
+                server.start()
                 kafka["connector on Apache Kafka"] = server.address
-            except Missing as reason:
+            except (Missing, AssertionError) as reason:  # the second: it did not start in time
                 say(f"without Apache Kafka: {reason}\n")
         spark = session("local[2]", app="make bench-spark", config=conf)
         stack.callback(spark.stop)
