@@ -218,6 +218,7 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
         listen = {name: getattr(config, name) or "none" for name in LISTENERS}
         broker = Broker(config.data, report=report, **listen, **given)
         async with broker:
+            gc.freeze()  # what was recovered lives as long: with 10,000 topics a look at all of it takes 0.3 s
             report(
                 "broker_ready",
                 address=broker.address,
