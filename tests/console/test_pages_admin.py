@@ -80,7 +80,7 @@ def test_a_group_with_a_member(page: Page, console: RunningBroker, web: Web) -> 
     for at in range(4):
         web.publish(path, f"k{at}", "v", partition=at % 2)
     with console.connect() as connected:
-        with connected.consumer("shared", group="team") as consumer:
+        with connected.consumer("shared", group="team", lease_ms=600_000) as consumer:
             next(consumer)
             visit(page, console, "#/groups/team")
             members = rows(page, "Members")
