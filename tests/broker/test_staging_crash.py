@@ -20,7 +20,7 @@ from krappy.errors import KrappyError, StorageError, UnknownTopic
 from krappy.store.log import Log
 from krappy.store.staging import StagedFiles, StagingStore
 from tests.broker.engine import publish, running, until
-from tests.broker.test_staging import begin, commit, files, made, staged, values
+from tests.broker.staged import begin, commit, files, made, staged, values
 
 KEYS = {0: ["a", "b", "c"], 1: ["d", "e", "f"]}  # by partition: a batch each
 EXPECTED = {partition: [f"j:{task}{key}".encode() for task in "01" for key in keys] for partition, keys in KEYS.items()}

@@ -1,0 +1,249 @@
+"""Staged writes that go wrong: what is refused, expires, is damaged, or meets a broker that stops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from trio.testing import trio_test
+
+from krappy import batch
+from krappy.broker.staged_attempt import Attempt
+from krappy.core.staging import Staging, State
+from krappy.errors import (
+    CorruptBatch,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidTransaction,
+    OutOfOrderSequence,
+    RecordTooLarge,
+    StagingExpired,
+    StagingFenced,
+    StagingFull,
+    UnknownPartition,
+    UnknownStaging,
+    UnknownTopic,
+)
+from tests.broker.engine import publish, running, until
+from tests.broker.staged import HOUR, begin, commit, files, made, staged, values
+
+
+@trio_test
+async def test_what_is_staged_is_checked_as_what_is_published(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await made(broker, "t", 1, **{"cleanup.policy": "compact", "max.message.bytes": 1_000})
+        task = await begin(broker, "j")
+        for error, partition, data in (
+            (InvalidRecord, 0, batch.encode(None, [b"x"], timestamps=1)),
+            (RecordTooLarge, 0, batch.encode([b"k"], [b"x" * 2_000], timestamps=1)),
+            (CorruptBatch, 0, b"nonsense"),
+            (CorruptBatch, 0, batch.encode([b"k"], [b"x"], timestamps=1) + b"more"),
+            (InvalidRecord, 0, batch.encode([b"k"], [b"x"], timestamps=1, control=True)),
+            (InvalidRecord, 0, batch.encode([b"k"], [b"x"], timestamps=1, transactional=True)),
+            (UnknownPartition, 1, batch.encode([b"k"], [b"x"], timestamps=1)),
+        ):
+            with pytest.raises(error):
+                task.attempt.publish(partition, data)
+        await task.write("a")
+        with pytest.raises(InvalidRequest, match="2 records were to be sealed, and 1 are staged"):
+            await broker.staging.seal("j", task.id, 2)
+        await task.seal()
+        with pytest.raises(InvalidRequest, match="sealed"):
+            await task.write("b")
+        broker.config = replace(broker.config, auto_create_topics=False)
+        with pytest.raises(UnknownTopic):
+            await begin(broker, "j", topic="nowhere")
+        for job, name, ttl in (("", "0", 1), ("x" * 1_001, "0", 1), ("k", "", 1), ("k", "0", 0), ("k", "0", 2**40)):
+            with pytest.raises(InvalidRequest):
+                await broker.staging.stage("t", job, name, "1", ttl, None)
+
+
+@trio_test
+async def test_a_batch_that_is_sent_again_is_staged_once(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        task = await begin(broker, "j")
+        first, second = (task.batch(0, [key], [b"j:" + key]) for key in (b"a", b"b"))
+        third = task.batch(0, [b"c"], [b"j:c"])
+        answers = [task.attempt.publish(0, data) for data in (first, first, second, first, second)]
+        assert [(await each.wait()).offset for each in answers] == [0, 0, 1, 0, 1]
+        again = await broker.staging.stage("t", "j", "0", "1", HOUR, task.id)
+        assert (again.producer_id, again.id) == (task.producer, task.id)
+        task.sequences[0] = 7
+        with pytest.raises(OutOfOrderSequence):
+            await again.attempt.publish(0, task.batch(0, [b"x"], [b"j:x"])).wait()
+        assert (await again.attempt.publish(0, third).wait()).offset == 2
+        await commit(broker, "j", await broker.staging.seal("j", task.id, 3))
+        assert await values(partition) == [b"j:a", b"j:b", b"j:c"]
+
+
+@trio_test
+async def test_a_silent_job_expires_and_a_busy_one_does_not(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        now = broker.now_ms()
+        broker.now_ms = lambda: now  # type: ignore[method-assign]
+        token = await staged(broker, "silent", "a")
+        busy = await (await begin(broker, "busy")).write("a")
+        now += HOUR
+        await broker.staging.tend()
+        assert len(broker.staging.list()) == 2
+        await busy.write("b")
+        now += 1
+        await broker.staging.tend()
+        assert [each.job for each in broker.staging.list()] == ["busy"]
+        for tokens in ([token], []):
+            with pytest.raises(StagingExpired, match="a longer ttl"):
+                await commit(broker, "silent", *tokens)
+        await until(lambda: len(files(tmp_path)) == 1)
+        await commit(broker, "busy", await busy.seal())
+        assert await values(partition) == [b"busy:a", b"busy:b"]
+        again = await begin(broker, "silent")
+        with pytest.raises(UnknownStaging):
+            await commit(broker, "silent", token)
+        now += 2 * HOUR
+        await broker.staging.tend()
+        with pytest.raises(StagingExpired):
+            await again.seal()
+        again = await (await begin(broker, "silent")).write("c")
+        await commit(broker, "silent", await again.seal())
+        now += 7 * 24 * HOUR
+        await broker.staging.tend()
+        assert (await commit(broker, "silent")).published != ()  # remembered for a week
+        now += 1
+        await broker.staging.tend()
+        assert (await commit(broker, "silent")).published == ()  # and then as good as new
+
+
+@trio_test
+async def test_the_disk_that_staging_takes_is_bounded(tmp_path: Path) -> None:
+    async with running(tmp_path, staging_bytes=2_000) as broker:
+        await made(broker)
+        task = await (await begin(broker, "j")).write("a" * 900)
+        with pytest.raises(StagingFull, match="staging_bytes"):
+            await task.write("b" * 900)
+        other = await begin(broker, "k")
+        with pytest.raises(StagingFull):
+            await other.write("c" * 900)
+        task.sequences[0] = 1
+        await commit(broker, "j", await task.seal())
+        await until(lambda: broker.staging.used == 0)
+        other.sequences.clear()
+        await other.write("c" * 900)
+
+
+@trio_test
+async def test_a_topic_that_is_deleted(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await made(broker)
+        other = await made(broker, "u")
+        task = await (await begin(broker, "j")).write("a")
+        token = await task.seal()
+        writing = await (await begin(broker, "j", "1")).write("b")
+        kept = await staged(broker, "j", "c", topic="u")
+        await broker.delete_topic("t")
+        with pytest.raises(UnknownTopic, match="deleted"):
+            await writing.write("d")
+        await made(broker)  # another one of that name
+        with pytest.raises(UnknownTopic, match="deleted since task '0' staged"):
+            await commit(broker, "j", token, kept)
+        await commit(broker, "j", kept)
+        assert await values(other) == [b"j:c"]
+
+
+@trio_test
+async def test_a_topic_that_became_compacted(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await made(broker)
+        task = await begin(broker, "j")
+        await task.attempt.publish(0, task.batch(0, [None], [b"j:a"])).wait()
+        task.records = 1
+        token = await task.seal()
+        await broker.alter_topic("t", {"cleanup.policy": "compact"}, None)
+        with pytest.raises(InvalidRecord, match="compact now"):
+            await commit(broker, "j", token)
+
+
+@trio_test
+async def test_a_damaged_file_publishes_nothing(tmp_path: Path) -> None:
+    said: list[str] = []
+    async with running(tmp_path, lambda event, **facts: said.append(event)) as broker:
+        partition = await made(broker)
+        tokens = [await staged(broker, "j", str(number), task=str(number)) for number in range(3)]
+        path = tmp_path / "staging" / f"{tokens[1]}.staged"
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        for _ in range(2):
+            with pytest.raises(StagingFenced, match="by the broker"):
+                await commit(broker, "j", *tokens)
+        await until(lambda: partition.last_stable_offset == 2)
+        assert await values(partition) == []
+        await publish(partition, 1, [b"after"])
+        await partition.view_wait(None, 30)
+        assert partition.look_up(b"0") is None
+        assert "staged_job_failed" in said
+    async with running(tmp_path) as broker:
+        with pytest.raises(StagingFenced, match="by the broker"):
+            await commit(broker, "j", *tokens)
+        assert broker.topic("t").partition(0).stability.open == {}
+
+
+@trio_test
+async def test_nobody_else_writes_under_the_producer_id_of_a_publication(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        broker.staging._owners.add(77)
+        for transactional in (False, True):
+            stranger = batch.encode(
+                [b"k"],
+                [b"v"],
+                timestamps=1,
+                producer_id=77,
+                producer_epoch=0,
+                base_sequence=0,
+                transactional=transactional,
+            )
+            with pytest.raises(InvalidTransaction, match="the broker's own"):
+                await partition.publish(stranger).wait()
+
+
+@trio_test
+async def test_a_broker_that_stops_in_the_middle_publishes_after_its_next_start(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await made(broker, "t", 2)
+        tokens = []
+        for number in range(20):
+            task = await begin(broker, "j", str(number))
+            for partition in range(2):
+                await task.write(*(f"{number}-{row}" for row in range(500)), partition=partition)
+            tokens.append(await task.seal())
+        job, _, _ = await broker.staging.commit("j", tokens, 0)
+        assert job.state is State.PUBLISHING
+    async with running(tmp_path) as broker:
+        job = await commit(broker, "j")
+        assert sorted(each[1:] for each in job.published) == [(0, 0, 9_999, 10_000), (1, 0, 9_999, 10_000)]
+        for each in broker.topic("t").partitions:
+            assert await values(each) == [f"j:{number}-{row}".encode() for number in range(20) for row in range(500)]
+
+
+@trio_test
+async def test_what_comes_after_the_sync_is_not_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by another connection of a sender that has lost count: it is answered, but it is not on disk."""
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        task = await (await begin(broker, "j")).write("a")
+        sync = Attempt.sync
+
+        async def synced(attempt: Attempt) -> Staging:
+            found = await sync(attempt)
+            await task.write("b")
+            return found
+
+        monkeypatch.setattr(Attempt, "sync", synced)
+        with pytest.raises(InvalidRequest, match="2 records were to be sealed, and 1 are staged"):
+            await broker.staging.seal("j", task.id, 2)
+        token = await broker.staging.seal("j", task.id, 2)
+        await commit(broker, "j", token)
+        assert await values(partition) == [b"j:a", b"j:b"]
