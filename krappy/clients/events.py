@@ -22,6 +22,7 @@ class EventBatch:
     """Events of one partition by columns, all of one length: the fast path, with no object for each event.
 
     `offsets` may be a range. `headers` None: no event has any. `deliveries` counts from 1; only a group raises it.
+    `append_time`: the timestamps are the broker's (message.timestamp.type=LogAppendTime), not their producers'.
     """
 
     topic: str
@@ -32,6 +33,7 @@ class EventBatch:
     values: Sequence[bytes | None]
     headers: Sequence[Headers] | None = None
     deliveries: int = 1
+    append_time: bool = False
 
     def __len__(self) -> int:
         return len(self.values)
@@ -69,6 +71,7 @@ class EventBatch:
             self.values[first:last],
             None if self.headers is None else self.headers[first:last],
             self.deliveries,
+            self.append_time,
         )
 
 
@@ -102,7 +105,7 @@ def read(topic: str, partition: int, records: bytes, first: int, end: int | None
         following = max(following, header.next_offset)
         if header.is_control or not header.count:
             continue
-        batch = _of(topic, partition, record_batch.decode(view))
+        batch = _of(topic, partition, record_batch.decode(view), header.log_append_time)
         if header.base_offset < first or (end is not None and header.next_offset > end):
             begin = bisect_left(batch.offsets, first)
             stop = len(batch) if end is None else bisect_left(batch.offsets, end)
@@ -149,10 +152,10 @@ def _join(batches: list[EventBatch]) -> EventBatch:
         list(chain.from_iterable(batch.keys for batch in batches)),
         list(chain.from_iterable(batch.values for batch in batches)),
         None if batches[0].headers is None else list(chain.from_iterable(batch.headers or () for batch in batches)),
+        append_time=batches[0].append_time,
     )
 
 
-def _of(topic: str, partition: int, columns: Columns) -> EventBatch:
-    return EventBatch(
-        topic, partition, columns.offsets, columns.timestamps, columns.keys, columns.values, columns.headers
-    )
+def _of(topic: str, partition: int, columns: Columns, append_time: bool) -> EventBatch:
+    found = columns.offsets, columns.timestamps, columns.keys, columns.values, columns.headers
+    return EventBatch(topic, partition, *found, append_time=append_time)

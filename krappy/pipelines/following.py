@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from pyspark.errors import StreamingQueryException
+
 import krappy.spark
+from krappy.spark.versions import features
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Tell = Callable[[str], None]
 LOOK_SECONDS = 1  # how often progress is looked for
+SLOW_START = "Python worker failed to connect back"  # within 10 s, which Spark lets nobody change
+STARTS = 10  # as often a query is started on a machine that is so busy
 
 
 class Done(NamedTuple):
@@ -31,12 +36,34 @@ def follow(writer: DataStreamWriter, every: str | None, tell: Tell) -> Done:
 
     Args:
         every: such as "30 seconds": goes on until it is stopped, with a batch so often. None: ends when all that there
-            was at the beginning is done.
+            was at the beginning is done (before PySpark 4.2, at the latest when nothing new has come).
 
     Raises what made the query fail.
     """
-    query = (writer.trigger(availableNow=True) if every is None else writer.trigger(processingTime=every)).start()
-    done, last = Done(), -1
+    if every is not None:
+        return _run(writer.trigger(processingTime=every), Done(), tell)
+    done = _run(writer.trigger(availableNow=True), Done(), tell)
+    more = not features().admission_control  # then availableNow ends behind its first batch
+    while more:
+        before, done = done, _run(writer, done, tell)
+        more = done.events > before.events
+    return done
+
+
+def _run(writer: DataStreamWriter, done: Done, tell: Tell) -> Done:
+    """Runs a query; `done` by those before it. It goes on from its checkpoint, so it may be started again."""
+    for left in reversed(range(STARTS)):
+        try:
+            return _once(writer, done, tell)
+        except StreamingQueryException as error:
+            if not left or SLOW_START not in str(error):
+                raise
+            tell("Spark's Python process was not there within 10 s: this machine is busy, starting it again")
+    raise AssertionError("the last one returns or raises")
+
+
+def _once(writer: DataStreamWriter, done: Done, tell: Tell) -> Done:
+    query, last = writer.start(), -1
     try:
         ended = False
         while not ended:

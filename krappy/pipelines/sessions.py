@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession as Sessions
 
 from krappy.errors import KrappyError
+from krappy.spark import source
 from krappy.spark.session import session
-from krappy.spark.source import KrappyDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ def running(master: str | None, settings: Mapping[str, str], bars: bool = False)
     try:
         if there is None:
             spark.sparkContext.setLogLevel("ERROR")
-        spark.dataSource.register(KrappyDataSource)
+        source.register(spark)
         yield spark
     except PySparkException as error:
         raise KrappyError(cause(str(error))) from error

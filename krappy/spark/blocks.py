@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from krappy.arrow_layout import Binary, HeaderLists
 from krappy.blocking import ColumnBlock
 from krappy.errors import InvalidRecord
+from krappy.spark.schema import CREATE_TIME
 
 FETCHED = {"key": "key", "value": "value", "deleted": "value", "offset": "offset", "timestamp": "timestamp"}
 
@@ -20,11 +21,16 @@ def fetched(columns: Sequence[str]) -> list[str]:
 
 
 def of_block(
-    block: ColumnBlock, schema: pa.Schema, topic: str, timestamp_type: int, only: pa.BooleanArray | None = None
+    block: ColumnBlock,
+    schema: pa.Schema,
+    topic: str,
+    timestamp_type: int = CREATE_TIME,
+    only: pa.BooleanArray | None = None,
 ) -> pa.RecordBatch:
     """The columns of `schema`, made of a block that has all of `fetched`; no work for each row.
 
-    `only`: rows that are wanted; None: all. Raises InvalidRecord for a key that is not UTF-8 where the schema has text.
+    `timestamp_type`: of a table's rows, which do not tell; an event of a log does. `only`: rows that are wanted; None:
+    all. Raises InvalidRecord for a key that is not UTF-8 where the schema has text.
     """
     made = {
         "key": lambda: _binary(block.keys, block.rows),
@@ -34,7 +40,7 @@ def of_block(
         "partition": lambda: pa.repeat(pa.scalar(block.partition, pa.int32()), block.rows),
         "offset": lambda: _numbers(block.offsets, block.rows, pa.int64()),
         "timestamp": lambda: _numbers(block.timestamps, block.rows, pa.timestamp("ms", "UTC")),
-        "timestampType": lambda: pa.repeat(pa.scalar(timestamp_type, pa.int32()), block.rows),
+        "timestampType": lambda: _timestamp_types(block, timestamp_type),
         "headers": lambda: _headers(block.headers, block.rows, schema.field("headers").type),
     }
     columns = {name: made[name]() for name in schema.names}
@@ -69,6 +75,13 @@ def _binary(column: Binary | None, rows: int) -> pa.Array:
 def _numbers(buffer: bytes | None, rows: int, kind: pa.DataType) -> pa.Array:
     assert buffer is not None
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(buffer)])
+
+
+def _timestamp_types(block: ColumnBlock, otherwise: int) -> pa.Array:
+    if block.append_times is None:
+        return pa.repeat(pa.scalar(otherwise, pa.int32()), block.rows)
+    flags = pa.Array.from_buffers(pa.bool_(), block.rows, [None, pa.py_buffer(block.append_times)])
+    return flags.cast(pa.int32())  # CREATE_TIME, LOG_APPEND_TIME
 
 
 def _headers(column: HeaderLists | None, rows: int, kind: pa.DataType) -> pa.Array:

@@ -24,10 +24,9 @@ from pyspark.sql import functions as sf
 from pyspark.sql import types
 
 from krappy.errors import ConfigError, InvalidRecord
-from krappy.spark import by_key
+from krappy.spark import by_key, source
 from krappy.spark.connections import client
 from krappy.spark.schema import arrow_schema, spark_schema
-from krappy.spark.source import KrappyDataSource
 from krappy.spark.versions import features
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ def register(spark: SparkSession, address: str | None = None) -> None:
 
     Raises ImportError before PySpark 4.1, which lacks what the functions need.
     """
-    spark.dataSource.register(KrappyDataSource)
+    source.register(spark)
     spark.udf.register("krappy_get", _sql_get(address))
     spark.udtf.register("krappy_lookup", krappy_lookup(address))
 

@@ -14,7 +14,7 @@ from krappy.spark import ranges
 from krappy.spark.connections import client
 from krappy.spark.options import Options
 from krappy.spark.ranges import OffsetRange
-from krappy.spark.schema import CREATE_TIME, LOG_APPEND_TIME, arrow_schema
+from krappy.spark.schema import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,24 +52,15 @@ def read(parts: Sequence[OffsetRange], schema: StructType, options: Options) -> 
 
     connected, shape, room = client(options.address), arrow_schema(schema), options.limit
     wanted = blocks.fetched(shape.names)
-    kinds: dict[str, int] = {}
     for part in parts:
-        if part.topic not in kinds:
-            kinds[part.topic] = timestamp_type(connected, part.topic) if "timestampType" in shape.names else CREATE_TIME
         for block in _blocks(connected, part, wanted, options.fail_on_data_loss):
-            batch = blocks.of_block(block, shape, part.topic, kinds[part.topic])
+            batch = blocks.of_block(block, shape, part.topic)
             if room is not None:
                 batch = batch[:room]
                 room -= len(batch)
             yield batch
             if room == 0:
                 return
-
-
-def timestamp_type(connected: Client, topic: str) -> int:
-    """Whether the topic's timestamps are the producers' or the broker's, as Kafka numbers them."""
-    settings = connected.describe(topic).settings
-    return LOG_APPEND_TIME if settings.get("message.timestamp.type") == "LogAppendTime" else CREATE_TIME
 
 
 def _blocks(connected: Client, part: OffsetRange, wanted: Sequence[str], fail: bool) -> Iterator[ColumnBlock]:

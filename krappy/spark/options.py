@@ -1,4 +1,4 @@
-"""The options of the data source: names, defaults and meaning in one table, read once into typed values.
+"""The options of the data source (`option_table.py`), read once into typed values.
 
 Those that Spark's Kafka source has too are named, valued and defaulted as there ("Structured Streaming + Kafka
 Integration Guide"), including which of several wins: a timestamp before offsets by timestamp before offsets.
@@ -12,14 +12,14 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from krappy.errors import ConfigError
 from krappy.spark.keys import Keys
+from krappy.spark.option_table import KEY_OPTIONS, KEYS_AS_THEY_ARE, Use, check, check_names
 from krappy.spark.places import BATCH_END, BATCH_START, STREAM_START, Place, ending, starting
 from krappy.spark.schema import COLUMNS, LOG_COLUMNS, SNAPSHOT_COLUMNS, TABLE_COLUMNS
 from krappy.spark.topics import Topics, topics
-from krappy.topic_settings import nearest
 from krappy.types import Compression
 
 Mode = Literal["log", "table", "snapshot"]
@@ -28,87 +28,7 @@ Pushdown = Literal["false", "true", "tell"]  # "tell" is for krappy.spark.table
 MODES: tuple[Mode, ...] = get_args(Mode)
 KEY_TYPES: tuple[KeyType, ...] = get_args(KeyType)
 PUSHDOWNS: tuple[Pushdown, ...] = get_args(Pushdown)
-Use = Literal["any", "log", "stream", "write"]
-READS = ("log", "table", "stream")
-
-
-class Option(NamedTuple):
-    """One option for the check and for the documents. `uses`: where it may be given."""
-
-    name: str
-    default: str
-    uses: tuple[str, ...]
-    doc: str
-
-
-OPTIONS = [
-    Option("address", "$KRAPPY_ADDRESS, else 127.0.0.1:7092", (*READS, "snapshot", "write"), "HOST:PORT of the broker"),
-    Option(
-        "mode",
-        "log; table when a key option is given",
-        ("log", "table", "snapshot"),
-        "`log`: events; `table`: the latest of each key; `snapshot`: takes a snapshot and tells its offsets",
-    ),
-    Option("subscribe", "", (*READS, "snapshot"), "topics, separated by commas"),
-    Option("subscribePattern", "", (*READS, "snapshot"), "a regular expression that a topic's whole name matches"),
-    Option("assign", "", (*READS, "snapshot"), 'partitions: {"orders":[0,2]}'),
-    Option("columns", "all but headers", READS, "columns to read, separated by commas, in their order"),
-    Option("includeHeaders", "false", READS, "adds the column `headers`"),
-    Option("keyType", "binary", READS, "`string`: the column `key` is text (UTF-8)"),
-    Option(
-        "startingOffsets",
-        "earliest; a stream: latest",
-        ("log", "stream"),
-        '`earliest`, `latest` or offsets {"orders":{"0":23,"1":-2}}: -2 earliest, -1 latest; a stream: `snapshot` too',
-    ),
-    Option("endingOffsets", "latest", ("log",), "`latest` or offsets as above; before that offset a partition ends"),
-    Option("startingTimestamp", "", ("log", "stream"), "ms since the epoch: from the first event at or after it"),
-    Option("endingTimestamp", "", ("log",), "ms since the epoch: to before the first event at or after it"),
-    Option("startingOffsetsByTimestamp", "", ("log", "stream"), 'by partition: {"orders":{"0":1735689600000}}'),
-    Option("endingOffsetsByTimestamp", "", ("log",), "the same, for the end"),
-    Option(
-        "startingOffsetsByTimestampStrategy",
-        "error",
-        ("log", "stream"),
-        "a partition without an event at or after the starting time: `error`, or `latest`",
-    ),
-    Option("failOnDataLoss", "true", ("log", "stream"), "offsets that are gone: an error, or else they are skipped"),
-    Option("minPartitions", "", (*READS, "snapshot"), "at least so many Spark partitions"),
-    Option("maxRecordsPerPartition", "", ("log", "stream"), "offsets that a Spark partition has at most"),
-    Option("maxOffsetsPerTrigger", "", ("stream",), "offsets of a micro-batch at most, over all partitions"),
-    Option("minOffsetsPerTrigger", "", ("stream",), "offsets that a micro-batch waits for"),
-    Option("maxTriggerDelay", "15m", ("stream",), "how long it waits for them at most"),
-    Option("tombstones", "false", ("table",), "keys that were deleted too, with a column `deleted`"),
-    Option("key", "", ("table",), "this key only"),
-    Option("keys", "", ("table",), 'these keys only: ["u1","u2"]'),
-    Option("keyPrefix", "", ("table", "snapshot"), "keys that begin so"),
-    Option("keyFrom", "", ("table", "snapshot"), "keys from this one on"),
-    Option("keyTo", "", ("table", "snapshot"), "keys before this one"),
-    Option("keyEncoding", "utf8", ("table", "snapshot"), "how the five above are written: `utf8`, `hex` or `base64`"),
-    Option("limit", "", ("log", "table"), "so many rows at most, read in one task"),
-    Option("pushdown", "false", ("table",), "take Spark's own filter pushdown: wrong in some queries, see below"),
-    Option("snapshot", "", ("table",), "reads a snapshot that is held: the column `snapshot` of mode=snapshot"),
-    Option(
-        "snapshotTtl", "10m", ("table", "snapshot", "stream"), "how long the broker holds a snapshot that nobody reads"
-    ),
-    Option("topic", "", ("write",), "where to; without it the data has a column `topic`"),
-    Option("jobId", "", ("write",), "a name for a batch write: what was published under it is not published again"),
-    Option("awaitTable", "false", ("write",), "a batch write returns when lookups find all of it without waiting"),
-    Option("stagingTtl", "6h", ("write",), "how long the broker keeps what is staged when nothing more comes"),
-    Option("checkpointLocation", "", ("write",), "Spark's own: where a stream keeps how far it is"),
-    Option("compression", "none", ("write",), "of record batches: `none`, `gzip`, `snappy`, `lz4` or `zstd`"),
-]
-BY_NAME = {option.name.lower(): option for option in OPTIONS}
-USES = {
-    "log": "reading a log (mode=log)",
-    "table": "reading a table (mode=table)",
-    "snapshot": "taking a snapshot (mode=snapshot)",
-    "stream": "readStream",
-    "write": "writing",
-}
 COMPRESSIONS: tuple[Literal["none"] | Compression, ...] = ("none", *get_args(Compression))
-KEYS_AS_THEY_ARE = ("key", "keyprefix", "keyfrom", "keyto")  # whose blanks count
-KEY_OPTIONS = ("key", "keys", "keyPrefix", "keyFrom", "keyTo")
 T = TypeVar("T", bound=str)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
@@ -152,18 +72,17 @@ def parse(given: Mapping[str, str], use: Use) -> Options:
     """
     texts = {name.lower(): str(value) for name, value in given.items()}
     texts = {name: value if name in KEYS_AS_THEY_ARE else value.strip() for name, value in texts.items()}
-    _known(texts)
+    check_names(texts)
     read = _Reader(texts)
     keyed = [name for name in KEY_OPTIONS if name.lower() in texts]
     usual: Mode = "table" if keyed or "snapshot" in texts else "log"
     mode = read.choice("mode", MODES, usual)
-    _for_use(texts, use, mode)
-    _together(texts)
+    check(texts, use, mode)
     compression = read.choice("compression", COMPRESSIONS, "none")
     return Options(
         address=texts.get("address") or None,
         mode=mode,
-        topics=None if use == "write" or "snapshot" in texts else topics(texts),
+        topics=None if use in ("write", "writeStream") or "snapshot" in texts else topics(texts),
         start=starting(texts, STREAM_START if use == "stream" else BATCH_START, use),
         end=ending(texts, BATCH_END),
         timestamp_strategy=read.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error"),
@@ -187,35 +106,6 @@ def parse(given: Mapping[str, str], use: Use) -> Options:
         staging_ttl=read.seconds("stagingTtl", 21_600.0),
         compression=None if compression == "none" else compression,
     )
-
-
-def _known(texts: Mapping[str, str]) -> None:
-    for name in texts:
-        if name in BY_NAME:
-            continue
-        if name.startswith("kafka."):
-            hint = "format('krappy') speaks Krappy's own protocol and has no kafka.* options: give address=HOST:PORT"
-            raise ConfigError(f"option '{name}': {hint} (native port, by default 7092)", option=name)
-        if name == "path":
-            raise ConfigError(
-                "load() and save() take no path: name topics with the option subscribe, or topic", option=name
-            )
-        close = re.search("'(.*)'", nearest(name, BY_NAME))
-        near = f"; the nearest is '{BY_NAME[close[1]].name}'" if close else ""
-        raise ConfigError(f"format('krappy') has no option '{name}'{near}", option=name)
-
-
-def _for_use(texts: Mapping[str, str], use: Use, mode: str) -> None:
-    if use in ("any", "log") and mode != "log":
-        uses: tuple[str, ...] = (mode,)
-    else:
-        uses = ("log", "stream") if use == "any" else (use,)
-    for name in texts:
-        option = BY_NAME[name]
-        if not set(option.uses) & set(uses):
-            good = " and ".join(USES[each] for each in option.uses)
-            now = " or ".join(USES[each] for each in uses)
-            raise ConfigError(f"option '{option.name}' is for {good}, and this is {now}", option=option.name)
 
 
 class _Reader:
@@ -256,17 +146,6 @@ class _Reader:
         if match is None or not int(match[1]):
             raise self.wrong(name, "a duration is needed, such as 30s, 10m or 2h")
         return int(match[1]) * _SECONDS[match[2] or "s"]
-
-
-def _together(texts: Mapping[str, str]) -> None:
-    if "limit" in texts and texts.get("pushdown", "false") != "false":
-        raise ConfigError("options limit and pushdown: rows are counted before Spark filters them, so give one of them")
-    if "columns" in texts and "includeheaders" in texts:
-        raise ConfigError("options columns and includeHeaders: name headers among the columns, and leave the other out")
-    if "snapshot" in texts:
-        for name in ("subscribe", "subscribePattern", "assign", "minPartitions", "snapshotTtl"):
-            if name.lower() in texts:
-                raise ConfigError(f"options snapshot and {name}: the snapshot has them already, give one of them")
 
 
 def _columns(read: _Reader, mode: str) -> tuple[str, ...]:

@@ -8,8 +8,9 @@ Spark pickles this object and calls it in Python processes of the driver; reader
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -24,6 +25,9 @@ from krappy.spark.options import parse
 from krappy.spark.schema import spark_schema
 from krappy.spark.versions import features
 from krappy.spark.workers import settle
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 READERS = {  # by mode
     "log": ("log_read", "LogReader"),
@@ -48,8 +52,7 @@ class KrappyDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse(self.options, "log")
-        if schema != self.schema():
-            raise ConfigError("leave .schema() out: columns are chosen with the option columns")
+        self._check(schema)
         if options.mode == "table" and options.pushdown != "false":
             if not features().push_filters:
                 raise ConfigError("option pushdown: this needs PySpark 4.1 or newer")
@@ -58,14 +61,28 @@ class KrappyDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse(self.options, "stream")
+        self._check(schema)
         return made("stream_read", "StreamReader", schema, options)  # type: ignore[no-any-return]
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return made("write", "BatchWriter", schema, parse(self.options, "write"), overwrite)  # type: ignore[no-any-return]
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        options = parse(self.options, "write")
+        options = parse(self.options, "writeStream")
         return made("stream_write", "StreamWriter", schema, options, overwrite)  # type: ignore[no-any-return]
+
+    def _check(self, schema: StructType) -> None:
+        if schema != self.schema():
+            raise ConfigError("leave .schema() out: columns are chosen with the option columns")
+
+
+def register(spark: SparkSession) -> None:
+    """Makes the data source known to a session, where PySpark has not found it by itself."""
+    try:
+        spark.dataSource.register(KrappyDataSource)
+    except AnalysisException as error:
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # PySpark 4.0 says so when it has
+            raise
 
 
 def made(module: str, name: str, *arguments: Any) -> Any:

@@ -136,13 +136,15 @@ class Patience:
         return False
 
 
-def lag(progress: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+def lag(progress: Mapping[str, Any] | None) -> dict[str, dict[str, int]]:
     """How far a streaming query is behind each topic that it reads from Krappy: topic to partition to offsets.
 
     `progress`: `query.lastProgress`, or one of its `sources`. Empty where Spark reports no latest offset: before
     PySpark 4.2, and before the first batch.
     """
     found: dict[str, dict[str, int]] = {}
+    if progress is None:
+        return found
     for source in progress.get("sources", [progress]):
         latest, end = (_reported(source.get(name)) for name in ("latestOffset", "endOffset"))
         if latest is None or end is None:

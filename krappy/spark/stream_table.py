@@ -21,10 +21,10 @@ from pyspark.sql.types import StructType
 
 from krappy.blocking import Client, ColumnBlock, KeyRange
 from krappy.errors import SnapshotGone
-from krappy.spark import blocks, log_read
+from krappy.spark import blocks
 from krappy.spark.connections import client
 from krappy.spark.options import Options
-from krappy.spark.schema import CREATE_TIME, arrow_schema
+from krappy.spark.schema import CREATE_TIME, LOG_APPEND_TIME, arrow_schema
 
 
 class TablePartition(InputPartition):
@@ -39,12 +39,18 @@ def read(partition: TablePartition, schema: StructType, options: Options) -> Ite
     """The rows of a range, in a task."""
     connected = client(options.address)
     shape = arrow_schema(schema)
-    kind = log_read.timestamp_type(connected, partition.topic) if "timestampType" in shape.names else CREATE_TIME
+    kind = timestamp_type(connected, partition.topic) if "timestampType" in shape.names else CREATE_TIME
     wanted = sorted({*blocks.fetched(shape.names), "key", "offset"})
     for block in _blocks(connected, partition, wanted, options.snapshot_ttl):
         batch = _before(blocks.of_block(block, shape, partition.topic, kind), block, partition.before)
         if len(batch):
             yield batch
+
+
+def timestamp_type(connected: Client, topic: str) -> int:
+    """Whether a topic's timestamps are the producers' or the broker's, by its setting: an entry does not tell."""
+    settings = connected.describe(topic).settings
+    return LOG_APPEND_TIME if settings.get("message.timestamp.type") == "LogAppendTime" else CREATE_TIME
 
 
 def _blocks(connected: Client, partition: TablePartition, wanted: list[str], ttl: float) -> Iterator[ColumnBlock]:

@@ -49,12 +49,6 @@ class StreamWriter(_Base):  # type: ignore[misc]
         self._address = options.address
         self._topic = options.topic
         self._ttl, self._compression = options.staging_ttl, options.compression
-        if options.job_id is not None:
-            raise ConfigError("option jobId is for df.write: a stream knows its batches by its checkpointLocation")
-        if options.await_table:
-            raise ConfigError(
-                "option awaitTable is for df.write: a stream goes on while the table takes in its batches"
-            )
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         job = self._job()

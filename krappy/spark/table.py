@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import PySparkException
 
+from krappy.errors import ConfigError
 from krappy.spark.demands import narrowed, options_of
 from krappy.spark.keys import Keys
-from krappy.spark.options import KEY_OPTIONS, parse, texts
+from krappy.spark.option_table import KEY_OPTIONS
+from krappy.spark.options import parse, texts
 from krappy.spark.places import offsets_text
 from krappy.spark.schema import TABLE_COLUMNS, spark_schema
 from krappy.spark.telling import told
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+FIXED = {"mode", "subscribe", "subscribepattern", "assign", "pushdown", "snapshot"}  # a Table sees to them
 ATTRIBUTES = {*TABLE_COLUMNS} - {"offset"}  # columns that are attributes, too: offset() is a method of a DataFrame
 _planning = threading.Lock()
 
@@ -37,7 +40,17 @@ def table(spark: SparkSession, topic: str, **options: Any) -> Table:
 
     Args:
         options: those of the data source, by their names: address="…", keyType="string", columns="key,value", …
+
+    Raises ConfigError for several topics, and for options that are not to be chosen here.
     """
+    if "," in topic:
+        raise ConfigError(
+            f"krappy.spark.table({topic!r}): a table is that of one topic; to read several at once: "
+            f"spark.read.format('krappy').option('mode', 'table').option('subscribe', {topic!r})"
+        )
+    for name in options:
+        if name.lower() in FIXED:
+            raise ConfigError(f"krappy.spark.table(…, {name}=…): it reads one whole topic as a table, leave {name} out")
     return Table(spark, topic, options)
 
 

@@ -90,7 +90,8 @@ class TableReader(DataSourceReader):
         connected = client(options.address)
         places = ranges.partitions(connected, options.topics)
         if exact is not None:
-            return [Lookups(exact[at : at + LOOKUPS]) for at in range(0, len(exact), LOOKUPS)]
+            each = min(LOOKUPS, -(-len(exact) // (options.min_partitions or 1))) or 1
+            return [Lookups(exact[at : at + each]) for at in range(0, len(exact), each)]
         by_topic = [list(some) for _, some in groupby(places, key=lambda place: place.topic)]
         if options.limit is not None:
             return [Whole(some) for some in by_topic]

@@ -54,11 +54,15 @@ def python_path(folder: Path) -> str:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session with two cores, which tries a task twice. The data source registers itself in it."""
+def spark(tmp_path_factory: pytest.TempPathFactory, address: str) -> Iterator[SparkSession]:
+    """A session with two cores, which tries a task twice. The data source registers itself in it.
+
+    Its tasks have the broker's address as KRAPPY_ADDRESS, as on a cluster; the tests have not.
+    """
     need_java()
     folder = tmp_path_factory.mktemp("spark")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KRAPPY_ADDRESS", address)
         patch.setenv("PYTHONPATH", python_path(folder))
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))  # session() may set it: undone at the end
@@ -68,6 +72,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "local[2,2]", app="tests", config={**SETTINGS, "spark.sql.warehouse.dir": str(folder / "sql")}
         )
         started.sparkContext.setLogLevel("OFF")
+        patch.delenv("KRAPPY_ADDRESS")
         try:
             yield started
         finally:
@@ -78,7 +83,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             gateway.proc.wait(60)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker for all tests of the package, which deletes and compacts nothing by itself: tests send old events."""
     never = {"retention_check_ms": 86_400_000, "cleaner_backoff_ms": 86_400_000}
@@ -86,7 +91,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield broker.address
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="session")
 def client(address: str) -> Iterator[Client]:
     with blocking.connect(address) as connected:
         yield connected

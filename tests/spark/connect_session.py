@@ -1,6 +1,6 @@
 """Run by test_connect.py in a process of its own: reads, writes and streams over Spark Connect, printed as JSON.
 
-python connect_session.py HOST:PORT TOPIC
+python connect_session.py local[2]|sc://HOST:PORT HOST:PORT TOPIC FOLDER
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 import krappy.spark
+from krappy.spark.versions import features
+from tests.spark.queries import ended
 
 
-def main(address: str, topic: str) -> dict[str, Any]:
-    spark = SparkSession.builder.remote("local[2]").getOrCreate()
+def main(remote: str, address: str, topic: str, folder: str) -> dict[str, Any]:
+    spark = SparkSession.builder.remote(remote).getOrCreate()
     read = spark.read.format("krappy").option("address", address)  # registered by nobody
     found: dict[str, Any] = {"log": read.option("subscribe", topic).load().count()}
     table = krappy.spark.table(spark, topic, address=address, keyType="string")
@@ -29,7 +31,7 @@ def main(address: str, topic: str) -> dict[str, Any]:
     with table.snapshot() as held:
         found["offsets"] = sum(held.offsets.values())
         found["snapshot"] = held.df().count()
-    found |= writes(spark, address, topic)
+    found |= writes(spark, address, topic, f"{folder}/checkpoint")
     try:
         read.option("subcribe", topic).load().count()
     except PySparkException as error:
@@ -38,7 +40,7 @@ def main(address: str, topic: str) -> dict[str, Any]:
     return found
 
 
-def writes(spark: SparkSession, address: str, topic: str) -> dict[str, Any]:
+def writes(spark: SparkSession, address: str, topic: str, checkpoint: str) -> dict[str, Any]:
     """What tasks, SQL functions and streams do beside reading."""
     found: dict[str, Any] = {}
     to = {"address": address, "topic": f"{topic}-copy"}
@@ -46,16 +48,16 @@ def writes(spark: SparkSession, address: str, topic: str) -> dict[str, Any]:
     users.write.format("krappy").mode("append").options(**to).save()
     joined = krappy.spark.lookup(users, topic, "key", columns={"value": "user"}, address=address, how="inner")
     found["joined"] = joined.count()
-    krappy.spark.register(spark, address)
-    users.createOrReplaceTempView("users")
-    found["sql"] = spark.sql(f"SELECT key FROM users WHERE krappy_get('{topic}', key) IS NOT NULL").count()
-    table = spark.sql(f"SELECT value FROM krappy_lookup(TABLE(SELECT key FROM users), '{topic}')")
-    found["table_function"] = table.where("value IS NOT NULL").count()
+    if features().arrow_udf:
+        krappy.spark.register(spark, address)
+        users.createOrReplaceTempView("users")
+        found["sql"] = spark.sql(f"SELECT key FROM users WHERE krappy_get('{topic}', key) IS NOT NULL").count()
+        table = spark.sql(f"SELECT value FROM krappy_lookup(TABLE(SELECT key FROM users), '{topic}')")
+        found["table_function"] = table.where("value IS NOT NULL").count()
     stream = spark.readStream.format("krappy").options(address=address, subscribe=topic)
     copied = stream.option("startingOffsets", "snapshot").load().select("key", "value").writeStream.format("krappy")
-    query = copied.options(checkpointLocation="checkpoint", **to).trigger(availableNow=True).start()
-    ended, progress = query.awaitTermination(300), query.lastProgress
-    found["stream"] = [ended, str(query.exception()), progress and krappy.spark.lag(progress)]
+    query = ended(copied.options(checkpointLocation=checkpoint, **to))
+    found["stream"] = [str(query.exception()), krappy.spark.lag(query.lastProgress)]
     return found
 
 

@@ -101,5 +101,5 @@ class FailingSource(KrappyDataSource):
         return FailingBatchWriter(schema, parse(self.options, "write"), overwrite, self._fail)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        found: Any = FailingStreamWriter(schema, parse(self.options, "write"), overwrite, self._fail)
+        found: Any = FailingStreamWriter(schema, parse(self.options, "writeStream"), overwrite, self._fail)
         return found  # type: ignore[no-any-return]

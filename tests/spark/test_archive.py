@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +15,8 @@ import pytest
 from krappy.blocking import Client
 from krappy.cli.main import run
 from krappy.pipelines import archive
+from tests.process import wait_until
+from tests.spark.conftest import SETTINGS, python_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -97,3 +103,43 @@ def test_an_archive_that_was_stopped_goes_on(
         archive.run(spark, [topic, other], str(path), address=address, every="100 milliseconds", tell=send_more)
     assert counts[-1] == 10
     assert archived(spark, path, other) == logged(client, other)
+
+
+def test_an_archive_that_is_killed_in_a_batch(
+    spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path
+) -> None:
+    """The command in a process of its own, with its Java: SIGKILL while a batch is neither whole nor unbegun."""
+    client.create_topic(topic, 2)
+    send(client, topic, range(3000))
+    path = tmp_path / "archive"
+    begun, committed = path / archive.CHECKPOINT / "offsets", path / archive.CHECKPOINT / "commits"
+    command = [sys.executable, "-m", "krappy", "pipeline", "archive", topic, "--to", str(path), "--address", address]
+    settings = [text for name, value in SETTINGS.items() for text in ("--conf", f"{name}={value}")]
+    every = ["--every", "1 millisecond", "--per-batch", "10"]  # 300 batches, if it were left alone
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(
+            [*command, *every, "--master", "local[1]", *settings],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,  # a process group: what it starts dies with it
+            env={**os.environ, "PYTHONPATH": python_path(tmp_path)},
+        )
+        try:
+            wait_until(
+                lambda: batches(begun) > batches(committed) >= 1 or process.poll() is not None,
+                "it is in its second batch or later",
+                300,
+            )
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            status = process.wait(60)
+    assert status == -signal.SIGKILL, (tmp_path / "said").read_text()
+    some = archived(spark, path, topic)
+    assert 0 < len(some) < 3000
+    archive.run(spark, [topic], str(path), address=address)
+    assert archived(spark, path, topic) == logged(client, topic)
+
+
+def batches(folder: Path) -> int:
+    return sum(file.name.isdigit() for file in folder.glob("*"))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import datasource as ds
 
-from krappy.spark.demands import narrowed, options_of
-from krappy.spark.keys import NONE, Keys, after_prefix
+from krappy.spark.demands import options_of
+from krappy.spark.keys import Keys, after_prefix
 from krappy.spark.options import parse
-from krappy.spark.telling import KeysTold, demands, told
+from krappy.spark.telling import KeysTold, told
 
 letters = st.lists(st.sampled_from([0, 97, 98, 254, 255]), max_size=3).map(bytes)
 keys = st.one_of(
@@ -58,39 +54,3 @@ def test_an_error_that_says_nothing_of_keys() -> None:
 
 def test_after_prefix() -> None:
     assert [after_prefix(each) for each in (b"a", b"a\xff", b"\xff", b"")] == [b"b", b"b", None, None]
-
-
-K = ("key",)
-FILTERS: list[tuple[list[ds.Filter], Callable[[bytes], bool]]] = [
-    ([ds.EqualTo(K, "b")], lambda key: key == b"b"),
-    ([ds.EqualTo(K, b"b"), ds.EqualTo(K, b"c")], lambda key: False),
-    ([ds.EqualNullSafe(K, "b")], lambda key: key == b"b"),
-    ([ds.EqualNullSafe(K, None)], lambda key: False),
-    ([ds.IsNull(K)], lambda key: False),
-    ([ds.IsNotNull(K)], lambda key: True),
-    ([ds.In(K, ("b", "c", None, "b"))], lambda key: key in (b"b", b"c")),
-    ([ds.In(K, (1, "b"))], lambda key: True),
-    ([ds.GreaterThan(K, "b")], lambda key: key > b"b"),
-    ([ds.GreaterThanOrEqual(K, "b"), ds.LessThan(K, "c")], lambda key: b"b" <= key < b"c"),
-    ([ds.LessThanOrEqual(K, "b"), ds.GreaterThan(K, "b")], lambda key: False),
-    ([ds.LessThanOrEqual(K, "b"), ds.GreaterThanOrEqual(K, "b")], lambda key: key == b"b"),
-    ([ds.StringStartsWith(K, "b")], lambda key: key.startswith(b"b")),
-    ([ds.StringStartsWith(K, "b"), ds.In(K, ("a", "bb"))], lambda key: key == b"bb"),
-    ([ds.Not(ds.EqualTo(K, "b"))], lambda key: True),
-    ([ds.StringContains(K, "b")], lambda key: True),
-    ([ds.EqualTo(("value",), "b")], lambda key: True),
-    ([ds.EqualTo(("value", "key"), "b")], lambda key: True),
-    ([], lambda key: True),
-]
-
-
-@pytest.mark.parametrize(("filters", "wanted"), FILTERS)
-def test_filters(filters: list[ds.Filter], wanted: Callable[[bytes], bool]) -> None:
-    demand = narrowed(Keys(), demands(filters))
-    for key in (b"", b"a", b"b", b"b\0", b"ba", b"bb", b"b\xff", b"c", b"\xff"):
-        assert lets(demand, key) == wanted(key), key
-
-
-def test_nothing_is_looked_up_for_a_contradiction() -> None:
-    assert narrowed(Keys(), demands([ds.EqualTo(K, "b"), ds.EqualTo(K, "c")])) == NONE
-    assert narrowed(Keys(start=b"x"), demands([ds.LessThan(K, "x")])) == NONE

@@ -82,9 +82,13 @@ def test_append_time(client: Client, address: str, topic: str) -> None:
     client.create_topic(topic, config={"message.timestamp.type": "LogAppendTime"})
     with client.producer(topic) as producer:
         producer.send("v", timestamp=7)
-    [row] = rows(address, subscribe=topic)
-    assert row["timestampType"] == 1
-    assert row["timestamp"] > EPOCH + timedelta(days=365)
+    client.alter_topic(topic, config={"message.timestamp.type": "CreateTime"})
+    with client.producer(topic) as producer:
+        producer.send("v", timestamp=8)
+    by_broker, by_producer = rows(address, subscribe=topic)
+    assert by_broker["timestampType"] == 1
+    assert by_broker["timestamp"] > EPOCH + timedelta(days=365)
+    assert (by_producer["timestampType"], by_producer["timestamp"]) == (0, EPOCH + timedelta(milliseconds=8))
 
 
 @pytest.mark.parametrize(

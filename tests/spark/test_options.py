@@ -9,7 +9,8 @@ import pytest
 import krappy.spark
 from krappy.errors import ConfigError
 from krappy.spark.keys import Keys
-from krappy.spark.options import OPTIONS, Use, parse
+from krappy.spark.option_table import OPTIONS, Use
+from krappy.spark.options import parse
 from krappy.spark.places import Place, offsets_text
 from krappy.spark.topics import Topics
 
@@ -119,8 +120,24 @@ WRONG: list[tuple[dict[str, str], Use, str]] = [
     ({**S, "mode": "table", "snapshotTtl": "soon"}, "log", "a duration is needed"),
     ({**S, "mode": "table", "limit": "1", "pushdown": "true"}, "log", "options limit and pushdown"),
     ({**S, "mode": "table", "snapshot": "{}"}, "log", "options snapshot and subscribe"),
-    ({**S, "topic": "t"}, "log", "'topic' is for writing, and this is reading a log"),
-    ({**S}, "write", "'subscribe' is for .* and this is writing"),
+    ({**S, "topic": "t"}, "log", "'topic' is for write and writeStream, and this is reading a log"),
+    ({**S}, "write", "'subscribe' is for .* and this is write$"),
+    ({"topic": "t", "checkpointLocation": "c"}, "write", "'checkpointLocation' is for writeStream, and this is write$"),
+    ({"topic": "t", "jobId": "j"}, "writeStream", "'jobId' is for write, and this is writeStream"),
+    ({"topic": "t", "jobId": " "}, "write", "option jobId is empty: give it a value, or leave it out"),
+    ({**S, "startingOffsets": ""}, "log", "option startingOffsets is empty"),
+    ({"snapshot": ""}, "log", "option snapshot is empty"),
+    ({**S, "mode": "table", "keyEncoding": "hex"}, "log", "keyEncoding says more of key, keys, .* or keyTo: give one"),
+    ({**S, "startingOffsetsByTimestampStrategy": "latest"}, "any", "of startingTimestamp or startingOffsetsByTimest"),
+    ({**S, "maxTriggerDelay": "1m"}, "any", "maxTriggerDelay says more of minOffsetsPerTrigger: give one"),
+    ({**S, "limit": "1", "minPartitions": "2"}, "log", "limit and minPartitions: so few rows are read in one task"),
+    ({**S, "limit": "1", "maxRecordsPerPartition": "2"}, "log", "limit and maxRecordsPerPartition: so few rows"),
+    ({**S, "snapshotTtl": "1m"}, "stream", "snapshotTtl: give startingOffsets=snapshot too"),
+    (
+        {**S, "startingOffsets": "snapshot", "startingTimestamp": "1"},
+        "stream",
+        "startingOffsets=snapshot and startingTimestamp: it starts at one of them",
+    ),
 ]
 
 

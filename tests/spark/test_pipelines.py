@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 from pyspark.sql import functions as sf
 
 from krappy.blocking import Client
@@ -64,9 +66,11 @@ def test_backfill(
 ) -> None:
     to, command = "people-again", ["pipeline", "backfill", path, "--address", address, "--json"]
     client.create_topic(to, 3)
-    for new in (60, 0):
+    for new, told in ((60, "goes to people-again as the job"), (0, "is published already; to publish the same again")):
         assert run([*command, "--to", to, "--topic", PEOPLE]) == 0
-        assert json.loads(capfd.readouterr().out)["events"] == new
+        out, err = capfd.readouterr()
+        assert json.loads(out)["events"] == new
+        assert told in err
     assert by_key(events(client, to)) == by_key(events(client, PEOPLE))
     assert run([*command, "--to", to, "--topic", PEOPLE, "--since", "2026-01-02", "--until", "2026-01-03"]) == 0
     assert json.loads(capfd.readouterr().out)["events"] == 19, "a day without the event whose clock was behind"
@@ -154,6 +158,55 @@ def test_scd2(
     assert count == len(events(client, VISITS))
 
 
+Event3 = tuple[bytes | None, bytes | None, int]  # key, value, hour
+HISTORIES = st.lists(
+    st.lists(
+        st.tuples(
+            st.sampled_from([None, b"", b"a", b"b"]), st.sampled_from([None, b"", b"1", b"2"]), st.integers(0, 9)
+        ),
+        max_size=12,
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def folded(history: list[Event3]) -> list[tuple[Any, ...]]:
+    """The versions of a partition's keys: key, value, from, to, current, offset."""
+    found: list[tuple[Any, ...]] = []
+    valid: dict[bytes, tuple[bytes | None, int, int]] = {}  # value, since when, offset
+    for offset, (key, value, hour) in enumerate(history):
+        if key is None:
+            continue
+        old = valid.get(key)
+        at = hour if old is None else max(hour, old[1])
+        if old is not None and old[0] is not None:
+            found.append((key, old[0], old[1], at, False, old[2]))
+        valid[key] = (value, at, offset)
+    found += [(key, value, at, None, True, offset) for key, (value, at, offset) in valid.items() if value is not None]
+    return sorted(found, key=lambda row: int(row[-1]))
+
+
+@settings(max_examples=5, phases=[Phase.generate])
+@given(HISTORIES)
+def test_scd2_is_a_fold(spark: SparkSession, histories: list[list[Event3]]) -> None:
+    """Each history is a partition of one log, so that Spark folds many at a time."""
+    rows = [
+        (key, value, partition, offset, datetime.fromtimestamp(hour * 3600, UTC))
+        for partition, history in enumerate(histories)
+        for offset, (key, value, hour) in enumerate(history)
+    ]
+    types = "key binary, value binary, partition int, offset long, timestamp timestamp"
+    shown = scd2.history(spark.createDataFrame(rows, types)).selectExpr(
+        "*", "unix_seconds(valid_from) div 3600 AS since", "unix_seconds(valid_to) div 3600 AS until"
+    )
+    found: dict[int, list[tuple[Any, ...]]] = {}
+    for row in shown.orderBy("partition", "offset").collect():
+        version = (bytes(row.key), bytes(row.value), row.since, row.until, row.current, row.offset)
+        found.setdefault(row.partition, []).append(version)
+    assert found == {partition: versions for partition, each in enumerate(histories) if (versions := folded(each))}
+
+
 def test_a_rollup_by_windows_counts_what_is_late(
     spark: SparkSession, client: Client, address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,6 +239,26 @@ def test_a_rollup_by_windows_counts_what_is_late(
         "a@2026-01-01T02:00:00Z": (1, 170),
         "b@2026-01-01T00:00:00Z": (1, 20),
     }
+
+    def send_more(said: str) -> None:
+        if said.split(": ")[1].startswith("1 "):
+            hits(180, page="c")
+        else:
+            raise InterruptedError("both have come")
+
+    hits(175, page="c")
+    same: dict[str, Any] = {
+        "by": "value.page",
+        "fields": "page STRING, n INT",
+        "window": "1 hour",
+        "watermark": "30 minutes",
+    }
+    same |= {"checkpoint": str(tmp_path / "checkpoint"), "where": "value.n <> 7", "address": address}
+    sums = {"hits": "count(*)", "sum": "sum(value.n)"}
+    with pytest.raises(InterruptedError):
+        rollup.run(spark, source, to, aggregates=sums, every="100 milliseconds", tell=send_more, **same)
+    late = [entry.key for entry in client.table(to).scan(prefix="c@")]
+    assert late == [b"c@2026-01-01T02:00:00Z", b"c@2026-01-01T03:00:00Z"]
     begin = found["b@2026-01-01T00:00:00Z"]["from"]
     assert datetime.fromisoformat(begin) == datetime.fromtimestamp(START / 1000, UTC)
     assert client.describe(to).config["cleanup.policy"] == "compact"

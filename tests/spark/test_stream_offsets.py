@@ -83,3 +83,4 @@ def test_lag_is_read_from_a_querys_progress() -> None:
     assert lag({"sources": [source, other]}) == {"a": {"0": 8, "1": 0, "2": 3}}
     assert lag(source) == {"a": {"0": 8, "1": 0, "2": 3}}
     assert lag({"sources": [{**source, "latestOffset": None}]}) == {}
+    assert lag(None) == {}, "a query that has just begun"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import Row
 
-from krappy.errors import ConfigError, KrappyError
+from krappy.errors import KrappyError
 from krappy.spark.options import parse
 from krappy.spark.outgoing import outgoing
 from krappy.spark.schema import spark_schema
@@ -34,9 +34,5 @@ def test_rows_become_batches() -> None:
 
 
 def test_what_cannot_be() -> None:
-    with pytest.raises(ConfigError, match="option jobId is for"):
-        StreamWriter(SCHEMA, parse({"topic": "t", "jobId": "j"}, "write"), False)
-    with pytest.raises(ConfigError, match="option awaitTable is for"):
-        StreamWriter(SCHEMA, parse({"topic": "t", "awaitTable": "true"}, "write"), False)
     with pytest.raises(KrappyError, match="does not know its micro-batch"):
-        StreamWriter(SCHEMA, parse({"topic": "t"}, "write"), False).write(iter([]))
+        StreamWriter(SCHEMA, parse({"topic": "t"}, "writeStream"), False).write(iter([]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from krappy.spark.outgoing import outgoing
 from krappy.spark.schema import arrow_schema, spark_schema
 from krappy.spark.staged import Attempt, Job, Staged, abort_all, commit_all, stage_all
 from krappy.types import Event
+from tests.process import wait_until
 from tests.spark.faults import DIED, PUBLISHED, STAGED, FailingSource
 
 if TYPE_CHECKING:
@@ -102,6 +104,37 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, client: Client, ad
         writer(there.limit(1), address, topic=topic).save()
     assert events(client, topic) == []
     assert client.staged_jobs() == []
+
+
+def test_a_write_that_is_cancelled_leaves_nothing(
+    spark: SparkSession, client: Client, address: str, topic: str
+) -> None:
+    """In the midst of staging: its tasks are killed, and the broker keeps nothing of them."""
+    client.create_topic(topic, 2)
+    endless = numbers(spark, 10**12, 2)  # more than anybody waits for
+    failed: list[BaseException] = []
+
+    def job() -> None:
+        spark.sparkContext.setJobGroup("write", "a write that is cancelled", interruptOnCancel=True)
+        try:
+            writer(endless, address, topic=topic).save()
+        except Exception as error:
+            failed.append(error)
+
+    def staging() -> bool:
+        return any(each.size for each in client.staged_jobs())
+
+    thread = threading.Thread(target=job)
+    thread.start()
+    try:
+        wait_until(lambda: staging() or not thread.is_alive(), "something is staged", 300)
+    finally:
+        spark.sparkContext.cancelJobGroup("write")
+        thread.join(120)
+    assert failed
+    assert not thread.is_alive()
+    wait_until(lambda: client.staged_jobs() == [], "nothing is staged any more", 120)
+    assert events(client, topic) == []
 
 
 def test_a_driver_that_dies_before_the_commit(

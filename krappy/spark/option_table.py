@@ -1,0 +1,184 @@
+"""The options of the data source in one table: names, defaults, where each may be given, and with which others.
+
+Every option does something wherever it is taken: one that would be ignored is an error, which says what would do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from krappy.errors import ConfigError
+from krappy.topic_settings import nearest
+
+Use = Literal["any", "log", "stream", "write", "writeStream"]
+READS = ("log", "table", "stream")
+WRITES = ("write", "writeStream")
+
+
+class Option(NamedTuple):
+    """One option for the check and for the documents. `uses`: where it may be given."""
+
+    name: str
+    default: str
+    uses: tuple[str, ...]
+    doc: str
+
+
+OPTIONS = [
+    Option("address", "$KRAPPY_ADDRESS, else 127.0.0.1:7092", (*READS, "snapshot", *WRITES), "HOST:PORT of the broker"),
+    Option(
+        "mode",
+        "log; table when a key option is given",
+        ("log", "table", "snapshot"),
+        "`log`: events; `table`: the latest of each key; `snapshot`: takes a snapshot and tells its offsets",
+    ),
+    Option("subscribe", "", (*READS, "snapshot"), "topics, separated by commas"),
+    Option("subscribePattern", "", (*READS, "snapshot"), "a regular expression that a topic's whole name matches"),
+    Option("assign", "", (*READS, "snapshot"), 'partitions: {"orders":[0,2]}'),
+    Option("columns", "all but headers", READS, "columns to read, separated by commas, in their order"),
+    Option("includeHeaders", "false", READS, "adds the column `headers`"),
+    Option("keyType", "binary", READS, "`string`: the column `key` is text (UTF-8)"),
+    Option(
+        "startingOffsets",
+        "earliest; a stream: latest",
+        ("log", "stream"),
+        '`earliest`, `latest` or offsets {"orders":{"0":23,"1":-2}}: -2 earliest, -1 latest; a stream: `snapshot` too',
+    ),
+    Option("endingOffsets", "latest", ("log",), "`latest` or offsets as above; before that offset a partition ends"),
+    Option("startingTimestamp", "", ("log", "stream"), "ms since the epoch: from the first event at or after it"),
+    Option("endingTimestamp", "", ("log",), "ms since the epoch: to before the first event at or after it"),
+    Option("startingOffsetsByTimestamp", "", ("log", "stream"), 'by partition: {"orders":{"0":1735689600000}}'),
+    Option("endingOffsetsByTimestamp", "", ("log",), "the same, for the end"),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "error",
+        ("log", "stream"),
+        "a partition without an event at or after the starting time: `error`, or `latest`",
+    ),
+    Option("failOnDataLoss", "true", ("log", "stream"), "offsets that are gone: an error, or else they are skipped"),
+    Option(
+        "minPartitions", "", (*READS, "snapshot"), "at least so many Spark partitions, where there is enough for them"
+    ),
+    Option("maxRecordsPerPartition", "", ("log", "stream"), "offsets that a Spark partition has at most"),
+    Option("maxOffsetsPerTrigger", "", ("stream",), "offsets of a micro-batch at most, over all partitions"),
+    Option("minOffsetsPerTrigger", "", ("stream",), "offsets that a micro-batch waits for"),
+    Option("maxTriggerDelay", "15m", ("stream",), "how long it waits for them at most"),
+    Option("tombstones", "false", ("table",), "keys that were deleted too, with a column `deleted`"),
+    Option("key", "", ("table",), "this key only"),
+    Option("keys", "", ("table",), 'these keys only: ["u1","u2"]'),
+    Option("keyPrefix", "", ("table", "snapshot"), "keys that begin so"),
+    Option("keyFrom", "", ("table", "snapshot"), "keys from this one on"),
+    Option("keyTo", "", ("table", "snapshot"), "keys before this one"),
+    Option("keyEncoding", "utf8", ("table", "snapshot"), "how the five above are written: `utf8`, `hex` or `base64`"),
+    Option("limit", "", ("log", "table"), "so many rows at most, read in one task"),
+    Option("pushdown", "false", ("table",), "take Spark's own filter pushdown: wrong in some queries, see below"),
+    Option("snapshot", "", ("table",), "reads a snapshot that is held: the column `snapshot` of mode=snapshot"),
+    Option(
+        "snapshotTtl", "10m", ("table", "snapshot", "stream"), "how long the broker holds a snapshot that nobody reads"
+    ),
+    Option("topic", "", WRITES, "where to; without it the data has a column `topic`"),
+    Option("jobId", "", ("write",), "a name for it: what was published under it is not published again"),
+    Option("awaitTable", "false", ("write",), "it returns when lookups find all of it without waiting"),
+    Option("stagingTtl", "6h", WRITES, "how long the broker keeps what is staged when nothing more comes"),
+    Option("checkpointLocation", "", ("writeStream",), "Spark's own: a folder where the query keeps how far it is"),
+    Option("queryName", "", ("writeStream",), "Spark's own: what the query is called"),
+    Option("compression", "none", WRITES, "of record batches: `none`, `gzip`, `snappy`, `lz4` or `zstd`"),
+]
+BY_NAME = {option.name.lower(): option for option in OPTIONS}
+USES = {
+    "log": "reading a log (mode=log)",
+    "table": "reading a table (mode=table)",
+    "snapshot": "taking a snapshot (mode=snapshot)",
+    "stream": "readStream",
+    "write": "write",
+    "writeStream": "writeStream",
+}
+KEY_OPTIONS = ("key", "keys", "keyPrefix", "keyFrom", "keyTo")
+KEYS_AS_THEY_ARE = ("key", "keyprefix", "keyfrom", "keyto")  # whose blanks count
+TIMES = ("startingTimestamp", "startingOffsetsByTimestamp")
+NEEDS = [  # an option, and those of which it needs one
+    ("keyEncoding", KEY_OPTIONS),
+    ("startingOffsetsByTimestampStrategy", TIMES),
+    ("maxTriggerDelay", ("minOffsetsPerTrigger",)),
+]
+NEVER_BOTH = [  # an option, those that it does not go with, and why
+    ("limit", ("minPartitions", "maxRecordsPerPartition"), "so few rows are read in one task"),
+    ("columns", ("includeHeaders",), "name headers among the columns, and leave the other out"),
+    (
+        "snapshot",
+        ("subscribe", "subscribePattern", "assign", "minPartitions", "snapshotTtl"),
+        "the snapshot has them already, give one of them",
+    ),
+]
+
+
+def check(texts: Mapping[str, str], use: Use, mode: str) -> None:
+    """Whether these options, by their names in lower case, are known, of use here, and of use together.
+
+    Raises ConfigError.
+    """
+    _for_use(texts, use, mode)
+    _together(texts, use)
+
+
+def check_names(texts: Mapping[str, str]) -> None:
+    """Raises ConfigError for an option that there is not, or that is empty."""
+    for name, text in texts.items():
+        if name not in BY_NAME:
+            raise _unknown(name)
+        if not text and name not in KEYS_AS_THEY_ARE:
+            raise ConfigError(f"option {BY_NAME[name].name} is empty: give it a value, or leave it out", option=name)
+
+
+def _unknown(name: str) -> ConfigError:
+    if name.startswith("kafka."):
+        said = (
+            f"option '{name}': format('krappy') speaks Krappy's own protocol and has no kafka.* options: give "
+            "address=HOST:PORT (native port, by default 7092)"
+        )
+    elif name == "path":
+        said = "load() and save() take no path: name topics with the option subscribe, or topic"
+    else:
+        close = re.search("'(.*)'", nearest(name, BY_NAME))
+        near = f"; the nearest is '{BY_NAME[close[1]].name}'" if close else ""
+        said = f"format('krappy') has no option '{name}'{near}"
+    return ConfigError(said, option=name)
+
+
+def _for_use(texts: Mapping[str, str], use: Use, mode: str) -> None:
+    if use in ("any", "log") and mode != "log":
+        uses: tuple[str, ...] = (mode,)
+    else:
+        uses = ("log", "stream") if use == "any" else (use,)
+    for name in texts:
+        option = BY_NAME[name]
+        if not set(option.uses) & set(uses):
+            good = " and ".join(USES[each] for each in option.uses)
+            now = " or ".join(USES[each] for each in uses)
+            raise ConfigError(f"option '{option.name}' is for {good}, and this is {now}", option=option.name)
+
+
+def _together(texts: Mapping[str, str], use: Use) -> None:
+    for name, some in NEEDS:
+        if name.lower() in texts and not _given(texts, some):
+            raise ConfigError(f"option {name} says more of {_or(some)}: give one of them too, or leave it out")
+    for name, some, why in NEVER_BOTH:
+        if name.lower() in texts and (found := _given(texts, some)):
+            raise ConfigError(f"options {name} and {found[0]}: {why}")
+    if "limit" in texts and texts.get("pushdown", "false") != "false":
+        raise ConfigError("options limit and pushdown: rows are counted before Spark filters them, so give one of them")
+    if texts.get("startingoffsets", "").lower() == "snapshot":
+        if found := _given(texts, TIMES):
+            raise ConfigError(f"options startingOffsets=snapshot and {found[0]}: it starts at one of them, give that")
+    elif use == "stream" and "snapshotttl" in texts:
+        raise ConfigError("option snapshotTtl: give startingOffsets=snapshot too, or leave it out")
+
+
+def _given(texts: Mapping[str, str], names: Sequence[str]) -> list[str]:
+    return [name for name in names if name.lower() in texts]
+
+
+def _or(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
