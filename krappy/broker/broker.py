@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from krappy.broker import backup, table
+from krappy.broker import backup, deletion, table
 from krappy.broker.ahead import Ahead
 from krappy.broker.dynamic import DISK_THREADS, DynamicSettings
 from krappy.broker.groups import GroupCoordinator
@@ -184,7 +184,7 @@ class Broker:
         self.internal = InternalTopics(self.catalog.cluster_id, self.topics_changed)
         self.views = Views(data / "views", self.config.view_cache_bytes, self.config.view_memtable_bytes)
         for dead in self.catalog.deleting():
-            await self._try_to_finish(dead)
+            await deletion.try_to_finish(self, dead)
         topics = [(Topic(stored, [], self.dynamic.topic_defaults), stored) for stored in self.catalog.list()]
         await self._open_partitions(topics, new=False)
         for topic, stored in topics:
@@ -233,11 +233,11 @@ class Broker:
 
     async def _open_logs(self, wanted: Sequence[tuple[Topic, int]], *, new: bool) -> list[Log]:
         places = [
-            Place(f"{topic.name}-{index}", self._folder(topic.name, index), topic.config) for topic, index in wanted
+            Place(f"{topic.name}-{index}", self.folder_of(topic.name, index), topic.config) for topic, index in wanted
         ]
         return await open_logs(places, self.disk_limiter, self.report, new=new)
 
-    def _folder(self, topic: str, index: int) -> Path:
+    def folder_of(self, topic: str, index: int) -> Path:
         return self.config.data / "topics" / f"{topic}-{index}"
 
     def begin_stop(self) -> None:
@@ -269,12 +269,12 @@ class Broker:
         async with trio.open_nursery() as nursery:  # many at a time: each waits for the disk on its own
             for topic in self.topics.values():
                 for partition in topic.partitions:
-                    nursery.start_soon(self._attempt, str(partition), partition.close())
+                    nursery.start_soon(self.attempt, str(partition), partition.close())
         for part in ("views", "meta"):
             if hasattr(self, part):
-                await self._attempt(part, self._in_thread(getattr(self, part).close))
+                await self.attempt(part, self._in_thread(getattr(self, part).close))
 
-    async def _attempt(self, part: str, closing: Awaitable[Any]) -> None:
+    async def attempt(self, part: str, closing: Awaitable[Any]) -> None:
         """What can't be left clean is made good on the next open; the rest is closed all the same."""
         try:
             await closing
@@ -330,7 +330,7 @@ class Broker:
                 return self.topics[name], False
             self.names.check(name, alike=alike)
             for dead in [dead for dead in self.catalog.deleting() if dead.name == name]:
-                await self._finish_delete(dead)  # it failed half-way, and left folders where the new ones go
+                await deletion.finish(self, dead)  # it failed half-way, and left folders where the new ones go
             inherited = self.dynamic.topic_defaults
             TopicConfig.parse({**inherited, **config})
             stored = await self._in_thread(lambda: self.catalog.create(name, partitions, config))
@@ -340,8 +340,8 @@ class Broker:
             except BaseException:
                 with trio.CancelScope(shield=True):  # a full disk, say: all of it or nothing
                     stored = await self._in_thread(lambda: self.catalog.delete(name))
-                    await self._destroy(topic)
-                    await self._finish_delete(stored)
+                    await deletion.destroy(self, topic)
+                    await deletion.finish(self, stored)
                 raise
             self.topics[name] = self.topics_by_id[topic.uuid] = topic
             self.names.add(name)
@@ -372,7 +372,7 @@ class Broker:
         except BaseException:
             with trio.CancelScope(shield=True):
                 for log in logs:
-                    await self._attempt(str(log.folder), self._in_thread(log.destroy))
+                    await self.attempt(str(log.folder), self._in_thread(log.destroy))
             raise
         for log in logs:
             index = len(topic.partitions)
@@ -386,43 +386,19 @@ class Broker:
             del self.topics[name], self.topics_by_id[topic.uuid]
             self.names.remove(name)
             topic.deleted = True
-            await self._destroy(topic)
+            await deletion.destroy(self, topic)
             await self.kafka_groups.forget_topic(name)
             await self.groups.forget_topic(name)
-            await self._try_to_finish(stored)
+            await deletion.try_to_finish(self, stored)
         self.report("topic_deleted", topic=name)
         self.topics_changed.fire()
-
-    async def _destroy(self, topic: Topic) -> None:
-        """Closes all its files at least; `_finish_delete` tries again to remove what is left of them."""
-        async with trio.open_nursery() as nursery:
-            for partition in topic.partitions:
-                nursery.start_soon(self._attempt, str(partition), partition.destroy())
-        for partition in topic.partitions:
-            self.latest.forget(partition.number)
 
     async def finish_deletions(self) -> None:
         """Tries again to remove what is left of deleted topics."""
         if self.catalog.deleting():
             async with self._admin:
                 for dead in self.catalog.deleting():
-                    await self._try_to_finish(dead)
-
-    async def _try_to_finish(self, stored: StoredTopic) -> None:
-        """The topic is gone whatever becomes of this; what could not be removed stays on the list of deletions."""
-        try:
-            await self._finish_delete(stored)
-        except KrappyError as error:
-            self.report("deletion_unfinished", topic=stored.name, error=str(error))
-
-    async def _finish_delete(self, stored: StoredTopic) -> None:
-        for number in stored.numbers:
-            self.views.drop(number)
-        for index in range(len(stored.numbers)):
-            await self._in_thread(partial(_remove, self._folder(stored.name, index)))
-        await self._in_thread(self.views.flush)
-        await self._in_thread(lambda: self.catalog.forget(stored))
-        self.dropped_views += stored.numbers
+                    await deletion.try_to_finish(self, dead)
 
     def settings(self, advertised: str) -> list[BrokerSetting]:
         """This broker's settings for Kafka's tools. `advertised`: the HOST:PORT that the asking client was told."""
@@ -507,12 +483,3 @@ class Broker:
     def _taking(self) -> None:
         if self.stopped:
             raise ShuttingDown("the broker is shutting down")
-
-
-def _remove(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise StorageError(f"{folder} can't be removed: {error}") from error

@@ -1,0 +1,58 @@
+"""What is left to do for a topic that the catalog has noted as deleted: its files and views go, then the note.
+
+A crash, or a disk that refuses, may come between any two steps; all of them are done again then.
+"""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.topic import Topic
+from krappy.errors import KrappyError, StorageError
+from krappy.store.catalog import Topic as StoredTopic
+
+if TYPE_CHECKING:
+    from krappy.broker.broker import Broker
+
+
+async def destroy(broker: Broker, topic: Topic) -> None:
+    """Closes all its files at least; `finish` tries again to remove what is left of them."""
+    async with trio.open_nursery() as nursery:
+        for partition in topic.partitions:
+            nursery.start_soon(broker.attempt, str(partition), partition.destroy())
+    for partition in topic.partitions:
+        broker.latest.forget(partition.number)
+
+
+async def try_to_finish(broker: Broker, stored: StoredTopic) -> None:
+    """The topic is gone whatever becomes of this; what could not be removed stays on the list of deletions."""
+    try:
+        await finish(broker, stored)
+    except KrappyError as error:
+        broker.report("deletion_unfinished", topic=stored.name, error=str(error))
+
+
+async def finish(broker: Broker, stored: StoredTopic) -> None:
+    """Removes what is left of the topic, and then its place on the list of deletions. Raises StorageError."""
+    in_thread = partial(trio.to_thread.run_sync, limiter=broker.disk_limiter)
+    for number in stored.numbers:
+        broker.views.drop(number)
+    for index in range(len(stored.numbers)):
+        await in_thread(_remove, broker.folder_of(stored.name, index))
+    await in_thread(broker.views.flush)
+    await in_thread(broker.catalog.forget, stored)
+    broker.dropped_views += stored.numbers
+
+
+def _remove(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise StorageError(f"{folder} can't be removed: {error}") from error
