@@ -1,0 +1,21 @@
+"""Fixtures of the tests that drive a broker without a network."""
+
+from __future__ import annotations
+
+import pytest
+
+from krappy.broker import latest_sets, table_file
+from krappy.core import latest, live_offsets
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of 8 offsets, files in parts of 40 bytes, and a reader that comes back 3 behind is far behind.
+
+    New readers are given the table as of now, however slow the machine is.
+    """
+    monkeypatch.setattr(latest_sets, "SLACK", 0.0)
+    monkeypatch.setattr(table_file, "MARK", 40)
+    monkeypatch.setattr(live_offsets, "BITS", 3)
+    monkeypatch.setattr(live_offsets, "BLOCK", 8)
+    monkeypatch.setattr(latest, "RAW_LAG", 3)
