@@ -43,6 +43,13 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIEN
         time.sleep(0.005)
 
 
+def readable(fd: int, seconds: float) -> bool:
+    """Whether there is something to read from it in that time. (select() knows the first 1,024 descriptors only.)"""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
+
+
 def _environ() -> dict[str, str]:
     """None of the shell's settings; tracebacks instead of one line."""
     return {name: value for name, value in os.environ.items() if not name.startswith("KRAPPY_")} | {"KRAPPY_DEBUG": "1"}
@@ -131,7 +138,7 @@ class _Forked:
         self._status: int | None = None
 
     def wait(self, seconds: float) -> int | None:
-        if self._status is None and select.select([self._fd], [], [], seconds)[0]:
+        if self._status is None and readable(self._fd, seconds):
             os.close(self._fd)
             self._status = self._launcher.reap(self.pid)
         return self._status
@@ -195,7 +202,7 @@ class BrokerProcess:
         line = b""
         end = time.monotonic() + PATIENCE
         while not line.endswith(b"\n"):
-            if not select.select([self._stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+            if not readable(self._stdout, end - time.monotonic()):
                 raise Died(f"the broker was not ready after {PATIENCE:.0f} s: {self.last_words()}")
             part = os.read(self._stdout, 4096)
             if not part:

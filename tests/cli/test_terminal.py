@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import select
 import subprocess
 import sys
 import time
@@ -14,6 +13,7 @@ import pytest
 
 from krappy.testing.running import RunningBroker
 from tests.cli.conftest import Krappy
+from tests.process import readable
 
 SECONDS = 60.0
 
@@ -33,7 +33,7 @@ def at_terminal(*arguments: str, typed: str = "") -> tuple[int, str]:
             os.write(ours, typed.encode())
             shown, deadline = b"", time.monotonic() + SECONDS
             while time.monotonic() < deadline:
-                if not select.select([ours], [], [], 1)[0]:
+                if not readable(ours, 1):
                     continue
                 try:
                     shown += os.read(ours, 65536)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import select
 import time
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw, create, fetch, produce, values_of
 from tests.peer import Peer
-from tests.process import BrokerProcess, wait_until
+from tests.process import BrokerProcess, readable, wait_until
 
 LONG = 60_000  # ms: longer than any test may take
 
@@ -157,7 +156,7 @@ def test_min_bytes_is_waited_for(raw: Raw, broker: BrokerProcess) -> None:
     with Raw(broker.kafka) as other:
         for number in range(6):
             other.produce("least", some(1, 3000), number % 2)
-        assert not select.select([raw.socket], [], [], 0.2)[0]
+        assert not readable(raw.socket.fileno(), 0.2)
         other.produce("least", some(1, 3000))
     sizes = [len(topic["partitions"][0]["records"]) for topic in raw.receive()["responses"]]
     assert sum(sizes) > 20_000

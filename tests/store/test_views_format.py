@@ -49,7 +49,7 @@ def test_the_keys_of_the_catalog_are_in_the_table(tmp_path: Path) -> None:
     keys = [key for key, _ in meta.items(b"")]
     meta.close()
     documented = [text.encode() for text in re.findall(r"^\| `([a-z]+/[a-z-]*)`", DOCUMENT, re.MULTILINE)]
-    assert len(documented) == 18
+    assert len(documented) == 19
     for prefix in documented:
         assert sum(key.startswith(prefix) for key in keys) == 1, prefix
-    assert len(keys) == 18
+    assert len(keys) == 19
