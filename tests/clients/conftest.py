@@ -15,7 +15,7 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     with run_broker(tmp_path_factory.mktemp("broker") / "data", durability="os") as broker:
         yield broker.address
