@@ -9,7 +9,8 @@
 An event's value is JSON with these fields. Each batch upserts the groups that it has changed, once, though it may be
 replayed: the table of the topic is the aggregate. With a window there is an entry for each group and window, under the
 key GROUP@BEGIN; the watermark says how late an event may come: windows that have ended for longer are forgotten, what
-comes for them then is left out, and counted as late.
+comes for them then is left out, and counted as late. (Before PySpark 4.2 a run has no empty batch at its end, in which
+windows would be closed: what comes in the batch that follows still counts.)
 """
 
 from __future__ import annotations

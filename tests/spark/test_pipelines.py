@@ -18,6 +18,7 @@ from krappy.errors import ConfigError, KrappyError
 from krappy.pipelines import archive, backfill, reconcile, rollup, scd2
 from krappy.pipelines.following import worked
 from krappy.pipelines.sessions import cause, running
+from krappy.spark.versions import features
 from krappy.types import Event
 
 if TYPE_CHECKING:
@@ -230,11 +231,12 @@ def test_a_rollup_by_windows_counts_what_is_late(
     hits(50, 62, 170)  # 50: its window ended 40 minutes before the latest hit
     assert run(command) == 0
     told = json.loads(capfd.readouterr().out)
-    assert (told["events"], told["late"]) == (3, 1)
+    late = features().admission_control  # else Spark judges by the watermark from before the first run
+    assert (told["events"], told["late"]) == (3, 1 if late else 0)
     found = {(entry.key or b"").decode(): json.loads(entry.value or b"") for entry in client.table(to).scan()}
     hours = {key: (value["hits"], value["sum"]) for key, value in found.items()}
     assert hours == {
-        "a@2026-01-01T00:00:00Z": (2, 15),
+        "a@2026-01-01T00:00:00Z": (2, 15) if late else (3, 65),
         "a@2026-01-01T01:00:00Z": (3, 227),
         "a@2026-01-01T02:00:00Z": (1, 170),
         "b@2026-01-01T00:00:00Z": (1, 20),
@@ -257,8 +259,8 @@ def test_a_rollup_by_windows_counts_what_is_late(
     sums = {"hits": "count(*)", "sum": "sum(value.n)"}
     with pytest.raises(InterruptedError):
         rollup.run(spark, source, to, aggregates=sums, every="100 milliseconds", tell=send_more, **same)
-    late = [entry.key for entry in client.table(to).scan(prefix="c@")]
-    assert late == [b"c@2026-01-01T02:00:00Z", b"c@2026-01-01T03:00:00Z"]
+    both = [entry.key for entry in client.table(to).scan(prefix="c@")]
+    assert both == [b"c@2026-01-01T02:00:00Z", b"c@2026-01-01T03:00:00Z"]
     begin = found["b@2026-01-01T00:00:00Z"]["from"]
     assert datetime.fromisoformat(begin) == datetime.fromtimestamp(START / 1000, UTC)
     assert client.describe(to).config["cleanup.policy"] == "compact"
