@@ -5,9 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,88 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from krappy import batch
-from krappy.core import retention
 from krappy.errors import CorruptBatch, StorageError
-from krappy.store.cleaner import Candidate, Pace
-from krappy.store.disk import OS_DISK, Disk
-from krappy.store.log import Log
+from krappy.store.cleaner import Candidate
 from krappy.store.pool import Pool
 from krappy.topic_config import TopicConfig
+from tests.store.compacted import CONFIG, Table
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, Row, log_files, made, offsets, opened, rows
-
-CONFIG = TopicConfig(segment_bytes=1000, index_interval_bytes=100, compact=True, delete=False)
-
-
-class Table:
-    """A log, every row that was ever appended to it, and the latest offset of each key: what a view would know."""
-
-    def __init__(self, folder: Path = FOLDER, disk: Disk = OS_DISK, config: TopicConfig = CONFIG) -> None:
-        self.log = opened(folder, config, disk)
-        self.rows: list[Row] = []
-        self.latest: dict[bytes, int] = {}
-        self.batches: dict[int, int] = {}  # offset -> base offset of its batch
-        self.horizons: dict[int, int] = {}  # base offset -> delete horizon
-        self.end = 0
-
-    def put(self, *pairs: tuple[bytes, bytes | None], at: int = 1000, codec: int = 0) -> None:
-        data = batch.encode([key for key, _ in pairs], [value for _, value in pairs], timestamps=at, codec=codec)
-        first = self.log.append([(batch.check(data), data)], 0, at)
-        self.end = first + len(pairs)
-        for number, (key, value) in enumerate(pairs):
-            self.rows.append(Row(first + number, at, key, value))
-            self.latest[key] = first + number
-            self.batches[first + number] = first
-
-    def fill(self, batches: int, keys: int, seed: int = 1) -> None:
-        chance = random.Random(seed)
-        for number in range(batches):
-            self.put(
-                *[
-                    (b"k%d" % chance.randrange(keys), chance.choice([None, b"x" * chance.randrange(30)]))
-                    for _ in range(chance.randrange(1, 5))
-                ],
-                at=1000 + number,
-                codec=chance.randrange(5),
-            )
-
-    def survives(self, now: int = 0) -> Callable[[list[Candidate]], list[bool]]:
-        def decide(candidates: list[Candidate]) -> list[bool]:
-            return [
-                retention.survives(self.latest.get(key or b""), offset, tombstone, horizon, now)
-                for key, offset, tombstone, horizon in candidates
-            ]
-
-        return decide
-
-    def clean(self, upto: int | None = None, *, now: int = 0, kept_ms: int = 10**9) -> int:
-        """Compacts and checks what came of it; how many records went."""
-        upto = self.log.segments[-1].base_offset if upto is None else upto
-        self.log.config = replace(self.log.config, delete_retention_ms=kept_ms)
-        result = self.log.clean(self.survives(now), upto, now)
-        upto = max([info.next_offset for info in self.log.segments[:-1] if info.next_offset <= upto], default=0)
-        before = len(self.rows)
-        self.rows = [row for row in self.rows if row.offset >= upto or self._stays(row, now)]
-        for row in self.rows:
-            if row.offset < upto and row.value is None:
-                self.horizons.setdefault(self.batches[row.offset], now + kept_ms)
-        assert result.records_removed == before - len(self.rows)
-        self.check()
-        return result.records_removed
-
-    def _stays(self, row: Row, now: int) -> bool:
-        horizon = self.horizons.get(self.batches[row.offset])
-        return self.survives(now)([(row.key, row.offset, row.value is None, horizon)])[0]
-
-    def check(self) -> None:
-        assert rows(self.log) == self.rows
-        assert self.log.end_offset == self.end
-
-    def reopen(self) -> None:
-        self.log.close()
-        self.log = Log.open(self.log.folder, self.log.config, disk=self.log._disk)
-        assert self.log.recovery.clean, str(self.log.recovery)
-        self.check()
 
 
 def test_only_the_latest_of_each_key_stays(tmp_path: Path) -> None:
@@ -489,65 +412,3 @@ def test_any_history_is_as_the_dict_has_it(steps: list[tuple[str, int, bytes | N
             expected[b"%d" % number] = value
             expected[b"%d" % (number // 2)] = b"twice"
     assert live == {key: value for key, value in expected.items() if value is not None}
-
-
-# ---------------------------------------------------------------- pace
-
-
-class Ended(Exception):
-    pass
-
-
-class Counting(Pace):
-    """Counts the work, and ends it after so many bytes."""
-
-    def __init__(self, most: int = 10**12) -> None:
-        self.pieces: list[int] = []
-        self.swaps = 0
-        self._most = most
-
-    def spend(self, size: int) -> None:
-        self.pieces.append(size)
-        if sum(self.pieces) > self._most:
-            raise Ended
-
-    @contextmanager
-    def swapping(self) -> Iterator[None]:
-        self.swaps += 1
-        yield
-
-
-def test_all_that_is_read_and_written_is_told(tmp_path: Path) -> None:
-    config = replace(CONFIG, segment_bytes=8 << 20)
-    table = Table(tmp_path, config=config)
-    for number in range(300):  # 6 MB that stay, then an event that is overtaken: the whole beginning is copied
-        table.put((b"k%d" % number, b"x" * 20_000))
-    table.put((b"twice", b"1"))
-    table.put((b"twice", b"2"))
-    table.log.roll()
-    before, pace = table.log.size, Counting()
-    assert table.log.clean(table.survives(), table.log.end_offset, 0, pace).records_removed == 1
-    copied = 2 * (4 << 20)  # what had been looked at when the change was met was copied in the file, not written again
-    assert sum(pace.pieces) >= before + table.log.size
-    assert sum(pace.pieces) <= before + table.log.size + copied
-    assert max(pace.pieces) <= 5 << 20
-    assert pace.swaps == 1
-    again = Counting()
-    table.log.clean(table.survives(), table.log.end_offset, 0, again)
-    assert (sum(again.pieces), again.swaps) == (table.log.size, 0)
-
-
-@pytest.mark.parametrize("most", [0, 3000, 12_000])
-def test_a_cleaning_may_be_ended_at_any_pause(tmp_path: Path, most: int) -> None:
-    table = Table(tmp_path)
-    table.fill(200, 15)
-    with pytest.raises(Ended):
-        table.log.clean(table.survives(), table.log.segments[-1].base_offset, 0, Counting(most))
-    assert not list(tmp_path.glob("*.cleaned"))
-    assert table.log.clean_upto == 0
-    found = rows(table.log)
-    assert {row.key: row.offset for row in found} == table.latest
-    table.log.close()
-    table.log = opened(tmp_path, CONFIG)
-    assert table.log.recovery.clean
-    assert rows(table.log) == found

@@ -15,8 +15,8 @@ from krappy.store import format as constants
 from krappy.store.checkpoint import Checkpoint
 from krappy.store.index import OffsetIndex, TimeIndex
 from tests.compat import tools
+from tests.store.compacted import Table
 from tests.store.logs import filled, log_files, made, opened, rows
-from tests.store.test_cleaner import Table
 
 DOCUMENT = Path(krappy.store.__file__ or "").with_name("FORMAT.md").read_text("utf-8")
 

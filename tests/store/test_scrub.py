@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from krappy.store.log import Log
+from tests.store.compacted import Table
 from tests.store.logs import filled, log_files, made, offsets, opened, rows
-from tests.store.test_cleaner import Table
 
 
 def problems(log: Log) -> list[str]:
