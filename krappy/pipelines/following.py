@@ -72,7 +72,7 @@ def _once(writer: DataStreamWriter, done: Done, tell: Tell) -> Done:
                 last = progress["batchId"]
                 done = _after(done, progress)
                 if progress["numInputRows"]:
-                    tell(_said(done, progress))
+                    tell(said(done, progress))
     finally:
         query.stop()
     return done
@@ -88,8 +88,10 @@ def _after(done: Done, progress: Any) -> Done:
     return Done(done.events + progress["numInputRows"], done.batches + 1, done.late + late)
 
 
-def _said(done: Done, progress: Any) -> str:
-    waiting = sum(sum(lags.values()) for lags in krappy.spark.lag(progress).values())
+def said(done: Done, progress: Any) -> str:
+    """A line on a batch: what was done until now, how fast, and what is to come where Spark tells (from 4.2 on)."""
+    lag = krappy.spark.lag(progress)
+    waiting = f", {sum(sum(lags.values()) for lags in lag.values()):,} to come" if lag else ""
     rate = f", {progress['processedRowsPerSecond']:,.0f}/s" if progress["processedRowsPerSecond"] else ""
     late = f", {done.late:,} late" if done.late else ""
-    return f"batch {progress['batchId']}: {done.events:,} events{rate}, {waiting:,} to come{late}"
+    return f"batch {progress['batchId']}: {done.events:,} events{rate}{waiting}{late}"

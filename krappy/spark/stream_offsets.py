@@ -19,6 +19,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
+from krappy.spark.versions import features
 from krappy.types import TopicPartition
 
 START, FIRST = "$start", "$first"
@@ -140,10 +141,10 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, dict[str, int]]:
     """How far a streaming query is behind each topic that it reads from Krappy: topic to partition to offsets.
 
     `progress`: `query.lastProgress`, or one of its `sources`. Empty where Spark reports no latest offset: before
-    PySpark 4.2, and before the first batch.
+    PySpark 4.2 (what has the name there is the end of the batch), and before the first batch.
     """
     found: dict[str, dict[str, int]] = {}
-    if progress is None:
+    if progress is None or not features().admission_control:
         return found
     for source in progress.get("sources", [progress]):
         latest, end = (_reported(source.get(name)) for name in ("latestOffset", "endOffset"))

@@ -89,7 +89,7 @@ def test_before_arrow_udfs_the_helper_maps_and_the_functions_say_why_not(
             function()
 
 
-@pytest.mark.skipif(not features().arrow_udf, reason="PySpark before 4.1")
+@pytest.mark.skipif(not features().arrow_udf, reason="PySpark before 4.1 has no arrow_udf: no functions for SQL")
 def test_sql(spark: SparkSession, orders: DataFrame, users: str, client: Client, address: str) -> None:
     register(spark, address)
     client.create_topic("join-plans", 1)

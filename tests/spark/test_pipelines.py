@@ -16,7 +16,7 @@ from krappy.blocking import Client
 from krappy.cli.main import run
 from krappy.errors import ConfigError, KrappyError
 from krappy.pipelines import archive, backfill, reconcile, rollup, scd2
-from krappy.pipelines.following import worked
+from krappy.pipelines.following import Done, said, worked
 from krappy.pipelines.sessions import cause, running
 from krappy.spark.versions import features
 from krappy.types import Event
@@ -299,3 +299,12 @@ def test_a_query_that_waits_has_not_done_its_next_batch() -> None:
     assert worked([waits, waits], 3) == []
     assert worked([waits, done], 3) == [done]
     assert worked([done], 4) == []
+
+
+def test_what_is_said_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = {"endOffset": '{"a": {"0": 12}}', "latestOffset": '{"a": {"0": 20}}'}
+    progress: Any = {"batchId": 3, "processedRowsPerSecond": 1234.5, "sources": [source]}
+    monkeypatch.setattr("pyspark.__version__", "4.2.0")
+    assert said(Done(2000, 4, 1), progress) == "batch 3: 2,000 events, 1,234/s, 8 to come, 1 late"
+    monkeypatch.setattr("pyspark.__version__", "4.1.0")
+    assert said(Done(2000, 4), {**progress, "processedRowsPerSecond": 0}) == "batch 3: 2,000 events"

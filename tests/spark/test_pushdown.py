@@ -14,7 +14,7 @@ from krappy.spark.versions import features
 from tests.spark.test_keys import lets
 
 if not features().push_filters:
-    pytest.skip("PySpark before 4.1", allow_module_level=True)
+    pytest.skip("PySpark before 4.1 has no filters for data sources", allow_module_level=True)
 
 K = ("key",)
 FILTERS: list[tuple[list[ds.Filter], Callable[[bytes], bool]]] = [

@@ -187,7 +187,7 @@ def test_a_table_is_loaded_anew_for_each_use(spark: SparkSession, client: Client
             ended.count()
 
 
-@pytest.mark.skipif(not features().push_filters, reason="PySpark before 4.1")
+@pytest.mark.skipif(not features().push_filters, reason="PySpark before 4.1 passes no filters on")
 def test_pushdown_in_spark_s_own_way(spark: SparkSession, address: str, users: str) -> None:
     """Right for those who load anew for each query."""
     setting = "spark.sql.python.filterPushdown.enabled"

@@ -72,7 +72,8 @@ def test_a_batch_waits_for_enough_but_not_forever() -> None:
     assert not patience.waits(None, 1, now=1060.3)
 
 
-def test_lag_is_read_from_a_querys_progress() -> None:
+def test_lag_is_read_from_a_querys_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyspark.__version__", "4.2.0")
     source = {
         "description": "krappy",
         "startOffset": '{"$start": "latest"}',
@@ -84,3 +85,5 @@ def test_lag_is_read_from_a_querys_progress() -> None:
     assert lag(source) == {"a": {"0": 8, "1": 0, "2": 3}}
     assert lag({"sources": [{**source, "latestOffset": None}]}) == {}
     assert lag(None) == {}, "a query that has just begun"
+    monkeypatch.setattr("pyspark.__version__", "4.1.4")
+    assert lag({"sources": [{**source, "latestOffset": source["endOffset"]}]}) == {}, "it would be 0, whatever waits"

@@ -19,7 +19,9 @@ from krappy.spark.stream_table import TablePartition
 from krappy.spark.versions import features
 
 if not features().admission_control:
-    pytest.skip("PySpark before 4.2: test_streams.py has whole queries", allow_module_level=True)
+    pytest.skip(
+        "PySpark before 4.2 has no limits of a read; test_streams.py has whole queries", allow_module_level=True
+    )
 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
