@@ -19,7 +19,7 @@ from krappy.arrow_layout import Binary
 from krappy.blocking import Client, ColumnBlock, Table
 from krappy.errors import FrameTooLarge, RecordTooLarge
 from krappy.spark import blocks, hashing
-from krappy.spark.kept import Kept, Numbers, kept
+from krappy.spark.kept import MOST, inverse, kept
 from krappy.spark.schema import CREATE_TIME, arrow_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -29,32 +29,43 @@ AT_ONCE = 10_000  # keys of one request
 
 
 def entries(
-    connected: Client, topic: str, keys: pa.Array, columns: Sequence[str], tombstones: bool = False
+    connected: Client,
+    topic: str,
+    keys: pa.Array,
+    columns: Sequence[str],
+    tombstones: bool = False,
+    keep: int = MOST,
 ) -> pa.StructArray:
     """An entry for each key, null where there is none: absent, or deleted without `tombstones`.
 
     `keys`: binary or string, with nulls, in any order, any number of times each. A key is looked for in the partition
-    that its murmur2 names.
+    that its murmur2 names. `keep`: bytes of answers that may be kept for other calls.
     """
-    shape = arrow_schema(spark_schema(columns))
-    kind = pa.struct(list(shape))
-    coded = keys.cast(pa.binary()).dictionary_encode()
+    keys = keys.cast(pa.binary())
+    if keys.null_count:
+        there = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
+        rows = np.full(len(keys), -1)
+        rows[there] = np.arange(len(there))
+        found = entries(connected, topic, keys.drop_null(), columns, tombstones, keep)
+        return found.take(pa.array(rows, mask=rows < 0))
+    if not len(keys):
+        return pa.nulls(0, pa.struct(list(arrow_schema(spark_schema(columns)))))
+    if tombstones:  # these go when the log is cleaned, of which there is no other sign: they can't be kept
+        keep = 0
+    prints = hashing.fingerprints(keys)
+    known, count = kept(connected, topic, tuple(columns), keep)
+    found, sure = known.look(keys, prints)
+    missing = np.flatnonzero(~sure)
+    if not len(missing):
+        return found
+    coded = keys.take(pa.array(missing)).dictionary_encode()
     distinct = coded.dictionary
-    if not len(distinct):
-        return pa.nulls(len(keys), kind)
-    known, count = kept(connected, topic, kind)
-    if tombstones:  # which the cleaner removes without any other sign of it
-        known = Kept(None, kind)
-    listed = distinct.to_pylist()
-    places = known.places(listed)
-    hits, misses = np.flatnonzero(places >= 0), np.flatnonzero(places < 0)
-    found = known.entries.take(pa.array(places[hits]))
-    if len(misses):
-        fresh = _looked_up(connected.table(topic), distinct.take(pa.array(misses)), count, shape, tombstones)
-        found = pa.concat_arrays([found, fresh])
-        if not tombstones:
-            known.add([listed[at] for at in misses.tolist()], fresh)
-    return found.take(pa.array(_inverse(np.concatenate([hits, misses]))).take(coded.indices))
+    fresh = _looked_up(connected.table(topic), distinct, count, arrow_schema(spark_schema(columns)), tombstones)
+    if keep:
+        known.add(distinct, fresh)
+    rows = np.arange(len(keys))
+    rows[missing] = len(keys) + np.arange(len(missing))
+    return pa.concat_arrays([found, fresh.take(coded.indices)]).take(pa.array(rows))
 
 
 def _looked_up(table: Table, keys: pa.Array, count: int, shape: pa.Schema, tombstones: bool) -> pa.StructArray:
@@ -71,14 +82,7 @@ def _looked_up(table: Table, keys: pa.Array, count: int, shape: pa.Schema, tombs
             absent = pc.invert(_there(block, tombstones))
             parts.append(pa.StructArray.from_arrays(held.columns, fields=list(shape), mask=absent))
         first += size
-    return pa.concat_arrays(parts).take(pa.array(_inverse(order)))
-
-
-def _inverse(order: Numbers) -> Numbers:
-    """Where each number is in `order`, which has each of them once."""
-    places = np.empty(len(order), np.int64)
-    places[order] = np.arange(len(order))
-    return places
+    return pa.concat_arrays(parts).take(pa.array(inverse(order)))
 
 
 def rows(

@@ -7,9 +7,10 @@
     spark.sql("SELECT *, krappy_get('users', user_id) AS user FROM orders")
     spark.sql("SELECT * FROM krappy_lookup(TABLE(SELECT user_id FROM orders), 'users')")
 
-Nothing is shuffled and no table is read as a whole: each batch of rows is one request or a few for its distinct keys,
-so that neither the DataFrame nor the table need fit anywhere. Each answer is the table as it is when the broker looks
-the keys up, so the functions count as non-deterministic: Spark may not work them out twice for one row.
+Nothing is shuffled: each batch of rows is one request or a few for its distinct keys, so that neither the DataFrame nor
+the table need fit anywhere. What was asked for is kept, within bounds, while it is true; who asks for very many keys
+gets the table as a whole that way, if it is small enough (`kept.py`). Each answer is the table as it is when the batch
+is looked up, so the functions count as non-deterministic: Spark may not work them out twice for one row.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pyspark.sql import types
 from krappy.errors import ConfigError, InvalidRecord
 from krappy.spark import by_key, source
 from krappy.spark.connections import client
+from krappy.spark.kept import MOST
 from krappy.spark.schema import arrow_schema, spark_schema
 from krappy.spark.versions import features
 
@@ -47,6 +49,7 @@ def lookup(
     how: How = "left",
     tombstones: bool = False,
     address: str | None = None,
+    keep: int = MOST,
 ) -> DataFrame:
     """`df` with what the table of `topic` holds for each row's key. Batch and streaming DataFrames alike.
 
@@ -57,10 +60,14 @@ def lookup(
             "semi" and "anti": only `df`'s own columns, of rows with a key that is in the table, or is not.
         tombstones: a key that was deleted counts as found: with null as value, and where and when it was deleted.
         address: host:port of the broker. None: $KRAPPY_ADDRESS, as the executors see it, else 127.0.0.1:7092.
+        keep: bytes of the table that each Python worker may keep in memory, for keys that come again; putting them
+            together takes as much once more. 0: nothing is kept.
 
     Raises ConfigError for what can't be: a column that `df` has already, a key of another type. The tasks raise what
     the broker says, such as UnknownTopic and ViewDisabled.
     """
+    if keep < 0:
+        raise ConfigError(f"keep={keep}: give a number of bytes, or 0 to keep nothing")
     if how not in ("left", "inner", "semi", "anti"):
         raise ConfigError(f"how={how!r}: give left, inner, semi or anti")
     named = _named(df, columns if how in ("left", "inner") else {})
@@ -68,10 +75,10 @@ def lookup(
     _check_key(df.select(key).schema.fields[0].dataType, on)
     asked = tuple(dict.fromkeys([*named, "offset"]))  # the offset tells whether there is an entry
     if features().arrow_udf:
-        got = _udf(entries(address, topic, asked, tombstones), _struct(asked))(key)
+        got = _udf(entries(address, topic, asked, tombstones, keep), _struct(asked))(key)
         found = df.withColumn(_ENTRY, got)
     else:
-        found = _mapped(df.withColumn(_KEY, key), entries(address, topic, asked, tombstones), asked)
+        found = _mapped(df.withColumn(_KEY, key), entries(address, topic, asked, tombstones, keep), asked)
     there = sf.col(_ENTRY).isNotNull()
     if how != "left":
         found = found.where(~there if how == "anti" else there)
@@ -88,64 +95,66 @@ def krappy_get(topic: str, key: str | Column, *, address: str | None = None) -> 
     return found
 
 
-def register(spark: SparkSession, address: str | None = None) -> None:
+def register(spark: SparkSession, address: str | None = None, keep: int = MOST) -> None:
     """Makes `krappy_get` and `krappy_lookup` known to SQL, and the data source, where it was not found by itself.
 
-    Raises ImportError before PySpark 4.1, which lacks what the functions need.
+    `keep`: as in `lookup`. Raises ImportError before PySpark 4.1, which lacks what the functions need.
     """
     source.register(spark)
-    spark.udf.register("krappy_get", _sql_get(address))
-    spark.udtf.register("krappy_lookup", krappy_lookup(address))
+    spark.udf.register("krappy_get", _sql_get(address, keep))
+    spark.udtf.register("krappy_lookup", krappy_lookup(address, keep))
 
 
-def krappy_lookup(address: str | None = None) -> Any:
+def krappy_lookup(address: str | None = None, keep: int = MOST) -> Any:
     """The table function: `krappy_lookup(address)(df.select("user_id").asTable(), lit("users"))`.
 
     It gives one row for each row of its table argument, whose first column is the key: key, value, partition, offset,
-    timestamp, headers; all null but the key where that is not in the table. Raises ImportError before PySpark 4.1.
+    timestamp, headers; all null but the key where that is not in the table. `keep`: as in `lookup`.
+
+    Raises ImportError before PySpark 4.1.
     """
     _need_arrow_udf("krappy_lookup")
     fields = spark_schema(("key", *FOUND))
 
     class KrappyLookup:
         def eval(self, rows: pa.RecordBatch, topic: pa.Array) -> Iterator[pa.RecordBatch]:
-            yield _looked_up(address, rows, topic)
+            yield _looked_up(address, rows, topic, keep)
 
     return sf.arrow_udtf(KrappyLookup, returnType=fields)
 
 
 def entries(
-    address: str | None, topic: str, columns: Sequence[str], tombstones: bool
+    address: str | None, topic: str, columns: Sequence[str], tombstones: bool, keep: int = MOST
 ) -> Callable[[pa.Array], pa.StructArray]:
     """A function from keys to entries, for the workers."""
 
     def krappy_entry(keys: pa.Array) -> pa.Array:  # these hints tell Spark what kind of function it is
-        return by_key.entries(client(address), topic, keys, columns, tombstones)
+        return by_key.entries(client(address), topic, keys, columns, tombstones, keep)
 
     return krappy_entry
 
 
-def _sql_get(address: str | None) -> Any:
+def _sql_get(address: str | None, keep: int = MOST) -> Any:
     _need_arrow_udf("krappy_get")
 
     def krappy_get(topics: pa.Array, keys: pa.Array) -> pa.Array:
-        return _values(address, topics, keys)
+        return _values(address, topics, keys, keep)
 
     return _udf(krappy_get, types.BinaryType())
 
 
-def _values(address: str | None, topics: pa.Array, keys: pa.Array) -> pa.Array:
+def _values(address: str | None, topics: pa.Array, keys: pa.Array, keep: int) -> pa.Array:
     """The value of each key in the table of its topic: mostly one for all."""
     _check_arrow_key("krappy_get", keys)
     found = pa.nulls(len(keys), pa.binary())
     for topic in topics.unique().drop_null().to_pylist():
         mine = pc.if_else(pc.equal(topics, topic), keys, pa.scalar(None, keys.type))
-        got = by_key.entries(client(address), topic, mine, ["value"])
+        got = by_key.entries(client(address), topic, mine, ["value"], keep=keep)
         found = pc.coalesce(found, pc.struct_field(got, "value"))
     return found
 
 
-def _looked_up(address: str | None, rows: pa.RecordBatch, topics: pa.Array) -> pa.RecordBatch:
+def _looked_up(address: str | None, rows: pa.RecordBatch, topics: pa.Array, keep: int) -> pa.RecordBatch:
     names = topics.unique().to_pylist()
     if len(names) > 1 or names == [None]:
         raise InvalidRecord("krappy_lookup(TABLE(...), topic): give one topic, such as 'users'")
@@ -156,7 +165,7 @@ def _looked_up(address: str | None, rows: pa.RecordBatch, topics: pa.Array) -> p
     schema = arrow_schema(spark_schema(("key", *FOUND)))
     if not names:
         return pa.RecordBatch.from_pylist([], schema)
-    got = by_key.entries(client(address), names[0], keys, FOUND)
+    got = by_key.entries(client(address), names[0], keys, FOUND, keep=keep)
     columns = [pc.struct_field(got, name).cast(schema.field(name).type) for name in FOUND]
     return pa.RecordBatch.from_arrays([keys.cast(pa.binary()), *columns], schema=schema)
 

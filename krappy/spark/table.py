@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 
 from krappy.errors import ConfigError
+from krappy.spark import at_once
 from krappy.spark.demands import narrowed, options_of
 from krappy.spark.keys import Keys
 from krappy.spark.option_table import KEY_OPTIONS
@@ -71,15 +72,18 @@ class Table:
     def where(self, condition: Column | str) -> DataFrame:
         """The rows for which a condition holds. What it demands of `key` (=, IN, <, BETWEEN, LIKE 'a%' with
         keyType=string; joined by AND) is looked up; a condition that demands nothing of it reads the whole table.
+
+        Up to 1,000 keys that it names are looked up at once, and the DataFrame has them as they are now; what has to be
+        read otherwise, and all of it over Spark Connect, is read by the tasks of each query on it.
         """
-        return self.df(**self.key_options(condition)).where(condition)
+        return self.chosen(self.options, self.key_options(condition)).where(condition)
 
     filter = where
 
     def lookup(self, keys: Iterable[str | bytes]) -> DataFrame:
-        """The rows of these keys: text as UTF-8, or bytes."""
+        """The rows of these keys, text as UTF-8, or bytes: up to 1,000 at once, as `where`."""
         exact = tuple(dict.fromkeys(key.encode() if isinstance(key, str) else bytes(key) for key in keys))
-        return self.df(**options_of(Keys(exact=exact)))
+        return self.chosen(self.options, options_of(Keys(exact=exact)))
 
     def snapshot(self, ttl: str = "10m", **options: Any) -> TableSnapshot:
         """A moment of the table, held by the broker until nobody has read it for `ttl`."""
@@ -109,6 +113,12 @@ class Table:
     def load(self, options: Mapping[str, str]) -> DataFrame:
         """A DataFrame with these options and no others."""
         return self._spark.read.format("krappy").options(**options).load()
+
+    def chosen(self, options: Mapping[str, str], keys: Mapping[str, str]) -> DataFrame:
+        """What these options load of these keys: a few of them at once."""
+        every = {**options, **keys}
+        found = at_once.load(self._spark, every) if "keys" in keys and not self.remote() else None
+        return self.load(every) if found is None else found
 
     def key_options(self, condition: Column | str) -> dict[str, str]:
         """What a condition demands of `key`, as options; none when that is nothing.
@@ -171,13 +181,16 @@ class TableSnapshot:
 
     def df(self, **options: Any) -> DataFrame:
         """Its rows. Once it has ended, a query raises SNAPSHOT_GONE."""
-        taken = ("subscribe", "minpartitions", "snapshotttl")  # what it was taken with
-        mine = {name: value for name, value in self._table.options.items() if name.lower() not in taken}
-        return self._table.load({**mine, **texts(options), "snapshot": self._text})
+        return self._table.load({**self._options(), **texts(options)})
 
     def where(self, condition: Column | str) -> DataFrame:
         """The rows for which a condition holds, as `Table.where`."""
-        return self.df(**self._table.key_options(condition)).where(condition)
+        return self._table.chosen(self._options(), self._table.key_options(condition)).where(condition)
+
+    def _options(self) -> dict[str, str]:
+        taken = ("subscribe", "minpartitions", "snapshotttl")  # what it was taken with
+        mine = {name: value for name, value in self._table.options.items() if name.lower() not in taken}
+        return {**mine, "snapshot": self._text}
 
     filter = where
 
