@@ -56,6 +56,11 @@ class Applier:
         self.idle.set()
 
     @property
+    def stopped(self) -> bool:
+        """Whether its view is being dropped, or was."""
+        return self._stopped
+
+    @property
     def behind(self) -> bool:
         return self.applied < self._partition.last_stable_offset
 

@@ -2,6 +2,8 @@
 
 It may take long, all the more when it is told to be slow, so it holds up nobody: the lock that keeps logs still for a
 backup is held only around each swap of files, and a broker that stops, or a topic that goes, ends it at its next pause.
+So does a view that is turned off: one that is empty, or being folded anew, would let tombstones go while the events
+that they delete stay.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from krappy.broker.partition import Partition
 from krappy.core import retention
 from krappy.core.throttle import Throttle
 from krappy.entry import entry_offset, is_tombstone
-from krappy.store.cleaner import Candidate, Pace
+from krappy.store.cleaner import Candidate, CleanResult, Pace
 from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
@@ -25,12 +27,17 @@ if TYPE_CHECKING:
 LOOK_UP = 1000  # keys asked of the view at a time
 
 
+class _ViewDropped(Exception):
+    """What the view was asked for may have been answered by an empty one."""
+
+
 class _Pace(Pace):
     """For the cleaner's thread, which trio started."""
 
     def __init__(self, broker: Broker, partition: Partition, throttle: Throttle) -> None:
         self._broker = broker
         self._partition = partition
+        self._applier = partition.applier
         self._throttle = throttle
 
     def spend(self, size: int) -> None:
@@ -40,12 +47,22 @@ class _Pace(Pace):
         broker, rate = self._broker, self._broker.config.cleaner_io_max_bytes_per_second
         await trio.lowlevel.checkpoint()
         await wait_any(
-            [broker.dynamic.changed, self._partition.moved],
-            lambda: broker.config.cleaner_io_max_bytes_per_second != rate or self._partition.gone is not None,
+            [broker.dynamic.changed, self._partition.moved, self._applier.moved],
+            lambda: (
+                broker.config.cleaner_io_max_bytes_per_second != rate
+                or self._partition.gone is not None
+                or self._applier.stopped
+            ),
             self._throttle.spend(size, rate, trio.current_time()),
         )
         if self._partition.gone is not None:
             raise self._partition.gone
+        self.check_view()
+
+    def check_view(self) -> None:
+        """Raises _ViewDropped, unless all that was asked of the view until now was answered by the whole of it."""
+        if self._applier.stopped:
+            raise _ViewDropped
 
     async def _still(self) -> None:
         with trio.CancelScope(shield=True):  # what is rewritten is swapped in, or it was for nothing
@@ -64,6 +81,7 @@ async def clean(broker: Broker, partition: Partition, now: int, throttle: Thrott
     """Compacts the closed segments of a partition as of `now` (ms), with its view as the offset map."""
     log, config, views, number = partition.log, partition.config, partition.views, partition.number
     upto = min(retention.cleanable_upto(config, log.segments, now), partition.last_stable_offset)
+    pace = _Pace(broker, partition, throttle)
     await partition.flush_view()
     forgotten: list[tuple[bytes, int]] = []
 
@@ -72,6 +90,7 @@ async def clean(broker: Broker, partition: Partition, now: int, throttle: Thrott
         for start in range(0, len(records), LOOK_UP):
             some = records[start : start + LOOK_UP]
             found = iter(views.get_many(number, [key for key, *_ in some if key is not None]))
+            pace.check_view()
             for key, offset, tombstone, horizon in some:
                 if key is None:
                     kept.append(False)  # as Kafka's cleaner: a compacted log has no place for it
@@ -84,8 +103,13 @@ async def clean(broker: Broker, partition: Partition, now: int, throttle: Thrott
                 kept.append(keep)
         return kept
 
-    pace = _Pace(broker, partition, throttle)
-    result = await trio.to_thread.run_sync(lambda: log.clean(survives, upto, now, pace), limiter=broker.disk_limiter)
+    def cleaned() -> CleanResult:
+        return log.clean(survives, upto, now, pace)
+
+    try:
+        result = await trio.to_thread.run_sync(cleaned, limiter=broker.disk_limiter)
+    except _ViewDropped:
+        return
     partition.stability.drop(result.markers)
     # The log first, then the view: the other way round a crash between the two could bring a deleted key back.
     for start in range(0, len(forgotten), LOOK_UP):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 import trio
 
+from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
+from krappy.entry import is_tombstone
+from krappy.topic_config import TopicConfig
 from tests.broker.engine import publish, read_all, running
 
 HOUR = 3_600_000
@@ -94,5 +97,57 @@ def test_the_limit_may_be_lifted_meanwhile(tmp_path: Path) -> None:
                         await trio.lowlevel.checkpoint()
                     await broker.dynamic.alter("", {RATE: "0"})
             assert partition.log.clean_upto == partition.log.segments[-1].base_offset
+
+    trio.run(main)
+
+
+VIEW_OFF = {"cleanup.policy": "delete", "view.enable": "false", "segment.bytes": "2000", "retention.ms": "-1"}
+
+
+def test_a_view_that_is_turned_off_ends_its_compaction(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, cleaner_io_max_bytes_per_second=1, **NEVER) as broker:
+            partition = await dirty(broker)
+            before = await read_all(partition)
+            with trio.fail_after(60):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(Housekeeper(broker).clean, partition, broker.now_ms())
+                    while broker.disk_limiter.borrowed_tokens == 0:
+                        await trio.lowlevel.checkpoint()
+                    await broker.alter_topic("t", VIEW_OFF, None)
+            assert await read_all(partition) == before
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["off", "off and on"])
+def test_no_tombstone_goes_because_the_view_was_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """An empty view knows neither the event that a tombstone deletes nor the tombstone."""
+
+    async def main() -> None:
+        async with running(tmp_path, **NEVER) as broker:
+            partition = await dirty(broker)
+            await partition.publish(batch.encode([b"k1"], [None], timestamps=1_000)).wait()
+            for _ in range(20):
+                await publish(partition, 10, [b"other%d" % n for n in range(10)])
+            before = await read_all(partition)
+            get_many, compacting = partition.views.get_many, partition.config
+
+            def dropped(number: int, keys: Sequence[bytes]) -> list[bytes | None]:
+                monkeypatch.undo()
+                trio.from_thread.run(partition.configure, TopicConfig.parse(VIEW_OFF))
+                if again:
+                    trio.from_thread.run(partition.configure, compacting)
+                return get_many(number, keys)
+
+            monkeypatch.setattr(partition.views, "get_many", dropped)
+            await Housekeeper(broker).clean(partition, broker.now_ms())
+            assert await read_all(partition) == before
+            if again:
+                await Housekeeper(broker).clean(partition, broker.now_ms())
+                assert await partition.view_wait(None, 60)
+                assert is_tombstone(partition.look_up(b"k1") or b"")
 
     trio.run(main)
