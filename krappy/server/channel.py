@@ -4,6 +4,7 @@ Both protocols frame alike: four bytes of size, then as much. A subclass says wh
 kept here:
 
 - Frames are dispatched in the order they came, and only while the peer takes its answers and memory allows it.
+- A peer that has sent many requests at once lets others have their turn every `TURN` seconds.
 - Every byte of a request counts against the budget until it is answered, every byte of an answer until it is sent.
 - Nothing that a peer sends ends more than its own connection, and that only when its framing is broken.
 """
@@ -39,6 +40,7 @@ TASK = 4 << 10  # bytes that a waiting request counts for beside its own when it
 LATER = 1 << 10  # and when it has none
 JOIN = 128 << 10  # small answers are joined up to this size for one send
 MORE = getattr(socket, "MSG_MORE", 0)  # more follows at once: let the system join it into fewer packets
+TURN = 0.005  # seconds for which one connection's requests are begun at a stretch
 GRACE = 3.0  # seconds that a peer may keep memory waiting while it is short,
 SLOWEST = 4 << 20  # and for a large frame the bytes a second that it has to come in beyond that
 
@@ -49,7 +51,8 @@ class Channel:
         self._sock = sock
         self.client = client
         self._rest = bytearray()  # the beginning of a frame that is not whole yet
-        self._held_back = False  # there may be whole frames in it, which wait for answers to be taken
+        self._held_back = False  # there may be whole frames in it, which wait for answers to be taken, or their turn
+        self._turn_over = False  # it is this that they wait for
         self._large: bytearray | None = None  # or a large frame's own buffer,
         self._filled = 0  # how much of it is there,
         self._wanted = 0  # and the size of the whole frame
@@ -167,7 +170,8 @@ class Channel:
                         raise ProtocolError("the connection ended inside a frame") from None
                     return
             self.received += count
-            self._since = perf_counter()
+            if not self._turn_over:
+                self._since = perf_counter()
             if large is not None and self._filled + count == self._wanted and not self._may_begin():
                 await self._room(self._may_begin)
             self._reading = True
@@ -226,7 +230,7 @@ class Channel:
 
     def _take(self, chunk: memoryview) -> None:
         """Dispatches the whole frames of a chunk and keeps its rest; notes when that begins a large frame."""
-        self._held_back = False
+        self._held_back = self._turn_over = False
         if self._rest:
             self._rest += chunk
             data = memoryview(self._rest)
@@ -234,6 +238,7 @@ class Channel:
             data = chunk
         position, held = 0, len(data)
         limit = self._server.max_frame
+        turn = perf_counter() + TURN
         while held - position >= 4:
             size = SIZE.unpack_from(data, position)[0]
             if not self._least <= size <= limit:
@@ -248,6 +253,9 @@ class Channel:
                 break
             self._dispatch(data[position + 4 : end], size, True)
             position = end
+            if perf_counter() > turn:
+                self._held_back = self._turn_over = True
+                break
         if position or data is chunk:
             self._rest = bytearray(data[position:])
 

@@ -8,8 +8,12 @@ import threading
 from pathlib import Path
 
 import pytest
+import trio
 
+import krappy
 from krappy import batch, errors
+from krappy.server import channel
+from krappy.server.connection import Connection
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from krappy.wire.frames import ERROR, HEADER, FrameReader
@@ -203,3 +207,37 @@ def test_a_peer_that_never_reads_stops_being_read(tmp_path: Path) -> None:
             greedy.socket.sendall(request * 500_000)
         assert good.call(m.Ping()).cluster
         assert good.call(m.Offsets("t", "latest")).offsets == [[0, 8]]
+
+
+def test_many_requests_at_once_let_others_have_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "TURN", -1.0)  # each request is a turn of its own
+    begin = Connection._dispatch
+    passes = 0
+    begun: list[int] = []
+
+    def note(connection: Connection, frame: memoryview, size: int, lent: bool) -> None:
+        begun.append(passes)
+        begin(connection, frame, size, lent)
+
+    async def count() -> None:
+        nonlocal passes
+        while True:
+            await trio.lowlevel.checkpoint()
+            passes += 1
+
+    async def main() -> None:
+        async with krappy.Broker(tmp_path) as broker, trio.open_nursery() as nursery:
+            host, _, port = broker.address.rpartition(":")
+            async with await trio.open_tcp_stream(host, int(port)) as stream:
+                nursery.start_soon(count)
+                await stream.send_all(b"".join(m.Ping().frame(n) for n in range(1, 101)))
+                reader = FrameReader()
+                answered = 0
+                while answered < 100:
+                    reader.feed(await stream.receive_some())
+                    answered += len(list(reader.frames()))
+            nursery.cancel_scope.cancel()
+
+    monkeypatch.setattr(Connection, "_dispatch", note)
+    trio.run(main)
+    assert len(set(begun)) >= 50  # trio shuffles those that are due together: two turns may see the same count
