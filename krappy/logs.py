@@ -1,25 +1,68 @@
-"""Structured logs: one event name and its facts a line, as JSON for machines or in columns for a terminal."""
+"""Structured logs: one event name and its facts a line, as JSON for machines or in columns for a terminal.
+
+The levels are for whoever is called at night: `error` is broken until somebody acts, `warning` is what the broker will
+try again or has put right at a price, `info` is what somebody asked for. What a peer or a full disk could make the
+broker say again and again is said `MANY` times in `WINDOW` seconds; the next such line tells how many were left out.
+"""
 
 from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Callable, MutableMapping
 from typing import Any
 
 import structlog
 
-_LEVELS = {
-    "internal_error": "error",
-    "view_failed": "error",
-    "close_failed": "error",
-    "housekeeping_failed": "warning",
-    "log_recovered": "warning",
-    "view_ahead_of_log": "warning",
-    "accept_failed": "warning",
-    "peer_stalled": "warning",
-    "connection_opened": "debug",
-    "connection_closed": "debug",
+ERROR = {
+    "internal_error",
+    "log_failed",
+    "view_failed",
+    "close_failed",
+    "stop_timed_out",
+    "staged_job_failed",
+    "group_write_failed",
+    "groups_not_written",
 }
+WARNING = {
+    "accept_failed",
+    "append_failed",
+    "dead_letter_failed",
+    "deletion_unfinished",
+    "group_ahead_of_log",
+    "housekeeping_failed",
+    "log_recovered",
+    "offsets_not_expired",
+    "peer_stalled",
+    "staged_file_not_removed",
+    "staged_job_waits",
+    "table_not_made",
+    "transaction_orphaned",
+    "transaction_timed_out",
+    "transaction_waits",
+    "view_ahead_of_log",
+    "view_not_reclaimed",
+    "view_waits",
+}
+INFO = {
+    "broker_ready",
+    "broker_stopped",
+    "broker_stopping",
+    "kafka_connection_ended",
+    "log_cleaned",
+    "segments_deleted",
+    "snapshot_expired",
+    "staged_job_expired",
+    "staged_job_resumed",
+    "topic_altered",
+    "topic_created",
+    "topic_deleted",
+}
+LEVELS = {name: level for level, names in (("error", ERROR), ("warning", WARNING), ("info", INFO)) for name in names}
+ASKED_FOR = {name for name in INFO if name.startswith(("broker_", "topic_"))}  # each of these is told
+MANY = 20
+WINDOW = 10.0  # seconds
 
 
 def configure(level: str, style: str) -> Any:
@@ -27,7 +70,7 @@ def configure(level: str, style: str) -> Any:
     if style == "auto":
         style = "console" if sys.stderr.isatty() else "json"
     renderers: list[Any] = (
-        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        [structlog.processors.format_exc_info, _when_and_what_first, structlog.processors.JSONRenderer()]
         if style == "json"
         else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     )
@@ -44,11 +87,32 @@ def configure(level: str, style: str) -> Any:
     return structlog.get_logger()
 
 
-class Reporter:
-    """What broker and server report, at the level that each event deserves."""
+def _when_and_what_first(logger: Any, method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """In the order in which a person reads it."""
+    first = {name: facts.pop(name) for name in ("timestamp", "level", "event") if name in facts}
+    return {**first, **facts}
 
-    def __init__(self, logger: Any) -> None:
+
+class Reporter:
+    """What broker and server report, at the level that each event deserves, and no more of it than anybody reads.
+
+    `clock`: seconds, of any beginning.
+    """
+
+    def __init__(self, logger: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger
+        self._clock = clock
+        self._windows: dict[str, tuple[float, int]] = {}  # event -> when its window began, how many came in it
 
     def __call__(self, event: str, **facts: Any) -> None:
-        getattr(self._logger, _LEVELS.get(event, "info"))(event, **facts)
+        if event not in ASKED_FOR:
+            now = self._clock()
+            since, count = self._windows.get(event, (now, 0))
+            if now - since >= WINDOW:
+                if count > MANY:
+                    facts["left_out"] = count - MANY
+                since, count = now, 0
+            self._windows[event] = since, count + 1
+            if count >= MANY:
+                return
+        getattr(self._logger, LEVELS.get(event, "info"))(event, **facts)

@@ -64,5 +64,6 @@ class StoreMeasures:
     def __init__(self) -> None:
         self.appended_events = 0
         self.appended_bytes = 0
+        self.appends_failed = 0
         self.syncs = Histogram()  # fdatasync of logs, in seconds
         self.catalog_syncs = Histogram()  # and of the catalog and the groups

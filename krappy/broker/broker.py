@@ -360,7 +360,7 @@ class Broker:
             if config:
                 stored = await self._in_thread(lambda: self.catalog.alter(name, config))
                 await topic.configure(stored.config, topic.inherited)
-        self.report("topic_altered", topic=name)
+        self.report("topic_altered", topic=name, partitions=len(topic.partitions), config=dict(config or {}))
         self.topics_changed.fire()
 
     async def _add_partitions(self, topic: Topic, total: int) -> None:

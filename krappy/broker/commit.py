@@ -54,6 +54,7 @@ class Commit:
                         partition.measures.syncs.observe(seconds)
         except (OSError, StorageError) as error:
             refusal = error if isinstance(error, StorageError) else StorageError(f"{partition}: {error}")
+            self._tell(refusal)
             for item in accepted:
                 item.reject(refusal)
             return
@@ -120,7 +121,17 @@ class Commit:
                 later.resolve(stored)
         self._moved.fire()
 
+    def _tell(self, error: KrappyError) -> None:
+        """Publishers hear of it; so must whoever looks after the disk."""
+        partition = self._partition
+        partition.measures.appends_failed += 1
+        if partition.log.broken:
+            partition.report("log_failed", error)
+        else:
+            partition.report("append_failed", error)
+
     def _fail(self, error: KrappyError) -> None:
+        self._tell(error)
         for item in self._unsynced:
             item.reject(error)
         for _, later, _ in self._again:

@@ -149,6 +149,7 @@ class Snapshot:
         for name, about, value in (
             ("appended_events", "Events appended to logs", t.appended_events),
             ("appended_bytes", "Bytes appended to logs", t.appended_bytes),
+            ("appends_failed", "Writes to logs that the disk refused; their publishers try again", t.appends_failed),
             ("connections_accepted", "Connections accepted", t.accepted),
             ("connections_refused", "Connections refused because there were too many", t.refused),
             ("back_pressure_stalls", "Times that a connection had to wait for memory or for its peer", t.stalls),

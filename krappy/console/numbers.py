@@ -49,6 +49,7 @@ class Totals(msgspec.Struct):
     refused: int
     appended_events: int
     appended_bytes: int
+    appends_failed: int
     received_bytes: dict[str, int]
     sent_bytes: dict[str, int]
     log_bytes: int
@@ -118,6 +119,7 @@ async def gather(broker: BrokerPort, server: ServerPort) -> Numbers:
         refused=told["refused"],
         appended_events=broker.measures.appended_events,
         appended_bytes=broker.measures.appended_bytes,
+        appends_failed=broker.measures.appends_failed,
         received_bytes=told["received_bytes"],
         sent_bytes=told["sent_bytes"],
         log_bytes=sum(each.size for each in topics),

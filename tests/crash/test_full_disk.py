@@ -148,6 +148,7 @@ def test_a_full_disk_refuses_and_recovers(disk: Tmpfs | FileLimit, launch: Launc
         for _ in range(20):
             producer.publish()
         assert producer.refusals
+        assert broker.events("append_failed")  # an operator reads of it too
         for error in producer.refusals:
             assert error.retriable, error
             assert error.name == "STORAGE_ERROR", error

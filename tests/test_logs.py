@@ -1,0 +1,81 @@
+"""What an operator reads: a level for each event, nothing said too often, the time and the event first."""
+
+from __future__ import annotations
+
+import ast
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from krappy import logs
+
+ROOT = Path(__file__).parent.parent
+
+
+class Logger:
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str, dict[str, Any]]] = []
+
+    def __getattr__(self, level: str) -> Any:
+        return lambda event, **facts: self.lines.append((level, event, facts))
+
+
+def _reported() -> set[str]:
+    """Every event name that is given to a `report`, anywhere in the broker."""
+    found: set[str] = set()
+    for folder in ("krappy", "store", "handlers"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+                    name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                    if name in ("report", "_report") and isinstance(node.args[0].value, str):
+                        found.add(node.args[0].value)
+    return found
+
+
+def test_every_event_has_a_level_and_every_level_an_event() -> None:
+    reported = _reported()
+    assert len(reported) > 30
+    assert reported == set(logs.LEVELS)
+    assert len(logs.LEVELS) == len(logs.ERROR) + len(logs.WARNING) + len(logs.INFO)
+
+
+def test_a_peer_can_not_fill_the_log() -> None:
+    logger, now = Logger(), 100.0
+    report = logs.Reporter(logger, lambda: now)
+    for _ in range(1000):
+        report("kafka_connection_ended", reason="noise")
+        report("append_failed", error="full")
+    assert len(logger.lines) == 2 * logs.MANY
+    now += logs.WINDOW
+    report("append_failed", error="full")
+    report("append_failed", error="full")
+    assert [facts for _, _, facts in logger.lines[-2:]] == [
+        {"error": "full", "left_out": 1000 - logs.MANY},
+        {"error": "full"},
+    ]
+
+
+def test_what_somebody_asked_for_is_always_told() -> None:
+    logger = Logger()
+    report = logs.Reporter(logger, lambda: 1.0)
+    for number in range(100):
+        report("topic_created", topic=str(number))
+    assert [facts["topic"] for _, _, facts in logger.lines] == [str(number) for number in range(100)]
+
+
+def test_a_line_of_json_begins_with_when_and_what(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logs.configure("warning", "json")
+    report = logs.Reporter(logger)
+    report("append_failed", partition="t-0", error="No space left on device")
+    report("topic_created", topic="t")
+    try:
+        raise ValueError("a mistake")
+    except ValueError:
+        report("internal_error", exc_info=True)
+    first, second = capsys.readouterr().err.splitlines()
+    assert list(json.loads(first)) == ["timestamp", "level", "event", "partition", "error"]
+    assert json.loads(second)["level"] == "error"
+    assert "ValueError: a mistake" in json.loads(second)["exception"]
