@@ -84,6 +84,11 @@ def extend(session: SessionPort, request: messages.Extend) -> messages.Extended:
     return messages.Extended()
 
 
+def uncount(session: SessionPort, request: messages.Unregister) -> None:
+    """A member that leaves tells what it has not looked at. Raises UnknownHandle for any other registration."""
+    _member(session, request.handle).uncount(request.unseen or (), request.polls)
+
+
 async def commit(session: SessionPort, request: messages.Commit) -> messages.Committed:
     await session.broker.groups.commit(request.group, request.offsets)
     return messages.Committed()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from krappy.handlers.native import groups
 from krappy.ports import SessionPort
 from krappy.wire import messages
 
@@ -50,5 +51,7 @@ def ping(session: SessionPort, request: messages.Ping) -> messages.Pong:
 
 
 def unregister(session: SessionPort, request: messages.Unregister) -> messages.Unregistered:
+    if request.unseen is not None or request.polls is not None:
+        groups.uncount(session, request)
     session.remove(request.handle)
     return messages.Unregistered()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MAX_BYTES = 16 << 20  # of one answer; a single larger batch still comes whole
 
 Range = tuple[str, int, int, int]  # topic, partition, first offset, last offset
+Leased = tuple[str, int, int, int, int]  # and how often it has been delivered
 
 
 class Member:
@@ -31,6 +32,8 @@ class Member:
         self.lease_ms = lease_ms
         self.closed = False
         self.bytes = 0  # of batches that it was given
+        self._polls = 0  # that brought it something,
+        self._latest: Sequence[Leased] = ()  # and what the last of them brought
 
     def describe(self) -> dict[str, Any]:
         told = {"kind": "member", "name": self.name, "group": self.group.name, "topics": list(self.topics)}
@@ -64,6 +67,8 @@ class Member:
         polled = poll.answer()
         if polled.leases:
             self.bytes += sum(len(part[4]) for part in polled.parts)
+            self._polls += 1
+            self._latest = polled.leases
             self.group.stir()  # there may be more, for the next in line
         return polled
 
@@ -114,6 +119,17 @@ class Member:
             shared.attend()
         if lost:
             raise _lost(self, lost)
+
+    def uncount(self, unseen: Sequence[Range], polls: int | None) -> None:
+        """What it was given and nobody has looked at, as far as it holds it: these deliveries do not count.
+
+        `polls`: how many of its polls that brought something it knows of. One more may have been answered.
+        """
+        ranges = list(unseen)
+        if polls is not None and polls < self._polls:
+            ranges += [leased[:4] for leased in self._latest]
+        for shared, (_, _, first, last) in self._ranges(ranges, []):
+            shared.leases.uncount(self.name, first, last)
 
     def _ranges(self, ranges: Sequence[Range], lost: list[Range]) -> list[tuple[Shared, Range]]:
         for topic, partition, first, last in ranges:

@@ -4,7 +4,8 @@
   every event once. Its next poll is sent as soon as one is answered, and travels while the caller works.
 - A group member's leases go with its connection. Events that wait here unseen are dropped then, because the broker
   leases them again, to whoever asks first. Its next poll is sent when the last of what it holds is handed out, so
-  that leases do not run out in a buffer; and what has run out all the same is not handed out any more.
+  that leases do not run out in a buffer; and what has run out all the same is not handed out any more. When it is
+  closed, it tells the broker what it has not handed out, so that this delivery is not counted.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class Consuming:
         self._fetched: dict[TopicPartition, int] = {}  # where the next poll goes on
         self._until: dict[TopicPartition, int] | None = None
         self._poll: Slot | None = None
+        self._polls = 0  # of this registration, that brought something
         self._expiry = 0.0  # when the leases of what is pending run out
         self._registering: Any = None
         self._refresh = 0.0  # when to look for new partitions
@@ -112,12 +114,22 @@ class Consuming:
             return
         self._closed = True
         with suppress(ConnectionLost):
-            self._unregister(self._handle, self._generation)
+            self._unregister(self._handle, self._generation, parting=True)
         if self._poll is not None:
             self._poll(ConnectionLost("the consumer is closed"))
 
-    def _unregister(self, handle: int, generation: int) -> None:
-        self._link.post(messages.Unregister(handle), messages.Unregistered, lambda _: None, generation)
+    def _unregister(self, handle: int, generation: int, *, parting: bool = False) -> None:
+        request = messages.Unregister(handle)
+        if parting and self.choice.group is not None:
+            unseen = [leased for batch in self._unseen() for leased in _ranges(batch)]
+            request = messages.Unregister(handle, unseen, self._polls)
+        self._link.post(request, messages.Unregistered, lambda _: None, generation)
+
+    def _unseen(self) -> list[EventBatch]:
+        """What waits here and was not handed out."""
+        left, current = operator.length_hint(self.events), self._current
+        begun = [current.cut(len(current) - left, len(current))] if left and current is not None else []
+        return [*begun, *self._pending]
 
     async def _registered(self, deadline: float) -> int:
         """The generation of a connection on which this consumer is registered."""
@@ -182,6 +194,7 @@ class Consuming:
             self._handle, self._generation = answer.handle, generation
             self.member = answer.member
             self._poll = None
+            self._polls = 0
             self._stale = False
             self._refresh = self._runtime.now() + REFRESH
             added: list[TopicPartition] = []
@@ -317,6 +330,7 @@ class Consuming:
         leases: dict[TopicPartition, list[tuple[int, int, int]]] = {}
         for topic, partition, first, last, deliveries in polled.leases or ():
             leases.setdefault(TopicPartition(topic, partition), []).append((first, last, deliveries))
+        self._polls += bool(polled.leases)
         half = max(1, self.choice.records // 2)
         for topic, partition, first, _, records in polled.parts:
             mine = leases.get(TopicPartition(topic, partition), [])

@@ -9,6 +9,8 @@ Rules of this file, and of `keyed_leases` which adds the order of keys:
 - No clock: `now` comes in as ms. What falls due is done by the next call that brings a `now` past it.
 - An event is leased to one member at a time. It waits again when its lease expires, when it is given back (`nack`),
   when its member goes (`release`), and when it was leased at a restart: connections do not outlive the broker.
+- A member that leaves can tell what it never looked at (`uncount`): that delivery does not count, or an event could die
+  of members that come and go in front of it.
 - An event that was leased `max_deliveries` times and comes back is dead: it is leased no more, and stays unsettled
   until it is buried, which is done when it stands in the dead-letter topic.
 - The last time that it may be leased, an event comes alone. A member that dies of one event takes down all that it was
@@ -278,6 +280,13 @@ class Leases:
     def release(self, member: str) -> None:
         """The member is gone: what it held waits for others."""
         self._take_back([run for run in self._runs if run.member == member], 0)
+
+    def uncount(self, member: str, first: int, last: int) -> None:
+        """Of these events the member has not looked at those that it holds: their last delivery does not count."""
+        for run in self._runs.between(first, last):
+            if run.member == member and run.deliveries:
+                self._runs.carve(run, first, last).deliveries -= 1
+        self._runs.join(first, last)
 
     def expire(self, now: int) -> None:
         """Takes back every lease that ended by `now`, and lets go what was delayed until then."""

@@ -44,6 +44,41 @@ async def test_members_share_the_events_of_a_group(address: str, topic: str) -> 
         assert [row.floor for row in group.partitions] == [400, 400]
 
 
+async def test_what_a_member_leaves_unseen_does_not_count_as_delivered(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await fill(client, topic, 40)
+        for taken in range(6):  # more often than an event may be delivered
+            async with client.consumer(topic, group=topic, max_records=10, max_deliveries=3) as consumer:
+                event = await anext(consumer)
+                assert (event.offset, event.deliveries) == (taken, 1)
+                await consumer.ack(event)
+        group = await client.group(topic)
+        assert [(row.floor, row.leased, row.redelivering, row.dead) for row in group.partitions] == [(6, 0, 0, 0)]
+
+
+async def test_what_a_poll_brings_that_nobody_waits_for_does_not_count_either(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await fill(client, topic, 40)
+        for taken in range(6):
+            async with client.consumer(topic, group=topic, max_records=1, max_deliveries=3) as consumer:
+                event = await anext(consumer)  # and the next poll is sent
+                await client.ping()  # and answered
+                assert (event.offset, event.deliveries) == (taken, 1)
+                await consumer.ack(event)
+        group = await client.group(topic)
+        assert [(row.floor, row.redelivering, row.dead) for row in group.partitions] == [(6, 0, 0)]
+
+
+async def test_what_was_handed_out_counts_when_its_member_leaves(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        await fill(client, topic, 10)
+        async with client.consumer(topic, group=topic) as consumer:
+            first, second = await anext(consumer), await anext(consumer)
+            assert (first.deliveries, second.deliveries) == (1, 1)
+        async with client.consumer(topic, group=topic) as consumer:
+            assert [(await anext(consumer)).deliveries for _ in range(4)] == [2, 2, 1, 1]
+
+
 async def test_another_group_sees_everything_too(address: str, topic: str) -> None:
     async with krappy.connect(address) as client:
         await fill(client, topic, 30)

@@ -261,6 +261,16 @@ class SharedPartition(RuleBasedStateMachine):
         self.leases.release(member)
         self.model.take_back([o for o, e in self.model.events.items() if e.member == member], 0)
 
+    @rule(member=members, data=st.data())
+    def unseen(self, member: str, data: st.DataObject) -> None:
+        """It leaves, and has not looked at some of what it held."""
+        first, last = self.draw_range(data)
+        self.leases.uncount(member, first, last)
+        for offset, event in self.model.events.items():
+            if first <= offset <= last and event.member == member:
+                event.deliveries -= 1
+        self.disconnect(member)
+
     # --- time, death, restart
 
     @rule(ms=st.integers(1, 80))

@@ -73,6 +73,8 @@ class Group:
             return [f"{error.name}: {error}"]
 
     def run_leave(self, words: list[str], options: dict[str, str]) -> list[str]:
+        for unseen in words[1:]:
+            self.leases.uncount(words[0], *_range(unseen))
         self.leases.release(words[0])
         self.members.leave(words[0])
         return []

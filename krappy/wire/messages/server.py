@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from krappy.wire.schema import U32, Answer, Offset, Request
+from krappy.wire.schema import U32, Answer, Offset, RangeList, Request
 
 
 class Ping(Request, kind=22):
@@ -19,9 +19,15 @@ class Pong(Answer, kind=22):
 
 
 class Unregister(Request, kind=23):
-    """Ends a registration, a watch or a scan's cursor, whose `handle` it is."""
+    """Ends a registration, a watch or a scan's cursor, whose `handle` it is.
+
+    A member of a group tells what it was leased and has not looked at: `unseen`, and what came with polls beyond the
+    first `polls` that brought something.
+    """
 
     handle: U32
+    unseen: RangeList | None = None
+    polls: U32 | None = None
 
 
 class Unregistered(Answer, kind=23):
