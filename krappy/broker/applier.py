@@ -30,9 +30,7 @@ PLACE = 256  # of these, reckoned for a batch without keys: an open transaction 
 READ = 1 << 20
 LINGER = 0.003  # seconds that a little waits for more, so that the acknowledgements come first; nobody waits for it
 HURRY = 64 << 10  # bytes that do not wait
-PATIENCE = (
-    5.0  # seconds that a broker which stops waits for the view's files, before it leaves the rest to the next start
-)
+PATIENCE = 5.0  # seconds for which a broker that stops still folds; what is left then is the next start's
 RETRY_S = 1.0  # pause after the disk refused an apply
 
 
@@ -50,6 +48,7 @@ class Applier:
         self.failed: KrappyError | None = None
         self._stopped = False
         self._closing = False
+        self._until = math.inf  # on trio's clock: it folds no longer
         self.moved = Signal()
         self._wanted = trio.Event()  # set while somebody waits for the view
         self.idle = trio.Event()
@@ -117,7 +116,7 @@ class Applier:
         with trio.move_on_after(LINGER):
             await self._wanted.wait()
         try:
-            while self.behind and not self._stopped:
+            while self.behind and not self._stopped and trio.current_time() < self._until:
                 try:
                     await self._step()
                 except CorruptBatch as error:
@@ -149,12 +148,15 @@ class Applier:
         self.moved.fire()
 
     def close(self) -> None:
-        """From now on it gives up where the disk does not let it catch up; `await finish()` for the end of it."""
-        self._closing = True
+        """From now on it gives up where the disk does not let it catch up, and after a while; `await finish()` for the
+        end of it. Folding a whole log anew, say, must not keep a broker from stopping."""
+        if not self._closing:
+            self._closing = True
+            self._until = trio.current_time() + PATIENCE
         self._wanted.set()
 
     async def finish(self) -> None:
-        """Catches up if the disk lets it, and ends."""
+        """Catches up if the disk lets it and it is not much, and ends."""
         self.close()
         await self.idle.wait()
 

@@ -108,6 +108,14 @@ class Link:
             if self._paused is not None:
                 self._paused.set()
 
+    def disown(self, why: str) -> None:
+        """In a process that was forked off: the connection is the parent's, and nothing here may touch it."""
+        self._stream = self._conversation = None
+        self.trouble = why
+        self._closing, self._up = self.runtime.signal(), self.runtime.signal()
+        self._closing.set()
+        self._up.set()
+
     @property
     def closed(self) -> bool:
         return self._closing.is_set()

@@ -84,6 +84,8 @@ class Producing:
 
     async def flush(self, delivery: Delivery[None]) -> None:
         """Sends everything now; the delivery is made when all of it is settled."""
+        if self._link.closed:
+            self.close()
         fence = Fence(delivery)
         with self._lock:
             fence.left += self._accumulator.fence(fence)
@@ -108,6 +110,13 @@ class Producing:
             request = messages.Unregister(handle)
             self._link.post(request, messages.Unregistered, lambda _: None, self._generation)
 
+    @property
+    def _over(self) -> bool:
+        return self._closing or self._link.closed
+
+    def _ended(self) -> ConnectionLost:
+        return ConnectionLost("this producer is closed" if self._closing else self._link.trouble)
+
     def now_ms(self) -> int:
         """The time that an event gets which has none of its own."""
         return self._runtime.wall_ms()
@@ -118,7 +127,7 @@ class Producing:
 
     async def room(self) -> None:
         """Back-pressure: waits until the buffer has room. Raises ConnectionLost when the producer is closed."""
-        while self._accumulator.full and not self._closing:
+        while self._accumulator.full and not self._over:
             with self._lock:
                 if self._room.is_set():
                     self._room = self._runtime.signal()
@@ -126,8 +135,8 @@ class Producing:
                 if not self._accumulator.full:
                     break
             await room.wait()
-        if self._closing:
-            raise ConnectionLost("this producer is closed")
+        if self._over:
+            raise self._ended()
 
     # --- records in ---------------------------------------------------------------------------------------------
 
@@ -154,8 +163,8 @@ class Producing:
             raise InvalidRequest("an event with `expect` needs a key: the expectation is about what the key holds")
         ticket = One(self.topic, delivery)
         with self._lock:
-            if self._closing:
-                raise ConnectionLost("this producer is closed")
+            if self._over:
+                raise self._ended()
             index = self._partition(key_bytes, partition)
             now = self._runtime.now()
             if self._accumulator.add(index, key_bytes, value_bytes, pairs, time, ticket, now, wanted):
@@ -205,8 +214,8 @@ class Producing:
         if not count:
             return delivery
         with self._lock:
-            if self._closing:
-                raise ConnectionLost("this producer is closed")
+            if self._over:
+                raise self._ended()
             now = self._runtime.now()
             for index, rows in spread(key_column, count, self._accumulator, chosen):
                 if len(rows) == count:

@@ -58,3 +58,40 @@ def test_batches_without_keys_behind_an_open_transaction_are_not_kept_without_en
             assert partition.applier._kept == 0
 
     trio.run(main)
+
+
+def test_a_broker_that_stops_leaves_a_long_fold_to_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, steps, begun = Applier._step, 0, trio.Event()
+
+    async def step_at_the_end(self: Applier) -> None:
+        nonlocal steps
+        begun.set()
+        while not self._closing:
+            await trio.lowlevel.checkpoint()
+        steps += 1
+        await step(self)
+
+    async def stop_early() -> None:
+        monkeypatch.setattr(applier, "PATIENCE", 0.0)
+        monkeypatch.setattr(applier, "READ", 100)
+        monkeypatch.setattr(applier, "KEPT", 0)  # all of it is read from the log
+        monkeypatch.setattr(Applier, "_step", step_at_the_end)
+        async with engine.running(tmp_path) as broker:
+            topic, _ = await broker.create_topic("t", 1, {})
+            for number in range(40):
+                await engine.publish(topic.partitions[0], 1, [b"%d" % number])
+            await begun.wait()
+        assert steps == 1
+        assert 0 < topic.partitions[0].applied < 40
+
+    async def go_on() -> None:
+        monkeypatch.undo()
+        async with engine.running(tmp_path) as broker:
+            partition = broker.topic("t").partitions[0]
+            await broker.wait_for_views([partition])
+            assert all(partition.look_up(b"%d" % number) for number in range(40))
+
+    trio.run(stop_early)
+    trio.run(go_on)

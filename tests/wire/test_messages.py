@@ -33,7 +33,8 @@ def packed(id: int, **fields: Any) -> bytes:
 REQUESTS: list[tuple[Request, int, dict[str, Any]]] = [
     (m.Ping(), 0, {}),
     (m.Ping(), 2**63 - 1, {}),
-    (m.Unregister(2**32 - 1), 1, {"handle": 2**32 - 1}),
+    (m.Unregister(2**32 - 1), 1, {"handle": 2**32 - 1, "unseen": None, "polls": None}),
+    (m.Unregister(5, [("t", 0, 3, 9)], 7), 1, {"handle": 5, "unseen": [["t", 0, 3, 9]], "polls": 7}),
     (m.DeleteTopic("thé"), 1, {"topic": "thé"}),
     (
         m.Message(1, None, b"k", 5, [("a", b"b"), ("c", None)], 0, -1),

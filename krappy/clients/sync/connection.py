@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import threading
+import weakref
 
 from krappy.clients.link import Link
 from krappy.clients.runtime import run
@@ -11,7 +14,9 @@ from krappy.clients.values import Address, address
 from krappy.errors import KrappyError
 
 NOT_OPEN = "this client is not open: use `with`"
+FORKED = "this client was opened before this process was forked off: its connection is the parent's; open another here"
 PARTING = 5.0  # seconds that closing waits for threads
+PATIENCE = 1.0  # seconds that a fork waits for what other threads are in the middle of
 
 
 class Connection:
@@ -21,9 +26,12 @@ class Connection:
         self.address: Address = address(to)
         self.timeout = timeout
         self.keepalive = keepalive
-        self._runtime = ThreadRuntime()
+        self.runtime = ThreadRuntime()
         self._link: Link | None = None
         self._links: list[Link] = []
+        self._forked = False
+        with _registering:
+            _connections.add(self)
 
     def open(self) -> None:
         """Raises ConnectionLost when no broker answers."""
@@ -40,18 +48,53 @@ class Connection:
         links, self._links, self._link = self._links, [], None
         for link in links:
             link.close()
-        self._runtime.join(PARTING)
+        self.runtime.join(PARTING)
 
     def new_link(self) -> Link:
         """One more connection to the same broker; it ends with this one at the latest."""
-        link = Link(self._runtime, self.address, random.random, self.timeout, self.keepalive)
-        with self._runtime.lock:
+        link = Link(self.runtime, self.address, random.random, self.timeout, self.keepalive)
+        with self.runtime.lock:
             self._links = [each for each in self._links if not each.closed]
             self._links.append(link)
         return link
 
     @property
     def link(self) -> Link:
-        if self._link is None:
-            raise KrappyError(NOT_OPEN)
+        if self._link is None or self._forked:
+            raise KrappyError(FORKED if self._forked else NOT_OPEN)
         return self._link
+
+    def disown(self) -> None:
+        """In a process that was forked off: without its threads, and with the parent's sockets, none of it can be used."""
+        self._forked = self._forked or self._link is not None
+        self.runtime.disown()
+        for link in self._links:
+            link.disown(FORKED)
+
+
+# A fork happens between two steps of each connection; the child then has none.
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+_registering = threading.Lock()
+_held: list[ThreadRuntime] = []  # while one forks, who has `_registering`
+
+
+def _before_fork() -> None:
+    _registering.acquire()
+    _held[:] = [each.runtime for each in _connections if each.runtime.lock.acquire(timeout=PATIENCE)]
+
+
+def _after_fork() -> None:
+    for runtime in _held:
+        runtime.lock.release()
+    _held.clear()
+    _registering.release()
+
+
+def _after_fork_in_child() -> None:
+    for each in _connections:
+        each.disown()
+    _after_fork()
+
+
+if hasattr(os, "register_at_fork"):  # where there are forks
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

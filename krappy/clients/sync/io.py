@@ -8,6 +8,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
@@ -109,6 +110,12 @@ class ThreadStream:
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
+    def disown(self) -> None:
+        """Leaves the connection to the process that this one was forked from."""
+        self._ended = True
+        self._out.close()
+        self._sock.close()
+
     def close(self) -> None:
         self.end()
         with self._sending:
@@ -120,6 +127,7 @@ class ThreadRuntime:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._threads: list[threading.Thread] = []
+        self._streams: weakref.WeakSet[ThreadStream] = weakref.WeakSet()
 
     def now(self) -> float:
         return time.monotonic()
@@ -153,4 +161,12 @@ class ThreadRuntime:
     async def dial(self, host: str, port: int, seconds: float) -> ThreadStream:
         sock = socket.create_connection((host, port), timeout=seconds)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return ThreadStream(sock)
+        stream = ThreadStream(sock)
+        with self.lock:
+            self._streams.add(stream)
+        return stream
+
+    def disown(self) -> None:
+        """Leaves every connection to the process that this one was forked from."""
+        for stream in self._streams:
+            stream.disown()
