@@ -65,7 +65,7 @@ class Connection:
         return self._link
 
     def disown(self) -> None:
-        """In a process that was forked off: without its threads, and with the parent's sockets, none of it can be used."""
+        """In a process that was forked off: without its threads, and with the parent's sockets, it is of no use."""
         self._forked = self._forked or self._link is not None
         self.runtime.disown()
         for link in self._links:
