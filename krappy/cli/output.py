@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import select
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -99,6 +100,15 @@ def write_lines(lines: Iterable[str], end: str = "\n") -> None:
     out = sys.stdout.buffer
     out.write(whole.encode(errors="surrogateescape"))
     out.flush()
+
+
+def check_reader() -> None:
+    """For output that waits for more. Raises BrokenPipeError when nobody reads the pipe that stdout is any more
+    (`| head`): a write would say so, and the next one may be far off."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)  # what is told in any case: errors
+    if any(event & select.POLLERR for _, event in poll.poll(0)):
+        raise BrokenPipeError
 
 
 def note(line: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from krappy.types import Compression
 
 CHUNK = 2_000  # events of a file handed to the producer at a time
+SILENCE = 3.0  # seconds after which somebody who waits is told why
 MOST_WAITING = 10_000  # things handed over and not known to be stored
 
 
@@ -95,6 +97,7 @@ def produce(
         connect(address) as client,
         client.producer(topic, compression=compression) as producer,
         _progress(source) as advance,
+        _telling_trouble(producer),
     ):
         items = inputs.parse(source, kind, key=key, separator=separator, null=null, no_key=no_key, delimiter=delimiter)
         count = _send_all(producer, itertools.islice(items, limit), source, partition, common, advance)
@@ -168,6 +171,28 @@ def _send(producer: TopicProducer, chunk: list[Item], partition: int | None, com
         timestamps=[now if item.timestamp is None else item.timestamp for item in chunk],
         partition=partition,
     )
+
+
+@contextmanager
+def _telling_trouble(producer: TopicProducer) -> Iterator[None]:
+    """Says on stderr what keeps events from being stored while they are tried again: a full disk, say."""
+    over = threading.Event()
+
+    def look() -> None:
+        told = ""
+        while not over.wait(SILENCE):
+            trouble = producer.trouble
+            if trouble and trouble != told:
+                output.note(f"not stored yet, trying again: {trouble}")
+            told = trouble
+
+    looking = threading.Thread(target=look, name="krappy produce: what keeps it waiting", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()
 
 
 @contextmanager

@@ -183,11 +183,20 @@ def alter(
     if not changes and partitions is None:
         raise click.UsageError("nothing to change: give --config, --unset or --partitions")
     with connect(address) as client:
+        before = client.describe(name)
         client.alter_topic(name, config=changes or None, partitions=partitions)
+    added = max(0, (partitions or 0) - len(before.partitions))
     if as_json:
         output.emit_json({"topic": name, "altered": True})
+    elif not changes and not added:
+        output.note(f"{name} has {partitions} partitions already")
     else:
         output.note(f"altered {name}")
+    if added and any(each.high_watermark > each.start for each in before.partitions):
+        output.note(
+            f"keys go to other partitions now: a lookup in {name} finds a key that was written before only once it is "
+            "written again; reading and scanning find them all"
+        )
 
 
 @topic.command()

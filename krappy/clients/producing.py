@@ -71,6 +71,7 @@ class Producing:
         self._wake = self._runtime.signal()
         self._room = self._runtime.signal()
         self._closing = False
+        self.trouble = ""  # why what was sent is not stored yet: what the broker, or the connection, said last
 
     # --- life ---------------------------------------------------------------------------------------------------
 
@@ -297,6 +298,7 @@ class Producing:
             return False
         except KrappyError as error:
             if error.retriable:
+                self.trouble = error.text
                 return False
             raise
         with self._lock:
@@ -350,10 +352,12 @@ class Producing:
             return
         with self._lock:
             if isinstance(result, messages.BatchStored):
+                self.trouble = ""
                 self._accumulator.stored(batch, result.offset, result.timestamp)
             else:
                 if result.name in ("UNKNOWN_TOPIC", "UNKNOWN_HANDLE"):
                     self._handle = None  # the topic was deleted; what comes next registers anew, and may make it
+                self.trouble = result.text
                 self._accumulator.refused(batch, result, self._runtime.now())
             if self._accumulator.next_due() is not None:
                 self._wake.set()
@@ -362,6 +366,7 @@ class Producing:
     def _lost(self, generation: int, error: KrappyError) -> None:
         with self._lock:
             if generation == self._generation:
+                self.trouble = error.text
                 self._handle = None
                 self._accumulator.lost(error)
             self._wake.set()

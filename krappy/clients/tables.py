@@ -35,9 +35,16 @@ async def get(link: Link, topic: str, key: Text, partition: int | None, min_offs
     return None if found is None else _one(wanted, got.partition, found)
 
 
+def _several(keys: Iterable[Text]) -> Iterable[Text]:
+    """Raises InvalidRequest for a single key: each of its letters would be taken for one."""
+    if isinstance(keys, str | bytes):
+        raise InvalidRequest(f"several keys are expected, as a list, not {keys!r}")
+    return keys
+
+
 async def get_many(link: Link, topic: str, keys: Iterable[Text], partition: int | None) -> list[Entry | None]:
     """In the order of the keys, as `get` says of each."""
-    wanted = [key if type(key) is bytes else key_bytes(key) for key in keys]
+    wanted = [key if type(key) is bytes else key_bytes(key) for key in _several(keys)]
     found: list[Entry | None] = []
     step = max(1, min(MOST_KEYS, KEY_BYTES // (max(map(len, wanted), default=0) + 5)))
     for first in range(0, len(wanted), step):
@@ -49,7 +56,7 @@ async def get_columns(
     link: Link, topic: str, keys: Iterable[Text] | Binary, partition: int | None, columns: Sequence[str]
 ) -> ColumnBlock:
     """Row `i` answers key `i`."""
-    asked = keys if isinstance(keys, Binary) else arrow_layout.binary([key_bytes(key) for key in keys])
+    asked = keys if isinstance(keys, Binary) else arrow_layout.binary([key_bytes(key) for key in _several(keys)])
     if asked.validity is not None:
         raise InvalidRequest("a lookup needs a key: a column without nulls")
     request = messages.GetColumns(topic, asked.offsets, asked.data, partition, blocks.check_columns(columns))

@@ -318,3 +318,12 @@ def test_an_unknown_topic_is_one_clear_line(krappy: Krappy, arguments: list[str]
     assert len(result.err.splitlines()) == 1
     assert "nowhere" in result.err
     assert "krappy topic" in result.err
+
+
+def test_added_partitions_are_told_for_what_they_do_to_lookups(krappy: Krappy, topic: str) -> None:
+    assert krappy("topic", "alter", topic, "-p", "3").err == f"{topic} has 3 partitions already\n"
+    assert krappy("topic", "alter", topic, "-p", "4").err == f"altered {topic}\n"
+    krappy("produce", topic, stdin=b"v\n")
+    altered = krappy("topic", "alter", topic, "-p", "5")
+    assert "keys go to other partitions now" in altered.err
+    assert (altered.status, altered.out) == (0, "")

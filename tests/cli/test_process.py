@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -291,3 +292,40 @@ def test_completion_offers_commands_and_topics(broker: RunningBroker) -> None:
     assert "consume" in commands.stdout
     topics = call(COMP_WORDS="krappy get compl", COMP_CWORD="2", **environ)
     assert "completed" in topics.stdout
+
+
+def test_following_ends_with_the_reader_of_its_output(broker: RunningBroker) -> None:
+    """As behind `| head -1`: no event comes any more that a write could fail with."""
+    with broker.connect() as client, client.producer("left-alone") as producer:
+        producer.send("only", key="k")
+    with started("consume", "left-alone", "--address", broker.address) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "only\n"
+        process.stdout.close()
+        assert process.wait(SECONDS) == 141
+
+
+def test_somebody_who_waits_for_the_disk_is_told_why(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path / "data"), "--log-level", "error") as (process, said):
+        address = str(said["native"])
+        with (
+            blocking.connect(address) as client,
+            client.producer("t"),  # makes the topic
+            client.consumer("t") as stored,
+            started("produce", "t", "--address", address) as producing,
+        ):
+            assert producing.stdin is not None
+            assert producing.stderr is not None
+            producing.stdin.write("first\n")
+            producing.stdin.flush()
+            assert next(stored).value == b"first"
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+            producing.stdin.write("second\n")
+            producing.stdin.flush()
+            told = producing.stderr.readline()
+            assert told.startswith("not stored yet, trying again: ")
+            assert "File too large" in told
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            producing.stdin.close()
+            assert producing.stderr.readline().startswith("2 events to t")
+            assert producing.wait(SECONDS) == 0

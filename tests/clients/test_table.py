@@ -37,6 +37,9 @@ async def test_absent_deleted_and_a_value_are_three_answers(address: str, topic:
         assert await table.get("nobody") is None
         assert await table.get_many(["nobody", b"k", "dead"]) == [None, found, gone]
         assert await table.get_many([]) == []
+        for lookup in (table.get_many, table.get_columns):
+            with pytest.raises(InvalidRequest, match="several keys"):
+                await lookup("k")
         assert await table.get(b"k", partition=(found.partition + 1) % 3) is None
         with pytest.raises(UnknownTopic):
             await client.table(topic + "x").get(b"k")

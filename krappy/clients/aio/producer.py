@@ -57,6 +57,12 @@ class TopicProducer:
             raise KrappyError("this producer is not open: use `async with`")
         return self._opened
 
+    @property
+    def trouble(self) -> str:
+        """Why what was sent is not stored yet and is tried again, as the broker or the connection told it last; empty
+        while all goes well."""
+        return self._core.trouble
+
     async def send(
         self,
         value: Text | None,

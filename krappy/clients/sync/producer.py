@@ -58,6 +58,12 @@ class TopicProducer:
             raise KrappyError("this producer is not open: use `with`")
         return self._opened
 
+    @property
+    def trouble(self) -> str:
+        """Why what was sent is not stored yet and is tried again, as the broker or the connection told it last; empty
+        while all goes well."""
+        return self._core.trouble
+
     def send(
         self,
         value: Text | None,
