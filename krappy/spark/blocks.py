@@ -55,6 +55,11 @@ def of_block(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def of_values(block: ColumnBlock) -> pa.Array:
+    """Null where the key is deleted. They must have been asked for."""
+    return _binary(block.values, block.rows)
+
+
 def text_or_bytes(keys: pa.Array, schema: pa.Schema) -> pa.Array:
     """Keys as text, where the schema has it. Raises InvalidRecord."""
     if schema.field("key").type != pa.string():

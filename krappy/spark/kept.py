@@ -1,7 +1,7 @@
 """Answers to lookups that are still true, kept in a worker for the batches of rows to come.
 
 Nothing is ever answered from here that the broker would answer otherwise: before each batch it is asked how far the
-topic's partitions are, and when anything was committed or deleted since, all that was kept of the topic is forgotten.
+topic's partitions are. What was committed since is read from the log, or all that was kept is forgotten.
 
 A worker that asks for many keys also reads the table as it goes, a few rows for each key that it asks for, which costs
 about as much again. So it spends little more than twice of what is best, whether a few keys are wanted of a large table
@@ -12,50 +12,42 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator, Hashable
-from contextlib import suppress
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from krappy.blocking import Client
-from krappy.errors import KrappyError, SnapshotGone
-from krappy.spark import blocks, hashing
+from krappy.errors import KrappyError
+from krappy.spark import hashing, moments
 from krappy.spark.chunk import Chunk, Flags, Numbers, merged
 from krappy.spark.hashing import Prints
-from krappy.spark.schema import CREATE_TIME, arrow_schema, spark_schema
+from krappy.spark.moments import Moment, Rows, moment
+from krappy.spark.schema import arrow_schema, spark_schema
 
 MOST = 192 << 20  # bytes: more than a million entries of 150
 TOPICS = 4
 FREE = 50_000  # keys that are asked for before any of the table is read: a fifth of a second
 READ = 4  # rows that are read for a key that is asked for: they cost about the same
-TTL = 60.0  # seconds that the broker holds a snapshot which nobody reads on
-
-Rows = Generator[tuple[pa.Array, pa.StructArray], None, None]  # keys and their entries
-
-
-class Moment(NamedTuple):
-    """A topic as it is now: while nothing of this has changed, neither has its table."""
-
-    id: Hashable
-    starts: dict[int, int]
-    ends: dict[int, int]
 
 
 class Kept:
     """Entries of one topic by their keys, null for what is absent.
 
-    `table`: all of its rows at that moment, which are read step by step. `most`: bytes that are kept, about.
+    `moment`: nothing is older than that. What is newer, since the broker was asked later, comes once more by `follow`.
+    `table`: all of its rows, which are read step by step. `most`: bytes that are kept, about.
     """
 
-    def __init__(self, moment: Moment, kind: pa.DataType, table: Rows, most: int) -> None:
-        self.moment = moment
+    def __init__(self, at: Moment, kind: pa.DataType, table: Generator[Rows, None, None], most: int) -> None:
+        self.moment = at
         self.whole = False  # what is not here is not in the table
         self._kind, self._most = kind, most
-        self._table: Rows | None = table
-        self._chunks: list[Chunk] = []
+        self._table: Generator[Rows, None, None] | None = table
+        self._chunks: list[Chunk] = []  # the newest first: what it says of a key is true
         self._asked = 0
+
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks))
 
     def look(self, keys: pa.Array, prints: Prints) -> tuple[pa.StructArray, Flags]:
         """The entry of each key, null where there is none; and of which keys that is known."""
@@ -72,21 +64,44 @@ class Kept:
 
     def add(self, keys: pa.Array, entries: pa.StructArray) -> None:
         """Keeps what the broker was asked for, while there is room; and reads on in the table."""
-        self._add(keys, entries)
+        self._add(keys, entries, newest=True)
         self._asked += len(keys)
         if self._asked > FREE and self._table is not None:
             self._read(self._table, READ * len(keys))
 
-    def _add(self, keys: pa.Array, entries: pa.StructArray) -> None:
+    def follow(self, connected: Client, topic: str, columns: tuple[str, ...], to: Moment) -> bool:
+        """Takes in what has changed until then, unless that is more than is kept, or not all of it can be known."""
+        moved = sum(end - self.moment.ends.get(partition, 0) for partition, end in to.ends.items())
+        if moved > len(self) or not self.moment.leads_to(to):
+            return False
+        try:
+            changes = list(moments.changes(connected, topic, columns, self.moment, to))
+        except KrappyError:  # it can't be read any more
+            return False
+        if not self.moment.leads_to(to):
+            return False
+        if changes and not self._add(*_together(changes), newest=True):
+            return False
+        self.moment = to
+        return True
+
+    def _add(self, keys: pa.Array, entries: pa.StructArray, *, newest: bool) -> bool:
+        """Whether there was room. Those at the end are merged until each is half of the next."""
         chunk, chunks = Chunk(hashing.fingerprints(keys), keys, entries), self._chunks
         if chunk.nbytes + sum(each.nbytes for each in chunks) > self._most:
             self.close()
-            return
-        chunks.append(chunk)
-        while len(chunks) > 1 and len(chunks[-2]) < 2 * len(chunks[-1]):
-            chunks[-2:] = [merged(chunks[-2:])]
+            return False
+        if newest:
+            chunks.insert(0, chunk)
+            while len(chunks) > 1 and len(chunks[1]) < 2 * len(chunks[0]):
+                chunks[:2] = [merged(chunks[:2])]
+        else:
+            chunks.append(chunk)
+            while len(chunks) > 1 and len(chunks[-2]) < 2 * len(chunks[-1]):
+                chunks[-2:] = [merged(chunks[-2:])]
+        return True
 
-    def _read(self, table: Rows, rows: int) -> None:
+    def _read(self, table: Generator[Rows, None, None], rows: int) -> None:
         """So many rows, or a block more."""
         parts, ended = [], True
         try:
@@ -99,9 +114,8 @@ class Kept:
         except KrappyError:  # too many snapshots are held (Overloaded), or this one has ended (SnapshotGone)
             self.close()
             return
-        if parts:
-            self._add(*map(pa.concat_arrays, zip(*parts, strict=True)))
-        if ended and self._table is not None:  # all of it, and there was room
+        fits = not parts or self._add(*_together(parts), newest=False)
+        if ended and fits:
             self._chunks = [merged(self._chunks)] if self._chunks else []
             self.whole = True
             self.close()
@@ -123,21 +137,19 @@ def kept(connected: Client, topic: str, columns: tuple[str, ...], most: int) -> 
     spark.executor.pyspark.memory bounds that. Raises UnknownTopic.
     """
     most = min(most, _memory() // 4)
-    info = connected.describe(topic)
-    starts = {each.partition: each.start for each in info.partitions}
-    ends = {each.partition: each.high_watermark for each in info.partitions}
-    moment = Moment(info.id, starts, ends)
+    now = moment(connected, topic)
     place = connected, topic, columns, most
     found = _kept.pop(place, None)
-    if found is None or found.moment != moment:
-        if found is not None:
-            found.close()
+    if found is not None and not found.moment.same(now) and not found.follow(connected, topic, columns, now):
+        found.close()
+        found = None
+    if found is None:
         kind = pa.struct(list(arrow_schema(spark_schema(columns))))
-        found = Kept(moment, kind, _table(connected, topic, columns, moment), most)
+        found = Kept(now, kind, moments.table(connected, topic, columns, len(now.ends)), most)
     while len(_kept) >= TOPICS:
         _kept.pop(next(iter(_kept))).close()
     _kept[place] = found
-    return found, len(info.partitions)
+    return found, len(now.ends)
 
 
 @cache
@@ -151,23 +163,9 @@ def _memory() -> int:
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
-def _table(connected: Client, topic: str, columns: tuple[str, ...], moment: Moment) -> Rows:
-    """The rows that lookups would find: those in the partitions that their keys name."""
-    shape = arrow_schema(spark_schema(("key", *columns)))
-    wanted, count = blocks.fetched(shape.names), len(moment.starts)
-    snapshot = connected.snapshot(topic, splits=1, ttl=TTL)
-    try:
-        if snapshot.offsets != moment.ends:
-            raise SnapshotGone("the table has moved on")
-        for some in snapshot.ranges:
-            for block in connected.read_snapshot(snapshot.id, some, columns=wanted):
-                held = blocks.of_block(block, shape, topic, CREATE_TIME)
-                mine = pa.array(hashing.partitions(held.column("key"), count) == some.partition)
-                keys, *rest = (each.filter(mine) for each in held.columns)
-                yield keys, pa.StructArray.from_arrays(rest, fields=list(shape)[1:])
-    finally:
-        with suppress(KrappyError):
-            connected.close_snapshot(snapshot.id)
+def _together(parts: list[Rows]) -> Rows:
+    keys, entries = zip(*parts, strict=True)
+    return pa.concat_arrays(keys), pa.concat_arrays(entries)
 
 
 def in_order(parts: list[pa.Array], rows: list[Numbers]) -> pa.Array:

@@ -1,0 +1,93 @@
+"""A table at a moment, all of it; and what has changed between two moments, out of the log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from krappy.blocking import Client, ColumnBlock
+from krappy.errors import KrappyError
+from krappy.spark import blocks, hashing
+from krappy.spark.schema import CREATE_TIME, arrow_schema, spark_schema
+
+TTL = 60.0  # seconds that the broker holds a snapshot which nobody reads on
+
+Rows = tuple[pa.Array, pa.StructArray]  # keys and their entries; of a deleted key that is null
+
+
+class Moment(NamedTuple):
+    """As long as nothing of this but `taken` has changed, neither has the table."""
+
+    of: tuple[object, ...]  # which topic by that name this is, whether it has a table, how long tombstones stay
+    starts: dict[int, int]
+    ends: dict[int, int]
+    taken: float  # seconds, by a clock that never goes back: before the broker was asked
+    tombstones: float  # seconds that a tombstone stays in the log, at least
+
+    def same(self, other: Moment) -> bool:
+        return self[:3] == other[:3]
+
+    def leads_to(self, other: Moment) -> bool:
+        """Whether the log between the two tells all that has changed: nothing was cut off on either side, and no
+        tombstone can have come and gone. To be asked when it was read."""
+        back = any(other.ends[partition] < end for partition, end in self.ends.items() if partition in other.ends)
+        return self[:2] == other[:2] and not back and time.monotonic() - self.taken < self.tombstones
+
+
+def moment(connected: Client, topic: str) -> Moment:
+    """Of now. Raises UnknownTopic."""
+    taken = time.monotonic()
+    info, ends = connected.describe(topic), connected.offsets(topic)
+    starts = {each.partition: each.start for each in info.partitions}
+    view, tombstones = info.settings["view.enable"], float(info.settings["delete.retention.ms"])
+    return Moment((info.id, view, tombstones), starts, ends, taken, tombstones / 1000)
+
+
+def table(connected: Client, topic: str, columns: tuple[str, ...], partitions: int) -> Generator[Rows, None, None]:
+    """All entries as they are when the first is asked for, block by block.
+
+    `partitions`: how many the topic has. Raises SnapshotGone when nobody has read on for `TTL`, Overloaded.
+    """
+    shape = arrow_schema(spark_schema(("key", *columns)))
+    snapshot = connected.snapshot(topic, splits=1, ttl=TTL)
+    try:
+        for some in snapshot.ranges:
+            for block in connected.read_snapshot(snapshot.id, some, columns=blocks.fetched(shape.names)):
+                yield _rows(block, shape, topic, partitions)
+    finally:
+        with suppress(KrappyError):
+            connected.close_snapshot(snapshot.id)
+
+
+def changes(connected: Client, topic: str, columns: tuple[str, ...], before: Moment, after: Moment) -> Iterator[Rows]:
+    """Every event between two moments, the latest first. Raises OffsetOutOfRange."""
+    shape = arrow_schema(spark_schema(("key", *columns)))
+    wanted = sorted({*blocks.fetched(shape.names), "value"})  # the value tells what is deleted
+    for partition, end in after.ends.items():
+        start = before.ends[partition]
+        if start < end:
+            read = list(connected.read_log(topic, partition, start, end, columns=wanted))
+            for block in reversed(read):
+                keys, entries = _rows(block, shape, topic, len(after.ends))
+                backwards = pa.array(np.arange(len(keys) - 1, -1, -1))
+                yield keys.take(backwards), entries.take(backwards)
+
+
+def _rows(block: ColumnBlock, shape: pa.Schema, topic: str, partitions: int) -> Rows:
+    """What lookups would find: keys in the partitions that they name."""
+    held = blocks.of_block(block, shape, topic, CREATE_TIME)
+    keys, *rest = held.columns
+    deleted = None if block.values is None else blocks.of_values(block).is_null()
+    entries = pa.StructArray.from_arrays(rest, fields=list(shape)[1:], mask=deleted)
+    if keys.null_count:
+        there = keys.is_valid()
+        keys, entries = keys.filter(there), entries.filter(there)
+    mine = hashing.partitions(keys, partitions) == block.partition
+    if mine.all():
+        return keys, entries
+    return keys.filter(pa.array(mine)), entries.filter(pa.array(mine))

@@ -1,0 +1,166 @@
+"""What a worker keeps of a table: it is asked for once, follows the log, and is never anything but true."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from krappy.blocking import Client
+from krappy.errors import SnapshotGone, ViewDisabled
+from krappy.partitioner import partition_for
+from krappy.spark import by_key, kept
+from krappy.spark.kept import Kept
+from tests.spark.test_by_key import fill, values
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many keys each request had."""
+    sizes: list[int] = []
+    looked_up = by_key._looked_up
+
+    def counted(table: Any, keys: pa.Array, *rest: Any) -> Any:
+        sizes.append(len(keys))
+        return looked_up(table, keys, *rest)
+
+    monkeypatch.setattr(by_key, "_looked_up", counted)
+    return sizes
+
+
+def test_what_is_known_is_not_asked_for(client: Client, topic: str, asked: list[int]) -> None:
+    client.create_topic(topic, 2)
+    fill(client, topic, 100)
+    some: list[str | None] = [f"u{n}" for n in range(50)]
+    for _ in range(2):
+        assert values(client, topic, some, keep=2_000) == [f"v{n}" for n in range(50)]
+    assert asked == [50]
+    every: list[str | None] = [f"u{n}" for n in range(100)]
+    for _ in range(2):  # there is no room for the other half
+        assert values(client, topic, every, keep=2_000) == [f"v{n}" for n in range(100)]
+    assert asked == [50, 50, 50]
+    for _ in range(2):
+        assert values(client, topic, some, keep=0) == [f"v{n}" for n in range(50)]
+    assert asked[3:] == [50, 50]
+
+
+def test_who_asks_for_many_keys_has_the_whole_table_soon(
+    client: Client, topic: str, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topic(topic, 3)
+    fill(client, topic, 2_000)
+    with client.producer(topic) as producer:
+        misplaced = next(n for n in range(2_000, 3_000) if partition_for(b"u%d" % n, 3) != 1)
+        producer.send("elsewhere", key=f"u{misplaced}", partition=1).result()
+        producer.send(None, key="u7").result()
+    monkeypatch.setattr(kept, "FREE", 100)
+    expected = [None if n == 7 or n >= 2_000 else f"v{n}" for n in range(4_000)]
+    for first in range(0, 4_000, 100):
+        keys: list[str | None] = [f"u{n}" for n in range(first, first + 100)]
+        assert values(client, topic, keys) == expected[first : first + 100]
+    (known,) = (each for place, each in kept._kept.items() if place[1] == topic)  # type: ignore[index]
+    assert known.whole
+    assert sum(asked) < 2_000  # and not the 2,000 that are absent, which it knows, too
+    everything: list[str | None] = [f"u{n}" for n in range(4_000)]
+    assert values(client, topic, everything) == expected
+
+
+@pytest.mark.parametrize("when", ["gone", "full"])
+def test_a_table_that_cannot_be_read_to_its_end(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Its keys are asked for all the same."""
+    client.create_topic(topic, 2)
+    fill(client, topic, 1_000)
+    monkeypatch.setattr(kept, "FREE", 0)
+    monkeypatch.setattr(kept, "READ", 1)
+    opened: list[str] = []
+    snapshot = client.snapshot
+
+    def taken(*given: Any, **named: Any) -> Any:
+        found = snapshot(*given, **named)
+        opened.append(found.id)
+        return found
+
+    monkeypatch.setattr(client, "snapshot", taken)
+    options = {"keep": 20_000} if when == "full" else {}
+    for first in range(0, 1_000, 50):
+        keys: list[str | None] = [f"u{n}" for n in range(first, first + 50)]
+        assert values(client, topic, keys, **options) == [f"v{n}" for n in range(first, first + 50)]
+        if when == "gone":
+            client.close_snapshot(opened[0])
+    assert values(client, topic, ["no"], **options) == [None]
+    if when != "gone":
+        for each in opened:  # given back
+            with pytest.raises(SnapshotGone):
+                client.keep_snapshot(each)
+
+
+def known(topic: str) -> Kept:
+    (found,) = (each for place, each in kept._kept.items() if place[1] == topic)  # type: ignore[index]
+    return found
+
+
+def test_what_changed_is_read_from_the_log(client: Client, topic: str, asked: list[int]) -> None:
+    client.create_topic(topic, 2)
+    fill(client, topic, 50)
+    keys: list[str | None] = [f"u{n}" for n in range(50)]
+    expected: list[str | None] = [f"v{n}" for n in range(50)]
+    assert values(client, topic, keys) == expected
+    with client.producer(topic) as producer:
+        producer.send("a", key="u1")
+        producer.send("b", key="u1")
+        producer.send(None, key="u2")
+        producer.send("no key")
+        producer.send("elsewhere", key="u3", partition=1 - partition_for(b"u3", 2))
+    expected[1:3] = ["b", None]
+    assert values(client, topic, keys) == expected
+    assert asked == [50]
+    fill(client, topic, 60)  # more than is kept
+    assert values(client, topic, keys) == [f"v{n}" for n in range(50)]
+    assert asked == [50, 50]
+
+
+def test_what_the_log_may_not_tell_is_asked_for_again(client: Client, topic: str, asked: list[int]) -> None:
+    """A tombstone may have come and gone; the beginning was cut off; the topic has no table any more."""
+    client.create_topic(topic, 1, {"delete.retention.ms": 0})
+    fill(client, topic, 9)
+    keys: list[str | None] = [f"u{n}" for n in range(9)]
+    assert values(client, topic, keys) == [f"v{n}" for n in range(9)]
+    fill(client, topic, 1)
+    assert values(client, topic, keys) == [f"v{n}" for n in range(9)]
+    assert asked == [9, 9]
+    client.alter_topic(topic, {"delete.retention.ms": 86_400_000})
+    assert values(client, topic, keys) == [f"v{n}" for n in range(9)]
+    client.delete_records(topic, {0: 5})
+    assert values(client, topic, keys) == ["v0", None, None, None, None, *(f"v{n}" for n in range(5, 9))]
+    assert asked == [9, 9, 9, 9]
+    client.alter_topic(topic, {"view.enable": False})
+    with pytest.raises(ViewDisabled):
+        values(client, topic, keys)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_always_what_the_table_has(client: Client, topic: str, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Whatever is written between, while the table is being read too."""
+    chance = random.Random(seed)
+    monkeypatch.setattr(kept, "FREE", chance.choice([0, 50, 10_000]))
+    monkeypatch.setattr(kept, "READ", chance.choice([0.01, 1]))
+    keep = chance.choice([4_000, 1 << 20])
+    client.create_topic(topic, chance.choice([1, 3]))
+    fill(client, topic, 300)
+    model: dict[str, str | None] = {f"u{n}": f"v{n}" for n in range(300)}
+    with client.producer(topic) as producer:
+        for step in range(120):
+            for _ in range(chance.choice([0, 0, 1, 20, 400])):
+                key, value = f"u{chance.randrange(400)}", chance.choice([None, f"{step}"])
+                producer.send(value, key=key)
+                model[key] = value
+            producer.flush()
+            if chance.random() < 0.02:
+                client.delete_records(topic, "latest")
+                model.clear()
+            keys: list[str | None] = [f"u{chance.randrange(500)}" for _ in range(chance.choice([1, 30, 200]))]
+            assert values(client, topic, keys, keep=keep) == [model.get(key or "") for key in keys]
