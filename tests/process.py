@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -79,16 +79,16 @@ class _Popen:
 
 
 class Launcher:
-    """Forks brokers from one warm process (tests/zygote.py). A context manager."""
+    """Forks brokers from one warm process (tests/zygote.py). A context manager. `more`: of its environment."""
 
-    def __init__(self) -> None:
+    def __init__(self, more: Mapping[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
             self._zygote = subprocess.Popen(
                 [sys.executable, str(ROOT / "tests" / "zygote.py"), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                env=_environ(),
+                env={**_environ(), **(more or {})},
             )
         self._socket = ours
         self._lines = ours.makefile("rb")

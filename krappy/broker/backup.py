@@ -33,6 +33,11 @@ class Gate:
         while self._closed:
             await self._opened.wait()
 
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return self._opened.statistics().tasks_waiting
+
     @contextmanager
     def closed(self) -> Iterator[None]:
         self._closed += 1
@@ -80,8 +85,8 @@ async def take(broker: Broker) -> Hold:
     The order is that of store/hold.py. Staged files outlive their job's publication meanwhile: the catalog that is held
     may be of a moment at which they were still needed. No transaction is decided meanwhile: the ends of the logs are
     noted one after the other, and of one that was decided between two, and is open in the catalog that is held, there
-    would be a half.
-    What was decided before is in that catalog, and completed after a restore.
+    would be a half. What was decided before is in that catalog, and completed after a restore; so none begins
+    meanwhile, for that completion would be its own.
     """
     folder = broker.config.data / FOLDER / secrets.token_hex(8)
 

@@ -15,6 +15,7 @@ import trio
 from krappy.broker.topic import Topic
 from krappy.errors import KrappyError, StorageError
 from krappy.store.catalog import Topic as StoredTopic
+from krappy.store.disk import OS_DISK
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
@@ -44,6 +45,8 @@ async def finish(broker: Broker, stored: StoredTopic) -> None:
         broker.views.drop(number)
     for index in range(len(stored.numbers)):
         await in_thread(_remove, broker.folder_of(stored.name, index))
+    # Else a loss of power might bring them back once nobody knows of them: for a new topic of that name to find.
+    await in_thread(OS_DISK.fsync_dir, broker.folder_of(stored.name, 0).parent)
     await in_thread(broker.views.flush)
     await in_thread(broker.catalog.forget, stored)
     broker.dropped_views += stored.numbers

@@ -411,15 +411,15 @@ class Partition:
     def _first_unapplied(self) -> int:
         """Where folding goes on after a restart.
 
-        A view that has seen events which the log does not have any more (a power loss with durability "os", a
-        damaged disk) is dropped and folded anew, because the log is the truth. That is on disk before the log grows
-        again: a view that a crash brought back could not be told from one that is right.
+        A view that has seen events, or the end of a transaction, which the log does not have any more (a power loss
+        with durability "os", a damaged disk) is dropped and folded anew, because the log is the truth. That is on disk
+        before the log grows again: a view that a crash brought back could not be told from one that is right.
         """
         if not self.config.view:
             return self.high_watermark
         applied, lost = self.views.applied(self.number), self.log.recovery.lost_offsets
-        if applied > self.log.end_offset or (applied and lost):
-            end = self.log.end_offset
+        end = self.last_stable_offset
+        if applied > end or (applied and lost):
             self._services.report("view_ahead_of_log", partition=str(self), applied=applied, end=end, lost=lost)
             self.views.drop(self.number)
             self.views.flush()

@@ -8,8 +8,9 @@ Rules of this file:
 - To complete: a marker goes to every partition of the transaction, in order with what is published there; then the
   groups' staged offsets are settled. All of it may be done twice. When the disk refuses, it is tried again; after a
   crash it is done on the next start. Only then does the same producer go on.
-- Nothing is decided while a backup is taken (`Broker.decisions`): what is neither in its catalog nor in all of its
-  logs is not in it by half.
+- Nothing is decided, and no transaction begins, while a backup is taken (`Broker.decisions`): what is neither in its
+  catalog nor in all of its logs is not in it by half, and what its catalog has decided is not taken for an end of the
+  same producer's next transaction, which its logs might hold.
 - A transaction that is open in a partition and that nobody answers for is aborted on start.
 """
 
@@ -202,6 +203,8 @@ class TransactionCoordinator:
             found = self._all.get(name)
             changed = change(found, self._broker.now_ms())
             if changed is not found:
+                if found is None or found.stage is not Stage.ONGOING:
+                    await self._broker.decisions.wait()
                 await self._save(changed, sync=sync)
 
     async def _save(self, transaction: Transaction, *, sync: bool = True) -> None:

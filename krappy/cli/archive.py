@@ -7,6 +7,7 @@ table's file never change, so a later backup beside it takes what is the same st
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import lzma
@@ -68,7 +69,7 @@ class FolderSink:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         if any(folder.iterdir()):
             raise Failure(f"{folder} is not empty: a backup needs a folder of its own")
 
@@ -121,6 +122,11 @@ class TarSink:
     def close(self) -> None:
         self._tar.close()
         self._out.flush()
+        try:
+            os.fsync(self._out.fileno())
+        except OSError as error:  # a pipe can't be synced, and what is in memory has no number
+            if error.errno not in (None, errno.EINVAL, errno.ENOTSUP):
+                raise
 
 
 class Counted(io.RawIOBase):
@@ -312,6 +318,14 @@ def _listing(file: IO[bytes]) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         raise Failure(f"this is not a whole backup: its {LISTING} can't be read") from None
     return known
+
+
+def make_folder(folder: Path) -> None:
+    """The folder and those above it, each with its name on disk. Nothing when it is there. Raises OSError."""
+    if not folder.is_dir():
+        make_folder(folder.absolute().parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.absolute().parent)
 
 
 def sync_folder(folder: Path) -> None:

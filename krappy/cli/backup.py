@@ -89,6 +89,7 @@ def backup(
                 elif target.endswith(".tar"):
                     with place.open("xb") as out, _removed_if_cut_short(place, remains=False):
                         done = archive.write(archive.TarSink(out), folder, manifest, tell, pace=pace)
+                        archive.sync_folder(place.absolute().parent)
                 else:
                     remains = place.exists()  # it may be where something is mounted
                     sink = archive.FolderSink(place)
@@ -226,7 +227,7 @@ def restore(source: str, data: Path, as_json: bool) -> None:
             raise
         raise Failure(f"restore needs {error.name}, which is not installed: pip install 'krappy[broker]'") from None
     source = _latest(source)
-    data.mkdir(parents=True, exist_ok=True)
+    archive.make_folder(data)
     lock = FolderLock(data)
     try:
         partial = data / RESTORING

@@ -33,7 +33,7 @@ def list_all(folder: Path) -> list[Path]:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Raises Failure for a folder of something else, or one in which another backup is being made."""
-    folder.mkdir(parents=True, exist_ok=True)
+    archive.make_folder(folder)
     if (folder / archive.LISTING).exists():
         raise Failure(f"{folder} is one backup: those that share files need a folder around them")
     strange = [each.name for each in folder.iterdir() if each.name not in OURS and not each.is_dir()]
@@ -63,9 +63,10 @@ def finish(folder: Path, taken_ms: int) -> Path:
 
 
 def thin_out(folder: Path, keep: int) -> list[Path]:
-    """Deletes the oldest but `keep`; those that went."""
+    """Deletes the oldest but `keep`; those that went. Raises OSError."""
     gone = list_all(folder)[:-keep]
     for each in gone:
-        each.rename(folder / REMOVED)  # so that no half of one is ever taken for a whole
+        each.rename(folder / REMOVED)  # so that no half of one is ever taken for a whole,
+        archive.sync_folder(folder)  # not after a loss of power either
         shutil.rmtree(folder / REMOVED)
     return gone

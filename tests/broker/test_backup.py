@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
-from krappy.broker.backup import Hold
-from tests.broker.engine import running
+from krappy.broker.backup import AT_ONCE, Hold
+from krappy.core.transactions import Stage
+from krappy.store.hold import MANIFEST
+from tests.broker.engine import running, until
+from tests.broker.transactional import Producer, made, values
 
 
 @trio_test
@@ -27,3 +32,52 @@ async def test_topics_are_made_while_a_backup_waits_for_a_compaction(tmp_path: P
             await broker.alter_topic("t", {"retention.ms": 1_000}, 2)
             assert not held
         assert (held[0].folder / "topics" / "t-1").is_dir()
+
+
+@trio_test
+async def test_a_decision_in_a_backup_does_not_decide_the_next_transaction(tmp_path: Path) -> None:
+    """The catalog is held with a commit that is being completed. The logs are held later: the same producer's next
+    transaction is not to be in them, for a restored broker would complete the commit again, and end it."""
+    async with running(tmp_path / "data") as broker, trio.open_nursery() as nursery:
+        others, _ = await broker.create_topic("others", AT_ONCE, {})
+        partition = await made(broker)
+        producer = await Producer(broker, "p").init()
+        await producer.write((b"a", b"first"))
+        held: list[Hold] = []
+        written: list[int] = []
+
+        async def hold() -> None:
+            held.append(await broker.hold_backup())
+
+        async def write() -> None:
+            written.append(await producer.write((b"b", b"second")))
+
+        async with AsyncExitStack() as locks:
+            for other in others.partitions:  # whose logs are held first
+                await locks.enter_async_context(other.writing)
+            ended = trio.Event()
+            async with partition.writing:
+                nursery.start_soon(end, producer, ended)
+                await until(lambda: [each.stage for each in broker.transactions.list()] == [Stage.PREPARE_COMMIT])
+                nursery.start_soon(hold)
+                await until(lambda: all(other.writing.statistics().tasks_waiting for other in others.partitions))
+            await ended.wait()
+            nursery.start_soon(write)
+            await until(lambda: written or broker.decisions.waiting)
+        await until(lambda: held and written)
+        copy(held[0].folder, tmp_path / "restored")
+    async with running(tmp_path / "restored") as broker:
+        await until(lambda: [each.stage for each in broker.transactions.list()] == [Stage.COMPLETE_COMMIT])
+        assert await values(broker.topic("t").partition(0)) == [b"first"]
+
+
+async def end(producer: Producer, ended: trio.Event) -> None:
+    await producer.end(commit=True)
+    ended.set()
+
+
+def copy(held: Path, data: Path) -> None:
+    """What counts of the files that are held."""
+    for name, size in json.loads((held / MANIFEST).read_bytes())["files"]:
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        (data / name).write_bytes((held / name).read_bytes()[:size])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from krappy.errors import (
 from krappy.ports import GroupMember, Position
 from krappy.store.meta import Meta
 from krappy.store.transactions import TransactionStore
+from krappy.store.views import Views
 from krappy.types import ABSENT, TopicPartition
 from tests.broker.engine import events, publish, running, until
 from tests.broker.transactional import AT, Producer, made, value, values
@@ -232,6 +234,31 @@ async def test_a_transaction_that_nobody_answers_for_is_aborted_on_start(tmp_pat
         partition = broker.topic("t").partition(0)
         await until(lambda: partition.last_stable_offset == 2)
         assert await values(partition) == []
+
+
+@trio_test
+async def test_a_view_that_has_what_the_log_has_not_decided_is_folded_anew(tmp_path: Path) -> None:
+    """As a loss of power may leave them with durability "os": the marker is lost, and its transaction in the view."""
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        producer = await Producer(broker, "p").init()
+        await producer.write((b"a", b"1"))
+        await producer.end(commit=True)
+        assert await value(partition, b"a") == b"1"
+        number, log = partition.number, partition.log.folder
+    views = Views(tmp_path / "views")
+    views.apply(number, {}, 1)  # an apply may end before the marker
+    views.close()
+    (segment,) = log.glob("*.log")
+    first = next(iter(batch.split(segment.read_bytes())))[0]
+    os.truncate(segment, first.size)
+    (log / "checkpoint").unlink()  # it was as old as that
+    reports: list[str] = []
+    async with running(tmp_path, lambda event, **_: reports.append(event)) as broker:
+        partition = broker.topic("t").partition(0)
+        assert "view_ahead_of_log" in reports
+        await until(lambda: partition.last_stable_offset == 2)  # aborted: the coordinator takes it for completed
+        assert await value(partition, b"a") is None
 
 
 @trio_test

@@ -7,9 +7,12 @@ right to send it again is what is tried.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from copy import copy
 from random import Random
 from typing import Any, NamedTuple
 
@@ -18,6 +21,7 @@ from krappy.errors import OffsetMismatch, OffsetOutOfRange, ShuttingDown, Unknow
 from krappy.partitioner import partition_for
 from krappy.types import ABSENT
 from krappy.wire import messages as m
+from krappy.wire.messages import Request
 from tests.crash.ledger import Event, Lane, PartitionLedger, headers_for
 from tests.peer import Gone, Peer, unfold
 
@@ -40,7 +44,9 @@ class TopicSpec(NamedTuple):
 class Book:
     """All that is known about a data folder's topics, and the numbers of lanes."""
 
-    def __init__(self) -> None:
+    def __init__(self, moment: Callable[[], int] = lambda: 0) -> None:
+        """`moment`: a clock, for tests that ask later what was known when."""
+        self.moment = moment
         self.partitions: dict[tuple[str, int], PartitionLedger] = {}
         self.specs: dict[str, TopicSpec] = {}
         self.open_lanes: set[int] = set()  # of producers that send again what was not acknowledged
@@ -158,7 +164,7 @@ class Singles(Actor):
         if event is None:
             return
         if isinstance(answer, m.MessageStored):
-            event.offset = answer.offset
+            event.stored(answer.offset, self.book.moment())
             self.acknowledged += 1
             assert answer.timestamp == event.timestamp
         else:
@@ -236,11 +242,12 @@ class Batches(Actor):
         if isinstance(answer, ShuttingDown):
             return  # still pending
         assert isinstance(answer, m.BatchStored), f"a Batch was refused: {answer!r}"
+        moment = self.book.moment()
         for index, event in enumerate(flight.events):
             assert event.offset in (None, answer.offset + index), (
                 f"a batch was acknowledged at {event.offset}, and sent again at {answer.offset + index}"
             )
-            event.offset = answer.offset + index
+            event.stored(answer.offset + index, moment)
         self.acknowledged += len(flight.events)
         pending = self._pending[flight.partition]
         if flight in pending:
@@ -287,7 +294,8 @@ class Conditional(Actor):
                 event.refused = error.name
                 raise
             else:
-                event.offset = written[key] = offset
+                written[key] = offset
+                event.stored(offset, self.book.moment())
                 self.acknowledged += 1
 
 
@@ -305,17 +313,26 @@ class Tailer(Actor):
             try:
                 while True:
                     polled = peer.ask(m.Poll(consumer.handle, self.random.choice([1, 500]), max_wait=100), m.Polled)
+                    moment = self.book.moment()
                     for _, partition, first, _, data in polled.parts:
-                        self.book.partitions[spec.name, partition].saw(unfold(data, first)[0])
+                        self.book.partitions[spec.name, partition].saw(unfold(data, first)[0], moment)
             except OffsetOutOfRange:
                 assert self.book.partitions[spec.name, 0].expires, "events went away without retention"
 
 
-class _Incarnation:
+class _Incarnation(NamedTuple):
     """One life of a name that is created and deleted again and again."""
 
-    def __init__(self, name: str, partitions: int) -> None:
-        self.ledgers = [PartitionLedger(f"{name}-{index}") for index in range(partitions)]
+    ledgers: list[PartitionLedger]
+
+
+class _Change(NamedTuple):
+    """`made` None: the name was deleted. `asked`, `answered`: by the book's clock."""
+
+    name: str
+    made: _Incarnation | None
+    asked: int
+    answered: int
 
 
 class Topics(Actor):
@@ -326,6 +343,7 @@ class Topics(Actor):
         self.names = [f"{prefix}{number}" for number in range(4)]
         self.there: dict[str, _Incarnation] = {}
         self._pending: tuple[str, _Incarnation | None] | None = None  # a name, and what it is if the request was done
+        self._changes: list[_Change] = []
 
     def work(self, peer: Peer) -> None:
         random = self.random
@@ -333,18 +351,41 @@ class Topics(Actor):
             name = random.choice(self.names)
             held = self.there.get(name)
             if held is None:
-                made = _Incarnation(name, random.randint(1, 3))
-                self._pending = (name, made)
-                peer.ask(m.CreateTopic(name, len(made.ledgers), {"segment.bytes": 500}), m.TopicCreated)
-                self.there[name] = made
+                ledgers = [PartitionLedger(f"{name}-{index}") for index in range(random.randint(1, 3))]
+                request = m.CreateTopic(name, len(ledgers), {"segment.bytes": 500})
+                self._change(peer, name, _Incarnation(ledgers), request, m.TopicCreated)
             elif random.random() < 0.4:
-                self._pending = (name, None)
-                peer.ask(m.DeleteTopic(name), m.TopicDeleted)
-                del self.there[name]
+                self._change(peer, name, None, m.DeleteTopic(name), m.TopicDeleted)
             else:
                 self._publish(peer, name, held)
-            self._pending = None
             self.acknowledged += 1
+
+    def _change(self, peer: Peer, name: str, made: _Incarnation | None, request: Request, kind: type[object]) -> None:
+        self._pending = (name, made)
+        asked = self.book.moment()
+        self._changes.append(_Change(name, made, asked, sys.maxsize))
+        peer.ask(request, kind)
+        self._changes[-1] = _Change(name, made, asked, self.book.moment())
+        self._pending = None
+        if made is None:
+            del self.there[name]
+        else:
+            self.there[name] = made
+
+    def as_of(self, moment: int) -> Topics:
+        """What was known at that moment, to be checked."""
+        known = copy(self)
+        known.there, known._pending = {}, None
+        for name, made, asked, answered in self._changes:
+            then = made and _Incarnation([ledger.as_of(moment) for ledger in made.ledgers])
+            if answered > moment:
+                known._pending = (name, then) if asked <= moment else None
+                break
+            if then is None:
+                del known.there[name]
+            else:
+                known.there[name] = then
+        return known
 
     def _publish(self, peer: Peer, name: str, held: _Incarnation) -> None:
         handle = peer.producer(name).handle
@@ -353,7 +394,7 @@ class Topics(Actor):
             partition = self.random.randrange(len(lanes))
             event = lanes[partition].event(b"t%d" % self.random.randrange(5), _body(self.random), now_ms())
             request = m.Message(handle, event.value, event.key, event.timestamp, None, partition)
-            event.offset = peer.ask(request, m.MessageStored).offset
+            event.stored(peer.ask(request, m.MessageStored).offset, self.book.moment())
         peer.ask(m.Unregister(handle), m.Unregistered)
 
     def check(self, peer: Peer) -> None:

@@ -17,7 +17,7 @@ one of its key is there, and a key altogether when its last event was a tombston
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from struct import Struct
 
@@ -38,8 +38,29 @@ class Event:
     value: bytes | None
     timestamp: int
     offset: int | None = None
+    moment: int = 0  # when that was known, by the book's clock
     refused: str = ""
     expected: int | None = None  # conditional: the offset that the key had to be at
+
+    def stored(self, offset: int, moment: int) -> None:
+        """It was acknowledged."""
+        self.offset = offset
+        self.moment = self.moment or moment
+
+    def as_of(self, moment: int) -> Event:
+        """A copy, with what was known at that moment. Ten times as fast as `dataclasses.replace`."""
+        offset = self.offset if self.moment <= moment else None
+        return Event(
+            self.lane,
+            self.place,
+            self.key,
+            self.value,
+            self.timestamp,
+            offset,
+            self.moment,
+            self.refused,
+            self.expected,
+        )
 
     @property
     def mark(self) -> bytes:
@@ -83,18 +104,28 @@ class PartitionLedger:
     expires: bool = False
     lanes: dict[int, Lane] = field(default_factory=dict)
     seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # offset -> mark, as a reader was given it
+    seen_at: dict[int, int] = field(default_factory=dict)  # offset -> when, by the book's clock
     end: int = 0  # the highest end of the log that anybody was told of
     start: int = 0
 
     def lane(self, number: int) -> Lane:
         return self.lanes.setdefault(number, Lane(number))
 
-    def saw(self, events: Sequence[Stored]) -> None:
+    def saw(self, events: Sequence[Stored], moment: int = 0) -> None:
         """A reader was given these: they are committed."""
         for stored in events:
             mark = mark_of(stored)
+            self.seen_at.setdefault(stored.offset, moment)
             assert self.seen.setdefault(stored.offset, mark) == mark, f"{self.name}: offset {stored.offset} changed"
             self.end = max(self.end, stored.offset + 1)
+
+    def as_of(self, moment: int) -> PartitionLedger:
+        """What was known at that moment: what was acknowledged or read later may be there or not."""
+        seen = {offset: mark for offset, mark in self.seen.items() if self.seen_at[offset] <= moment}
+        lanes = {}
+        for number, lane in self.lanes.items():
+            lanes[number] = Lane(number, [event.as_of(moment) for event in lane.events])
+        return replace(self, lanes=lanes, seen=seen, end=max(seen, default=-1) + 1, start=0)
 
     def check(self, log: Sequence[Stored], start: int, end: int) -> None:
         """Raises AssertionError for any rule broken. `log`: everything from `start` to `end`, as read by polls."""

@@ -24,9 +24,9 @@ FOREVER = 86_400_000
 ENOUGH = 101
 
 
-def topics(random: Random) -> list[TopicSpec]:
-    """Small segments everywhere, so that kills meet rolls, deletions and swaps."""
-    small = random.choice([600, 3_000, 20_000])
+def topics(random: Random, sizes: Sequence[int] = (600, 3_000, 20_000)) -> list[TopicSpec]:
+    """Small segments everywhere, so that kills meet rolls, deletions and swaps: of one of these sizes, in bytes."""
+    small = random.choice(sizes)
     cleaned = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01, "segment.bytes": small}
     return [
         TopicSpec("plain", {"segment.bytes": small}, partitions=3, keyless=0.1, tombstones=0.1),
@@ -133,26 +133,30 @@ class Life:
             for churn in self._churn:
                 churn.check(peer)
             for (topic, partition), ledger in self.book.partitions.items():
-                self._check_partition(peer, topic, partition, ledger)
+                check_partition(peer, self.book, topic, partition, ledger, self.random)
 
-    def _check_partition(self, peer: Peer, topic: str, partition: int, ledger: PartitionLedger) -> None:
-        log, start, end = read_still(peer, topic, partition)
-        ledger.check(log, start, end)
-        ledger.settle(log, self.book.open_lanes)
-        if topic == "conditional":
-            check_conditions(ledger, log)
-        if topic == "unviewed":
+
+def check_partition(
+    peer: Peer, book: Book, topic: str, partition: int, ledger: PartitionLedger, random: Random
+) -> None:
+    """The log keeps the ledger's rules, and the view is its fold."""
+    log, start, end = read_still(peer, topic, partition)
+    ledger.check(log, start, end)
+    ledger.settle(log, book.open_lanes)
+    if topic == "conditional":
+        check_conditions(ledger, log)
+    if topic == "unviewed":
+        return
+    for attempt in range(20):
+        try:
+            check_table(peer, topic, partition, ledger, log, random)
+        except AssertionError:
+            if not ledger.forgets or attempt == 19:
+                raise
+            # A slow reader may be given a value whose tombstone, and then the value, the cleaner takes meanwhile.
+            log, _, _ = read_still(peer, topic, partition)
+        else:
             return
-        for attempt in range(20):
-            try:
-                check_table(peer, topic, partition, ledger, log, self.random)
-            except AssertionError:
-                if not ledger.forgets or attempt == 19:
-                    raise
-                # A slow reader may be given a value whose tombstone, and then the value, the cleaner takes meanwhile.
-                log, _, _ = read_still(peer, topic, partition)
-            else:
-                return
 
 
 def read_still(peer: Peer, topic: str, partition: int) -> tuple[list[Stored], int, int]:

@@ -10,86 +10,9 @@ import pytest
 from krappy import batch
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw
+from tests.kafka.transactional import Transactional
 
 _names = count()
-
-
-class Transactional:
-    """A producer that does what it is told, and no more."""
-
-    def __init__(self, raw: Raw, name: str | None = None) -> None:
-        self.raw = raw
-        self.name = name or f"id-{next(_names)}"
-        self.id = self.epoch = -1
-        self.sequence = 0
-
-    def init(self, version: int = 5, **more: Any) -> Transactional:
-        answer = self.ask_init(version, **more)
-        assert answer["error_code"] == Code.NONE, answer
-        self.id, self.epoch, self.sequence = answer["producer_id"], answer["producer_epoch"], 0
-        return self
-
-    def ask_init(self, version: int = 5, **more: Any) -> dict[str, Any]:
-        body = {"transactional_id": self.name, "transaction_timeout_ms": 60_000, **more}
-        return self.raw.ask(ApiKey.INIT_PRODUCER_ID, body, version)
-
-    def add(self, *partitions: tuple[str, int], version: int = 3) -> list[Code]:
-        body = {
-            "v3_and_below_transactional_id": self.name,
-            "v3_and_below_producer_id": self.id,
-            "v3_and_below_producer_epoch": self.epoch,
-            "v3_and_below_topics": [{"name": topic, "partitions": [index]} for topic, index in partitions],
-        }
-        answer = self.raw.ask(ApiKey.ADD_PARTITIONS_TO_TXN, body, version)
-        return [
-            Code(each["partition_error_code"])
-            for topic in answer["results_by_topic_v3_and_below"]
-            for each in topic["results_by_partition"]
-        ]
-
-    def add_offsets(self, group: str, version: int = 3) -> Code:
-        body = {
-            "transactional_id": self.name,
-            "producer_id": self.id,
-            "producer_epoch": self.epoch,
-            "group_id": group,
-        }
-        return Code(self.raw.ask(ApiKey.ADD_OFFSETS_TO_TXN, body, version)["error_code"])
-
-    def commit_offset(self, group: str, topic: str, offset: int, version: int = 3, **more: Any) -> Code:
-        position = {"partition_index": 0, "committed_offset": offset, "committed_metadata": "m", **more}
-        body = {
-            "transactional_id": self.name,
-            "producer_id": self.id,
-            "producer_epoch": self.epoch,
-            "group_id": group,
-            "topics": [{"name": topic, "partitions": [position]}],
-        }
-        answer = self.raw.ask(ApiKey.TXN_OFFSET_COMMIT, body, version)
-        return Code(answer["topics"][0]["partitions"][0]["error_code"])
-
-    def end(self, commit: bool, version: int = 3) -> Code:
-        body = {
-            "transactional_id": self.name,
-            "producer_id": self.id,
-            "producer_epoch": self.epoch,
-            "committed": commit,
-        }
-        return Code(self.raw.ask(ApiKey.END_TXN, body, version)["error_code"])
-
-    def write(self, topic: str, value: bytes) -> Code:
-        data = batch.encode(
-            [b"k"],
-            [value],
-            timestamps=1_000,
-            producer_id=self.id,
-            producer_epoch=self.epoch,
-            base_sequence=self.sequence,
-            transactional=True,
-        )
-        code = Code(self.raw.produce(topic, data, version=11)["error_code"])
-        self.sequence += code is Code.NONE
-        return code
 
 
 def fetch(raw: Raw, topic: str, committed: bool) -> dict[str, Any]:

@@ -1,0 +1,148 @@
+"""What a broker must show after a loss of power at some moment of a workload: all that its clients had been told."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from krappy.blocking import Client, connect
+from krappy.cli import archive, checkup, generations
+from krappy.cli.errors import Failure
+from krappy.errors import KrappyError
+from krappy.wire import messages as m
+from krappy.wire.kafka import ApiKey
+from tests.crash.life import check_partition
+from tests.kafka.raw import Raw
+from tests.kafka.transactional import Transactional
+from tests.peer import Peer
+from tests.power.workload import DAILY, GROUP, JOBS, KEPT, NEVER, PAIR, ROWS, Backup, Decision, Workload, join
+from tests.process import BrokerProcess, wait_until
+
+
+class Window(NamedTuple):
+    """A state was taken between two moments. What was told before the first must be there; what was not asked before
+    the last can't be."""
+
+    first: int
+    last: int
+
+
+def check_broker(workload: Workload, window: Window, broker: BrokerProcess, random: Random) -> None:
+    """Of a broker that was started on what is left. Stops it, and looks at its files as `krappy doctor` does."""
+    durable = workload.durable
+    with Peer(broker.address) as peer:
+        there = peer.topics()
+        for (topic, partition), ledger in workload.book.partitions.items():
+            if durable or topic in there:
+                known = ledger.as_of(window.first if durable else -1)
+                check_partition(peer, workload.book, topic, partition, known, random)
+        if durable:
+            if window.first == window.last:
+                for churn in workload.churn:
+                    churn.as_of(window.first).check(peer)
+            _check_group(workload, window, peer)
+    if durable:
+        _check_transactions(workload, window, broker)
+        _check_jobs(workload, window, broker)
+    assert not broker.events("internal_error"), "the broker met a bug of its own"
+    assert broker.stop() == 0, "the broker did not stop well"
+    found = checkup.check(broker.data, repair=False, tell=lambda *_: None)
+    assert found.sound, found
+
+
+def _check_group(workload: Workload, window: Window, peer: Peer) -> None:
+    """What was acknowledged is not given out again, and no position passes what nobody has acknowledged."""
+    acked = {place for each in workload.members for place, at in each.acked.items() if at <= window.first}
+    asked = {place for each in workload.members for place, at in each.asked.items() if at <= window.last}
+    try:
+        positions = peer.ask(m.Positions(GROUP), m.PositionsFound).offsets
+    except KrappyError:
+        positions = []
+    assert positions or not acked, "the group is lost"
+    for topic, partition, floor in positions:
+        mine = {offset for at, offset in asked if at == partition}
+        assert set(range(floor)) <= mine, f"the group's position in {topic}-{partition} passed what nobody acknowledged"
+    handle = join(peer)
+    while leases := peer.ask(m.Poll(handle, max_records=10_000, max_wait=0), m.Polled).leases:
+        for _, partition, first, last, _ in leases:
+            again = {(partition, offset) for offset in range(first, last + 1)} & acked
+            assert not again, f"acknowledged, and given out again: {sorted(again)[:5]}"
+
+
+def _check_transactions(workload: Workload, window: Window, broker: BrokerProcess) -> None:
+    """Whole ones only: all whose commit was answered, none that was aborted or not decided. The position is theirs."""
+    with Raw(broker.kafka) as raw:
+        Transactional(raw, workload.transactions.name).init()  # ends what was open
+        partition = {"name": PAIR[0], "partition_indexes": [0]}
+        body = {"group_id": workload.transactions.name, "topics": [partition]}
+        answer = raw.ask(ApiKey.OFFSET_FETCH, body, 5)["topics"][0]["partitions"][0]
+    with connect(broker.address) as client:
+        seen = [_keys(client, topic) for topic in PAIR]
+    assert seen[0] == seen[1], "a transaction is in one of its topics, and not in the other"
+    check_decisions(workload.transactions.made, Counter(seen[0]), 1, window)
+    position = max((int(name) + 1 for name in seen[0]), default=-1)
+    assert answer["committed_offset"] == position, "the position is not that of the last transaction"
+
+
+def _check_jobs(workload: Workload, window: Window, broker: BrokerProcess) -> None:
+    """As transactions; and what was sealed can still be committed."""
+    with connect(broker.address) as client:
+        wait_until(lambda: not [job for job in client.staged_jobs() if job.state != "Open"], "publications end")
+        seen = Counter(key.split()[0] for key in _keys(client, JOBS))
+        check_decisions(workload.jobs.made, seen, ROWS, window)
+        for name, commit, asked, _ in workload.jobs.made:
+            token, sealed = workload.jobs.sealed.get(name, ("", NEVER))
+            if commit and sealed <= window.first and window.last <= asked:
+                assert client.commit_staged(name, [token]).records == ROWS
+        _keys(client, JOBS)
+
+
+def _keys(client: Client, topic: str) -> list[str]:
+    """What a reader is given: of each event the key, which no other has, and which the table has too."""
+    with client.consumer(topic, start="earliest", end="now") as consumer:
+        seen = {event.key: event.offset for event in consumer}
+    table = {entry.key: entry.offset for entry in client.table(topic).scan()}
+    assert table == seen, f"the table of {topic} is not the fold of its log"
+    return [(key or b"").decode() for key in seen]
+
+
+def check_decisions(made: list[Decision], seen: Counter[str], events: int, window: Window) -> None:
+    for name, commit, asked, answered in made:
+        found = seen.pop(name, 0)
+        assert found in (0, events), f"{found} of {events} events of {name} are there"
+        if answered <= window.first:
+            assert bool(found) == commit, f"{name} was {'committed' if commit else 'aborted'}: {found} events"
+        elif asked > window.last or not commit:
+            assert not found, f"nobody has committed {name}"
+    assert not seen, f"nobody has written {seen}"
+
+
+def check_backups(workload: Workload, moment: int, root: Path) -> list[Backup]:
+    """All that were reported as complete are whole, and so is whatever stands for complete. Those that were reported
+    and are not deleted since."""
+    made = workload.backups.made
+    daily = [each for each in made if each.incremental]
+    there = []
+    for each in made:
+        if each.done <= moment:
+            later = [other for other in daily if other.asked > each.asked and other.asked <= moment]
+            if not each.incremental or len(later) < KEPT:
+                assert (root / each.path).exists(), f"the backup {each.path} is lost"
+                there.append(each)
+    paths = {root / each.path for each in there} | set(generations.list_all(root / DAILY))
+    for path in sorted(paths):
+        try:
+            wrong = _wrong_files(path)
+        except Failure as error:
+            raise AssertionError(f"the backup {path} is broken: {error.message}") from None
+        assert not wrong, f"the backup {path} is broken: {wrong}"
+    return there
+
+
+def _wrong_files(path: Path) -> list[str]:
+    if path.is_dir():
+        return archive.check(archive.read_folder(path), lambda *_: None)[1]
+    with path.open("rb") as file:
+        return archive.check(archive.read_tar(file), lambda *_: None)[1]

@@ -1,0 +1,263 @@
+"""Everything that a broker does with files, at once, by clients that note when they were told what.
+
+Beside the clients of tests/crash: members of a group, transactions, staged jobs, and backups.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryFile
+from typing import NamedTuple
+
+from krappy.blocking import connect
+from krappy.cli import generations
+from krappy.errors import KrappyError, LeaseLost
+from krappy.wire import messages as m
+from krappy.wire.kafka import Code
+from tests.crash.actors import Actor, Batches, Book, Conditional, Singles, Tailer, Topics
+from tests.crash.life import topics
+from tests.kafka.raw import Closed, Raw
+from tests.kafka.transactional import Transactional
+from tests.peer import Peer
+from tests.power.record import Record
+from tests.process import PATIENCE, BrokerProcess, Launcher, wait_until
+
+NEVER = sys.maxsize
+PAUSE = 0.005  # seconds
+GROUP = "workers"  # of Members, on the topic "plain"
+PAIR = ("left", "right")  # the topics of transactions
+JOBS = "staged"  # the topic of staged jobs
+ROWS = 40  # of a staged job
+ENOUGH = 5  # transactions and staged jobs that are waited for
+BACKUPS = ("incremental", "folder", "incremental", "tar", "incremental")
+DAILY, KEPT = "backups/daily", 2  # where the incremental ones go, and how many are kept
+Place = tuple[int, int]  # partition, offset
+
+
+class Members(Actor):
+    """One member of the group. `asked`, `acked`: when, by place."""
+
+    def __init__(self, book: Book, random: Random) -> None:
+        super().__init__(book, random)
+        self.asked: dict[Place, int] = {}
+        self.acked: dict[Place, int] = {}
+
+    def work(self, peer: Peer) -> None:
+        handle = join(peer)
+        while True:
+            polled = peer.ask(m.Poll(handle, max_records=self.random.choice([1, 7, 50]), max_wait=50), m.Polled)
+            for topic, partition, first, last, _ in polled.leases or []:
+                places = {(partition, offset) for offset in range(first, last + 1)}
+                self.asked |= dict.fromkeys(places - self.asked.keys(), self.book.moment())
+                try:
+                    peer.ask(m.Ack(handle, [(topic, partition, first, last)]), m.Acked)
+                except LeaseLost as error:
+                    places -= {(at, offset) for _, at, low, high in error.lost for offset in range(low, high + 1)}
+                self.acked |= dict.fromkeys(places, self.book.moment())
+                self.acknowledged += len(places)
+
+
+def join(peer: Peer) -> int:
+    request = m.ConsumerRegistration(["plain"], group=GROUP, lease_ms=2_000, max_deliveries=1_000_000)
+    return peer.ask(request, m.ConsumerRegistered).handle
+
+
+class Decision(NamedTuple):
+    """The end of a transaction, or a staged job. `asked`, `answered`: when, or NEVER."""
+
+    name: str
+    commit: bool
+    asked: int = NEVER
+    answered: int = NEVER
+
+
+class Transactions(Actor):
+    """One producer's, over Kafka's protocol: an event in each topic of the pair, and the position of a group."""
+
+    name = "mover"
+
+    def __init__(self, book: Book, random: Random) -> None:
+        super().__init__(book, random)
+        self.made: list[Decision] = []
+
+    def _run(self, address: str) -> None:
+        try:
+            with Raw(address) as raw:
+                producer = Transactional(raw, self.name).init()
+                for number in count():
+                    self._transaction(producer, number)
+                    self.acknowledged += 1
+        except (Closed, OSError):
+            return
+        except BaseException as error:
+            self.failure = error
+
+    def _transaction(self, producer: Transactional, number: int) -> None:
+        name, commit = f"{number}", self.random.random() < 0.75
+        self.made.append(Decision(name, commit))
+        codes = [Code.CONCURRENT_TRANSACTIONS]
+        while Code.CONCURRENT_TRANSACTIONS in codes:  # the markers of the one before are being written
+            codes = producer.add(*((topic, 0) for topic in PAIR))
+        _none(*codes)
+        for topic in PAIR:
+            _none(producer.write(topic, name.encode(), name.encode()))
+        _none(producer.add_offsets(self.name), producer.commit_offset(self.name, PAIR[0], number + 1))
+        self.made[-1] = Decision(name, commit, asked := self.book.moment())
+        _none(producer.end(commit))
+        self.made[-1] = Decision(name, commit, asked, self.book.moment())
+
+
+def _none(*codes: Code) -> None:
+    """The broker is stopping when it says anything else; the test asks for some transactions that went well."""
+    for code in codes:
+        if code is not Code.NONE:
+            raise Closed(str(code))
+
+
+class Jobs(Actor):
+    """Staged jobs of one task. `sealed`: the token of each job, and when it was given."""
+
+    def __init__(self, book: Book, random: Random) -> None:
+        super().__init__(book, random)
+        self.made: list[Decision] = []
+        self.sealed: dict[str, tuple[str, int]] = {}
+
+    def _run(self, address: str) -> None:
+        try:
+            with connect(address, timeout=5) as client:
+                for number in count():
+                    name, commit = f"job-{number}", self.random.random() < 0.8
+                    self.made.append(Decision(name, commit))
+                    with client.stage(JOBS, job=name, task=0, attempt=0, timeout=5) as stage:
+                        keys = [f"{name} {row}" for row in range(ROWS)]
+                        stage.send_columns(keys, [key + "x" * 100 for key in keys])
+                        token = stage.seal()
+                    self.sealed[name] = token, self.book.moment()
+                    self.made[-1] = Decision(name, commit, asked := self.book.moment())
+                    if commit:
+                        client.commit_staged(name, [token])
+                    else:
+                        client.abort_staged(name)
+                    self.made[-1] = Decision(name, commit, asked, self.book.moment())
+                    self.acknowledged += 1
+        except KrappyError:
+            return
+        except BaseException as error:
+            self.failure = error
+
+
+class Backup(NamedTuple):
+    """One that was reported as complete. `asked`, `done`: when."""
+
+    incremental: bool
+    path: str  # below the disk's root
+    asked: int
+    done: int
+
+
+class Backups(Actor):
+    """`krappy backup`, of each kind."""
+
+    def __init__(self, book: Book, random: Random, root: Path, kinds: Sequence[str]) -> None:
+        super().__init__(book, random)
+        self.root = root
+        self.kinds = kinds
+        self.made: list[Backup] = []
+        self.launch: Launcher | None = None
+
+    def _run(self, address: str) -> None:
+        try:
+            for number, kind in enumerate(self.kinds):
+                target = self.root / {"folder": f"some/{number}", "tar": f"{number}.tar", "incremental": DAILY}[kind]
+                more = ["--incremental", "--keep", str(KEPT)] if kind == "incremental" else []
+                asked = self.book.moment()
+                self._command("backup", str(target), "--address", address, *more)
+                done = self.book.moment()
+                made = generations.list_all(target)[-1] if more else target
+                self.made.append(Backup(bool(more), made.relative_to(self.root).as_posix(), asked, done))
+        except BaseException as error:
+            self.failure = error
+
+    def _command(self, *arguments: str) -> None:
+        assert self.launch is not None
+        with open(os.devnull) as nothing, TemporaryFile() as said:
+            status = self.launch(list(arguments), nothing.fileno(), said.fileno(), said.fileno()).wait(PATIENCE)
+            said.seek(0)
+            assert status == 0, f"krappy {arguments[0]} failed: {said.read().decode()}"
+
+
+class Workload:
+    """A broker that is recorded, and what its clients know of it."""
+
+    def __init__(self, record: Record, random: Random, durability: str, backups: Sequence[str] = BACKUPS) -> None:
+        self.record = record
+        self.durable = durability == "fsync"
+        self.book = book = Book(self._moment)
+
+        def fork() -> Random:
+            return Random(random.getrandbits(64))
+
+        self.specs = topics(random, sizes=[20_000])
+        self.churn = [Topics(book, fork(), prefix) for prefix in ("a", "b")]
+        self.members = [Members(book, fork()) for _ in range(2)]
+        self.transactions = Transactions(book, fork())
+        self.jobs = Jobs(book, fork())
+        self.backups = Backups(book, fork(), record.root, backups)
+        self.actors: list[Actor] = [*self.churn, *self.members, self.transactions, self.jobs, self.backups]
+        for spec in self.specs:
+            book.add(spec)
+            for kind in [Conditional] * 2 if spec.name == "conditional" else [Singles, Batches]:
+                self.actors.append(kind(book, fork(), spec))
+        self.actors.append(Tailer(book, fork(), self.specs[0]))
+        self.settings: dict[str, object] = {
+            "durability": durability,
+            "retention_check_ms": 100,
+            "cleaner_backoff_ms": 100,
+            "view_memtable_bytes": 64 << 10,
+            "view_cache_bytes": 1 << 20,
+        }
+        self.began = 0
+
+    def _moment(self) -> int:
+        """Keeps each client to some hundred answers a second: much is done at once, and little of each."""
+        now = self.record.moment()
+        time.sleep(PAUSE)
+        return now
+
+    def run(self) -> None:
+        """Until enough was done; the broker then stops as on SIGTERM, under load."""
+        record = self.record
+        log = record.root.with_name("recorded.log")
+        with (
+            Launcher(record.environ()) as launch,
+            BrokerProcess(record.root / "data", launch=launch, log=log, **self.settings) as broker,
+        ):
+            self._create(broker)
+            self.began = record.moment()
+            self.backups.launch = launch
+            for actor in self.actors:
+                actor.start(broker.kafka if actor is self.transactions else broker.address)
+            wait_until(self._enough, "backups, transactions and staged jobs are done")
+            assert broker.stop() == 0, broker.last_words()
+            for actor in self.actors:
+                actor.join()
+            assert not broker.events("internal_error"), broker.last_words()
+
+    def _create(self, broker: BrokerProcess) -> None:
+        with Peer(broker.address) as peer:
+            for spec in self.specs:
+                peer.ask(m.CreateTopic(spec.name, spec.partitions, spec.config), m.TopicCreated)
+            for name in (*PAIR, JOBS):
+                peer.ask(m.CreateTopic(name, 1, {"segment.bytes": 5_000}), m.TopicCreated)
+
+    def _enough(self) -> bool:
+        if any(actor.failure for actor in self.actors):
+            return True
+        done = min(self.transactions.acknowledged, self.jobs.acknowledged)
+        return len(self.backups.made) == len(self.backups.kinds) and done >= ENOUGH
