@@ -17,7 +17,7 @@ READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -
 # Two makes at once: the second waits for the first one's .venv. Without flock(1), as on macOS, run one at a time.
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
-.PHONY: help setup demo test test-spark test-cluster check format cover hostile soak compat peers k8s-test bench bench-spark
+.PHONY: help setup demo test test-spark test-cluster check format cover hostile power soak compat peers k8s-test bench bench-spark
 .PHONY: dist clean
 .DEFAULT_GOAL := help
 
@@ -83,6 +83,9 @@ cover: $(READY) ## run the tests and show which lines they do not reach
 
 hostile: $(READY) ## peers that send much and take nothing, held to a bound of memory (minutes)
 	@KRAPPY_LONG=1 $(BIN)/python -m pytest -q tests/test_hostile_load.py $(ARGS)
+
+power: $(READY) ## a broker that loses power at hundreds of moments (minutes; Linux, a C compiler)
+	@KRAPPY_LONG=1 $(BIN)/python -m pytest -q tests/power $(ARGS)
 
 soak: $(READY) ## churn connections and kill the broker for MINUTES=10
 	@$(BIN)/python tests/crash/soak.py --minutes $(MINUTES) $(ARGS)

@@ -7,13 +7,14 @@ import os
 from pathlib import Path
 
 from krappy.errors import StorageError
+from krappy.store.disk import OS_DISK
 
 
 class FolderLock:
     """Holds `folder/lock` (flock). Raises StorageError when another process holds it."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        OS_DISK.mkdir(folder)
         self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -48,6 +48,7 @@ from rocksdict import (
 )
 
 from krappy.errors import StorageError
+from krappy.store.disk import OS_DISK
 
 __all__ = [
     "SNAPSHOT_MISS",
@@ -140,7 +141,7 @@ def open_db(folder: Path, *, cache_bytes: int, memtable_bytes: int, open_files: 
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
     try:
-        _make(folder)
+        OS_DISK.mkdir(folder)  # RocksDB syncs what is in it, not that it exists
         if not (folder / "CURRENT").is_file() and _holds_data(folder):
             # RocksDB would make a new database here, and delete the files of the old one.
             raise StorageError(f"{folder} holds the files of a database, but not its file CURRENT")
@@ -149,18 +150,6 @@ def open_db(folder: Path, *, cache_bytes: int, memtable_bytes: int, open_files: 
         raise
     except Exception as error:
         raise StorageError(f"the database in {folder} can't be opened: {error}") from error
-
-
-def _make(folder: Path) -> None:
-    """The folder, so that a loss of power does not take it: RocksDB syncs what is in it, not that it exists."""
-    if not folder.is_dir():
-        _make(folder.parent)
-        folder.mkdir(exist_ok=True)
-        parent = os.open(folder.parent, os.O_RDONLY)
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
 
 
 def _holds_data(folder: Path) -> bool:

@@ -47,6 +47,7 @@ from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownTopic
 from krappy.measures import StoreMeasures
 from krappy.store.catalog import MAX_PARTITIONS, Catalog
 from krappy.store.catalog import Topic as StoredTopic
+from krappy.store.disk import OS_DISK
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
 from krappy.store.lock import FolderLock
@@ -176,7 +177,7 @@ class Broker:
     async def _open(self) -> None:
         data = self.config.data
         backup.check_whole(data)
-        (data / "topics").mkdir(parents=True, exist_ok=True)
+        OS_DISK.mkdir(data / "topics")
         await self._in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta")
         self.catalog = Catalog(self.meta)

@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple, Protocol
 
 from krappy.cli.errors import Failure
+from krappy.store.disk import OS_DISK
 
 LISTING = "backup.json"
 FORMAT = 1
@@ -69,7 +70,7 @@ class FolderSink:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        make_folder(folder)
+        OS_DISK.mkdir(folder)
         if any(folder.iterdir()):
             raise Failure(f"{folder} is not empty: a backup needs a folder of its own")
 
@@ -101,8 +102,8 @@ class FolderSink:
 
     def close(self) -> None:
         for parent, _, _ in os.walk(self._folder):
-            sync_folder(Path(parent))
-        sync_folder(self._folder.absolute().parent)
+            OS_DISK.fsync_dir(Path(parent))
+        OS_DISK.fsync_dir(self._folder.absolute().parent)
 
 
 class TarSink:
@@ -268,7 +269,7 @@ def _unpack(files: Files, folder: Path, tell: Tell) -> dict[str, Any]:
     if wrong:
         raise Failure(f"{len(wrong)} files of this backup are not as they were written, such as {wrong[0]}")
     for parent, _, _ in os.walk(folder):
-        sync_folder(Path(parent))
+        OS_DISK.fsync_dir(Path(parent))
     return listing
 
 
@@ -318,20 +319,3 @@ def _listing(file: IO[bytes]) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         raise Failure(f"this is not a whole backup: its {LISTING} can't be read") from None
     return known
-
-
-def make_folder(folder: Path) -> None:
-    """The folder and those above it, each with its name on disk. Nothing when it is there. Raises OSError."""
-    if not folder.is_dir():
-        make_folder(folder.absolute().parent)
-        folder.mkdir(exist_ok=True)
-        sync_folder(folder.absolute().parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Its names are on disk when this returns. Raises OSError."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -21,6 +21,7 @@ from krappy.cli.errors import Failure
 from krappy.cli.options import Stopwatch, address_option, connect, data_option, json_option
 from krappy.cli.progress import progress
 from krappy.clients.admin import HeldBackup
+from krappy.store.disk import OS_DISK
 
 PRODUCER_IDS = 1_000_000  # that the broker may have given after its catalog was copied
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -89,7 +90,7 @@ def backup(
                 elif target.endswith(".tar"):
                     with place.open("xb") as out, _removed_if_cut_short(place, remains=False):
                         done = archive.write(archive.TarSink(out), folder, manifest, tell, pace=pace)
-                        archive.sync_folder(place.absolute().parent)
+                        OS_DISK.fsync_dir(place.absolute().parent)
                 else:
                     remains = place.exists()  # it may be where something is mounted
                     sink = archive.FolderSink(place)
@@ -227,7 +228,7 @@ def restore(source: str, data: Path, as_json: bool) -> None:
             raise
         raise Failure(f"restore needs {error.name}, which is not installed: pip install 'krappy[broker]'") from None
     source = _latest(source)
-    archive.make_folder(data)
+    OS_DISK.mkdir(data)
     lock = FolderLock(data)
     try:
         partial = data / RESTORING
@@ -248,12 +249,13 @@ def restore(source: str, data: Path, as_json: bool) -> None:
             Catalog(meta).skip_producer_ids(PRODUCER_IDS)
         finally:
             meta.close()
+        OS_DISK.fsync_dir(data)  # first that a restore is under way, then its parts
         for part in sorted(partial.iterdir()):
             part.rename(data / part.name)
-        archive.sync_folder(data)
+        OS_DISK.fsync_dir(data)
         partial.rmdir()  # from here on a broker starts
-        archive.sync_folder(data)
-        archive.sync_folder(data.absolute().parent)
+        OS_DISK.fsync_dir(data)
+        OS_DISK.fsync_dir(data.absolute().parent)
     finally:
         lock.release()
     if as_json:

@@ -17,6 +17,7 @@ from pathlib import Path
 from krappy.cli import archive
 from krappy.cli.errors import Failure
 from krappy.errors import StorageError
+from krappy.store.disk import OS_DISK
 from krappy.store.lock import FolderLock
 
 UNFINISHED, REMOVED, LOCK = ".unfinished", ".removed", "lock"
@@ -33,7 +34,7 @@ def list_all(folder: Path) -> list[Path]:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Raises Failure for a folder of something else, or one in which another backup is being made."""
-    archive.make_folder(folder)
+    OS_DISK.mkdir(folder)
     if (folder / archive.LISTING).exists():
         raise Failure(f"{folder} is one backup: those that share files need a folder around them")
     strange = [each.name for each in folder.iterdir() if each.name not in OURS and not each.is_dir()]
@@ -58,7 +59,7 @@ def finish(folder: Path, taken_ms: int) -> Path:
     moment = datetime.fromtimestamp(taken_ms / 1000, UTC)
     name = moment.strftime("%Y-%m-%dT%H-%M-%S.") + f"{taken_ms % 1000:03}Z"
     (folder / UNFINISHED).rename(folder / name)
-    archive.sync_folder(folder)
+    OS_DISK.fsync_dir(folder)
     return folder / name
 
 
@@ -67,6 +68,6 @@ def thin_out(folder: Path, keep: int) -> list[Path]:
     gone = list_all(folder)[:-keep]
     for each in gone:
         each.rename(folder / REMOVED)  # so that no half of one is ever taken for a whole,
-        archive.sync_folder(folder)  # not after a loss of power either
+        OS_DISK.fsync_dir(folder)  # not after a loss of power either
         shutil.rmtree(folder / REMOVED)
     return gone

@@ -17,6 +17,7 @@ import pytest
 from krappy import blocking
 from krappy.cli import archive, checkup
 from krappy.testing.running import run_broker
+from tests.process import wait_until
 
 
 def krappy(*arguments: object, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
@@ -98,7 +99,7 @@ def test_a_backup_under_load_is_a_prefix_of_what_was_acknowledged(tmp_path: Path
             assert done.returncode == 0, done.stderr
             load.wait_for(sum(before) + 1_000)  # it went on
         whole = contents(broker.address, "t")
-        assert not list((tmp_path / "data" / "backup").iterdir())  # it has let go
+        wait_until(lambda: not list((tmp_path / "data" / "backup").iterdir()), "the broker lets go")
 
     done = krappy("restore", target, "--data", tmp_path / "elsewhere", "--json")
     assert done.returncode == 0, done.stderr

@@ -134,14 +134,14 @@ def check_backups(workload: Workload, moment: int, root: Path) -> list[Backup]:
     paths = {root / each.path for each in there} | set(generations.list_all(root / DAILY))
     for path in sorted(paths):
         try:
-            wrong = _wrong_files(path)
+            wrong = wrong_files(path)
         except Failure as error:
             raise AssertionError(f"the backup {path} is broken: {error.message}") from None
         assert not wrong, f"the backup {path} is broken: {wrong}"
     return there
 
 
-def _wrong_files(path: Path) -> list[str]:
+def wrong_files(path: Path) -> list[str]:
     if path.is_dir():
         return archive.check(archive.read_folder(path), lambda *_: None)[1]
     with path.open("rb") as file:

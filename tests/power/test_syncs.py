@@ -1,0 +1,94 @@
+"""What must be on disk before it is said to be done: each by a record of its own, of which nothing unsynced is left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from krappy.cli import checkup, generations
+from krappy.testing.running import RunningBroker, run_broker
+from krappy.wire import messages as m
+from tests.peer import Peer
+from tests.power.disk import Disk
+from tests.power.promises import wrong_files
+from tests.power.record import Record
+from tests.process import PATIENCE, BrokerProcess, Launcher
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Iterator[Record]:
+    (tmp_path / "disk").mkdir()
+    with Record(tmp_path / "disk") as made:
+        yield made
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RunningBroker]:
+    with run_broker(tmp_path / "data") as running, running.connect() as client:
+        with client.producer("t") as producer:
+            producer.send("value", key="key")
+        yield running
+
+
+def back_up(record: Record, broker: RunningBroker, target: Path, *more: str) -> None:
+    with Launcher(record.environ()) as launch, open(os.devnull, "r+") as nothing:
+        fd = nothing.fileno()
+        arguments = ["backup", str(target), "--address", broker.address, *more]
+        assert launch(arguments, fd, fd, fd).wait(PATIENCE) == 0
+
+
+@pytest.mark.parametrize("target", ["a/b/folder", "backup.tar", "a/b"])
+def test_a_backup_is_on_disk(target: str, record: Record, broker: RunningBroker, tmp_path: Path) -> None:
+    more = ["--incremental"] if target == "a/b" else []
+    back_up(record, broker, record.root / target, *more)
+    disk = Disk(record.root)
+    for entry in record.entries():
+        disk.play(entry)
+    disk.write(tmp_path / "left", 0, Random(0))
+    left = tmp_path / "left" / target
+    if more:
+        (left,) = generations.list_all(left)
+    assert wrong_files(left) == []
+
+
+def test_half_of_a_deleted_backup_counts_for_none(record: Record, broker: RunningBroker, tmp_path: Path) -> None:
+    for _ in range(2):
+        back_up(record, broker, record.root / "daily", "--incremental", "--keep", "1")
+    random = Random(1)
+    disk = Disk(record.root)
+    looked = 0
+    for number, entry in enumerate(record.entries()):
+        disk.play(entry)
+        if number % 5 == 0:
+            disk.write(left := tmp_path / f"left-{number}", 0.5, random)
+            for each in generations.list_all(left / "daily"):
+                looked += 1
+                assert wrong_files(each) == [], each
+    assert looked
+
+
+def test_a_deleted_topic_does_not_come_back_in_one_of_its_name(record: Record, tmp_path: Path) -> None:
+    with (
+        Launcher(record.environ()) as launch,
+        BrokerProcess(record.root / "data", launch=launch, log=tmp_path / "log") as broker,
+        Peer(broker.address) as peer,
+    ):
+        peer.ask(m.CreateTopic("other"), m.TopicCreated)
+        peer.ask(m.CreateTopic("t"), m.TopicCreated)
+        peer.ask(m.Message(peer.producer("t").handle, b"value", b"key"), m.MessageStored)
+        peer.ask(m.DeleteTopic("t"), m.TopicDeleted)
+        peer.ask(m.AlterTopic("other", {"retention.ms": 1}), m.TopicAltered)  # syncs the catalog: it has forgotten t
+    disk = Disk(record.root)
+    for entry in record.entries():
+        disk.play(entry)
+    disk.write(tmp_path / "left", 0, Random(0))
+    with run_broker(tmp_path / "left" / "data") as running, Peer(running.address) as peer:
+        assert peer.topics().keys() == {"other"}
+        peer.ask(m.CreateTopic("t"), m.TopicCreated)
+        assert peer.read_log("t") == ([], 0, 0)
+        assert peer.get("t", b"key") is None
+    assert checkup.check(tmp_path / "left" / "data", repair=False, tell=lambda *_: None).sound
