@@ -22,6 +22,9 @@ from krappy.wire.messages import Answer, Ping, Pong, Request
 
 A = TypeVar("A", bound=Answer)
 GREETING_SECONDS = 10.0  # for a connection to be made, and for a first answer on it
+NO_GREETING = (
+    " instead of answering: is that the port of Krappy's native protocol? (Kafka's clients have one of their own)"
+)
 LARGE = 16 << 10  # bytes of a request that is sent alone
 BACKLOG = 1 << 20  # bytes waiting for the socket from which on large senders hold back
 
@@ -81,7 +84,8 @@ class Link:
         self._conversation: Conversation | None = None  # while requests may be sent
         self._up = runtime.signal()  # set while they may
         self._tried = runtime.signal()  # the first try is over
-        self._closing = runtime.signal()
+        self.closed = False  # for good
+        self._closing = runtime.signal()  # set when it is
         self._paused: Signal | None = None
         self.trouble = ""  # why there is no connection
 
@@ -100,6 +104,7 @@ class Link:
         """Ends it; whoever waits gets ConnectionLost."""
         with self.runtime.lock:
             self.trouble = "the client is closed"
+            self.closed = True
             self._closing.set()
             if self._stream is not None:
                 self._stream.end()
@@ -112,13 +117,10 @@ class Link:
         """In a process that was forked off: the connection is the parent's, and nothing here may touch it."""
         self._stream = self._conversation = None
         self.trouble = why
+        self.closed = True
         self._closing, self._up = self.runtime.signal(), self.runtime.signal()
         self._closing.set()
         self._up.set()
-
-    @property
-    def closed(self) -> bool:
-        return self._closing.is_set()
 
     def pause(self) -> None:
         """Stops reading, so that the broker meets back-pressure. For a connection with a single user."""
@@ -167,7 +169,9 @@ class Link:
                     pinged = False
                     conversation.receive(data)
                 elif data is not None:
-                    self.trouble = f"the broker at {self.address} closed the connection"
+                    self.trouble = f"the broker at {self.address} closed the connection" + (
+                        "" if greeted else NO_GREETING
+                    )
                     return
                 elif pinged or not greeted:
                     self.trouble = f"{self.address} accepts connections but does not answer"

@@ -111,10 +111,6 @@ class Producing:
             request = messages.Unregister(handle)
             self._link.post(request, messages.Unregistered, lambda _: None, self._generation)
 
-    @property
-    def _over(self) -> bool:
-        return self._closing or self._link.closed
-
     def _ended(self) -> ConnectionLost:
         return ConnectionLost("this producer is closed" if self._closing else self._link.trouble)
 
@@ -128,7 +124,7 @@ class Producing:
 
     async def room(self) -> None:
         """Back-pressure: waits until the buffer has room. Raises ConnectionLost when the producer is closed."""
-        while self._accumulator.full and not self._over:
+        while self._accumulator.full and not (self._closing or self._link.closed):
             with self._lock:
                 if self._room.is_set():
                     self._room = self._runtime.signal()
@@ -136,7 +132,7 @@ class Producing:
                 if not self._accumulator.full:
                     break
             await room.wait()
-        if self._over:
+        if self._closing or self._link.closed:
             raise self._ended()
 
     # --- records in ---------------------------------------------------------------------------------------------
@@ -164,7 +160,7 @@ class Producing:
             raise InvalidRequest("an event with `expect` needs a key: the expectation is about what the key holds")
         ticket = One(self.topic, delivery)
         with self._lock:
-            if self._over:
+            if self._closing or self._link.closed:
                 raise self._ended()
             index = self._partition(key_bytes, partition)
             now = self._runtime.now()
@@ -215,7 +211,7 @@ class Producing:
         if not count:
             return delivery
         with self._lock:
-            if self._over:
+            if self._closing or self._link.closed:
                 raise self._ended()
             now = self._runtime.now()
             for index, rows in spread(key_column, count, self._accumulator, chosen):

@@ -40,6 +40,8 @@ TASK = 4 << 10  # bytes that a waiting request counts for beside its own when it
 LATER = 1 << 10  # and when it has none
 JOIN = 128 << 10  # small answers are joined up to this size for one send
 MORE = getattr(socket, "MSG_MORE", 0)  # more follows at once: let the system join it into fewer packets
+# How other protocols begin, that people bring to this port by mistake.
+OTHERS = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"SSH-": "SSH"}
 TURN = 0.005  # seconds for which one connection's requests are begun at a stretch
 GRACE = 3.0  # seconds that a peer may keep memory waiting while it is short,
 SLOWEST = 4 << 20  # and for a large frame the bytes a second that it has to come in beyond that
@@ -264,7 +266,9 @@ class Channel:
         if size < self._least:
             raise ProtocolError(f"a frame of size {size}: at least {self._least} bytes are needed")
         limit = self._server.max_frame
-        raise FrameTooLarge(f"a frame of {size} bytes; the limit is {limit}", limit=limit)
+        spoken = next((name for begin, name in OTHERS.items() if SIZE.pack(size).startswith(begin)), None)
+        looks = f": it looks like {spoken}, which is not spoken on this port" if spoken else ""
+        raise FrameTooLarge(f"a frame of {size} bytes; the limit is {limit}{looks}", limit=limit)
 
     async def _room(self, enough: Callable[[], bool]) -> None:
         """Back-pressure: returns when this connection may send more."""

@@ -241,3 +241,24 @@ def test_many_requests_at_once_let_others_have_their_turn(tmp_path: Path, monkey
     monkeypatch.setattr(Connection, "_dispatch", note)
     trio.run(main)
     assert len(set(begun)) >= 50  # trio shuffles those that are due together: two turns may see the same count
+
+
+@pytest.mark.parametrize(
+    ("sent", "spoken"), [(b"\x16\x03\x01\x02\x00\x01", "TLS"), (b"GET / HTTP/1.1\r\n\r\n", "HTTP"), (b"\x7f" * 8, None)]
+)
+def test_another_protocol_is_told_by_its_name(tmp_path: Path, sent: bytes, spoken: str | None) -> None:
+    with run_broker(tmp_path, durability="os") as broker, Raw(broker.address) as raw:
+        raw.socket.sendall(sent)
+        with pytest.raises(errors.FrameTooLarge) as refused:
+            raw.receive(0)
+    assert ("it looks like" in str(refused.value)) == (spoken is not None)
+    assert spoken is None or f"like {spoken}," in str(refused.value)
+
+
+def test_a_native_client_at_kafkas_port_is_asked_about_it(tmp_path: Path) -> None:
+    with (
+        run_broker(tmp_path, durability="os") as broker,
+        pytest.raises(errors.ConnectionLost, match="native protocol"),
+        krappy.blocking.connect(broker.kafka_address),
+    ):
+        pass
