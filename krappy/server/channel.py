@@ -34,6 +34,7 @@ Part = bytes | memoryview | FilePart
 
 SIZE = struct.Struct(">I")
 LARGE = 128 << 10  # a frame beyond this gets a buffer of its own, once the budget has room for it
+BEGIN = 1 << 20  # bytes of that buffer at first
 OUTBOX = 1 << 20  # answers waiting to be sent, beyond which nothing more is read or polled
 IN_FLIGHT = 48 << 20  # request bytes of one connection
 TASK = 4 << 10  # bytes that a waiting request counts for beside its own when it has a task,
@@ -211,15 +212,18 @@ class Channel:
     def _fill(self, large: bytearray, count: int) -> None:
         self._filled += count
         if self._filled < self._wanted:
+            if self._filled == len(large):
+                large.extend(bytes(min(len(large), self._wanted - len(large))))
             return
         view, size = memoryview(large), self._wanted
         self._drop_large()
         self._dispatch(view[4:size], size, False)
 
     async def _make_room(self) -> None:
-        """A buffer for a large frame. The system gives it memory as its bytes come; the budget is asked for all."""
+        """A buffer for a large frame. The budget is asked for all of it; the buffer grows as bytes come, for announcing
+        them costs a peer nothing, and clearing so much memory would cost us."""
         await self._server.budget.reserve(self._wanted)
-        self._large = bytearray(self._wanted)
+        self._large = bytearray(min(self._wanted, BEGIN))
         self._filled = len(self._rest)
         self._large[: self._filled] = self._rest
         self._rest = bytearray()
@@ -227,7 +231,7 @@ class Channel:
 
     def _drop_large(self) -> None:
         if self._large is not None:
-            self._server.budget.credit(len(self._large))
+            self._server.budget.credit(self._wanted)
         self._large, self._filled, self._wanted = None, 0, 0
 
     def _take(self, chunk: memoryview) -> None:
@@ -431,12 +435,12 @@ class Channel:
     @property
     def held(self) -> int:
         """Bytes of memory that wait for the peer: of a large frame that it has begun, and of answers."""
-        return self._charged + (0 if self._large is None else len(self._large))
+        return self._charged + (0 if self._large is None else self._wanted)
 
     def overdue(self, now: float) -> bool:
         """Whether the peer lets them wait for longer than it may while others want the memory."""
         stuck = self._charged and self._stuck_since and now - self._stuck_since > GRACE
-        return bool(stuck) or (self._large is not None and now - self._large_since > GRACE + len(self._large) / SLOWEST)
+        return bool(stuck) or (self._large is not None and now - self._large_since > GRACE + self._wanted / SLOWEST)
 
     # --- for people
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import socket
 import threading
 from pathlib import Path
@@ -124,6 +125,45 @@ def test_a_large_frame_arrives_in_any_pieces(tmp_path: Path) -> None:
         for start, stop in itertools.pairwise(cuts):
             raw.socket.sendall(frames[start:stop])
         assert [raw.receive(1000 + n).offset for n in range(3)] == [0, 1, 2]
+
+
+def test_the_buffer_of_a_large_frame_grows_with_its_bytes(tmp_path: Path) -> None:
+    size, part = 9_000_000, 100_000
+
+    async def main() -> None:
+        async with krappy.Broker(tmp_path, max_frame_bytes=size) as broker:
+            host, _, port = broker.address.rpartition(":")
+            async with await trio.open_tcp_stream(host, int(port)) as stream:
+                frame = m.Message(1, b"x" * (size - 200)).frame(7)
+                await stream.send_all(frame[:part])
+                while not broker.server.budget.used:
+                    await trio.sleep(0.001)
+                [connection] = broker.server.connections
+                assert isinstance(connection, Connection)
+                assert connection._large is not None
+                assert len(connection._large) == channel.BEGIN
+                assert connection.held == broker.server.budget.used == len(frame)
+                await stream.send_all(frame[part:])
+                reader = FrameReader()
+                while not (frames := list(reader.frames())):
+                    reader.feed(await stream.receive_some())
+                values = unpack(frames[0][1])
+                assert take_id(values) == 7
+                assert isinstance(read_error(values), errors.UnknownHandle)
+                assert not connection._large
+
+    trio.run(main)
+
+
+def test_large_frames_are_whole_whatever_their_size(tmp_path: Path) -> None:
+    with run_broker(tmp_path, durability="os") as broker, Raw(broker.address) as raw:
+        raw.call(m.CreateTopic("t", 1, {"max.message.bytes": 16_000_000}))
+        handle = raw.producer("t").handle
+        values = [random.Random(size).randbytes(size) for size in (130_000, channel.BEGIN, 2_500_000, 8_388_608)]
+        for value in values:
+            raw.call(m.Message(handle, value))
+        with broker.connect() as client, client.consumer("t", end="now") as consumer:
+            assert [event.value for event in consumer] == values
 
 
 def test_a_stopping_broker_loses_nothing_that_it_acknowledged(tmp_path: Path) -> None:
