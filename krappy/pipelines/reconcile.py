@@ -60,13 +60,14 @@ def run(
     with table(spark, topic, **texts({"address": address}), includeHeaders=True).snapshot(ttl="1h") as held:
         tell(f"the table as of {held.starting_offsets}")
         info = broker.describe(topic)
-        ends = {row.partition: row.end for row in _ends(archived).collect()}
+        parts = _parts(archived).collect()
+        ends = {row.partition: row.end for row in parts}
         starts = {each.partition: each.start for each in info.partitions}
         begin = {each: min(max(ends.get(each, 0), starts[each]), at) for each, at in held.offsets.items()}
         span = {"startingOffsets": offsets_text({topic: begin}), "endingOffsets": held.starting_offsets}
         options = texts({"address": address, "subscribe": topic, "includeHeaders": True, **span})
         rest = spark.read.format("krappy").options(**options).load().drop("timestampType")
-        counted = {"archived": archived.count(), "since": rest.count()}
+        counted = {"archived": sum(row.n for row in parts), "since": rest.count()}
         tell(f"{counted['archived']:,} events are archived, {counted['since']:,} came since")
         log = archived.unionByName(rest).where(before(held.offsets))
         if "compact" not in info.settings["cleanup.policy"]:  # entries go with their events
@@ -111,8 +112,9 @@ def before(offsets: dict[int, int]) -> Column:
     return sf.col("offset") < sf.coalesce(limits[sf.col("partition").cast("long")], sf.lit(0))
 
 
-def _ends(archived: DataFrame) -> DataFrame:
-    return archived.groupBy("partition").agg((sf.max("offset") + 1).alias("end"))
+def _parts(archived: DataFrame) -> DataFrame:
+    """Of each partition, where the archive ends and how many events it has."""
+    return archived.groupBy("partition").agg((sf.max("offset") + 1).alias("end"), sf.count("*").alias("n"))
 
 
 def _by_kind(compared: DataFrame) -> DataFrame:

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 DAY = 86_400_000
 
 
-def send(client: Client, topic: str, numbers: range) -> None:
-    """Eight events a day from 1970 on; every tenth has no key, every fifth no value."""
+def send(client: Client, topic: str, numbers: range, a_day: int = 8) -> None:
+    """So many events a day from 1970 on; every tenth has no key, every fifth no value."""
     with client.producer(topic) as producer:
         for n in numbers:
             key = None if n % 10 == 9 else f"k{n}"
             value = None if n % 5 == 0 else f"v{n}"
-            producer.send(value, key=key, timestamp=n * DAY // 8, headers=(("n", b"%d" % n),))
+            producer.send(value, key=key, timestamp=n * DAY // a_day, headers=(("n", b"%d" % n),))
 
 
 def logged(client: Client, topic: str) -> list[tuple[Any, ...]]:
@@ -110,7 +110,7 @@ def test_an_archive_that_is_killed_in_a_batch(
 ) -> None:
     """The command in a process of its own, with its Java: SIGKILL while a batch is neither whole nor unbegun."""
     client.create_topic(topic, 2)
-    send(client, topic, range(3000))
+    send(client, topic, range(3000), a_day=1000)  # each date of a batch is a file of each of its tasks
     path = tmp_path / "archive"
     begun, committed = path / archive.CHECKPOINT / "offsets", path / archive.CHECKPOINT / "commits"
     command = [sys.executable, "-m", "krappy", "pipeline", "archive", topic, "--to", str(path), "--address", address]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+PACE = 0.002  # seconds between two changes: as fast as it can, a writer takes the CPU from the queries that it is for
 Seen = list[tuple[int, list["Row"]]]
 
 
@@ -162,6 +163,7 @@ def test_from_the_table_to_its_changes_while_it_changes(
                 count += 1
                 if count == 50:
                     ready.set()
+                stop.wait(PACE)
 
     def fail(_: int) -> None:
         raise RuntimeError("this sink fails")
