@@ -8,6 +8,8 @@
             for event in consumer:
                 consumer.ack(event)
 
+Where there is no `with`, as in a REPL, there are `open` and `close`: `client = krappy.blocking.connect().open()`.
+
 What differs: `producer.send` returns a future and does not wait; `flush`, or leaving the `with`, waits for all of them
 and raises the first error that nobody has looked at. Any number of threads may use a client, its producers and tables;
 a consumer, a scan or a watch is for one thread at a time. A connection has a thread that reads, a producer one more.
@@ -78,12 +80,23 @@ class Client:
     def __init__(self, to: str | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> None:
         self._connection = Connection(to, timeout, keepalive)
 
-    def __enter__(self) -> Client:
+    def open(self) -> Client:
+        """Connects, as entering `with` does; for a REPL, say. `close` ends it. Raises ConnectionLost."""
         self._connection.open()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Ends it, as leaving `with` does. A second time it does nothing."""
         self._connection.close()
+
+    def __enter__(self) -> Client:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<krappy.blocking.Client of {self.address}, {'open' if self._connection.is_open else 'not open'}>"
 
     @property
     def address(self) -> str:

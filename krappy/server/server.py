@@ -156,7 +156,10 @@ class Server:
                         self.report("accept_failed", error=str(error))
                         await trio.sleep(0.1)
                         break
-                    self._start(listener.speech, sock, address)
+                    try:
+                        self._start(listener.speech, sock, address)
+                    except OSError:  # the peer left meanwhile
+                        sock.close()
         finally:
             listener.socket.close()
 
@@ -171,7 +174,8 @@ class Server:
             sock.close()
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection = speech.connect(self, sock, f"{address[0]}:{address[1]}")
+        host, port = address[:2]
+        connection = speech.connect(self, sock, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         self.accepted += 1
         self.connections.add(connection)
         self._nursery.start_soon(self._run, connection)

@@ -322,3 +322,34 @@ def test_producers_that_close_at_every_moment_of_their_sender(address: str, topi
                     pass
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_all_of_it_goes_without_with(address: str, topic: str) -> None:
+    client = blocking.connect(address)
+    assert "not open" in repr(client)
+    with pytest.raises(KrappyError, match=r"open\(\)"):
+        client.ping()
+    assert client.open() is client
+    assert repr(client) == f"<krappy.blocking.Client of {address}, open>"
+    with pytest.raises(KrappyError, match="already"):
+        client.open()
+    producer = client.producer(topic).open()
+    producer.send("v", key="k")
+    with pytest.raises(KrappyError, match="already"):
+        producer.open()
+    producer.close()
+    producer.close()
+    consumer = client.consumer(topic, end="now").open()
+    assert [event.value for event in consumer] == [b"v"]
+    consumer.close()
+    consumer.close()
+    client.close()
+    client.close()
+    with pytest.raises(KrappyError, match="not open"):
+        client.ping()
+    with blocking.connect(address) as again, again.consumer(topic) as one, pytest.raises(KrappyError, match="already"):
+        one.open()
+    short = blocking.Producer(address).open()
+    receipt = short.send(topic, "w").result()
+    short.close()
+    assert receipt.topic == topic

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import random
 import socket
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -14,7 +16,7 @@ import trio
 import krappy
 from krappy import batch, errors
 from krappy.server import channel
-from krappy.server.connection import Connection
+from krappy.server.connection import Connection, Native
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from krappy.wire.frames import ERROR, HEADER, FrameReader
@@ -302,3 +304,20 @@ def test_a_native_client_at_kafkas_port_is_asked_about_it(tmp_path: Path) -> Non
         krappy.blocking.connect(broker.kafka_address),
     ):
         pass
+
+
+def test_a_peer_that_leaves_while_it_is_accepted_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = Native.connect
+    left = iter([True])
+
+    def gone(*arguments: Any) -> Connection:
+        if next(left, False):
+            raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+        return connect(*arguments)
+
+    monkeypatch.setattr(Native, "connect", gone)
+    with run_broker(tmp_path, durability="os") as broker:
+        with Raw(broker.address) as raw, pytest.raises((EOFError, ConnectionResetError)):
+            raw.call(m.Ping())
+        with Raw(broker.address) as raw:
+            assert raw.call(m.Ping()).cluster

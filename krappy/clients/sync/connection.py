@@ -13,7 +13,7 @@ from krappy.clients.sync.io import ThreadRuntime
 from krappy.clients.values import Address, address
 from krappy.errors import KrappyError
 
-NOT_OPEN = "this client is not open: use `with`"
+NOT_OPEN = "this client is not open: use `with`, or open()"
 FORKED = "this client was opened before this process was forked off: its connection is the parent's; open another here"
 PARTING = 5.0  # seconds that closing waits for threads
 PATIENCE = 1.0  # seconds that a fork waits for what other threads are in the middle of
@@ -49,6 +49,10 @@ class Connection:
         for link in links:
             link.close()
         self.runtime.join(PARTING)
+
+    @property
+    def is_open(self) -> bool:
+        return self._link is not None and not self._forked
 
     def new_link(self) -> Link:
         """One more connection to the same broker; it ends with this one at the latest."""

@@ -87,7 +87,10 @@ class Consumer:
         self._choice.check()
         self._opened: Consuming | None = None
 
-    def __enter__(self) -> Consumer:
+    def open(self) -> Consumer:
+        """Registers, as entering `with` does; `close` ends it. Raises what the broker says, or ConnectionLost."""
+        if self._opened is not None:
+            raise KrappyError("this consumer is open already")
         if self._owns:
             self._connection.open()
         try:
@@ -100,17 +103,24 @@ class Consumer:
         self._opened = core
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Ends it, as leaving `with` does: what it was leased goes to others. A second time it does nothing."""
         core, self._opened = self._opened, None
         if core is not None:
             core.close()
         if self._owns:
             self._connection.close()
 
+    def __enter__(self) -> Consumer:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     @property
     def _core(self) -> Consuming:
         if self._opened is None:
-            raise KrappyError("this consumer is not open: use `with`")
+            raise KrappyError("this consumer is not open: use `with`, or open()")
         return self._opened
 
     @property

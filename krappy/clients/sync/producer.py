@@ -30,11 +30,21 @@ class TopicProducer:
         self._failures = Failures()
         self._opened: Producing | None = None
 
-    def __enter__(self) -> TopicProducer:
+    def open(self) -> TopicProducer:
+        """Registers, as entering `with` does; `close` ends it. Raises what the broker says, or ConnectionLost."""
+        if self._opened is not None:
+            raise KrappyError("this producer is open already")
         core = Producing(self._connection.link, self.topic, self._limits, self._name)
         run(core.open())
         self._opened = core
         return self
+
+    def close(self) -> None:
+        """Waits for everything sent, and ends it, as leaving `with` does. A second time it does nothing."""
+        self.__exit__(None, None, None)
+
+    def __enter__(self) -> TopicProducer:
+        return self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -55,7 +65,7 @@ class TopicProducer:
     @property
     def _core(self) -> Producing:
         if self._opened is None:
-            raise KrappyError("this producer is not open: use `with`")
+            raise KrappyError("this producer is not open: use `with`, or open()")
         return self._opened
 
     @property
@@ -169,10 +179,18 @@ class Producer:
         self._producers: dict[str, TopicProducer] = {}
         self._stack = ExitStack()  # leaves every producer, whatever becomes of the others
 
-    def __enter__(self) -> Producer:
+    def open(self) -> Producer:
+        """Connects, as entering `with` does; `close` ends it. Raises ConnectionLost."""
         self._connection.open()
         self._stack.callback(self._connection.close)
         return self
+
+    def close(self) -> None:
+        """Waits for everything sent, and ends it, as leaving `with` does. A second time it does nothing."""
+        self.__exit__(None, None, None)
+
+    def __enter__(self) -> Producer:
+        return self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
