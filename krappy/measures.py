@@ -34,16 +34,6 @@ class Histogram:
     def count(self) -> int:
         return sum(self.counts)
 
-    def quantile(self, fraction: float) -> float | None:
-        """The bound of the bucket that holds this part of the observations; None without any. `inf` for the last."""
-        wanted = fraction * self.count
-        seen = 0
-        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
-            seen += count
-            if count and seen >= wanted:
-                return bound
-        return None
-
 
 class RequestTimes:
     """The latencies of requests, by their type: an int of one protocol, or a name."""

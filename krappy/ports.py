@@ -27,11 +27,6 @@ class LaterPort(Protocol):
     async def wait(self) -> Any: ...
 
 
-class SignalPort(Protocol):
-    def subscribe(self, callback: Callable[[], None]) -> None: ...
-    def unsubscribe(self, callback: Callable[[], None]) -> None: ...
-
-
 class ActiveProducer(NamedTuple):
     """A producer whose sequence a partition remembers. -1: not known. `open_since`: its transaction's first offset."""
 

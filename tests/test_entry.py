@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from krappy.entry import (
     bin_header,
     entry_offset,
-    entry_timestamp,
     floor,
     is_tombstone,
     pack_columns,
@@ -49,7 +48,6 @@ def test_any_msgpack_library_reads_an_entry(offset: int, timestamp: int, value: 
 def test_the_cheap_questions(offset: int, timestamp: int, value: bytes | None) -> None:
     packed = pack_entry(offset, timestamp, value)
     assert entry_offset(packed) == offset
-    assert entry_timestamp(packed) == timestamp
     assert is_tombstone(packed) == (value is None)
 
 

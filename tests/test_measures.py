@@ -15,15 +15,6 @@ def test_a_bucket_holds_what_is_at_most_its_bound() -> None:
     assert round(found.sum, 9) == 7.85
 
 
-def test_a_quantile_is_a_bound() -> None:
-    found = Histogram((0.1, 1.0))
-    assert found.quantile(0.5) is None
-    found.observe(0.05, times=99)
-    found.observe(9.0)
-    assert found.quantile(0.5) == found.quantile(0.99) == 0.1
-    assert found.quantile(1.0) == float("inf")
-
-
 def test_requests_are_told_apart() -> None:
     times = RequestTimes()
     times.observe(4, 0.1, 3)

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from krappy.cli.errors import Failure
 
-START_SECONDS = 30.0
 STOP_SECONDS = 30.0
 
 

@@ -110,7 +110,7 @@ class Delivery(Generic[T]):
         self.looked = False  # an error that nobody looked at is raised by `flush`
 
     def done(self) -> bool:
-        """Whether it is settled, so that `result` does not raise InvalidStateError."""
+        """Whether it is settled, so that `result` has something to give."""
         return self._settled
 
     def result(self) -> T:

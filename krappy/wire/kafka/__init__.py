@@ -10,7 +10,6 @@ writer takes the default for a missing key and ignores keys that the version lac
     reading.py   compiles fields to a function that reads them; writing.py: that writes them
     codec.py     headers, requests and responses
     codes.py     error codes
-    embedded.py  what Kafka's consumers put into the opaque bytes of group messages
 
 To add a version: raise its API's range in apis.py, and write its new fields, with their versions, into the schema. To
 add an API: give it a key, a range and a first flexible version in apis.py, and a Shape in the file of schema/ that has
