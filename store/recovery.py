@@ -94,7 +94,7 @@ class Recovered:
     clean: int
     sparse: int
     saved: Checkpoint | None  # as it stands in the folder
-    touched: list[File]  # what was checked or cut here, and may not be synced yet
+    touched: list[File]  # what was checked, cut or written here, and may not be synced yet
     report: RecoveryReport
 
 
@@ -304,7 +304,7 @@ class _Recovery:
             segments.append(segment)
             expected = segment.next_offset
         for segment in segments[:-1]:
-            segment.seal()
+            self.touched += segment.seal()
             segment.release()
         return segments
 
@@ -450,7 +450,7 @@ class _Recovery:
             self.producers.apply(header, header.base_offset, now_ms, data)
 
     def write_indexes(self, segment: Segment, indexer: Indexer, file: File) -> None:
-        """Of a segment that is closed. Should they not reach the disk, the next reader rebuilds them."""
+        """Of a segment that is closed."""
         segment.activate(file, indexer)
-        segment.seal()
+        self.touched += segment.seal()
         segment.release()

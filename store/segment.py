@@ -183,8 +183,8 @@ class Segment:
         self.rebuilt += 1
         if not self.retired:
             with contextlib.suppress(OSError):  # a full disk must not stop a reader
-                self.disk.write_file(self.path(INDEX), indexer.offsets.pack(), sync=False)
-                self.disk.write_file(self.path(TIME_INDEX), indexer.times.pack(), sync=False)
+                self.disk.write_file(self.path(INDEX), indexer.offsets.pack())
+                self.disk.write_file(self.path(TIME_INDEX), indexer.times.pack())
         return indexer
 
     def reindex(self) -> None:

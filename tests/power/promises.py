@@ -45,6 +45,7 @@ def check_broker(workload: Workload, window: Window, broker: BrokerProcess, rand
             _check_group(workload, window, peer)
     if durable:
         _check_transactions(workload, window, broker)
+        _check_positions(workload, window, broker)
         _check_jobs(workload, window, broker)
     assert not broker.events("internal_error"), "the broker met a bug of its own"
     assert broker.stop() == 0, "the broker did not stop well"
@@ -75,15 +76,28 @@ def _check_transactions(workload: Workload, window: Window, broker: BrokerProces
     """Whole ones only: all whose commit was answered, none that was aborted or not decided. The position is theirs."""
     with Raw(broker.kafka) as raw:
         Transactional(raw, workload.transactions.name).init()  # ends what was open
-        partition = {"name": PAIR[0], "partition_indexes": [0]}
-        body = {"group_id": workload.transactions.name, "topics": [partition]}
-        answer = raw.ask(ApiKey.OFFSET_FETCH, body, 5)["topics"][0]["partitions"][0]
+        position = _position(raw, workload.transactions.name, PAIR[0])
     with connect(broker.address) as client:
         seen = [_keys(client, topic) for topic in PAIR]
     assert seen[0] == seen[1], "a transaction is in one of its topics, and not in the other"
     check_decisions(workload.transactions.made, Counter(seen[0]), 1, window)
-    position = max((int(name) + 1 for name in seen[0]), default=-1)
-    assert answer["committed_offset"] == position, "the position is not that of the last transaction"
+    last = max((int(name) + 1 for name in seen[0]), default=-1)
+    assert position == last, "the position is not that of the last transaction"
+
+
+def _check_positions(workload: Workload, window: Window, broker: BrokerProcess) -> None:
+    made = workload.positions.made
+    with Raw(broker.kafka) as raw:
+        position = _position(raw, workload.positions.name, "plain")
+    least = max((number for number, (_, answered) in enumerate(made) if answered <= window.first), default=-1)
+    most = max((number for number, (asked, _) in enumerate(made) if asked <= window.last), default=-1)
+    assert least <= position <= most, f"the group committed {least} to {most}, and is at {position}"
+
+
+def _position(raw: Raw, group: str, topic: str) -> int:
+    body = {"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}
+    answer = raw.ask(ApiKey.OFFSET_FETCH, body, 5)
+    return int(answer["topics"][0]["partitions"][0]["committed_offset"])
 
 
 def _check_jobs(workload: Workload, window: Window, broker: BrokerProcess) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -17,9 +19,9 @@ from typing import NamedTuple
 
 from krappy.blocking import connect
 from krappy.cli import generations
-from krappy.errors import KrappyError, LeaseLost
+from krappy.errors import KrappyError, LeaseLost, UnknownHandle
 from krappy.wire import messages as m
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 from tests.crash.actors import Actor, Batches, Book, Conditional, Singles, Tailer, Topics
 from tests.crash.life import topics
 from tests.kafka.raw import Closed, Raw
@@ -77,7 +79,29 @@ class Decision(NamedTuple):
     answered: int = NEVER
 
 
-class Transactions(Actor):
+class Client(Actor):
+    """One that begins anew when it was refused or cut off, as long as the broker is not being stopped."""
+
+    def __init__(self, book: Book, random: Random) -> None:
+        super().__init__(book, random)
+        self.numbers = count()
+        self.stopping = threading.Event()
+
+    def _run(self, address: str) -> None:
+        while not self.stopping.is_set():
+            try:
+                self.serve(address)
+            except (KrappyError, Closed, OSError):
+                time.sleep(PAUSE)
+            except BaseException as error:
+                self.failure = error
+                return
+
+    def serve(self, address: str) -> None:
+        raise NotImplementedError
+
+
+class Transactions(Client):
     """One producer's, over Kafka's protocol: an event in each topic of the pair, and the position of a group."""
 
     name = "mover"
@@ -86,17 +110,15 @@ class Transactions(Actor):
         super().__init__(book, random)
         self.made: list[Decision] = []
 
-    def _run(self, address: str) -> None:
-        try:
-            with Raw(address) as raw:
-                producer = Transactional(raw, self.name).init()
-                for number in count():
-                    self._transaction(producer, number)
-                    self.acknowledged += 1
-        except (Closed, OSError):
-            return
-        except BaseException as error:
-            self.failure = error
+    def serve(self, address: str) -> None:
+        with Raw(address) as raw:
+            producer = Transactional(raw, self.name)
+            told = producer.ask_init()  # the transaction before, if any, is aborted
+            _none(Code(told["error_code"]))
+            producer.id, producer.epoch = told["producer_id"], told["producer_epoch"]
+            for number in self.numbers:
+                self._transaction(producer, number)
+                self.acknowledged += 1
 
     def _transaction(self, producer: Transactional, number: int) -> None:
         name, commit = f"{number}", self.random.random() < 0.75
@@ -114,13 +136,33 @@ class Transactions(Actor):
 
 
 def _none(*codes: Code) -> None:
-    """The broker is stopping when it says anything else; the test asks for some transactions that went well."""
     for code in codes:
         if code is not Code.NONE:
             raise Closed(str(code))
 
 
-class Jobs(Actor):
+class Positions(Client):
+    """A Kafka client that commits its position in the topic "plain": `made` has when each was asked and answered."""
+
+    name = "reader"
+
+    def __init__(self, book: Book, random: Random) -> None:
+        super().__init__(book, random)
+        self.made: list[tuple[int, int]] = []
+
+    def serve(self, address: str) -> None:
+        with Raw(address) as raw:
+            for number in self.numbers:
+                partition = {"partition_index": 0, "committed_offset": number}
+                topics = [{"name": "plain", "partitions": [partition]}]
+                self.made.append((asked := self.book.moment(), NEVER))
+                body = {"group_id": self.name, "generation_id_or_member_epoch": -1, "topics": topics}
+                answer = raw.ask(ApiKey.OFFSET_COMMIT, body, 8)
+                _none(Code(answer["topics"][0]["partitions"][0]["error_code"]))
+                self.made[-1] = asked, self.book.moment()
+
+
+class Jobs(Client):
     """Staged jobs of one task. `sealed`: the token of each job, and when it was given."""
 
     def __init__(self, book: Book, random: Random) -> None:
@@ -128,28 +170,33 @@ class Jobs(Actor):
         self.made: list[Decision] = []
         self.sealed: dict[str, tuple[str, int]] = {}
 
-    def _run(self, address: str) -> None:
-        try:
-            with connect(address, timeout=5) as client:
-                for number in count():
-                    name, commit = f"job-{number}", self.random.random() < 0.8
-                    self.made.append(Decision(name, commit))
-                    with client.stage(JOBS, job=name, task=0, attempt=0, timeout=5) as stage:
-                        keys = [f"{name} {row}" for row in range(ROWS)]
-                        stage.send_columns(keys, [key + "x" * 100 for key in keys])
-                        token = stage.seal()
-                    self.sealed[name] = token, self.book.moment()
-                    self.made[-1] = Decision(name, commit, asked := self.book.moment())
-                    if commit:
-                        client.commit_staged(name, [token])
-                    else:
-                        client.abort_staged(name)
-                    self.made[-1] = Decision(name, commit, asked, self.book.moment())
-                    self.acknowledged += 1
-        except KrappyError:
-            return
-        except BaseException as error:
-            self.failure = error
+    def serve(self, address: str) -> None:
+        with connect(address, timeout=5) as client:
+            for number in self.numbers:
+                name, commit = f"job-{number}", self.random.random() < 0.8
+                self.made.append(Decision(name, commit))
+                with client.stage(JOBS, job=name, task=0, attempt=0, timeout=5) as stage:
+                    keys = [f"{name} {row}" for row in range(ROWS)]
+                    stage.send_columns(keys, [key + "x" * 100 for key in keys])
+                    token = stage.seal()
+                self.sealed[name] = token, self.book.moment()
+                self.made[-1] = Decision(name, commit, asked := self.book.moment())
+                if commit:
+                    client.commit_staged(name, [token])
+                else:
+                    client.abort_staged(name)
+                self.made[-1] = Decision(name, commit, asked, self.book.moment())
+                self.acknowledged += 1
+
+
+class Scans(Actor):
+    """Reads a table on a snapshot, little by little, again and again."""
+
+    def work(self, peer: Peer) -> None:
+        while True:
+            with suppress(UnknownHandle):  # the broker is stopping
+                self.acknowledged += len(peer.scan("plain", 0, max_entries=5))
+            self.book.moment()
 
 
 class Backup(NamedTuple):
@@ -207,14 +254,16 @@ class Workload:
         self.churn = [Topics(book, fork(), prefix) for prefix in ("a", "b")]
         self.members = [Members(book, fork()) for _ in range(2)]
         self.transactions = Transactions(book, fork())
+        self.positions = Positions(book, fork())
         self.jobs = Jobs(book, fork())
         self.backups = Backups(book, fork(), record.root, backups)
-        self.actors: list[Actor] = [*self.churn, *self.members, self.transactions, self.jobs, self.backups]
+        self.kafka: list[Client] = [self.transactions, self.positions]
+        self.actors: list[Actor] = [*self.churn, *self.members, *self.kafka, self.jobs, self.backups]
         for spec in self.specs:
             book.add(spec)
             for kind in [Conditional] * 2 if spec.name == "conditional" else [Singles, Batches]:
                 self.actors.append(kind(book, fork(), spec))
-        self.actors.append(Tailer(book, fork(), self.specs[0]))
+        self.actors += [Tailer(book, fork(), self.specs[0]), Scans(book, fork())]
         self.settings: dict[str, object] = {
             "durability": durability,
             "retention_check_ms": 100,
@@ -242,8 +291,12 @@ class Workload:
             self.began = record.moment()
             self.backups.launch = launch
             for actor in self.actors:
-                actor.start(broker.kafka if actor is self.transactions else broker.address)
-            wait_until(self._enough, "backups, transactions and staged jobs are done")
+                actor.start(broker.kafka if actor in self.kafka else broker.address)
+            wait_until(self._enough, "backups, transactions and staged jobs are done", 5 * PATIENCE)
+            for failure in (actor.failure for actor in self.actors if actor.failure):
+                raise failure
+            for client in (*self.kafka, self.jobs):
+                client.stopping.set()
             assert broker.stop() == 0, broker.last_words()
             for actor in self.actors:
                 actor.join()

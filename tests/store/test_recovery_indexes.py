@@ -10,7 +10,8 @@ import pytest
 
 from krappy import batch
 from krappy.topic_config import TopicConfig
-from tests.store.logs import filled, log_files, made, offsets, opened, rows
+from tests.store.faulty_disk import Everything, FaultyDisk, Keep
+from tests.store.logs import FOLDER, filled, log_files, made, offsets, opened, rows
 
 ONE = TopicConfig(index_interval_bytes=100)  # all in one segment
 
@@ -100,3 +101,26 @@ def test_an_index_that_goes_wrong_in_memory_is_rebuilt(tmp_path: Path) -> None:
     log = opened(tmp_path, ONE)
     assert log.recovery.clean
     assert [text for _, found in log.scrub() for text in found] == []
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_indexes_made_by_a_recovery_are_on_disk_once_it_is_over(checkpoint: bool) -> None:
+    """A time index of which the end is lost is no bad one: nobody would make it anew."""
+    disk = FaultyDisk()
+    filled(FOLDER, 60, disk=disk).sync()
+    for name in disk.names(FOLDER):
+        if name.endswith("index") or (name == "checkpoint" and not checkpoint):
+            disk.unlink(FOLDER / name)
+    disk.crash(Everything())
+    opened(FOLDER, disk=disk)
+    disk.crash(Names())
+    log = opened(FOLDER, disk=disk)
+    assert len(log.segments) > 3
+    assert [problem for _, problems in log.scrub() for problem in problems] == []
+
+
+class Names(Keep):
+    """Nothing that was not synced, but the names of files."""
+
+    def name(self) -> bool:
+        return True
