@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from enum import IntEnum
-from functools import cache
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -52,7 +51,6 @@ def compiler() -> str:
     return found
 
 
-@cache
 def build(folder: Path) -> Path:
     """The shim as a library in `folder`."""
     library = folder / "shim.so"

@@ -307,7 +307,7 @@ class Workload:
             for spec in self.specs:
                 peer.ask(m.CreateTopic(spec.name, spec.partitions, spec.config), m.TopicCreated)
             for name in (*PAIR, JOBS):
-                peer.ask(m.CreateTopic(name, 1, {"segment.bytes": 5_000}), m.TopicCreated)
+                peer.ask(m.CreateTopic(name, 1, {"segment.bytes": 5_000, "retention.ms": -1}), m.TopicCreated)
 
     def _enough(self) -> bool:
         if any(actor.failure for actor in self.actors):
