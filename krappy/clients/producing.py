@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -14,7 +15,7 @@ from krappy.clients.columns import as_bytes, pick, spread
 from krappy.clients.lane import Batch
 from krappy.clients.link import Link
 from krappy.clients.receipts import Fence, Many, One, Rows
-from krappy.clients.runtime import Delivery
+from krappy.clients.runtime import Delivery, Signal
 from krappy.clients.values import Expected, HeadersIn, Text, Time
 from krappy.errors import (
     ConfigError,
@@ -69,7 +70,7 @@ class Producing:
         self._handle: int | None = None  # of the registration, while there is one
         self._refresh = 0.0  # when to register anew
         self._wake = self._runtime.signal()
-        self._room = self._runtime.signal()
+        self._line: OrderedDict[object, Signal] = OrderedDict()  # of those who wait for room in the buffer
         self._closing = False
         self.trouble = ""  # why what was sent is not stored yet: what the broker, or the connection, said last
 
@@ -101,7 +102,8 @@ class Producing:
             self._closing = True
             self._accumulator.fail_all(ConnectionLost("the producer was closed before this was sent"))
             self._wake.set()
-            self._room.set()
+            for turn in self._line.values():
+                turn.set()
         self._tell()
         if self._handle is not None:
             self._unregister(self._handle)
@@ -124,16 +126,26 @@ class Producing:
 
     async def room(self) -> None:
         """Back-pressure: waits until the buffer has room. Raises ConnectionLost when the producer is closed."""
-        while self._accumulator.full and not (self._closing or self._link.closed):
+        place = object()  # in the line
+        try:
+            while True:
+                with self._lock:
+                    if self._closing or self._link.closed:
+                        raise self._ended()
+                    if not self._accumulator.full:
+                        return
+                    turn = self._line[place] = self._runtime.signal()
+                await turn.wait()
+        finally:
             with self._lock:
-                if self._room.is_set():
-                    self._room = self._runtime.signal()
-                room = self._room
-                if not self._accumulator.full:
-                    break
-            await room.wait()
-        if self._closing or self._link.closed:
-            raise self._ended()
+                self._line.pop(place, None)
+                self._let_in()
+
+    def _let_in(self) -> None:
+        """Wakes the first in the line if there is room; it will wake the next. Were all woken each time, thousands of
+        senders would spend their time on finding it full again."""
+        if self._line and not self._accumulator.full:
+            next(iter(self._line.values())).set()
 
     # --- records in ---------------------------------------------------------------------------------------------
 
@@ -372,7 +384,6 @@ class Producing:
         """Lets senders know what was settled; outside the lock, for their callbacks may do anything."""
         with self._lock:
             settled = self._accumulator.collect()
-            if not self._accumulator.full:
-                self._room.set()
+            self._let_in()
         for each in settled:
             each.tell()

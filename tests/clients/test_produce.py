@@ -6,9 +6,11 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 import krappy
+from krappy.clients.aio.io import AnyioSignal
 from krappy.errors import (
     ConfigError,
     InvalidRecord,
@@ -303,3 +305,50 @@ async def test_the_short_form_leaves_every_producer(address: str, topic: str) ->
         with pytest.raises(InvalidRecord):
             await fail()
         assert await client.offsets(topic) == {0: 10}
+
+
+async def test_many_senders_wait_in_line_for_room(address: str, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with gather(): each is woken about once, not whenever there is room for somebody."""
+    count, waits, wait = 3000, 0, AnyioSignal.wait
+
+    async def counted(signal: AnyioSignal, seconds: float | None = None) -> bool:
+        nonlocal waits
+        waits += 1
+        return await wait(signal, seconds)
+
+    async with krappy.connect(address) as client:
+        async with client.producer(topic, buffer_bytes=30_000) as producer, anyio.create_task_group() as tasks:
+            monkeypatch.setattr(AnyioSignal, "wait", counted)
+
+            async def send(number: int) -> None:
+                await producer.send(b"x" * 1000, key=str(number))
+
+            for number in range(count):
+                tasks.start_soon(send, number)
+        assert waits < 6 * count
+        async with client.consumer(topic, end="now") as consumer:
+            keys = [event.key async for event in consumer]
+        assert len(keys) == count
+        assert set(keys) == {b"%d" % number for number in range(count)}
+
+
+async def test_a_sender_that_leaves_the_line_holds_up_nobody(address: str, topic: str) -> None:
+    async with krappy.connect(address) as client:
+        async with client.producer(topic, buffer_bytes=5_000) as producer, anyio.create_task_group() as tasks:
+            stored = 0
+
+            async def send(cancelled: bool) -> None:
+                nonlocal stored
+                with anyio.CancelScope() as scope:
+                    if cancelled:
+                        tasks.start_soon(cancel, scope)
+                    await producer.send(b"x" * 1000)
+                    stored += 1
+
+            async def cancel(scope: anyio.CancelScope) -> None:
+                await anyio.lowlevel.checkpoint()
+                scope.cancel()
+
+            for number in range(300):
+                tasks.start_soon(send, number % 3 == 0)
+        assert stored >= 200
