@@ -60,7 +60,26 @@ INFO = {
     "topic_deleted",
 }
 LEVELS = {name: level for level, names in (("error", ERROR), ("warning", WARNING), ("info", INFO)) for name in names}
-ASKED_FOR = {name for name in INFO if name.startswith(("broker_", "topic_"))}  # each of these is told
+ENDLESS = {  # what a peer, or a disk that stays full, could have told again and again
+    "accept_failed",
+    "append_failed",
+    "dead_letter_failed",
+    "deletion_unfinished",
+    "group_write_failed",
+    "housekeeping_failed",
+    "internal_error",
+    "kafka_connection_ended",
+    "offsets_not_expired",
+    "peer_stalled",
+    "snapshot_expired",
+    "staged_file_not_removed",
+    "staged_job_waits",
+    "table_not_made",
+    "transaction_timed_out",
+    "transaction_waits",
+    "view_not_reclaimed",
+    "view_waits",
+}
 MANY = 20
 WINDOW = 10.0  # seconds
 
@@ -105,7 +124,7 @@ class Reporter:
         self._windows: dict[str, tuple[float, int]] = {}  # event -> when its window began, how many came in it
 
     def __call__(self, event: str, **facts: Any) -> None:
-        if event not in ASKED_FOR:
+        if event in ENDLESS:
             now = self._clock()
             since, count = self._windows.get(event, (now, 0))
             if now - since >= WINDOW:

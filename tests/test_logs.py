@@ -40,6 +40,7 @@ def test_every_event_has_a_level_and_every_level_an_event() -> None:
     assert len(reported) > 30
     assert reported == set(logs.LEVELS)
     assert len(logs.LEVELS) == len(logs.ERROR) + len(logs.WARNING) + len(logs.INFO)
+    assert reported > logs.ENDLESS
 
 
 def test_a_peer_can_not_fill_the_log() -> None:
@@ -58,11 +59,12 @@ def test_a_peer_can_not_fill_the_log() -> None:
     ]
 
 
-def test_what_somebody_asked_for_is_always_told() -> None:
+@pytest.mark.parametrize("event", ["topic_created", "log_recovered"])
+def test_what_happens_once_for_each_thing_is_always_told(event: str) -> None:
     logger = Logger()
     report = logs.Reporter(logger, lambda: 1.0)
     for number in range(100):
-        report("topic_created", topic=str(number))
+        report(event, topic=str(number))
     assert [facts["topic"] for _, _, facts in logger.lines] == [str(number) for number in range(100)]
 
 
