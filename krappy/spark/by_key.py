@@ -35,18 +35,20 @@ def entries(
     columns: Sequence[str],
     tombstones: bool = False,
     keep: int = MOST,
+    expected: int = 0,
 ) -> pa.StructArray:
     """An entry for each key, null where there is none: absent, or deleted without `tombstones`.
 
     `keys`: binary or string, with nulls, in any order, any number of times each. A key is looked for in the partition
-    that its murmur2 names. `keep`: bytes of answers that may be kept for other calls.
+    that its murmur2 names. `keep`: bytes of answers that may be kept for other calls; `expected`: how many keys are
+    likely to be looked up by all of these together.
     """
     keys = keys.cast(pa.binary())
     if keys.null_count:
         there = np.flatnonzero(keys.is_valid().to_numpy(zero_copy_only=False))
         rows = np.full(len(keys), -1)
         rows[there] = np.arange(len(there))
-        found = entries(connected, topic, keys.drop_null(), columns, tombstones, keep)
+        found = entries(connected, topic, keys.drop_null(), columns, tombstones, keep, expected)
         return found.take(pa.array(rows, mask=rows < 0))
     if not len(keys):
         return pa.nulls(0, pa.struct(list(arrow_schema(spark_schema(columns)))))
@@ -55,6 +57,8 @@ def entries(
     prints = hashing.fingerprints(keys)
     known, count = kept(connected, topic, tuple(columns), keep)
     found, sure = known.look(keys, prints)
+    if keep and not sure.all() and known.prepare(expected):
+        found, sure = known.look(keys, prints)
     missing = np.flatnonzero(~sure)
     if not len(missing):
         return found

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
+UNKNOWN = 1 << 50  # bytes; Spark gives sources of which it knows nothing more than that
 COMPARISONS = ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
 
 
@@ -42,6 +43,23 @@ def demands(over: DataFrame, condition: Column | str) -> list[Demand] | None:
         return list(_translated(over, plan.condition()))
     except Py4JError:
         return None
+
+
+def rows(df: DataFrame) -> int:
+    """How many rows the largest source of `df` has, as Spark reckons; 0: it does not tell."""
+    try:
+        leaves: Any = df._jdf.queryExecution().optimizedPlan().collectLeaves()
+        return max((_rows_of(leaves.apply(at)) for at in range(leaves.size())), default=0)
+    except Py4JError:
+        return 0
+
+
+def _rows_of(leaf: Any) -> int:
+    known = leaf.stats().rowCount()
+    if known.isDefined():
+        return int(str(known.get()))
+    size = int(str(leaf.stats().sizeInBytes()))
+    return 0 if size >= UNKNOWN else size // (8 + int(leaf.schema().defaultSize()))
 
 
 def _translated(over: DataFrame, expression: Any) -> Iterator[Demand]:

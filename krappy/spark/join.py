@@ -16,6 +16,7 @@ is looked up, so the functions count as non-deterministic: Spark may not work th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -34,6 +35,8 @@ from krappy.spark.versions import features
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+AHEAD = 100_000  # rows that are looked up together, at most,
+ROOM = 16 << 20  # and bytes of what is found, about
 How = Literal["left", "inner", "semi", "anti"]
 COLUMNS = ("value", "partition", "offset", "timestamp", "headers", "deleted")
 FOUND = ("value", "partition", "offset", "timestamp", "headers")  # what krappy_lookup gives beside the key
@@ -74,11 +77,12 @@ def lookup(
     key = sf.col(on) if isinstance(on, str) else on
     _check_key(df.select(key).schema.fields[0].dataType, on)
     asked = tuple(dict.fromkeys([*named, "offset"]))  # the offset tells whether there is an entry
+    look_up = entries(address, topic, asked, tombstones, keep, _expected(df))
     if features().arrow_udf:
-        got = _udf(entries(address, topic, asked, tombstones, keep), _struct(asked))(key)
+        got = _udf(_ahead(look_up), _struct(asked))(key)
         found = df.withColumn(_ENTRY, got)
     else:
-        found = _mapped(df.withColumn(_KEY, key), entries(address, topic, asked, tombstones, keep), asked)
+        found = _mapped(df.withColumn(_KEY, key), look_up, asked)
     there = sf.col(_ENTRY).isNotNull()
     if how != "left":
         found = found.where(~there if how == "anti" else there)
@@ -124,14 +128,45 @@ def krappy_lookup(address: str | None = None, keep: int = MOST) -> Any:
 
 
 def entries(
-    address: str | None, topic: str, columns: Sequence[str], tombstones: bool, keep: int = MOST
+    address: str | None, topic: str, columns: Sequence[str], tombstones: bool, keep: int, expected: int
 ) -> Callable[[pa.Array], pa.StructArray]:
     """A function from keys to entries, for the workers."""
 
-    def krappy_entry(keys: pa.Array) -> pa.Array:  # these hints tell Spark what kind of function it is
-        return by_key.entries(client(address), topic, keys, columns, tombstones, keep)
+    def krappy_entry(keys: pa.Array) -> pa.StructArray:
+        return by_key.entries(client(address), topic, keys, columns, tombstones, keep, expected)
 
     return krappy_entry
+
+
+def _ahead(look_up: Callable[[pa.Array], pa.StructArray]) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
+    """The same for batches of keys, several of which are looked up together: the broker finds keys that are near each
+    other in the same blocks of its files, so that each costs less."""
+
+    def krappy_entries(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:  # Spark goes by these hints
+        waiting: list[pa.Array] = []
+        rows = enough = 0
+        for batch in chain(batches, [None]):
+            if batch is not None:
+                waiting.append(batch)
+                rows += len(batch)
+            if waiting and (batch is None or rows >= enough):
+                found = look_up(pa.concat_arrays(waiting))
+                enough = min(AHEAD, ROOM * rows // (found.nbytes + 1))
+                for each in waiting:
+                    yield found[: len(each)]
+                    found = found[len(each) :]
+                waiting, rows = [], 0
+
+    return krappy_entries
+
+
+def _expected(df: DataFrame) -> int:
+    """How many rows of `df` come to one Python worker, about; 0: nobody knows."""
+    if df.isStreaming or not hasattr(df, "_jdf"):  # the second: over Spark Connect
+        return 0
+    from krappy.spark import catalyst
+
+    return catalyst.rows(df) // max(1, df.sparkSession.sparkContext.defaultParallelism)
 
 
 def _sql_get(address: str | None, keep: int = MOST) -> Any:

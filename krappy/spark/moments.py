@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from krappy.blocking import Client, ColumnBlock
+from krappy.blocking import Client, ColumnBlock, KeyRange
 from krappy.errors import KrappyError
 from krappy.spark import blocks, hashing
 from krappy.spark.schema import CREATE_TIME, arrow_schema, spark_schema
-
-TTL = 60.0  # seconds that the broker holds a snapshot which nobody reads on
 
 Rows = tuple[pa.Array, pa.StructArray]  # keys and their entries; of a deleted key that is null
 
@@ -39,43 +37,62 @@ class Moment(NamedTuple):
         return self[:2] == other[:2] and not back and time.monotonic() - self.taken < self.tombstones
 
 
-def moment(connected: Client, topic: str) -> Moment:
-    """Of now. Raises UnknownTopic."""
-    taken = time.monotonic()
-    info, ends = connected.describe(topic), connected.offsets(topic)
-    starts = {each.partition: each.start for each in info.partitions}
-    view, tombstones = info.settings["view.enable"], float(info.settings["delete.retention.ms"])
-    return Moment((info.id, view, tombstones), starts, ends, taken, tombstones / 1000)
+class Source(NamedTuple):
+    """Some columns of a topic's table."""
+
+    connected: Client
+    topic: str
+    columns: tuple[str, ...]
+
+    def moment(self) -> Moment:
+        """Of now. Raises UnknownTopic."""
+        taken = time.monotonic()
+        info, ends = self.connected.describe(self.topic), self.connected.offsets(self.topic)
+        starts = {each.partition: each.start for each in info.partitions}
+        view, tombstones = info.settings["view.enable"], float(info.settings["delete.retention.ms"])
+        return Moment((info.id, view, tombstones), starts, ends, taken, tombstones / 1000)
+
+    @contextmanager
+    def table(self) -> Iterator[list[Iterator[Rows]]]:
+        """All entries as they are now, partition by partition, each to be read as it is wanted.
+
+        Raises Overloaded, SnapshotGone.
+        """
+        shape = self._shape()
+        snapshot = self.connected.snapshot(self.topic, splits=1)
+        partitions = len(snapshot.offsets)
+
+        def read(some: KeyRange) -> Iterator[Rows]:
+            for block in self.connected.read_snapshot(snapshot.id, some, columns=blocks.fetched(shape.names)):
+                yield _rows(block, shape, self.topic, partitions)
+
+        try:
+            yield list(map(read, snapshot.ranges))
+        finally:
+            with suppress(KrappyError):
+                self.connected.close_snapshot(snapshot.id)
+
+    def changes(self, before: Moment, after: Moment) -> Iterator[Rows]:
+        """Every event between two moments, the latest first. Raises OffsetOutOfRange."""
+        shape = self._shape()
+        wanted = sorted({*blocks.fetched(shape.names), "value"})  # the value tells what is deleted
+        for partition, end in after.ends.items():
+            start = before.ends[partition]
+            if start < end:
+                read = list(self.connected.read_log(self.topic, partition, start, end, columns=wanted))
+                for block in reversed(read):
+                    keys, entries = _rows(block, shape, self.topic, len(after.ends))
+                    backwards = pa.array(np.arange(len(keys) - 1, -1, -1))
+                    yield keys.take(backwards), entries.take(backwards)
+
+    def _shape(self) -> pa.Schema:
+        return arrow_schema(spark_schema(("key", *self.columns)))
 
 
-def table(connected: Client, topic: str, columns: tuple[str, ...], partitions: int) -> Generator[Rows, None, None]:
-    """All entries as they are when the first is asked for, block by block.
-
-    `partitions`: how many the topic has. Raises SnapshotGone when nobody has read on for `TTL`, Overloaded.
-    """
-    shape = arrow_schema(spark_schema(("key", *columns)))
-    snapshot = connected.snapshot(topic, splits=1, ttl=TTL)
-    try:
-        for some in snapshot.ranges:
-            for block in connected.read_snapshot(snapshot.id, some, columns=blocks.fetched(shape.names)):
-                yield _rows(block, shape, topic, partitions)
-    finally:
-        with suppress(KrappyError):
-            connected.close_snapshot(snapshot.id)
-
-
-def changes(connected: Client, topic: str, columns: tuple[str, ...], before: Moment, after: Moment) -> Iterator[Rows]:
-    """Every event between two moments, the latest first. Raises OffsetOutOfRange."""
-    shape = arrow_schema(spark_schema(("key", *columns)))
-    wanted = sorted({*blocks.fetched(shape.names), "value"})  # the value tells what is deleted
-    for partition, end in after.ends.items():
-        start = before.ends[partition]
-        if start < end:
-            read = list(connected.read_log(topic, partition, start, end, columns=wanted))
-            for block in reversed(read):
-                keys, entries = _rows(block, shape, topic, len(after.ends))
-                backwards = pa.array(np.arange(len(keys) - 1, -1, -1))
-                yield keys.take(backwards), entries.take(backwards)
+def together(parts: Sequence[Rows]) -> Rows:
+    """There must be some."""
+    keys, entries = zip(*parts, strict=True)
+    return pa.concat_arrays(keys), pa.concat_arrays(entries)
 
 
 def _rows(block: ColumnBlock, shape: pa.Schema, topic: str, partitions: int) -> Rows:
