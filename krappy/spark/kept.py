@@ -112,13 +112,16 @@ class Kept:
                     if rows * alike > ROWS * wanted:
                         self._patience = 2 * wanted
                         return
-        chunks = self._chunks
-        if parts:
-            keys, entries = together(parts)
-            chunks = [*chunks, Chunk(hashing.fingerprints(keys), keys, entries)]
-        every = [merged(chunks)] if chunks else []
-        if sum(each.nbytes for each in every) <= self._most:
-            self._chunks, self.whole = every, True
+        held = [*((each.keys, each.entries) for each in self._chunks), *parts]  # of a key, the first is the newest
+        if held:
+            keys, entries = together(held)
+            held.clear()
+            parts.clear()  # so much memory is not taken thrice
+            every = Chunk(hashing.fingerprints(keys), keys, entries)
+            if every.nbytes > self._most:
+                return
+            self._chunks = [every]
+        self.whole = True
 
 
 _kept: dict[tuple[Source, int], Kept] = {}
@@ -134,7 +137,9 @@ def kept(connected: Client, topic: str, columns: tuple[str, ...], most: int) -> 
     source = Source(connected, topic, columns)
     place, now = (source, most), source.moment()
     found = _kept.pop(place, None)
-    if found is None or not (found.moment.same(now) or found.follow(now)):
+    if found is not None and found.moment.same(now):
+        found.moment = now
+    elif found is None or not found.follow(now):
         found = Kept(source, now, most)
     while len(_kept) >= TOPICS:
         del _kept[next(iter(_kept))]
