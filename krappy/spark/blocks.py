@@ -35,7 +35,7 @@ def of_block(
     made = {
         "key": lambda: _binary(block.keys, block.rows),
         "value": lambda: _binary(block.values, block.rows),
-        "deleted": lambda: _binary(block.values, block.rows).is_null(),
+        "deleted": lambda: deleted(block),
         "topic": lambda: pa.repeat(topic, block.rows),
         "partition": lambda: pa.repeat(pa.scalar(block.partition, pa.int32()), block.rows),
         "offset": lambda: _numbers(block.offsets, block.rows, pa.int64()),
@@ -55,9 +55,9 @@ def of_block(
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def of_values(block: ColumnBlock) -> pa.Array:
-    """Null where the key is deleted. They must have been asked for."""
-    return _binary(block.values, block.rows)
+def deleted(block: ColumnBlock) -> pa.BooleanArray:
+    """Which keys are. The values must have been asked for."""
+    return _binary(block.values, block.rows).is_null()
 
 
 def text_or_bytes(keys: pa.Array, schema: pa.Schema) -> pa.Array:

@@ -99,8 +99,8 @@ def _rows(block: ColumnBlock, shape: pa.Schema, topic: str, partitions: int) -> 
     """What lookups would find: keys in the partitions that they name."""
     held = blocks.of_block(block, shape, topic, CREATE_TIME)
     keys, *rest = held.columns
-    deleted = None if block.values is None else blocks.of_values(block).is_null()
-    entries = pa.StructArray.from_arrays(rest, fields=list(shape)[1:], mask=deleted)
+    absent = None if block.values is None else blocks.deleted(block)
+    entries = pa.StructArray.from_arrays(rest, fields=list(shape)[1:], mask=absent)
     if keys.null_count:
         there = keys.is_valid()
         keys, entries = keys.filter(there), entries.filter(there)

@@ -33,6 +33,13 @@ async def dirty(broker: Broker) -> Partition:
     return partition
 
 
+async def begin(nursery: trio.Nursery, broker: Broker, partition: Partition) -> None:
+    """Returns when its compaction is under way."""
+    nursery.start_soon(Housekeeper(broker).clean, partition, broker.now_ms())
+    while broker.disk_limiter.borrowed_tokens == 0:
+        await trio.lowlevel.checkpoint()
+
+
 async def delete_records(broker: Broker, partition: Partition) -> None:
     assert await partition.delete_records(5) == 5
 
@@ -56,11 +63,8 @@ def test_nobody_waits_for_a_slow_compaction(tmp_path: Path, work: Work) -> None:
     async def main() -> None:
         async with running(tmp_path, cleaner_io_max_bytes_per_second=1, **NEVER) as broker:
             partition = await dirty(broker)
-            keeper = Housekeeper(broker)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(keeper.clean, partition, broker.now_ms())
-                while broker.disk_limiter.borrowed_tokens == 0:
-                    await trio.lowlevel.checkpoint()
+                await begin(nursery, broker, partition)
                 with trio.fail_after(60):
                     await work(broker, partition)
                 assert partition.log.clean_upto == 0  # it would take an hour and more
@@ -76,9 +80,7 @@ def test_a_deleted_topic_ends_its_compaction(tmp_path: Path) -> None:
         async with running(tmp_path, cleaner_io_max_bytes_per_second=1, **NEVER) as broker:
             partition = await dirty(broker)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(Housekeeper(broker).clean, partition, broker.now_ms())
-                while broker.disk_limiter.borrowed_tokens == 0:
-                    await trio.lowlevel.checkpoint()
+                await begin(nursery, broker, partition)
                 with trio.fail_after(60):
                     await broker.delete_topic("t")
             assert not partition.log.folder.exists()
@@ -92,9 +94,7 @@ def test_the_limit_may_be_lifted_meanwhile(tmp_path: Path) -> None:
             partition = await dirty(broker)
             with trio.fail_after(60):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(Housekeeper(broker).clean, partition, broker.now_ms())
-                    while broker.disk_limiter.borrowed_tokens == 0:
-                        await trio.lowlevel.checkpoint()
+                    await begin(nursery, broker, partition)
                     await broker.dynamic.alter("", {RATE: "0"})
             assert partition.log.clean_upto == partition.log.segments[-1].base_offset
 
@@ -111,9 +111,7 @@ def test_a_view_that_is_turned_off_ends_its_compaction(tmp_path: Path) -> None:
             before = await read_all(partition)
             with trio.fail_after(60):
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(Housekeeper(broker).clean, partition, broker.now_ms())
-                    while broker.disk_limiter.borrowed_tokens == 0:
-                        await trio.lowlevel.checkpoint()
+                    await begin(nursery, broker, partition)
                     await broker.alter_topic("t", VIEW_OFF, None)
             assert await read_all(partition) == before
 
