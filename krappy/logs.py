@@ -100,7 +100,7 @@ def configure(level: str, style: str) -> Any:
             *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line is one write: others write to the same place
         cache_logger_on_first_use=False,
     )
     return structlog.get_logger()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +84,17 @@ def test_a_line_of_json_begins_with_when_and_what(capsys: pytest.CaptureFixture[
     assert list(json.loads(first)) == ["timestamp", "level", "event", "partition", "error"]
     assert json.loads(second)["level"] == "error"
     assert "ValueError: a mistake" in json.loads(second)["exception"]
+
+
+def test_a_line_is_one_write_also_where_nothing_is_buffered() -> None:
+    """In the image Python's streams are unbuffered; whoever collects stdout and stderr puts writes in one file."""
+    code = "from krappy import logs; log = logs.configure('info', 'json'); log.info('broker_ready'); log.info('e')"
+    read, write = os.pipe2(os.O_DIRECT)  # keeps writes apart
+    try:
+        subprocess.run([sys.executable, "-uc", code], stderr=write, check=True, timeout=60)
+        writes = [os.read(read, 65536) for _ in range(2)]
+    finally:
+        os.close(write)
+        os.close(read)
+    assert [json.loads(each)["event"] for each in writes] == ["broker_ready", "e"]
+    assert all(each.endswith(b"\n") for each in writes)

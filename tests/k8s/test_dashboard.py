@@ -122,6 +122,8 @@ class Prometheus:
             answer = httpx.get(f"http://{self.address}/api/v1/{path}", params=parameters, timeout=30, trust_env=False)
         except httpx.TransportError:
             return None
+        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            return None
         found = answer.json()
         assert found["status"] == "success", found
         return found["data"]
