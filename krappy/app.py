@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -22,7 +22,7 @@ import trio
 from krappy import config as settings
 from krappy.broker.broker import Broker as Engine
 from krappy.config import PLAINTEXT, ServerConfig
-from krappy.errors import ConfigError, KrappyError
+from krappy.errors import KrappyError, ShuttingDown, Unavailable
 from krappy.handlers import kafka, native
 from krappy.memory import keep_freed_memory
 from krappy.server import http
@@ -45,12 +45,12 @@ def missing_for_console() -> list[str]:
 
 
 def _check_console(config: ServerConfig) -> None:
-    """Raises ConfigError when the console can't be served."""
+    """Raises Unavailable when the console can't be served."""
     if config.listen_http is None:
         return
     missing = missing_for_console()
     if missing:
-        raise ConfigError(
+        raise Unavailable(
             f"the console needs {', '.join(missing)}, which is not installed: pip install 'krappy[console]', "
             "or set listen_http to none"
         )
@@ -71,7 +71,8 @@ class Broker:
         report: called with (event, **facts) for what the broker would log.
         others: any setting of `krappy.config.ServerConfig`.
 
-    Raises ConfigError for a wrong setting or a port that is taken, StorageError when another broker holds the folder.
+    Raises ConfigError for a wrong setting, Unavailable for a port that is taken, StorageError when another broker holds
+    the folder, ShuttingDown when `begin_stop` was called before it was up.
     Must run under trio.
     """
 
@@ -96,6 +97,7 @@ class Broker:
         self.kafka_addresses: dict[str, str] = {}  # HOST:PORT of each listener of Kafka's protocol, by its name
         self.http_address = ""  # HOST:PORT of the console and its HTTP API
         self.listening = False  # every listener is open
+        self._stopped = False
 
     @property
     def kafka_address(self) -> str:
@@ -117,6 +119,7 @@ class Broker:
             try:
                 await self._stack.__aexit__(type(error), error, error.__traceback__)
             except BaseExceptionGroup as group:  # the nursery wraps whatever kept the broker from starting
+                await trio.lowlevel.checkpoint_if_cancelled()
                 raise first_error(group) from None
             raise first_error(error) from None
         return self
@@ -142,6 +145,8 @@ class Broker:
             for listener in config.kafka_listeners:
                 sockets[KAFKA + listener.name] = bind(listener.address)
             self.engine = Engine(config, self._report)
+            if self._stopped:
+                self.engine.begin_stop()
             self.server = self._make_server()
             await nursery.start(self._serve, [])
             if "http" in sockets:  # first: it tells how far the others are
@@ -194,6 +199,13 @@ class Broker:
     async def _serve(self, listeners: list[Listener], *, task_status: trio.TaskStatus[None]) -> None:
         await self.server.serve(listeners, task_status=task_status)
 
+    def begin_stop(self) -> None:
+        """Takes nothing new from now on. While it starts, that ends by ShuttingDown as soon as it can: what recovery
+        has not come to is left to the next start."""
+        self._stopped = True
+        if hasattr(self, "engine"):
+            self.engine.begin_stop()
+
     async def _stop(self, nursery: trio.Nursery) -> None:
         """Graceful: requests in flight are answered, then connections end, then files are left clean."""
         with trio.CancelScope(shield=True):
@@ -205,7 +217,7 @@ class Broker:
 
 
 async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker], None] | None = None) -> None:
-    """Runs a broker until SIGTERM or SIGINT. `ready` is called once it takes requests."""
+    """Runs a broker until SIGTERM or SIGINT. `ready` is called once it takes requests, if it comes to that."""
     _raise_file_limit()
     keep_freed_memory()
     # The broker's long-lived objects are many and live long: looking at them again and again is lost time.
@@ -214,9 +226,19 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
     sys.setswitchinterval(0.001)  # a commit's thread gets its turn soon after its fdatasync
     apart = ("data", *LISTENERS)
     given = {name: getattr(config, name) for name in config.__slots__ if name not in apart}
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        listen = {name: getattr(config, name) or "none" for name in LISTENERS}
-        broker = Broker(config.data, report=report, **listen, **given)
+    listen = {name: getattr(config, name) or "none" for name in LISTENERS}
+    broker = Broker(config.data, report=report, **listen, **given)
+    told = trio.Event()
+
+    async def wait_for_signals(signals: AsyncIterator[int]) -> None:
+        async for number in signals:
+            if not told.is_set():  # a second one changes nothing
+                broker.begin_stop()
+                report("broker_stopping", signal=signal.Signals(number).name)
+                _bound_stop(report)
+                told.set()
+
+    async def run() -> None:
         async with broker:
             gc.freeze()  # what was recovered lives as long: with 10,000 topics a look at all of it takes 0.3 s
             report(
@@ -229,10 +251,18 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
             )
             if ready is not None:
                 ready(broker)
-            async for number in signals:
-                report("broker_stopping", signal=signal.Signals(number).name)
-                _bound_stop(report)
-                break
+            await told.wait()
+
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait_for_signals, signals)
+                await run()
+                nursery.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            error = first_error(group)
+            if not (told.is_set() and isinstance(error, ShuttingDown)):  # it was told so while it recovered
+                raise error from None
     report("broker_stopped")
 
 

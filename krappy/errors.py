@@ -2,6 +2,7 @@
 
     KrappyError
     ├── ConfigError                      a setting is unknown or out of range
+    │   └── Unavailable                  there is nothing wrong with it, but this machine has not what it asks for
     ├── ConnectionLost          retry    the peer went away; clients reconnect by themselves first
     ├── RequestTimeout          retry    no answer in the time allowed
     ├── ProtocolError                    bytes that are not the protocol; closes the connection
@@ -58,6 +59,10 @@ class KrappyError(Exception):
 
 class ConfigError(KrappyError):
     code, name = 1007, "BAD_SETTING"
+
+
+class Unavailable(ConfigError):
+    """A port that another program has, a package or a Java that is not installed."""
 
 
 class ConnectionLost(KrappyError):

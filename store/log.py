@@ -10,7 +10,7 @@ tried again (fsyncgate: the kernel drops the pages that it could not write): the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -27,7 +27,7 @@ from krappy.store.format import CLEANED, LOG, SUFFIXES
 from krappy.store.index import BadIndex, Indexer
 from krappy.store.pool import POOL
 from krappy.store.producers import ProducerStates
-from krappy.store.recovery import Recovered, RecoveryReport, recover
+from krappy.store.recovery import Recovered, RecoveryReport, go_on, recover
 from krappy.store.run import Run
 from krappy.store.scrub import scrub
 from krappy.store.segment import Segment, SegmentInfo
@@ -38,6 +38,15 @@ from krappy.types import Span
 
 T = TypeVar("T")
 CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that a crash leaves to be read again
+
+
+@contextmanager
+def refusals(folder: Path) -> Iterator[None]:
+    """Makes StorageError of what the disk refuses to the log in this folder."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{folder}: {error}") from error
 
 
 class Log:
@@ -69,15 +78,22 @@ class Log:
         self._closed = False
 
     @classmethod
-    def open(cls, folder: Path, config: TopicConfig, *, disk: Disk = OS_DISK, start_offset_hint: int = 0) -> Log:
+    def open(
+        cls,
+        folder: Path,
+        config: TopicConfig,
+        *,
+        disk: Disk = OS_DISK,
+        start_offset_hint: int = 0,
+        check_stop: Callable[[], None] = go_on,
+    ) -> Log:
         """Opens or makes the log in `folder` and recovers it; a new one starts at `start_offset_hint`.
 
-        Raises StorageError when the disk refuses, or segments are missing that no retention explains.
+        `check_stop` may end that by what it raises, as a crash would. Raises StorageError when the disk refuses, or
+        segments are missing that no retention explains.
         """
-        try:
-            found = recover(disk, folder, config.index_interval_bytes, start_offset_hint)
-        except OSError as error:
-            raise StorageError(f"{folder}: {error}") from error
+        with refusals(folder):
+            found = recover(disk, folder, config.index_interval_bytes, start_offset_hint, check_stop)
         log = cls(folder, config, disk, found)
         if found.touched or found.saved is None or not found.report.clean:
             log.sync()
@@ -252,7 +268,7 @@ class Log:
 
     def _save(self, start: int, forget: Sequence[Segment] = ()) -> None:
         """The checkpoint of this moment, with this start of the log, silent on `forget`. `_shaping` is held."""
-        try:
+        with refusals(self.folder):
             with self._lock:
                 if self._broken:
                     raise StorageError(self._broken)
@@ -271,8 +287,6 @@ class Log:
                 return
             checkpoints.save(self._disk, self.folder, state)
             self._saved = state
-        except OSError as error:
-            raise StorageError(f"{self.folder}: {error}") from error
 
     # ---------------------------------------------------------------- reading
 
@@ -355,10 +369,8 @@ class Log:
         with self._lock:
             if self._active.rebuilt > 3:
                 raise StorageError(f"{self.folder}: the index can't be rebuilt: {reason}")
-            try:
+            with refusals(self.folder):
                 self._active.reindex()
-            except OSError as error:
-                raise StorageError(f"{self.folder}: {error}") from error
 
     # ---------------------------------------------------------------- retention
 
@@ -378,14 +390,12 @@ class Log:
                 gone = [segment for segment in self._segments.closed if segment.next_offset <= offset]
                 self._segments = self._segments.without(gone)
             infos = [segment.info() for segment in gone]
-            try:
+            with refusals(self.folder):
                 for segment in gone:
                     segment.retired = True
                     POOL.discard(segment)
                     for suffix in SUFFIXES:
                         self._disk.unlink(segment.path(suffix))
-            except OSError as error:
-                raise StorageError(f"{self.folder}: {error}") from error
             return infos
 
     def clean(self, survives: Survives, upto: int, now_ms: int, pace: Pace = FREELY) -> CleanResult:
@@ -402,12 +412,10 @@ class Log:
             segments = [segment for segment in self._segments.closed if segment.next_offset <= upto]
             before, removed = sum(segment.size for segment in segments), 0
             groups = cleaner.groups(segments, self.config.segment_bytes)
-            try:
+            with refusals(self.folder):
                 for group, new in cleaner.rewrites(self._disk, groups, cleaning, lambda: self._segments):
                     with pace.swapping():
                         removed += new.removed if self._replace(group, new, upto) else 0
-            except OSError as error:
-                raise StorageError(f"{self.folder}: {error}") from error
             done = segments[-1].next_offset if segments else 0
             markers = transactions.gone(done)
             with self._lock:
@@ -454,22 +462,17 @@ class Log:
 
     def scrub(self) -> Iterator[tuple[SegmentInfo, list[str]]]:
         """Reads everything; for each segment what is wrong with it, in words. Blocks. Raises StorageError."""
-        try:
+        with refusals(self.folder):
             for segment in self._segments:
                 yield segment.info(), scrub(segment)
-        except OSError as error:
-            raise StorageError(f"{self.folder}: {error}") from error
 
     def rebuild_indexes(self) -> None:
         """Makes all indexes anew from the batches. Blocks; no append may run. Raises CorruptBatch, StorageError."""
-        with self._shaping, self._lock:
-            try:
-                for segment in self._segments.closed:
-                    handle = segment.handle()
-                    POOL.put(segment, handle._replace(index=segment.rebuild(handle.file).offsets))
-                self._active.reindex()
-            except OSError as error:
-                raise StorageError(f"{self.folder}: {error}") from error
+        with self._shaping, self._lock, refusals(self.folder):
+            for segment in self._segments.closed:
+                handle = segment.handle()
+                POOL.put(segment, handle._replace(index=segment.rebuild(handle.file).offsets))
+            self._active.reindex()
 
     def close(self) -> None:
         """Syncs and checkpoints, so that the next open reads no batch; lets go of all files. Raises StorageError."""
@@ -493,8 +496,5 @@ class Log:
             for segment in self._segments:
                 segment.retired = True
                 segment.release()
-            with suppress(FileNotFoundError):
-                try:
-                    self._disk.remove_folder(self.folder)
-                except OSError as error:
-                    raise StorageError(f"{self.folder}: {error}") from error
+            with refusals(self.folder):
+                self._disk.remove_folder(self.folder)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -98,17 +99,28 @@ class Recovered:
     report: RecoveryReport
 
 
-def recover(disk: Disk, folder: Path, interval: int, start_hint: int) -> Recovered:
+def go_on() -> None:
+    """Never ends a recovery."""
+
+
+def recover(
+    disk: Disk, folder: Path, interval: int, start_hint: int, check_stop: Callable[[], None] = go_on
+) -> Recovered:
     """Opens the folder, made if need be: a new log starts at `start_hint`. `interval`: bytes between index entries.
 
-    Raises StorageError when segments are missing that no retention or compaction explains; OSError.
+    `check_stop` is called for every batch that is read; what it raises ends the recovery, and leaves the folder as a
+    crash in the midst of it would: for the next open. Raises StorageError when segments are missing that no retention
+    or compaction explains; OSError.
     """
-    return _Recovery(disk, folder, interval, start_hint).run()
+    return _Recovery(disk, folder, interval, start_hint, check_stop).run()
 
 
 class _Recovery:
-    def __init__(self, disk: Disk, folder: Path, interval: int, start_hint: int) -> None:
+    def __init__(
+        self, disk: Disk, folder: Path, interval: int, start_hint: int, check_stop: Callable[[], None]
+    ) -> None:
         self.disk = disk
+        self.check_stop = check_stop
         self.folder = folder
         self.interval = interval
         self.start_hint = start_hint
@@ -194,6 +206,7 @@ class _Recovery:
         file = self.disk.open(self.folder / name)
         try:
             for _, header in headers(file, 0, self.files[name][0], base, dense=False):
+                self.check_stop()
                 end = header.next_offset
         except Damage as damage:
             raise StorageError(f"{self.folder / name} at position {damage.position}: {damage.text}") from None
@@ -362,6 +375,7 @@ class _Recovery:
                 )
         try:
             for at, header in headers(file, 0, saved.position, base, dense=segment.dense):
+                self.check_stop()
                 indexer.note(header.last_offset - base, at, header.size, header.max_timestamp)
         except Damage as damage:
             self.report.damage.append(f"{segment.path()} at position {damage.position}: {damage.text}")
@@ -445,6 +459,7 @@ class _Recovery:
         learn: bool,
         data: Buffer | None,
     ) -> None:
+        self.check_stop()
         indexer.note(header.last_offset - base, position, header.size, header.max_timestamp)
         if learn:
             self.producers.apply(header, header.base_offset, now_ms, data)

@@ -6,13 +6,18 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 import krappy
-from krappy.errors import ConfigError, StorageError
+from krappy.errors import StorageError, Unavailable
+from krappy.store import recovery, walk
+from krappy.testing.running import run_broker
 
 STUCK = """
 import sys
@@ -31,12 +36,51 @@ report = lambda event, **facts: print(event, flush=True)
 trio.run(lambda: app.serve(settings, report=report))
 """
 
+# Recovery of the log meets the signal at its tenth batch, and waits there until the broker says that it stops.
+RECOVERING = """
+import os, sys, threading
+from pathlib import Path
+import trio
+from krappy import app, config
+from krappy.store import recovery
+
+stopping, real = threading.Event(), recovery.batches
+
+def batches(*args, **kwargs):
+    for number, found in enumerate(real(*args, **kwargs)):
+        if number == 10:
+            os.kill(os.getpid(), int(sys.argv[2]))
+            assert stopping.wait(60), "the signal changed nothing"
+        print("batch", flush=True)
+        yield found
+
+def report(event, **facts):
+    print(event, flush=True)
+    if event == "broker_stopping":
+        stopping.set()
+
+recovery.batches = batches
+settings = config.load({"data": Path(sys.argv[1]), "listen_native": "127.0.0.1:0", "listen_http": "none"}, {})
+trio.run(lambda: app.serve(settings, report=report))
+"""
+BATCHES = 40
+
+
+def leave_unclean(data: Path) -> None:
+    """A log whose every batch the next start has to read: its broker's checkpoint is gone."""
+    with run_broker(data) as broker, broker.connect() as client:
+        client.create_topic("t")
+        with client.producer("t") as producer:
+            for number in range(BATCHES):
+                producer.send(b"%d" % number, key=b"k").result()
+    (data / "topics" / "t-0" / "checkpoint").unlink()
+
 
 def test_a_port_that_is_taken_is_one_plain_error(tmp_path: Path) -> None:
     async def main() -> None:
         taken = socket.create_server(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        with taken, pytest.raises(ConfigError, match="another program has that port"):
+        with taken, pytest.raises(Unavailable, match="another program has that port"):
             async with krappy.Broker(tmp_path, listen_native=address):
                 pytest.fail("it started")
 
@@ -60,6 +104,63 @@ def test_what_the_program_raises_inside_comes_out_as_it_is(tmp_path: Path) -> No
                 _ = 1 // 0
 
     trio.run(main)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_recovery_and_the_next_start_recovers_again(tmp_path: Path, number: int) -> None:
+    leave_unclean(tmp_path)
+    command = [sys.executable, "-c", RECOVERING, str(tmp_path), str(int(number))]
+    stopped = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    said = stopped.stdout.split()
+    assert stopped.returncode == 0, stopped.stderr
+    assert "broker_ready" not in said
+    assert said.count("batch") < BATCHES, "it did not read on"
+    assert said[-1] == "broker_stopped"
+    assert not stopped.stderr
+    assert not (tmp_path / "topics" / "t-0" / "checkpoint").exists(), "nothing is believed that was not read"
+    with run_broker(tmp_path) as broker, broker.connect() as client:
+        assert client.describe("t").partitions[0].end == BATCHES
+        entry = client.table("t").get("k")
+        assert entry is not None
+        assert entry.value == b"%d" % (BATCHES - 1)
+
+
+def test_a_program_that_gives_up_ends_the_recovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As by trio.move_on_after: it gets its own Cancelled, and waits for no log to be read."""
+    leave_unclean(tmp_path)
+    met = threading.Event()
+    go_on = threading.Event()
+    read = 0
+    real = walk.batches
+
+    def batches(*args: Any, **more: Any) -> Any:
+        nonlocal read
+        for found in real(*args, **more):
+            met.set()
+            assert go_on.wait(60)
+            read += 1
+            yield found
+
+    monkeypatch.setattr(recovery, "batches", batches)
+
+    async def main() -> bool:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+
+                async def start() -> None:
+                    async with krappy.Broker(tmp_path):
+                        pytest.fail("it started")
+
+                nursery.start_soon(start)
+                await trio.to_thread.run_sync(met.wait)
+                scope.cancel()
+                with trio.CancelScope(shield=True):
+                    await trio.testing.wait_all_tasks_blocked()  # the broker was told
+                go_on.set()
+        return scope.cancelled_caught
+
+    assert trio.run(main)
+    assert read < BATCHES
 
 
 def test_a_stop_that_hangs_ends_all_the_same(tmp_path: Path) -> None:

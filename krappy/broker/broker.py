@@ -147,20 +147,25 @@ class Broker:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Opens the folder, reports itself started, and lives until cancelled; then leaves the files clean.
 
-        Its own tasks are shielded from that cancellation: writes under way are finished, not torn.
+        Its own tasks are shielded from that cancellation: writes under way are finished, not torn. While it opens the
+        folder, which may take long after a crash, cancelling and `begin_stop` end that, the latter by ShuttingDown.
         """
         lock = FolderLock(self.config.data)
         stop = trio.Event()
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._until_cancelled, stop)
                 await nursery.start(self._live, stop)
                 task_status.started()
-                try:
-                    await trio.sleep_forever()
-                finally:
-                    stop.set()
         finally:
             lock.release()
+
+    async def _until_cancelled(self, stop: trio.Event) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            self.begin_stop()
+            stop.set()
 
     async def _live(self, stop: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
         with trio.CancelScope(shield=True):
@@ -168,6 +173,7 @@ class Broker:
                 self._nursery = nursery
                 try:
                     await self._open()
+                    self._taking()
                     task_status.started()
                     await stop.wait()
                 finally:
@@ -185,6 +191,7 @@ class Broker:
         self.internal = InternalTopics(self.catalog.cluster_id, self.topics_changed)
         self.views = Views(data / "views", self.config.view_cache_bytes, self.config.view_memtable_bytes)
         for dead in self.catalog.deleting():
+            self._taking()
             await deletion.try_to_finish(self, dead)
         topics = [(Topic(stored, [], self.dynamic.topic_defaults), stored) for stored in self.catalog.list()]
         await self._open_partitions(topics, new=False)
@@ -236,7 +243,7 @@ class Broker:
         places = [
             Place(f"{topic.name}-{index}", self.folder_of(topic.name, index), topic.config) for topic, index in wanted
         ]
-        return await open_logs(places, self.disk_limiter, self.report, new=new)
+        return await open_logs(places, self.disk_limiter, self.report, self._taking, new=new)
 
     def folder_of(self, topic: str, index: int) -> Path:
         return self.config.data / "topics" / f"{topic}-{index}"

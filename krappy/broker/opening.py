@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,18 +22,25 @@ class Place(NamedTuple):
 
 
 async def open_logs(
-    places: Sequence[Place], limiter: trio.CapacityLimiter, report: Callable[..., None], *, new: bool
+    places: Sequence[Place],
+    limiter: trio.CapacityLimiter,
+    report: Callable[..., None],
+    check_stop: Callable[[], None],
+    *,
+    new: bool,
 ) -> list[Log]:
     """The logs in the order of `places`, all of them or none: after a failure what was opened is closed, and if it is
-    `new` removed. Raises what the first failure raised: StorageError."""
+    `new` removed. Raises what the first failure raised: StorageError, and what `check_stop` does, which is called from
+    threads all the while."""
     logs: list[Log | None] = [None] * len(places)
     failures: list[Exception] = []
 
     async def open_one(number: int, place: Place) -> None:
         if failures:
             return
+        opening = partial(Log.open, place.folder, place.config, check_stop=check_stop)
         try:
-            log = await trio.to_thread.run_sync(lambda: Log.open(place.folder, place.config), limiter=limiter)
+            log = await trio.to_thread.run_sync(opening, limiter=limiter)
         except Exception as error:
             failures.append(error)
             return

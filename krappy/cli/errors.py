@@ -36,6 +36,8 @@ def explain(error: BaseException) -> tuple[str, int]:
         return _line(error.format_message()) + asked, error.exit_code
     if isinstance(error, click.ClickException):
         return _line(error.format_message()), error.exit_code
+    if isinstance(error, errors.ConfigError) and not isinstance(error, errors.Unavailable):
+        return _line(error.text), click.UsageError.exit_code  # wherever it was given: a flag, the environment, a file
     if isinstance(error, errors.KrappyError):
         hint = next((HINTS[kind] for kind in type(error).__mro__ if kind in HINTS), None)
         return _line(error.text) + (f"; {hint}" if hint else ""), 1

@@ -1,6 +1,6 @@
 """The entry point: finds the command, and turns every way of failing into one line and an exit status.
 
-0    done                              2    wrong usage
+0    done                              2    wrong usage: of the command line, or a setting that is refused
 1    an error                          3    `get`: the key is absent; 4: it was deleted
 5    `pipeline reconcile`: they differ
 130  Ctrl-C                            141  the reader of our output went away (as a SIGPIPE would)

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import select
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import IO, Any
 
 import click
 
+from krappy.errors import KrappyError
 from krappy.types import Entry, Event, Headers
 
 # A terminal obeys control characters; an event must not be able to speak to it.
@@ -105,10 +109,43 @@ def write_lines(lines: Iterable[str], end: str = "\n") -> None:
 def check_reader() -> None:
     """For output that waits for more. Raises BrokenPipeError when nobody reads the pipe that stdout is any more
     (`| head`): a write would say so, and the next one may be far off."""
+    if _gone(_stdout_errors().poll(0)):
+        raise BrokenPipeError
+
+
+@contextmanager
+def ending_with_reader(end: Callable[[], None]) -> Iterator[None]:
+    """For output that waits where it can't look: calls `end`, on a thread of its own, once nobody reads what is
+    printed any more. BrokenPipeError takes the place of whatever KrappyError comes of that."""
+    poll = _stdout_errors()
+    stopped, stop = os.pipe()
+    poll.register(stopped, 0)
+
+    def look() -> None:
+        if _gone(poll.poll()):
+            end()
+
+    thread = threading.Thread(target=look, name="krappy-reader", daemon=True)
+    thread.start()
+    try:
+        yield
+    except KrappyError:
+        check_reader()
+        raise
+    finally:
+        os.close(stop)
+        thread.join()
+        os.close(stopped)
+
+
+def _stdout_errors() -> select.poll:
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)  # what is told in any case: errors
-    if any(event & select.POLLERR for _, event in poll.poll(0)):
-        raise BrokenPipeError
+    return poll
+
+
+def _gone(found: list[tuple[int, int]]) -> bool:
+    return any(event & select.POLLERR for _, event in found)
 
 
 def note(line: str) -> None:

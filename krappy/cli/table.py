@@ -202,7 +202,10 @@ def watch(
     live, left = False, limit
     with connect(address) as client:
         table = client.table(topic)
-        with table.watch(**chosen, partitions=list(partitions) or None) as watched:  # type: ignore[arg-type]
+        with (
+            table.watch(**chosen, partitions=list(partitions) or None) as watched,  # type: ignore[arg-type]
+            output.ending_with_reader(watched.close),
+        ):
             for item in watched:
                 if isinstance(item, SnapshotEnd):
                     live = True

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import trio
 
 from krappy.config import parse_address
-from krappy.errors import ConfigError, KrappyError, Overloaded
+from krappy.errors import KrappyError, Overloaded, Unavailable
 from krappy.measures import Histogram, RequestTimes
 from krappy.server.budget import Budget
 from krappy.server.session import Allowance
@@ -248,14 +248,15 @@ class Server:
 
 
 def bind(address: str) -> socket.socket:
-    """A listening, non-blocking socket for "HOST:PORT" ("[::1]:7092" for IPv6; port 0 takes a free one)."""
+    """A listening, non-blocking socket for "HOST:PORT" ("[::1]:7092" for IPv6; port 0 takes a free one). Raises
+    ConfigError for what is no address, Unavailable for one that can't be had."""
     host, port = parse_address(address)
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except OSError as error:
-        raise ConfigError(f"can't listen on {address}: {error}") from None
+        raise Unavailable(f"can't listen on {address}: {error}") from None
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -265,5 +266,5 @@ def bind(address: str) -> socket.socket:
     except OSError as error:
         sock.close()
         hint = "; another program has that port" if error.errno == errno.EADDRINUSE else ""
-        raise ConfigError(f"can't listen on {address}: {error.strerror}{hint}") from None
+        raise Unavailable(f"can't listen on {address}: {error.strerror}{hint}") from None
     return sock

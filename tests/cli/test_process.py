@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -21,6 +22,7 @@ from krappy import blocking
 from krappy.cli.errors import Failure
 from krappy.cli.spawn import spawn_broker
 from krappy.testing.running import RunningBroker
+from tests.process import wait_until
 
 KRAPPY = [sys.executable, "-m", "krappy"]
 SECONDS = 60.0
@@ -157,16 +159,40 @@ def test_serve_refuses_a_port_in_use(tmp_path: Path) -> None:
         ([], {"KRAPPY_MEMROY_BYTES": "1"}, "memory_bytes"),
         (["--config", "/nowhere/krappy.toml"], {}, "/nowhere/krappy.toml"),
         (["--listen-native", "nonsense"], {}, "listen_native"),
-        (["--data", "/proc/none"], {}, "/proc/none"),
     ],
 )
 def test_serve_refuses_wrong_settings(
     tmp_path: Path, arguments: list[str], environ: dict[str, str], named: str
 ) -> None:
     result = call("serve", "--data", str(tmp_path), *FREE, *arguments, **environ)
-    assert result.returncode == 1
+    assert result.returncode == 2, "as for any wrong usage"
     assert one_line(result.stderr), result.stderr
     assert named in result.stderr
+
+
+def test_serve_refuses_a_folder_that_it_may_not_make() -> None:
+    result = call("serve", *FREE, "--data", "/proc/none")
+    assert result.returncode == 1
+    assert one_line(result.stderr), result.stderr
+    assert "/proc/none" in result.stderr
+
+
+def test_serve_ends_on_a_signal_before_it_has_begun(tmp_path: Path) -> None:
+    """Its settings file is a pipe that nobody writes to, so it is known where the signal meets it."""
+    settings = tmp_path / "krappy.toml"
+    os.mkfifo(settings)
+    ends = []
+
+    def it_reads() -> bool:
+        with contextlib.suppress(OSError):  # ENXIO: nobody has opened it to read yet
+            ends.append(os.open(settings, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(ends)
+
+    with started("serve", "--data", str(tmp_path / "data"), *FREE, "--config", str(settings)) as process:
+        wait_until(it_reads, "it reads its settings")
+        assert end(process, signal.SIGTERM) == 0
+    os.close(ends[0])
+    assert not (tmp_path / "data").exists()
 
 
 def test_settings_come_from_flags_then_environment_then_file(tmp_path: Path) -> None:
@@ -195,7 +221,7 @@ def test_a_broker_that_is_not_there_is_one_line(command: list[str]) -> None:
 @pytest.mark.parametrize("address", ["", "host:port", "1.2.3.4:99999"])
 def test_a_wrong_address_is_one_line(address: str) -> None:
     result = call("topic", "list", "--address", address)
-    assert result.returncode != 0
+    assert result.returncode == 2
     assert one_line(result.stderr)
 
 
@@ -303,6 +329,24 @@ def test_following_ends_with_the_reader_of_its_output(broker: RunningBroker) -> 
         assert process.stdout.readline() == "only\n"
         process.stdout.close()
         assert process.wait(SECONDS) == 141
+
+
+@pytest.mark.parametrize("changes", [0, 1], ids=["snapshot", "change"])
+def test_watching_ends_with_the_reader_of_its_output(broker: RunningBroker, changes: int) -> None:
+    topic = f"watched-alone-{changes}"
+    with broker.connect() as client, client.producer(topic) as producer:
+        producer.send("only", key="k").result()
+        with started("watch", topic, "--address", broker.address) as process:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            assert process.stdout.readline() == "= k\tonly\n"
+            assert "changes follow" in process.stderr.readline()
+            for _ in range(changes):
+                producer.send("new", key="k").result()
+                assert process.stdout.readline() == "+ k\tnew\n"
+            process.stdout.close()
+            assert process.wait(SECONDS) == 141
+            assert process.stderr.read() == ""
 
 
 def test_somebody_who_waits_for_the_disk_is_told_why(tmp_path: Path) -> None:

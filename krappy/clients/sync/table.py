@@ -194,7 +194,7 @@ class History:
 
 
 class Watch:
-    """Entries, one `SnapshotEnd`, entries. Leave the loop, or use `with`, to end it."""
+    """Entries, one `SnapshotEnd`, entries. Leave the loop, use `with`, or `close` it, to end it."""
 
     def __init__(self, core: watching.Watching) -> None:
         self._core = core
@@ -206,9 +206,13 @@ class Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._core.close()
+        self.close()
 
     def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it, from any thread: who waits for what comes next gets ConnectionLost."""
         self._core.close()
 
     def _begin(self) -> None:
