@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from krappy.errors import SnapshotGone as SnapshotGone
     from krappy.errors import StorageError as StorageError
     from krappy.errors import TopicExists as TopicExists
+    from krappy.errors import Unavailable as Unavailable
     from krappy.errors import UnknownGroup as UnknownGroup
     from krappy.errors import UnknownPartition as UnknownPartition
     from krappy.errors import UnknownTopic as UnknownTopic
@@ -66,7 +67,7 @@ _ERRORS = (
     "ConfigError ConnectionLost CorruptBatch GroupFull GroupNotEmpty InvalidConfig InvalidPartitions InvalidRecord "
     "InvalidRequest InvalidTopic KrappyError LeaseLost OffsetMismatch OffsetOutOfRange OutOfOrderSequence Overloaded "
     "ProducerFenced ProtocolError RecordTooLarge RequestTimeout ShuttingDown SnapshotGone StorageError TopicExists "
-    "UnknownGroup UnknownPartition UnknownTopic UnsupportedCompression ViewDisabled"
+    "Unavailable UnknownGroup UnknownPartition UnknownTopic UnsupportedCompression ViewDisabled"
 )
 _HOMES = {
     **dict.fromkeys(_ERRORS.split(), "krappy.errors"),

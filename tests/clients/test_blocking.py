@@ -164,6 +164,9 @@ def test_a_watch(address: str, topic: str) -> None:
             assert watch.offsets is None
             assert next(watch) == SnapshotEnd({0: 2})
             assert watch.offsets == {0: 2}
+            threading.Timer(0.05, watch.close).start()  # before or after the wait has begun: it ends
+            with pytest.raises(ConnectionLost):
+                next(watch)
 
 
 def test_readers(address: str, topic: str) -> None:

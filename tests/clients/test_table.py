@@ -133,6 +133,9 @@ async def test_a_watch_has_the_table_then_its_end_then_every_change(address: str
                 (b"a3", b"new", 4),
                 (b"a1", None, 6),
             ]
+            watch.close()
+            with pytest.raises(krappy.ConnectionLost):
+                await anext(watch)
 
 
 async def test_a_watch_sees_partitions_that_are_added(address: str, topic: str) -> None:

@@ -194,7 +194,7 @@ class History:
 
 
 class Watch:
-    """Entries, one `SnapshotEnd`, entries. Leave the loop, or use `async with`, to end it."""
+    """Entries, one `SnapshotEnd`, entries. Leave the loop, use `async with`, or `close` it, to end it."""
 
     def __init__(self, core: watching.Watching) -> None:
         self._core = core
@@ -206,11 +206,15 @@ class Watch:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._core.close()
+        self.close()
 
     def __del__(self) -> None:
         with suppress(RuntimeError):  # the event loop has ended, and the connection with it
-            self._core.close()
+            self.close()
+
+    def close(self) -> None:
+        """Ends it: who waits for what comes next gets ConnectionLost."""
+        self._core.close()
 
     async def _begin(self) -> None:
         if not self._open:
