@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from krappy.spark.keys import NONE, Keys
 
+REPLACED = "\ufffd"
+
 
 class Demand(NamedTuple):
     """One filter: the name of its kind, as `pyspark.sql.datasource` and `org.apache.spark.sql.sources` both have it."""
@@ -50,9 +52,13 @@ def _of(each: Demand) -> Keys:
 
 
 def _key(value: Any) -> bytes | None:
-    """A filter's value as a key: text is ordered as its UTF-8 is, in Spark as here. None: neither text nor bytes."""
+    """A filter's value as a key: text is ordered as its UTF-8 is, in Spark as here.
+
+    None: neither text nor bytes, or text that may have been something else, since Spark tells of it in place of bytes
+    that are not UTF-8, as in `key < CAST(x'ff' AS STRING)`.
+    """
     if isinstance(value, str):
-        return value.encode()
+        return None if REPLACED in value else value.encode()
     return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else None
 
 

@@ -73,15 +73,20 @@ OPTIONS = [
     Option("keyTo", "", ("table", "snapshot"), "keys before this one"),
     Option("keyEncoding", "utf8", ("table", "snapshot"), "how the five above are written: `utf8`, `hex` or `base64`"),
     Option("limit", "", ("log", "table"), "so many rows at most, read in one task"),
-    Option("pushdown", "false", ("table",), "take Spark's own filter pushdown: wrong in some queries, see below"),
+    Option("pushdown", "false", ("table",), "take Spark's own filter pushdown: wrong in some queries, see above"),
     Option("snapshot", "", ("table",), "reads a snapshot that is held: the column `snapshot` of mode=snapshot"),
     Option(
-        "snapshotTtl", "10m", ("table", "snapshot", "stream"), "how long the broker holds a snapshot that nobody reads"
+        "snapshotTtl",
+        "10m",
+        ("table", "snapshot", "stream"),
+        "how long the broker holds a snapshot that nobody reads: a day at most",
     ),
     Option("topic", "", WRITES, "where to; without it the data has a column `topic`"),
     Option("jobId", "", ("write",), "a name for it: what was published under it is not published again"),
     Option("awaitTable", "false", ("write",), "it returns when lookups find all of it without waiting"),
-    Option("stagingTtl", "6h", WRITES, "how long the broker keeps what is staged when nothing more comes"),
+    Option(
+        "stagingTtl", "6h", WRITES, "how long the broker keeps what is staged when nothing more comes: 24 days at most"
+    ),
     Option("checkpointLocation", "", ("writeStream",), "Spark's own: a folder where the query keeps how far it is"),
     Option("queryName", "", ("writeStream",), "Spark's own: what the query is called"),
     Option("compression", "none", WRITES, "of record batches: `none`, `gzip`, `snappy`, `lz4` or `zstd`"),
@@ -103,6 +108,10 @@ NEEDS = [  # an option, and those of which it needs one
     ("startingOffsetsByTimestampStrategy", TIMES),
     ("maxTriggerDelay", ("minOffsetsPerTrigger",)),
 ]
+NO_CATALOG = (
+    "Spark keeps the OPTIONS of CREATE TABLE from data sources made in Python; a view has them: "
+    "CREATE TEMPORARY VIEW users USING krappy OPTIONS (subscribe 'users', mode 'table')"
+)
 NEVER_BOTH = [  # an option, those that it does not go with, and why
     ("limit", ("minPartitions", "maxRecordsPerPartition"), "so few rows are read in one task"),
     ("columns", ("includeHeaders",), "name headers among the columns, and leave the other out"),
@@ -125,6 +134,8 @@ def check(texts: Mapping[str, str], use: Use, mode: str) -> None:
 
 def check_names(texts: Mapping[str, str]) -> None:
     """Raises ConfigError for an option that there is not, or that is empty."""
+    if "provider" in texts:  # with others, in any order: the properties of a table that is being created
+        raise ConfigError(NO_CATALOG)
     for name, text in texts.items():
         if name not in BY_NAME:
             raise _unknown(name)

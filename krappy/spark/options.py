@@ -12,12 +12,13 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal, TypeVar, get_args
 
 from krappy.errors import ConfigError
 from krappy.spark.keys import Keys
 from krappy.spark.option_table import KEY_OPTIONS, KEYS_AS_THEY_ARE, Use, check, check_names
-from krappy.spark.places import BATCH_END, BATCH_START, STREAM_START, Place, ending, starting
+from krappy.spark.places import BATCH_END, BATCH_START, STREAM_START, Place, ending, starting, whole
 from krappy.spark.schema import COLUMNS, LOG_COLUMNS, SNAPSHOT_COLUMNS, TABLE_COLUMNS
 from krappy.spark.topics import Topics, topics
 from krappy.types import Compression
@@ -31,7 +32,10 @@ PUSHDOWNS: tuple[Pushdown, ...] = get_args(Pushdown)
 COMPRESSIONS: tuple[Literal["none"] | Compression, ...] = ("none", *get_args(Compression))
 T = TypeVar("T", bound=str)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
-_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+_DURATION = re.compile(r"(\d{1,18})\s*(ms|s|m|min|h|d)?", re.ASCII)
+MOST = 2**63 - 1  # of whatever is counted: Spark's long
+MOST_PARTITIONS = 2**31 - 1
+MOST_SNAPSHOT_TTL, MOST_STAGING_TTL = 86_400.0, 24 * 86_400.0  # what the broker takes: a day, and 2**31 ms
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def parse(given: Mapping[str, str], use: Use) -> Options:
         fail_on_data_loss=read.boolean("failOnDataLoss", True),
         columns=_columns(read, mode),
         key_type=read.choice("keyType", KEY_TYPES, "binary"),
-        min_partitions=read.count("minPartitions"),
+        min_partitions=read.count("minPartitions", MOST_PARTITIONS),
         max_records=read.count("maxRecordsPerPartition"),
         max_offsets_per_trigger=read.count("maxOffsetsPerTrigger"),
         min_offsets_per_trigger=read.count("minOffsetsPerTrigger"),
@@ -99,11 +103,11 @@ def parse(given: Mapping[str, str], use: Use) -> Options:
         limit=read.count("limit"),
         pushdown=read.choice("pushdown", PUSHDOWNS, "false"),
         snapshot=texts.get("snapshot") or None,
-        snapshot_ttl=read.seconds("snapshotTtl", 600.0),
+        snapshot_ttl=read.seconds("snapshotTtl", 600.0, MOST_SNAPSHOT_TTL),
         topic=texts.get("topic") or None,
         job_id=texts.get("jobid") or None,
         await_table=read.boolean("awaitTable", False),
-        staging_ttl=read.seconds("stagingTtl", 21_600.0),
+        staging_ttl=read.seconds("stagingTtl", 21_600.0, MOST_STAGING_TTL),
         compression=None if compression == "none" else compression,
     )
 
@@ -130,22 +134,25 @@ class _Reader:
     def boolean(self, name: str, default: bool) -> bool:
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
 
-    def count(self, name: str) -> int | None:
+    def count(self, name: str, most: int = MOST) -> int | None:
         text = self.text(name)
         if text is None:
             return None
-        if not (text.isascii() and text.isdigit() and int(text)):
-            raise self.wrong(name, "a whole number from 1 on is needed")
-        return int(text)
+        found = whole(text)
+        if found is None or not 1 <= found <= most:
+            raise self.wrong(name, f"a whole number from 1 to {most} is needed")
+        return found
 
-    def seconds(self, name: str, default: float) -> float:
+    def seconds(self, name: str, default: float, most: float = inf) -> float:
         text = self.text(name)
         if text is None:
             return default
         match = _DURATION.fullmatch(text.lower())
-        if match is None or not int(match[1]):
-            raise self.wrong(name, "a duration is needed, such as 30s, 10m or 2h")
-        return int(match[1]) * _SECONDS[match[2] or "s"]
+        found = int(match[1]) * _SECONDS[match[2] or "s"] if match else 0
+        if not 0 < found <= most:
+            limit = "" if most == inf else f", and no more than {most / 86_400:g}d"
+            raise self.wrong(name, f"a duration is needed, such as 30s, 10m or 2h{limit}")
+        return found
 
 
 def _columns(read: _Reader, mode: str) -> tuple[str, ...]:
@@ -209,7 +216,7 @@ DECODERS: dict[str, Callable[[str], bytes]] = {
 
 def texts(options: Mapping[str, Any]) -> dict[str, str]:
     """Options of a Python program as Spark takes them: true for True, JSON for a mapping, a list of names with commas,
-    a list of keys as JSON. Those that are None are left out."""
+    a list of keys as JSON. Those that are None are left out. Raises ConfigError for bytes."""
     return {name: _text(name, value) for name, value in options.items() if value is not None}
 
 
@@ -218,6 +225,8 @@ def _text(name: str, value: Any) -> str:
         return str(value).lower()
     if isinstance(value, Mapping):
         return json.dumps(value)
+    if any(isinstance(each, bytes | bytearray) for each in (value if isinstance(value, list | tuple) else [value])):
+        raise ConfigError(f"option {name}={value!r:.80}: an option is text: write bytes with keyEncoding=hex or base64")
     if isinstance(value, list | tuple):
         return json.dumps(value) if name.lower() == "keys" else ",".join(map(str, value))
     return str(value)

@@ -52,6 +52,11 @@ def offsets_text(by_topic: Mapping[str, Mapping[int, int]]) -> str:
     return json.dumps({topic: {str(each): at for each, at in found.items()} for topic, found in by_topic.items()})
 
 
+def whole(text: str) -> int | None:
+    """A whole number that is not negative, in decimal; None: the text is none, or of more digits than anything has."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 30 else None
+
+
 def _has(place: Place, offset: int) -> bool:
     return place.kind == "offsets" and any(offset in some.values() for some in place.by_topic.values())
 
@@ -60,9 +65,10 @@ def _place(texts: Mapping[str, str], which: str, default: Place) -> Place:
     time, by_time, by_offset = f"{which}Timestamp", f"{which}OffsetsByTimestamp", f"{which}Offsets"
     if time.lower() in texts:
         text = texts[time.lower()]
-        if not (text.isascii() and text.isdigit()):
+        moment = whole(text)
+        if moment is None:
             raise ConfigError(f"option {time}={text!r:.80}: ms since the epoch are needed, such as 1735689600000")
-        return Place("timestamp", timestamp=int(text))
+        return Place("timestamp", timestamp=moment)
     if by_time.lower() in texts:
         return Place("timestamps", _by_topic(by_time, texts[by_time.lower()], 0))
     text = texts.get(by_offset.lower(), "")

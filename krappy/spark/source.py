@@ -72,8 +72,11 @@ class KrappyDataSource(DataSource):
         return made("stream_write", "StreamWriter", schema, options, overwrite)  # type: ignore[no-any-return]
 
     def _check(self, schema: StructType) -> None:
-        if schema != self.schema():
-            raise ConfigError("leave .schema() out: columns are chosen with the option columns")
+        if schema != (mine := self.schema()):
+            raise ConfigError(
+                "these options give other columns than were declared: leave .schema() out (the option columns chooses "
+                f"them), or let CREATE TABLE have {mine.simpleString()}"
+            )
 
 
 def register(spark: SparkSession) -> None:

@@ -146,13 +146,12 @@ class StreamReader(*BASES):  # type: ignore[misc]
         return held
 
     def _next(self, begin: Offsets, limit: Any) -> Offsets:
-        ends = dict(self._target if self._target is not None else self._ends())
+        ends = self._target if self._target is not None else self._ends()
         for each, offset in begin.items():
             end = ends.get(each)
-            if end is None or (end < offset and self._target is None):
-                self._lost(f"{each} had events up to offset {offset}, and it has {_there(end)}: it was made anew")
-            elif end < offset:
-                ends[each] = offset  # the target of AvailableNow is behind: there is nothing to do
+            if end is None or end < offset:
+                now = "is gone, or no topic of this query's" if end is None else f"ends at {end} now: it was made anew"
+                self._lost(f"{each} was read up to offset {offset}, and {now}")
         lag = sum(behind(begin, ends).values())
         most, least = self._limits(limit)
         if lag and self._patience.waits(least, lag, self._clock()):
@@ -246,7 +245,3 @@ class StreamReader(*BASES):  # type: ignore[misc]
             return stream_table.read(partition, self._schema, self._options)
         assert isinstance(partition, LogPartition)
         return log_read.read(partition.parts, self._schema, self._options)
-
-
-def _there(end: int | None) -> str:
-    return "gone" if end is None else f"them up to {end}"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from krappy.errors import ConfigError, UnknownPartition, UnknownTopic
+from krappy.spark.option_table import NO_CATALOG
 from krappy.types import TopicPartition
 
 
@@ -53,7 +54,7 @@ def topics(texts: Mapping[str, str]) -> Topics:
     """Reads the three options (names in lower case). Raises ConfigError."""
     given = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in texts]
     if len(given) != 1:
-        which = "none of them" if not given else " and ".join(given)
+        which = " and ".join(given) or "none of them" + ("" if texts else f". {NO_CATALOG}")
         raise ConfigError(
             f"which topics? Give exactly one of the options subscribe='a,b', subscribePattern='a.*' and "
             f"assign='{{\"a\":[0]}}'; there is {which}"

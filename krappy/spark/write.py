@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from krappy.clients.staging import StagedCommit
 from krappy.errors import ConfigError
 from krappy.spark.awaiting import await_tables
 from krappy.spark.connections import client
@@ -39,8 +40,19 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         published = commit_all(messages, client(self._address))
+        self._check(published)
         if self._await_table:
             await_tables(published, client(self._address))
+
+    def _check(self, published: Sequence[StagedCommit]) -> None:
+        """A name that is given to another write, too, would lose that one unnoticed."""
+        for each in published:
+            topics = sorted({part.topic for part in each.partitions})
+            if self._outgoing.topic is not None and self._outgoing.topic not in topics:
+                raise ConfigError(
+                    f"jobId={self._job.name!r} was published already, to {' and '.join(topics)}, and nothing of it is "
+                    f"for '{self._outgoing.topic}': give each write a jobId of its own"
+                )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         runs = runs_of(messages) if self._job.again else [self._job.name]

@@ -10,7 +10,7 @@ import krappy.spark
 from krappy.errors import ConfigError
 from krappy.spark.keys import Keys
 from krappy.spark.option_table import OPTIONS, Use
-from krappy.spark.options import parse
+from krappy.spark.options import parse, texts
 from krappy.spark.places import Place, offsets_text
 from krappy.spark.topics import Topics
 
@@ -79,7 +79,7 @@ def test_durations(text: str, seconds: float) -> None:
 
 
 WRONG: list[tuple[dict[str, str], Use, str]] = [
-    ({}, "log", "exactly one of the options subscribe='a,b', .* there is none of them"),
+    ({}, "log", "exactly one of the options subscribe='a,b', .* there is none of them. .* CREATE TEMPORARY VIEW"),
     ({**S, "assign": '{"t":[0]}'}, "log", "there is subscribe and assign"),
     ({"subscribe": " , "}, "log", "option subscribe: topics are needed"),
     ({"subscribePattern": "("}, "log", r"option subscribePattern='\(': not a regular expression"),
@@ -92,7 +92,12 @@ WRONG: list[tuple[dict[str, str], Use, str]] = [
     ({**S, "path": "/x"}, "any", "load\\(\\) and save\\(\\) take no path"),
     ({**S, "mode": "tabel"}, "log", "option mode='tabel': give log or table or snapshot"),
     ({**S, "includeHeaders": "yes"}, "log", "option includeHeaders='yes': give true or false"),
-    ({**S, "minPartitions": "0"}, "log", "option minPartitions='0': a whole number from 1 on"),
+    ({**S, "minPartitions": "0"}, "log", "option minPartitions='0': a whole number from 1 to 2147483647 is needed"),
+    ({**S, "minPartitions": "2147483648"}, "log", "option minPartitions='2147483648': a whole number from 1 to"),
+    ({**S, "limit": str(2**63)}, "log", "option limit='9223372036854775808': a whole number from 1 to"),
+    ({**S, "limit": "9" * 5000}, "log", "option limit='999.*: a whole number from 1 to"),
+    ({**S, "startingTimestamp": "9" * 5000}, "log", "ms since the epoch are needed"),
+    ({"owner": "me", "provider": "krappy"}, "any", "CREATE TEMPORARY VIEW users USING krappy"),
     ({**S, "limit": "ten"}, "log", "option limit='ten': a whole number"),
     ({**S, "startingOffsets": "latest"}, "log", "a batch can't start at latest"),
     ({**S, "startingOffsets": '{"t":{"0":-1}}'}, "log", "a batch can't start at latest"),
@@ -118,6 +123,9 @@ WRONG: list[tuple[dict[str, str], Use, str]] = [
     ({**S, "columns": "key,key"}, "log", "a column is named twice"),
     ({**S, "columns": "key", "includeHeaders": "true"}, "log", "name headers among the columns"),
     ({**S, "mode": "table", "snapshotTtl": "soon"}, "log", "a duration is needed"),
+    ({**S, "mode": "table", "snapshotTtl": "2d"}, "log", "snapshotTtl='2d': a duration is needed, .* no more than 1d"),
+    ({"topic": "t", "stagingTtl": "25d"}, "write", "stagingTtl='25d': a duration is needed, .* no more than 24d"),
+    ({"topic": "t", "stagingTtl": "9" * 5000}, "write", "stagingTtl='999.*: a duration is needed"),
     ({**S, "mode": "table", "limit": "1", "pushdown": "true"}, "log", "options limit and pushdown"),
     ({**S, "mode": "table", "snapshot": "{}"}, "log", "options snapshot and subscribe"),
     ({**S, "topic": "t"}, "log", "'topic' is for write and writeStream, and this is reading a log"),
@@ -145,6 +153,13 @@ WRONG: list[tuple[dict[str, str], Use, str]] = [
 def test_what_is_wrong_is_told(given: dict[str, str], use: Use, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(given, use)
+
+
+@pytest.mark.parametrize(("name", "value"), [("key", b"u1"), ("keys", ["u1", b"u2"]), ("keyTo", bytearray(b"z"))])
+def test_bytes_are_no_text(name: str, value: object) -> None:
+    """Not those of str(b"u1"), a key that nobody has."""
+    with pytest.raises(ConfigError, match=f"option {name}=.*: write bytes with keyEncoding=hex"):
+        texts({name: value})
 
 
 def test_every_option_is_documented_once() -> None:

@@ -72,8 +72,10 @@ def test_what_the_planner_refuses(spark: SparkSession, client: Client, address: 
         spark.read.format("krappy").load()
     with pytest.raises(AnalysisException, match="there is no topic"):
         reader(spark, address, topic).load().count()
-    with pytest.raises(AnalysisException, match=r"leave .schema\(\) out"):
+    with pytest.raises(AnalysisException, match=r"leave .schema\(\) out.*let CREATE TABLE have struct<key:binary,"):
         reader(spark, address, topic).schema("key STRING").load().count()
+    with pytest.raises(AnalysisException, match="CREATE TEMPORARY VIEW users USING krappy OPTIONS"):
+        spark.sql(f"CREATE TABLE never USING krappy OPTIONS (subscribe '{topic}')")
     with pytest.raises(AnalysisException, match=r"(?i)connection|refused|answer"):
         reader(spark, "127.0.0.1:1", topic).load().count()
     client.create_topic(topic)

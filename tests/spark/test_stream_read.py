@@ -205,6 +205,20 @@ def test_a_topic_that_was_made_anew(reader: Any, client: Client, topic: str) -> 
         strict.latestOffset(at, ReadAllAvailable())
     end = lax.latestOffset(at, ReadAllAvailable())
     assert spans(lax, at, end) == [(0, 0, 3)]
+    for made in (strict, lax):
+        made.prepareForTriggerAvailableNow()
+    with pytest.raises(OffsetOutOfRange, match="was read up to offset 10, and ends at 3 now: it was made anew"):
+        strict.latestOffset(at, ReadAllAvailable())
+    assert [spans(lax, start, end) for start, end in batches(lax, ReadAllAvailable(), at)] == [[(0, 0, 3)]]
+
+
+def test_a_checkpoint_of_another_topic(reader: Any, client: Client, topic: str) -> None:
+    fill(client, topic, 1)
+    elsewhere = {"elsewhere": {"0": 5}}
+    with pytest.raises(OffsetOutOfRange, match=r"elsewhere-0 was read up to offset 5, and .* no topic of this query's"):
+        reader().latestOffset(elsewhere, ReadAllAvailable())
+    lax = reader(failOnDataLoss="false")
+    assert spans(lax, elsewhere, lax.latestOffset(elsewhere, ReadAllAvailable())) == [(0, 0, 1)]
 
 
 def upsert(client: Client, topic: str, values: dict[str, str | None]) -> None:

@@ -167,6 +167,17 @@ def test_a_commit_whose_answer_is_lost(
     assert values(client, topic) == sorted(b"%d" % n for n in range(1000))
 
 
+def test_a_job_id_is_of_one_topic(spark: SparkSession, client: Client, address: str, topic: str) -> None:
+    """A second write would count as done already, and be lost unnoticed."""
+    for name in (topic, f"{topic}-2"):
+        client.create_topic(name)
+    writer(numbers(spark, 10), address, topic=topic, jobId=f"{topic}-job").save()
+    with pytest.raises(Exception, match=f"was published already, to {topic}, .*give each write a jobId of its own"):
+        writer(numbers(spark, 10), address, topic=f"{topic}-2", jobId=f"{topic}-job").save()
+    assert len(values(client, topic)) == 10
+    assert values(client, f"{topic}-2") == []
+
+
 def staged(client: Client, topic: str, job: Job, value: bytes) -> Staged:
     schema = spark_schema(("value",))
     batch = pa.RecordBatch.from_pylist([{"value": value}], arrow_schema(schema))
