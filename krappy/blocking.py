@@ -17,29 +17,39 @@ a consumer, a scan or a watch is for one thread at a time. A connection has a th
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from krappy.clients import admin, snapshots, staging
 from krappy.clients.admin import GroupInfo, Moved, Setting, TopicInfo
 from krappy.clients.blocks import COLUMNS, ColumnBlock
-from krappy.clients.consuming import Choice
 from krappy.clients.link import Link
-from krappy.clients.producing import limits
 from krappy.clients.runtime import run
 from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
 from krappy.clients.staging import StagedCommit, StagedJob
 from krappy.clients.sync.blocks import Blocks
 from krappy.clients.sync.connection import Connection
-from krappy.clients.sync.consumer import Consumer, End, Order
-from krappy.clients.sync.io import Delivery
-from krappy.clients.sync.producer import Producer, TopicProducer
-from krappy.clients.sync.stage import Stage
 from krappy.clients.sync.table import History, Scan, Table, Watch
 from krappy.clients.tables import Chosen
 from krappy.clients.values import StartAt, Text, names
 from krappy.types import Compression, TopicPartition
 from krappy.wire.messages import Pong
+
+if TYPE_CHECKING:
+    from krappy.clients.sync.consumer import Consumer, End, Order
+    from krappy.clients.sync.io import Delivery
+    from krappy.clients.sync.producer import Producer, TopicProducer
+    from krappy.clients.sync.stage import Stage
+
+_HOMES = {  # imported when they are asked for: with all that reads and writes record batches, they are half of this
+    "Consumer": "consumer",
+    "Delivery": "io",
+    "Producer": "producer",
+    "TopicProducer": "producer",
+    "Stage": "stage",
+}
 
 __all__ = [
     "Blocks",
@@ -58,6 +68,13 @@ __all__ = [
     "Watch",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'krappy.blocking' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"krappy.clients.sync.{home}"), name)
 
 
 def connect(to: str | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> Client:
@@ -134,6 +151,9 @@ class Client:
             timeout: seconds until an event that is not acknowledged fails.
             name: shown by the broker, for people.
         """
+        from krappy.clients.producing import limits
+        from krappy.clients.sync.producer import TopicProducer
+
         limited = limits(linger_ms, batch_bytes, buffer_bytes, compression, idempotent, timeout)
         return TopicProducer(self._connection, topic, limited, name)
 
@@ -170,6 +190,9 @@ class Client:
                 to `max_bytes`.
             max_bytes: of one poll.
         """
+        from krappy.clients.consuming import Choice
+        from krappy.clients.sync.consumer import Consumer
+
         choice = Choice(
             names(topics),
             group,
@@ -297,8 +320,12 @@ class Client:
         Entering raises StagingFenced when the job was aborted, and StagingCommitted when it is committed already: then
         there is nothing to do, as when a committed job is run again.
         """
+        from krappy.clients.attempt import Attempt
+        from krappy.clients.producing import limits
+        from krappy.clients.sync.stage import Stage
+
         limited = limits(5, batch_bytes, buffer_bytes, compression, True, timeout)
-        return Stage(self._connection, topic, staging.Attempt(job, str(task), str(attempt), ttl), limited)
+        return Stage(self._connection, topic, Attempt(job, str(task), str(attempt), ttl), limited)
 
     def commit_staged(
         self,

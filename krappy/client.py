@@ -28,6 +28,7 @@ from krappy.clients.aio.io import Delivery
 from krappy.clients.aio.producer import Producer, TopicProducer
 from krappy.clients.aio.stage import Stage
 from krappy.clients.aio.table import History, Scan, Table, Watch
+from krappy.clients.attempt import Attempt
 from krappy.clients.blocks import COLUMNS, ColumnBlock
 from krappy.clients.consuming import Choice
 from krappy.clients.link import Link
@@ -285,7 +286,7 @@ class Client:
         there is nothing to do, as when a committed job is run again.
         """
         limited = limits(5, batch_bytes, buffer_bytes, compression, True, timeout)
-        return Stage(self._connection, topic, staging.Attempt(job, str(task), str(attempt), ttl), limited)
+        return Stage(self._connection, topic, Attempt(job, str(task), str(attempt), ttl), limited)
 
     async def commit_staged(
         self,

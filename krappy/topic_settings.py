@@ -12,7 +12,6 @@ Kafka's "Topic Configs" (TopicConfig.java, LogConfig.java, ServerTopicConfigSyno
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -369,5 +368,7 @@ def effective(held: Mapping[str, str]) -> dict[str, str]:
 
 def nearest(name: object, known: Mapping[str, Any]) -> str:
     """`; the nearest is 'x'` for an unknown name, or nothing when none is near. Shared with the server's settings."""
+    import difflib  # for a mistake alone
+
     close = difflib.get_close_matches(str(name)[:80].lower(), known, n=1, cutoff=0.5)
     return f"; the nearest is '{close[0]}'" if close else ""

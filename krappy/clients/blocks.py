@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from krappy import arrow_layout
 from krappy.arrow_layout import Binary, HeaderLists
-from krappy.clients import events
 from krappy.errors import InvalidRequest, ProtocolError
 from krappy.types import Headers
 from krappy.wire import messages
+
+if TYPE_CHECKING:
+    from krappy.clients.events import EventBatch
 
 COLUMNS = ("key", "value", "offset", "timestamp", "headers")
 
@@ -104,7 +106,7 @@ def _headers(column: messages.HeadersColumn | None, rows: int) -> HeaderLists | 
     return lists
 
 
-def of_events(partition: int, batches: Sequence[events.EventBatch], wanted: Collection[str]) -> ColumnBlock:
+def of_events(partition: int, batches: Sequence[EventBatch], wanted: Collection[str]) -> ColumnBlock:
     """Events as one block."""
     keys: list[bytes | None] = []
     values: list[bytes | None] = []

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from krappy.clients.lane import Settled
 from krappy.clients.runtime import Delivery
 from krappy.errors import KrappyError
 from krappy.types import Receipt
+
+if TYPE_CHECKING:
+    from krappy.clients.lane import Settled
 
 
 class Stored(NamedTuple):

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from krappy.clients import blocks, events
+from krappy.clients import blocks
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.link import Link, Slot
 from krappy.clients.tables import Chosen
@@ -196,6 +196,8 @@ class LogReading(Reading[messages.LogRead]):
         return messages.ReadLog(self._topic, self._partition, self._offset, self._end, self._block_bytes)
 
     def _take(self, answer: messages.LogRead) -> ColumnBlock:
+        from krappy.clients import events  # the codecs of record batches, which only events are in
+
         found, _ = events.read(self._topic, self._partition, answer.records, self._offset, self._end)
         self._offset = answer.next_offset
         self._ended = self._offset >= self._end

@@ -13,8 +13,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from krappy.spark.session import session
-from krappy.spark.table import Table, TableSnapshot, table
+from krappy.spark.workers import settle
+
+settle("starting")  # what is imported from here on would have the garbage collector look through all of PySpark
+
+from krappy.spark.session import session  # noqa: E402
+from krappy.spark.table import Table, TableSnapshot, table  # noqa: E402
 
 if TYPE_CHECKING:
     from krappy.spark.bulk import bulk_load as bulk_load

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from krappy.arrow_layout import Binary, HeaderLists
 from krappy.blocking import ColumnBlock
@@ -93,6 +92,8 @@ def _headers(column: HeaderLists | None, rows: int, kind: pa.DataType) -> pa.Arr
     """Lists of headers; null for an event without any, as in Spark's Kafka source."""
     if column is None:
         return pa.nulls(rows, kind)
+    import pyarrow.compute as pc
+
     bounds = pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(column.offsets)])
     count = bounds[-1].as_py()
     names = _binary(column.names, count).cast(pa.string())

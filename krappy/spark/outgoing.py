@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import types
 from pyspark.sql.types import StructType
 
@@ -145,6 +144,8 @@ def _by_key(batch: pa.RecordBatch, count: int) -> Iterator[tuple[int | None, pa.
         return
     keys = batch.column("key").cast(pa.binary())
     if keys.null_count:
+        import pyarrow.compute as pc
+
         there = keys.is_valid()
         yield None, batch.filter(pc.invert(there))
         batch, keys = batch.filter(there), keys.filter(there)
@@ -165,6 +166,8 @@ def _bytes(column: pa.Array) -> list[bytes | None]:
 
 
 def _times(column: pa.Array, now_ms: int) -> list[int]:
+    import pyarrow.compute as pc
+
     ms = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
     found: list[int] = ms.fill_null(now_ms).to_pylist()
     return found

@@ -16,17 +16,20 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from krappy.blocking import Client, Stage
+from krappy.blocking import Client
 from krappy.clients.staging import StagedCommit
 from krappy.errors import KrappyError, StagingCommitted, StagingExpired, StagingFenced
 from krappy.spark.outgoing import Outgoing, Rows
 from krappy.types import Compression
+
+if TYPE_CHECKING:
+    from krappy.blocking import Stage
 
 MOST_RUNS = 10_000
 ASKING_TTL = 60.0  # seconds, of a job of which it is only asked whether it is published

@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
@@ -70,6 +69,8 @@ def _blocks(connected: Client, partition: TablePartition, wanted: list[str], ttl
 
 def _before(batch: pa.RecordBatch, block: ColumnBlock, offset: int) -> pa.RecordBatch:
     """Rows of entries below an offset: all, in a snapshot that was taken there."""
+    import pyarrow.compute as pc
+
     assert block.offsets is not None
     offsets = pa.Array.from_buffers(pa.int64(), block.rows, [None, pa.py_buffer(block.offsets)])
     fit = pc.less(offsets, offset)

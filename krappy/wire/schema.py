@@ -1,6 +1,6 @@
 """What a message is: its fields, how they are checked, and how a map becomes a message and back.
 
-Rules of this file: the checks are made once, from the types that `messages/` declares, when a class is defined.
+Rules of this file: the checks are made once, from the types that `messages/` declares, when a class is first used.
 Whatever the bytes, only `ProtocolError` (not a map of msgpack) and `InvalidRequest` (the wrong map) leave it, and
 what it says of a wrong value is cut short, for it may be as large as a frame.
 """
@@ -128,29 +128,50 @@ def _named(value: Any) -> bool:
 _pack: Callable[[Any], bytes] = msgpack.Packer(autoreset=True).pack
 
 
+class _WhenUsed:
+    """An attribute of a message's class that is made when it is first asked for: a client uses few of the messages, and
+    to make them all takes longer than to look something up."""
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, _: Any, cls: type[Base]) -> Any:
+        cls._make_checks()
+        return cls.__dict__[self._name]
+
+
 @dataclass_transform(kw_only_default=False)
 class Base:
     """The base of every message. A subclass becomes a dataclass with a table of its fields' checks."""
 
     kind: ClassVar[int]
-    table: ClassVar[list[tuple[str, Kinds, Check | None, Any]]]  # name, types, check, default
-    raw: ClassVar[str | None]  # the field marked RAW
-    bulk: ClassVar[str | None]  # the field marked BULK
+    table: ClassVar[Any] = _WhenUsed()  # a list[tuple[str, Kinds, Check | None, Any]]: name, types, check, default
+    raw: ClassVar[Any] = _WhenUsed()  # str | None: the field marked RAW
+    bulk: ClassVar[Any] = _WhenUsed()  # str | None: the field marked BULK
 
     def __init_subclass__(cls, kind: int = 0) -> None:
         cls.kind = kind
         if kind:
-            dataclass(slots=False)(cls)
-            hints = typing.get_type_hints(cls, include_extras=True)
-            cls.raw = cls.bulk = None
-            cls.table = []
-            for field in fields(cls):  # type: ignore[arg-type]
-                hint = hints[field.name]
-                if RAW in typing.get_args(hint)[1:]:
-                    cls.raw = field.name
-                if BULK in typing.get_args(hint)[1:]:
-                    cls.bulk = field.name
-                cls.table.append((field.name, *check_for(hint), field.default))
+            cls.__doc__ = cls.__doc__ or cls.__name__  # dataclass would work out a signature, at length
+            dataclass(repr=False, eq=False, match_args=False)(cls)
+
+    @classmethod
+    def _make_checks(cls) -> None:
+        hints = typing.get_type_hints(cls, include_extras=True)
+        table, marked = [], dict[Any, str]()
+        for field in fields(cls):  # type: ignore[arg-type]
+            hint = hints[field.name]
+            marked |= {mark: field.name for mark in typing.get_args(hint)[1:] if mark is RAW or mark is BULK}
+            table.append((field.name, *check_for(hint), field.default))
+        cls.table, cls.raw, cls.bulk = table, marked.get(RAW), marked.get(BULK)
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
 
     def _parts(self, id: int, last: str) -> list[bytes | memoryview]:
         """This message as a msgpack map with its correlation id, its field `last` in parts of its own."""

@@ -9,8 +9,8 @@ from types import TracebackType
 from krappy.clients.accumulator import Limits
 from krappy.clients.aio.connection import Connection
 from krappy.clients.aio.io import Delivery
+from krappy.clients.attempt import Attempt, Staging
 from krappy.clients.receipts import Failures, Stored
-from krappy.clients.staging import Attempt, Staging
 from krappy.clients.values import HeadersIn, Text, Time
 from krappy.errors import KrappyError
 from krappy.types import Receipt

@@ -7,9 +7,9 @@ from contextlib import suppress
 from types import TracebackType
 
 from krappy.clients.accumulator import Limits
+from krappy.clients.attempt import Attempt, Staging
 from krappy.clients.receipts import Failures, Stored
 from krappy.clients.runtime import run
-from krappy.clients.staging import Attempt, Staging
 from krappy.clients.sync.connection import Connection
 from krappy.clients.sync.io import Delivery
 from krappy.clients.values import HeadersIn, Text, Time
