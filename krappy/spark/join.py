@@ -16,7 +16,6 @@ is looked up, so the functions count as non-deterministic: Spark may not work th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -121,8 +120,14 @@ def krappy_lookup(address: str | None = None, keep: int = MOST) -> Any:
     fields = spark_schema(("key", *FOUND))
 
     class KrappyLookup:
+        def __init__(self) -> None:
+            self._ahead = Ahead(lambda keys, topics: _looked_up(address, keys, topics, keep))
+
         def eval(self, rows: pa.RecordBatch, topic: pa.Array) -> Iterator[pa.RecordBatch]:
-            yield _looked_up(address, rows, topic, keep)
+            yield from self._ahead.put(_first_column(rows), topic)
+
+        def terminate(self) -> Iterator[pa.RecordBatch]:
+            yield from self._ahead.rest()
 
     return sf.arrow_udtf(KrappyLookup, returnType=fields)
 
@@ -138,24 +143,47 @@ def entries(
     return krappy_entry
 
 
+class Ahead:
+    """Batches of keys, several of which are looked up together: the broker finds keys that are near each other in the
+    same blocks of its files, so that each costs less.
+
+    `look_up` takes the columns of a batch, and gives an array or a record batch with a row for each of theirs.
+    """
+
+    def __init__(self, look_up: Callable[..., Any]) -> None:
+        self._look_up = look_up
+        self._waiting: list[tuple[pa.Array, ...]] = []
+        self._rows = self._enough = 0
+
+    def put(self, *columns: pa.Array) -> Iterator[Any]:
+        """Takes a batch. What has been found by now, for each batch in its turn."""
+        self._waiting.append(columns)
+        self._rows += len(columns[0])
+        if self._rows >= self._enough:
+            yield from self.rest()
+
+    def rest(self) -> Iterator[Any]:
+        """What is found for the batches that wait."""
+        if not self._waiting:
+            return
+        waiting, rows = self._waiting, self._rows
+        self._waiting, self._rows = [], 0
+        found = self._look_up(*map(pa.concat_arrays, zip(*waiting, strict=True)))
+        self._enough = min(AHEAD, ROOM * rows // (found.nbytes + 1))
+        first = 0
+        for columns in waiting:
+            yield found.slice(first, len(columns[0]))
+            first += len(columns[0])
+
+
 def _ahead(look_up: Callable[[pa.Array], pa.StructArray]) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
-    """The same for batches of keys, several of which are looked up together: the broker finds keys that are near each
-    other in the same blocks of its files, so that each costs less."""
+    """The same for batches of keys, as Spark has them."""
 
     def krappy_entries(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:  # Spark goes by these hints
-        waiting: list[pa.Array] = []
-        rows = enough = 0
-        for batch in chain(batches, [None]):
-            if batch is not None:
-                waiting.append(batch)
-                rows += len(batch)
-            if waiting and (batch is None or rows >= enough):
-                found = look_up(pa.concat_arrays(waiting))
-                enough = min(AHEAD, ROOM * rows // (found.nbytes + 1))
-                for each in waiting:
-                    yield found[: len(each)]
-                    found = found[len(each) :]
-                waiting, rows = [], 0
+        ahead = Ahead(look_up)
+        for keys in batches:
+            yield from ahead.put(keys)
+        yield from ahead.rest()
 
     return krappy_entries
 
@@ -172,8 +200,11 @@ def _expected(df: DataFrame) -> int:
 def _sql_get(address: str | None, keep: int = MOST) -> Any:
     _need_arrow_udf("krappy_get")
 
-    def krappy_get(topics: pa.Array, keys: pa.Array) -> pa.Array:
-        return _values(address, topics, keys, keep)
+    def krappy_get(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:  # Spark goes by these hints
+        ahead = Ahead(lambda topics, keys: _values(address, topics, keys, keep))
+        for topics, keys in batches:
+            yield from ahead.put(topics, keys)
+        yield from ahead.rest()
 
     return _udf(krappy_get, types.BinaryType())
 
@@ -189,13 +220,16 @@ def _values(address: str | None, topics: pa.Array, keys: pa.Array, keep: int) ->
     return found
 
 
-def _looked_up(address: str | None, rows: pa.RecordBatch, topics: pa.Array, keep: int) -> pa.RecordBatch:
+def _first_column(rows: pa.RecordBatch) -> pa.Array:
+    if not rows.num_columns:
+        raise InvalidRecord("krappy_lookup(TABLE(...), topic): the table needs a column: the key")
+    return rows.column(0)
+
+
+def _looked_up(address: str | None, keys: pa.Array, topics: pa.Array, keep: int) -> pa.RecordBatch:
     names = topics.unique().to_pylist()
     if len(names) > 1 or names == [None]:
         raise InvalidRecord("krappy_lookup(TABLE(...), topic): give one topic, such as 'users'")
-    if not rows.num_columns:
-        raise InvalidRecord("krappy_lookup(TABLE(...), topic): the table needs a column: the key")
-    keys = rows.column(0)
     _check_arrow_key("krappy_lookup", keys)
     schema = arrow_schema(spark_schema(("key", *FOUND)))
     if not names:

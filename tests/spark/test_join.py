@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sf
 
@@ -114,6 +115,67 @@ def test_sql(spark: SparkSession, orders: DataFrame, users: str, client: Client,
     )
     assert {row.key for row in looked_up if row.offset is None} == {"u5", "nobody", "", None}
     assert [[each.key for each in row.headers] for row in looked_up if row.key == "u7"] == [["from", "none"]]
+
+
+def test_batches_are_looked_up_together_and_given_back_one_by_one() -> None:
+    asked = []
+
+    def look_up(keys: pa.Array, numbers: pa.Array) -> pa.Array:
+        asked.append(len(keys))
+        return pa.array([f"{key}{number}" for key, number in zip(keys.to_pylist(), numbers.to_pylist(), strict=True)])
+
+    ahead = join.Ahead(look_up)
+    batches = [(pa.array(["a"] * size, pa.string()), pa.array(range(size), pa.int64())) for size in (2, 0, 3, 1)]
+    found = [each for batch in batches for each in ahead.put(*batch)]
+    assert asked == [2]  # the first at once: it shows how large the values are
+    found += ahead.rest()
+    assert asked == [2, 4]
+    assert [each.to_pylist() for each in found] == [["a0", "a1"], [], ["a0", "a1", "a2"], ["a0"]]
+    assert not list(ahead.rest())
+
+
+@pytest.mark.skipif(not features().arrow_udf, reason="PySpark before 4.1 has no arrow_udf: no functions for SQL")
+def test_sql_over_several_batches(spark: SparkSession, users: str, client: Client, address: str) -> None:
+    """Each answer is beside its row, whatever is looked up together: several topics in a batch, and several functions
+    in a query, one of them of what the other gave."""
+    register(spark, address)
+    client.create_topic("join-next", 2)
+    with client.producer("join-next") as producer:
+        producer.send_many([Record(f"u{n + 1}".encode(), f"u{n}".encode()) for n in range(99)])
+    spark.range(1_000, numPartitions=1).selectExpr(
+        "id",
+        "concat('u', id % 120) AS user_id",
+        f"CASE id % 3 WHEN 0 THEN '{users}' WHEN 1 THEN 'join-next' END AS topic",
+    ).createOrReplaceTempView("join_many")
+    before = spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert before is not None
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "64")
+    try:
+        rows = spark.sql(
+            "SELECT id, CAST(krappy_get(topic, user_id) AS string) AS found, "
+            f"CAST(krappy_get('{users}', krappy_get('join-next', user_id)) AS string) AS next FROM join_many"
+        ).collect()
+        looked_up = spark.sql(
+            f"SELECT CAST(key AS string) AS key, CAST(value AS string) AS value "
+            f"FROM krappy_lookup(TABLE(SELECT user_id FROM join_many), '{users}')"
+        ).collect()
+    finally:
+        spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", before)
+
+    def user(n: int) -> str | None:
+        return f"user {n}" if n < 100 and n != 5 else None
+
+    def following(n: int) -> str | None:
+        return f"u{n + 1}" if n < 99 else None
+
+    assert len(rows) == 1_000
+    for row in rows:
+        n = row.id % 120
+        assert row.found == (user(n), following(n), None)[row.id % 3]
+        assert row.next == (user(n + 1) if n < 99 else None)
+    assert sorted((row.key, row.value or "") for row in looked_up) == sorted(
+        (f"u{n % 120}", user(n % 120) or "") for n in range(1_000)
+    )
 
 
 def test_many_keys_and_large_values(spark: SparkSession, client: Client, address: str) -> None:
