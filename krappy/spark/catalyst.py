@@ -54,6 +54,12 @@ def rows(df: DataFrame) -> int:
         return 0
 
 
+def executors(df: DataFrame) -> int:
+    """How many there are to work on it now, at least one."""
+    every: Any = df.sparkSession.sparkContext._jsc.sc().getExecutorMemoryStatus()
+    return max(1, int(every.size()) - 1)  # the driver is among them
+
+
 def _rows_of(leaf: Any) -> int:
     known = leaf.stats().rowCount()
     if known.isDefined():

@@ -25,24 +25,19 @@ class Chunk:
     """
 
     def __init__(self, prints: Prints, keys: pa.Array, entries: pa.StructArray) -> None:
-        order = np.argsort(prints, kind="stable")
-        prints = prints[order]
-        if len(prints) > 1:
-            first = np.concatenate([[True], prints[1:] != prints[:-1]])
-            order, prints = order[first], prints[first]
-        taken = pa.array(order)
-        self.keys, self.entries, self._prints = keys.take(taken), entries.take(taken), prints
+        """Of what is in that order."""
+        self.prints, self.keys, self.entries = prints, keys, entries
         bits = max(1, len(prints).bit_length() - 1)
         self._shift = np.uint64(64 - bits)
         counts = np.bincount((prints >> self._shift).astype(np.int64), minlength=1 << bits)
         self._directory = np.cumsum(counts) - counts
 
     def __len__(self) -> int:
-        return len(self._prints)
+        return len(self.prints)
 
     @property
     def nbytes(self) -> int:
-        mine = self._prints.nbytes + self._directory.nbytes
+        mine = self.prints.nbytes + self._directory.nbytes
         return mine + int(self.keys.nbytes) + int(self.entries.nbytes)
 
     def places(self, prints: Prints) -> Numbers:
@@ -51,15 +46,15 @@ class Chunk:
         if last < 0:
             return np.full(len(prints), -1)
         at: Numbers = np.minimum(self._directory[prints >> self._shift], last)
-        behind = np.flatnonzero(self._prints[at] < prints)
+        behind = np.flatnonzero(self.prints[at] < prints)
         for _ in range(STEPS):
             at[behind] = np.minimum(at[behind] + 1, last)
-            behind = behind[(self._prints[at[behind]] < prints[behind]) & (at[behind] < last)]
+            behind = behind[(self.prints[at[behind]] < prints[behind]) & (at[behind] < last)]
             if not len(behind):
                 break
         else:  # many that begin alike: keys that somebody chose so
-            at[behind] = np.minimum(np.searchsorted(self._prints, prints[behind]), last)
-        at[self._prints[at] != prints] = -1
+            at[behind] = np.minimum(np.searchsorted(self.prints, prints[behind]), last)
+        at[self.prints[at] != prints] = -1
         return at
 
     def same(self, keys: pa.Array, at: Numbers) -> Flags:
@@ -68,10 +63,21 @@ class Chunk:
         return found
 
 
+def ordered(prints: Prints, keys: pa.Array, entries: pa.StructArray) -> Chunk:
+    """Of rows in any order; of those with one fingerprint, the first."""
+    order = np.argsort(prints, kind="stable")
+    prints = prints[order]
+    if len(prints) > 1:
+        first = np.concatenate([[True], prints[1:] != prints[:-1]])
+        order, prints = order[first], prints[first]
+    taken = pa.array(order)
+    return Chunk(prints, keys.take(taken), entries.take(taken))
+
+
 def merged(chunks: Sequence[Chunk]) -> Chunk:
     """One of several: what they have of one fingerprint, from the first of them."""
-    return Chunk(
-        np.concatenate([each._prints for each in chunks]),
+    return ordered(
+        np.concatenate([each.prints for each in chunks]),
         pa.concat_arrays([each.keys for each in chunks]),
         pa.concat_arrays([each.entries for each in chunks]),
     )

@@ -62,8 +62,8 @@ def lookup(
             "semi" and "anti": only `df`'s own columns, of rows with a key that is in the table, or is not.
         tombstones: a key that was deleted counts as found: with null as value, and where and when it was deleted.
         address: host:port of the broker. None: $KRAPPY_ADDRESS, as the executors see it, else 127.0.0.1:7092.
-        keep: bytes of the table that each Python worker may keep in memory, for keys that come again; putting them
-            together takes as much once more. 0: nothing is kept.
+        keep: bytes of the table that a Python worker may keep in memory, for keys that come again, or that the workers
+            of an executor may share in a file; putting them together takes as much once more. 0: nothing is kept.
 
     Raises ConfigError for what can't be: a column that `df` has already, a key of another type. The tasks raise what
     the broker says, such as UnknownTopic and ViewDisabled.
@@ -189,12 +189,12 @@ def _ahead(look_up: Callable[[pa.Array], pa.StructArray]) -> Callable[[Iterator[
 
 
 def _expected(df: DataFrame) -> int:
-    """How many rows of `df` come to one Python worker, about; 0: nobody knows."""
+    """How many rows of `df` come to one executor, about; 0: nobody knows."""
     if df.isStreaming or not hasattr(df, "_jdf"):  # the second: over Spark Connect
         return 0
     from krappy.spark import catalyst
 
-    return catalyst.rows(df) // max(1, df.sparkSession.sparkContext.defaultParallelism)
+    return catalyst.rows(df) // catalyst.executors(df)
 
 
 def _sql_get(address: str | None, keep: int = MOST) -> Any:

@@ -3,15 +3,17 @@
 Nothing is ever answered from here that the broker would answer otherwise: before each batch it is asked how far the
 topic's partitions are. What was committed since is read from the log, or all that was kept is forgotten.
 
-A worker that is likely to ask for many keys, or has done so, reads the whole table first, if that is small enough
-beside them: it costs about 1.4 us a row, and a lookup 3 to 7 (on a quiet machine of two cores). Then it asks no more.
+A worker whose executor is likely to ask for many keys, or that has asked for many itself, reads the whole table first,
+if that is small enough beside them: it costs about 1.4 us a row, and a lookup 3 to 7 (on a quiet machine of two cores).
+Then it asks no more, nor do the executor's other workers (`shared.py`).
 """
 
 from __future__ import annotations
 
-import math
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
 from functools import cache
 
 import numpy as np
@@ -19,16 +21,18 @@ import pyarrow as pa
 
 from krappy.blocking import Client
 from krappy.errors import KrappyError
-from krappy.spark import hashing
-from krappy.spark.chunk import Chunk, Flags, Numbers, merged
+from krappy.spark import hashing, shared
+from krappy.spark.chunk import Chunk, Flags, Numbers, merged, ordered
 from krappy.spark.hashing import Prints
 from krappy.spark.moments import Moment, Rows, Source, together
 from krappy.spark.schema import arrow_schema, spark_schema
+from krappy.spark.shared import Shared
 
 MOST = 192 << 20  # bytes: more than a million entries of 150
 TOPICS = 4
 FREE = 100_000  # lookups, with fewer than which nobody cares how large the table is
 ROWS = 5  # that a table may have for each lookup, to be read instead
+PIECE, PIECES = 16 << 20, 8  # a table is sorted by so many bytes at least, and in no more pieces: each is searched
 
 
 class Kept:
@@ -36,11 +40,21 @@ class Kept:
 
     def __init__(self, source: Source, at: Moment, most: int) -> None:
         self.moment = at  # nothing here is older; what is newer, as the broker was asked later, comes again by `follow`
-        self.whole = False  # what is not here is not in the table
         self._source, self._most = source, most
         self._kind = pa.struct(list(arrow_schema(spark_schema(source.columns))))
-        self._chunks: list[Chunk] = []  # the newest first: what it says of a key is true
+        self._recent: list[Chunk] = []  # the newest first: what it says of a key is true
+        self._table: list[Chunk] | None = None  # all that there was before those: what is in neither is not there
+        self._shared = Shared(shared.folder(), source)
         self._asked, self._patience = 0, float(FREE)
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing needs to be asked."""
+        return self._table is not None
+
+    @property
+    def _chunks(self) -> list[Chunk]:
+        return [*self._recent, *(self._table or ())]
 
     def __len__(self) -> int:
         return sum(map(len, self._chunks))
@@ -64,13 +78,31 @@ class Kept:
         self._asked += len(keys)
 
     def prepare(self, expected: int) -> bool:
-        """Reads the whole table, if that is worth it: whether it has. `expected`: lookups that are likely, in all."""
+        """Has the whole table from another worker, or reads it, if that is worth it: whether it has.
+
+        `expected`: lookups that are likely, of all workers of the executor.
+        """
+        if self.whole or self._taken():
+            return True
         wanted = max(self._asked, expected)
         if wanted >= self._patience:
-            self._patience = math.inf
-            with suppress(KrappyError):  # too many snapshots are held (Overloaded), for one
-                self._read(wanted)
+            self._patience = 2 * wanted
+            with suppress(_TooLarge, KrappyError), self._shared.turn() as mine:  # KrappyError: Overloaded, say
+                if not self._taken() and mine:
+                    self._read(wanted)
         return self.whole
+
+    def _taken(self) -> bool:
+        """Whether another worker's reading serves."""
+        found = self._shared.newer()
+        if found is None or sum(each.nbytes for each in found[1]) > self._most:
+            return False
+        mine = self.moment, self._recent, self._table
+        self.moment, self._recent, self._table = found[0], [], found[1]
+        if self.follow(self._source.moment()):
+            return True
+        self.moment, self._recent, self._table = mine
+        return False
 
     def follow(self, to: Moment) -> bool:
         """Takes in what has changed until then, unless that is more than is kept, or not all of it can be known."""
@@ -88,40 +120,57 @@ class Kept:
 
     def _add(self, keys: pa.Array, entries: pa.StructArray) -> bool:
         """Whether there was room."""
-        chunk, chunks = Chunk(hashing.fingerprints(keys), keys, entries), self._chunks
-        if chunk.nbytes + sum(each.nbytes for each in chunks) > self._most:
+        chunk, recent = ordered(hashing.fingerprints(keys), keys, entries), self._recent
+        if chunk.nbytes + sum(each.nbytes for each in self._chunks) > self._most:
             return False
-        chunks.insert(0, chunk)
-        while len(chunks) > 1 and len(chunks[1]) < 2 * len(chunks[0]):
-            chunks[:2] = [merged(chunks[:2])]
+        recent.insert(0, chunk)
+        while len(recent) > 1 and len(recent[1]) < 2 * len(recent[0]):
+            recent[:2] = [merged(recent[:2])]
         return True
 
     def _read(self, wanted: int) -> None:
-        """All of the table, unless it turns out to be too large, to judge the others by its first partition."""
-        parts: list[Rows] = []
-        rows = size = 0
+        """All of the table. Raises _TooLarge, KrappyError."""
+        draft = self._shared.draft(self.moment, self._kind)
+        with closing(draft), ThreadPoolExecutor(1) as beside:  # it sorts a piece while the next one is being sent
+
+            def sort(piece: list[Rows]) -> Chunk:
+                keys, entries = together(piece)
+                piece.clear()  # so much memory is not taken thrice
+                chunk = ordered(hashing.fingerprints(keys), keys, entries)
+                draft.add(chunk)
+                return chunk
+
+            sorting = [beside.submit(sort, piece) for piece in self._pieces(wanted)]
+            table = [each.result() for each in sorting]
+            if sum(each.nbytes for each in table) > self._most:
+                raise _TooLarge
+            draft.publish()
+        self._recent, self._table = [], table
+        self._taken()  # and gives back what this worker has had to itself
+
+    def _pieces(self, wanted: int) -> Iterator[list[Rows]]:
+        """The table bit by bit. Raises _TooLarge, to judge the others by its first partition."""
+        enough = max(PIECE, self._most // PIECES)
+        piece: list[Rows] = []
+        rows = size = before = 0
         with self._source.table() as partitions:
             for number, partition in enumerate(partitions):
                 alike = 1 if number else len(partitions)
                 for part in partition:
-                    parts.append(part)
+                    piece.append(part)
                     rows += len(part[0])
                     size += sum(int(each.nbytes) for each in part)
-                    if size * alike > self._most:
-                        return
-                    if rows * alike > ROWS * wanted:
-                        self._patience = 2 * wanted
-                        return
-        held = [*((each.keys, each.entries) for each in self._chunks), *parts]  # of a key, the first is the newest
-        if held:
-            keys, entries = together(held)
-            held.clear()
-            parts.clear()  # so much memory is not taken thrice
-            every = Chunk(hashing.fingerprints(keys), keys, entries)
-            if every.nbytes > self._most:
-                return
-            self._chunks = [every]
-        self.whole = True
+                    if size * alike > self._most or rows * alike > ROWS * wanted:
+                        raise _TooLarge
+                    if size - before >= enough:
+                        yield piece
+                        piece, before = [], size
+        if piece:
+            yield piece
+
+
+class _TooLarge(Exception):
+    """A table is not worth being read as a whole."""
 
 
 _kept: dict[tuple[Source, int], Kept] = {}

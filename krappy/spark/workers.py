@@ -14,6 +14,11 @@ def settle(after: str) -> None:
     Spark collects garbage after whatever it has such a process do, however little that was. With the modules of
     PySpark, Arrow and this package in memory that took 20 ms and more, several times as long as a small task's work.
     """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if main is not None and main.name.startswith("pyspark."):
+    if is_worker():
         gc.freeze()
+
+
+def is_worker() -> bool:
+    """Whether this is such a process."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return main is not None and main.name.startswith("pyspark.")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 CONNECTORS = {"4.0": "4.0.0", "4.1": "4.1.1", "4.2": "4.2.0", "4.3": "4.2.0"}
 POM = Path(__file__).with_name("spark-pom.xml")
 EVENTS, KEYS, LOADED = 10_000_000, 1_000_000, 10_000_000  # at scale 1
-PROBES = (1_000, 100_000, 1_000_000, 10_000_000)  # the last: ten times the keys
+PROBES = (1_000, 100_000, 200_000, 500_000, 1_000_000, 2_000_000, 10_000_000)  # the last: ten times the keys
 LOOKUPS = 20  # of one key, timed one by one
 PARTITIONS = 4
 CONF = {
@@ -108,7 +108,7 @@ class Bench:
         self.count, self.keys, self.loaded = (max(10_000, int(n * scale)) for n in (EVENTS, KEYS, LOADED))
         self.probes = [max(100, int(n * scale)) for n in PROBES]
         self.results: dict[str, dict[str, list[float]]] = {}
-        self._topics = 0
+        self._topics = self._changes = 0
 
     def note(self, measure: str, who: str, value: float) -> None:
         self.results.setdefault(measure, {}).setdefault(who, []).append(value)
@@ -188,12 +188,21 @@ class Bench:
             self.note("last event of x, by a scan of the log (ms)", who, seconds(last, scan) * 1000)
 
     def join(self, topic: str, probes: int) -> None:
-        """Probes with keys that are there; beside a join with the table read as a whole."""
+        """Probes with keys that are there, by workers that know nothing of the table yet, and again; beside a join with
+        the table read as a whole."""
+        self.forget(topic)
         df = events(self.spark, probes, self.keys).select("key", "value").withColumnRenamed("value", "mine")
         found = krappy.spark.lookup(df, topic, "key", columns={"value": "theirs"}, address=self.address)
         view = self.ours(subscribe=topic, mode="table", columns="key,value", keyType="string").load()
         self.rate(f"join of {probes:,} rows, lookup", "krappy", probes, work_out, found)
         self.rate(f"join of {probes:,} rows, scan", "krappy", probes, work_out, df.join(view, "key", "left"))
+        self.rate(f"join of {probes:,} rows, lookup again", "krappy", probes, work_out, found)
+
+    def forget(self, topic: str) -> None:
+        """Changes a setting on which it depends what tasks may keep of a topic."""
+        self._changes += 1
+        with blocking.connect(self.address) as client:
+            client.alter_topic(topic, {"delete.retention.ms": 86_400_000 + self._changes})
 
     def bulk(self) -> None:
         """Parquet into a compacted topic, until its table has all of it: as it comes, and sorted."""

@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy.spark.chunk import Chunk, merged
+from krappy.spark.chunk import Chunk, merged, ordered
 
 KIND = pa.struct([("n", pa.int64())])
 PRINTS = st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 40), st.integers(2**64 - 40, 2**64 - 1))
@@ -17,7 +17,7 @@ def chunk(prints: dict[int, int]) -> Chunk:
     """Of fingerprints, each with a number; its key is both."""
     keys = [b"%d:%d" % each for each in prints.items()]
     entries = pa.array([{"n": n} for n in prints.values()], KIND)
-    return Chunk(np.array(list(prints), np.uint64), pa.array(keys, pa.binary()), entries)
+    return ordered(np.array(list(prints), np.uint64), pa.array(keys, pa.binary()), entries)
 
 
 @given(st.lists(st.dictionaries(PRINTS, st.integers(0, 9), max_size=60), min_size=1, max_size=4), st.lists(PRINTS))

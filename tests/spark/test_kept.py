@@ -73,7 +73,7 @@ def test_a_table_that_cannot_be_read_to_its_end(
     """Its keys are asked for all the same."""
     client.create_topic(topic, 2)
     fill(client, topic, 1_000)
-    monkeypatch.setattr(kept, "FREE", 0)
+    monkeypatch.setattr(kept, "FREE", 1)
     opened: list[str] = []
     snapshot = client.snapshot
 

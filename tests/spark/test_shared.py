@@ -1,0 +1,268 @@
+"""One reading of a table for all workers of an executor: shared once, followed by each, trusted by none beyond that."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as sf
+
+from krappy.blocking import Client
+from krappy.spark import kept, lookup, shared
+from krappy.spark.moments import Source
+from tests.spark.test_by_key import fill, values
+from tests.spark.test_kept import known
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of an executor: this process is one of its workers."""
+    place = tmp_path / "krappy"
+    monkeypatch.setattr(shared, "folder", lambda: place)
+    monkeypatch.setattr(kept, "FREE", 1)
+    return place
+
+
+@pytest.fixture
+def snapshots(client: Client, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of which topic a table was read."""
+    opened: list[str] = []
+    snapshot = client.snapshot
+
+    def counted(topic: str, *given: Any, **named: Any) -> Any:
+        opened.append(topic)
+        return snapshot(topic, *given, **named)
+
+    monkeypatch.setattr(client, "snapshot", counted)
+    return opened
+
+
+@pytest.fixture
+def another(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Makes this process another worker, which knows nothing yet, or the one that it was before."""
+    workers: list[dict[Any, Any]] = [kept._kept, {}]
+
+    def turn() -> None:
+        workers.reverse()
+        monkeypatch.setattr(kept, "_kept", workers[0])
+
+    return turn
+
+
+def look(client: Client, topic: str, keys: list[str | None], **options: Any) -> list[Any]:
+    """As a worker of a join from which many lookups are expected."""
+    return values(client, topic, keys, expected=10_000, **options)
+
+
+def keys(count: int) -> list[str | None]:
+    return [f"u{n}" for n in range(count)]
+
+
+def expected(count: int) -> list[str]:
+    return [f"v{n}" for n in range(count)]
+
+
+def test_one_worker_reads_it_for_all(
+    client: Client, topic: str, folder: Path, snapshots: list[str], another: Callable[[], None]
+) -> None:
+    client.create_topic(topic, 2)
+    fill(client, topic, 300)
+    assert look(client, topic, keys(300)) == expected(300)
+    with client.producer(topic) as producer:
+        producer.send("other", key="u1")
+        producer.send(None, key="u2")
+        producer.send("new", key="n")
+    another()
+    assert look(client, topic, ["u0", "u1", "u2", "n", "no"]) == ["v0", "other", None, "new", None]
+    assert known(topic).whole
+    assert look(client, topic, keys(300))[3:] == expected(300)[3:]
+    another()
+    assert look(client, topic, ["u0", "u1", "u2", "n", "no"]) == ["v0", "other", None, "new", None]
+    assert snapshots == [topic]
+    assert [each.suffix for each in sorted(folder.iterdir())] == [".arrow", ".lock"]
+
+
+def test_an_empty_table(
+    client: Client, topic: str, folder: Path, snapshots: list[str], another: Callable[[], None]
+) -> None:
+    client.create_topic(topic, 2)
+    for _ in range(2):
+        assert look(client, topic, keys(3)) == [None] * 3
+        another()
+    assert snapshots == [topic]
+
+
+def test_what_is_too_old_is_read_again(
+    client: Client, topic: str, folder: Path, snapshots: list[str], another: Callable[[], None]
+) -> None:
+    """More has changed than there is; its beginning was cut off."""
+    client.create_topic(topic, 1)
+    fill(client, topic, 100)
+    assert look(client, topic, keys(100)) == expected(100)
+    fill(client, topic, 150)
+    another()
+    assert look(client, topic, keys(150)) == expected(150)
+    assert snapshots == [topic] * 2
+    client.delete_records(topic, {0: 240})
+    another()
+    assert look(client, topic, keys(150)) == [None] * 140 + expected(150)[140:]
+    another()
+    assert look(client, topic, keys(150)) == [None] * 140 + expected(150)[140:]
+    assert snapshots == [topic] * 3
+
+
+def test_what_is_more_than_a_worker_may_keep_is_not_taken(
+    client: Client, topic: str, folder: Path, snapshots: list[str], another: Callable[[], None]
+) -> None:
+    client.create_topic(topic, 1)
+    fill(client, topic, 1_000)
+    assert look(client, topic, keys(1_000)) == expected(1_000)
+    another()
+    for _ in range(2):
+        assert look(client, topic, keys(1_000), keep=20_000) == expected(1_000)
+    assert not known(topic).whole
+    assert len(list(folder.glob("*.arrow"))) == 1
+
+
+@pytest.mark.parametrize("trouble", ["no folder", "no room"])
+def test_without_a_place_for_it_each_worker_reads_for_itself(
+    client: Client, topic: str, folder: Path, snapshots: list[str], another: Callable[[], None], trouble: str
+) -> None:
+    client.create_topic(topic, 2)
+    fill(client, topic, 300)
+    if trouble == "no folder":
+        folder.write_text("a file")
+    else:
+        folder.mkdir()
+        file = shared.Shared(folder, Source(client, topic, ("value",)))._file
+        assert file is not None
+        file.with_suffix(".half").symlink_to("/dev/full")
+    for _ in range(2):
+        assert look(client, topic, keys(300)) == expected(300)
+        assert known(topic).whole
+        another()
+    assert snapshots == [topic] * 2
+
+
+def test_what_was_shared_long_ago_goes(client: Client, topic: str, folder: Path) -> None:
+    for number in range(shared.MOST_FILES + 2):
+        client.create_topic(f"{topic}-{number}", 1)
+        fill(client, f"{topic}-{number}", 10)
+        assert look(client, f"{topic}-{number}", keys(10)) == expected(10)
+    assert len(list(folder.glob("*.arrow"))) == shared.MOST_FILES
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_workers_never_differ_from_the_table(
+    client: Client, topic: str, folder: Path, another: Callable[[], None], monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = random.Random(seed)
+    monkeypatch.setattr(kept, "PIECE", 1_000)
+    keep = chance.choice([20_000, 1 << 20])
+    client.create_topic(topic, chance.choice([1, 3]))
+    fill(client, topic, 200)
+    model: dict[str, str | None] = {f"u{n}": f"v{n}" for n in range(200)}
+    with client.producer(topic) as producer:
+        for step in range(100):
+            for _ in range(chance.choice([0, 0, 1, 20, 300])):
+                key, value = f"u{chance.randrange(300)}", chance.choice([None, f"{step}"])
+                producer.send(value, key=key)
+                model[key] = value
+            producer.flush()
+            if chance.random() < 0.02:
+                client.delete_records(topic, "latest")
+                model.clear()
+            if chance.random() < 0.5:
+                another()
+            asked: list[str | None] = [f"u{chance.randrange(400)}" for _ in range(chance.choice([1, 30, 200]))]
+            assert look(client, topic, asked, keep=keep) == [model.get(key or "") for key in asked]
+
+
+WORKER = """
+import sys
+from pathlib import Path
+from krappy import blocking
+from krappy.spark import kept, shared
+from tests.spark.test_shared import expected, keys, look
+address, topic, folder, count, slow = sys.argv[1:]
+shared.folder = lambda: Path(folder)
+kept.FREE, kept.PIECE = 1, 1_000
+locked = shared._locked
+def waited(lock):
+    print("turn", flush=True)
+    return locked(lock)
+shared._locked = waited
+with blocking.connect(address) as client:
+    snapshot = client.snapshot
+    def told(*given, **named):
+        print("reads", flush=True)
+        if slow == "slow":
+            sys.stdin.read()
+        return snapshot(*given, **named)
+    client.snapshot = told
+    assert look(client, topic, keys(int(count))) == expected(int(count))
+    assert [each.whole for each in kept._kept.values()] == [True]
+print("done", flush=True)
+"""
+
+
+class Worker:
+    """A process that looks every key up. A slow one reads the table once its stdin ends."""
+
+    def __init__(self, *given: Any) -> None:
+        command = [sys.executable, "-c", WORKER, *map(str, given)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> list[str]:
+        said, _ = self.process.communicate(timeout=120)
+        return said.split()
+
+
+def test_others_wait_for_the_one_that_reads(client: Client, address: str, topic: str, folder: Path) -> None:
+    client.create_topic(topic, 3)
+    fill(client, topic, 500)
+    first = Worker(address, topic, folder, 500, "slow")
+    assert [first.line(), first.line()] == ["turn", "reads"]
+    others = [Worker(address, topic, folder, 500, "quick") for _ in range(3)]
+    assert [each.line() for each in others] == ["turn"] * 3
+    assert first.end() == ["done"]
+    assert [each.end() for each in others] == [["done"]] * 3
+
+
+def test_a_reader_that_is_killed_is_followed_by_another(client: Client, address: str, topic: str, folder: Path) -> None:
+    client.create_topic(topic, 2)
+    fill(client, topic, 500)
+    first = Worker(address, topic, folder, 500, "slow")
+    assert [first.line(), first.line()] == ["turn", "reads"]
+    first.process.kill()
+    first.end()
+    assert not list(folder.glob("*.arrow"))
+    assert Worker(address, topic, folder, 500, "quick").end() == ["turn", "reads", "done"]
+    assert Worker(address, topic, folder, 500, "quick").end() == ["done"]
+    assert not list(folder.glob("*.half"))
+
+
+def test_in_spark(spark: SparkSession, client: Client, topic: str, address: str) -> None:
+    """Its workers share what one has read, in a folder that goes with the executor."""
+    client.create_topic(topic, 2)
+    fill(client, topic, 30_000)
+    many = spark.range(150_000, numPartitions=4).select(sf.concat(sf.lit("u"), (sf.col("id") % 40_000)).alias("key"))
+    found = lookup(many, topic, "key", address=address)
+    assert found.where("value = concat('v', substring(key, 2))").count() == 120_000
+    [local] = spark.sparkContext.parallelize([0], 1).map(lambda _: os.environ["SPARK_LOCAL_DIRS"]).collect()
+    files = [each for place in local.split(",") for each in Path(place).glob("krappy/*.arrow")]
+    assert len(files) == 1
+    assert files[0].parent.stat().st_mode & 0o777 == 0o700
