@@ -123,7 +123,6 @@ def test_every_number_of_the_broker_has_a_panel_or_is_known_not_to(exposed: dict
     rest = {family(name) for name in exposed if name.startswith("krappy_")} - shown
     assert rest == {
         "krappy_appended_events_total",  # krappy_topic_events_total says it more precisely
-        "krappy_appends_failed_total",  # producers try again; where it stays so, krappy_partitions_failed tells
         "krappy_metrics_left_out",
     }
 
