@@ -333,23 +333,25 @@ def _read(header: BatchHeader, buf: bytes, position: int, limit: int, keyed: boo
 
 class Validated(NamedTuple):
     latest: int  # the largest timestamp (ms) of the records; a producer's header may state another
+    negative: int  # the smallest timestamp if it is below 0, else 0
     mentioned: bool  # whether the records have what was looked for anywhere
 
 
 def validate(batch: Buffer, *, limit: int = DEFAULT_LIMIT, mention: bytes = b"") -> Validated:
     """Raises exactly what `decode` would, without building its columns. `mention`: bytes to look for in the records."""
     header, buf, position = _records(batch, limit)
-    latest = _validate(header, buf, position, limit)
-    return Validated(latest, bool(mention) and mention in buf)
+    negative, latest = _validate(header, buf, position, limit)
+    return Validated(latest, negative, bool(mention) and mention in buf)
 
 
-def _validate(header: BatchHeader, buf: bytes, position: int, limit: int) -> int:
-    """The largest timestamp."""
+def _validate(header: BatchHeader, buf: bytes, position: int, limit: int) -> tuple[int, int]:
+    """The smallest timestamp, or 0 when none is below, and the largest."""
     if not header.dense:  # not as producers send them
-        return max(_read(header, buf, position, limit).timestamps, default=header.max_timestamp)
+        times = _read(header, buf, position, limit).timestamps
+        return min([0, *times]), max(times, default=header.max_timestamp)
     base = 0 if header.log_append_time else header.base_timestamp
-    latest = record_reader.validate(buf, position, header.count, base, limit // RECORD_COST)
-    return header.max_timestamp if header.log_append_time else latest
+    found = record_reader.validate(buf, position, header.count, base, limit // RECORD_COST)
+    return (min(0, header.max_timestamp), header.max_timestamp) if header.log_append_time else found
 
 
 def offsets(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> Sequence[int]:

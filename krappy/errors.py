@@ -12,7 +12,9 @@
     │   ├── UnknownTopic, UnknownPartition, TopicExists, InvalidTopic, InvalidPartitions, InvalidConfig,
     │   │   PolicyViolation
     │   ├── OffsetOutOfRange, UnknownHandle, ViewDisabled, ShuttingDown (retry), Overloaded (retry)
-    │   ├── RecordTooLarge, InvalidRecord, OffsetMismatch, UnsupportedCompression
+    │   ├── RecordTooLarge, OffsetMismatch, UnsupportedCompression
+    │   ├── InvalidRecord
+    │   │   └── InvalidTimestamp         of a record; `index` is its place in the batch
     │   ├── SnapshotGone                 it has ended, or this broker never had it
     │   ├── OutOfOrderSequence, ProducerFenced
     │   ├── InvalidTransaction, UnknownProducerMapping, InvalidTransactionTimeout, TransactionFenced,
@@ -149,6 +151,10 @@ class RecordTooLarge(BrokerError):
 
 class InvalidRecord(BrokerError):
     code, name = 87, "INVALID_RECORD"
+
+
+class InvalidTimestamp(InvalidRecord):
+    code, name = 32, "INVALID_TIMESTAMP"
 
 
 class OffsetMismatch(BrokerError):

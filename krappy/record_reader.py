@@ -275,15 +275,17 @@ def _read_headers(buf: bytes, position: int, most: int) -> tuple[Headers, int]:
     return tuple(found), position
 
 
-def validate(buf: bytes, position: int, count: int, base: int, most_headers: int) -> int:
+def validate(buf: bytes, position: int, count: int, base: int, most_headers: int) -> tuple[int, int]:
     """Raises CorruptBatch for whatever `read` refuses in a dense batch. `base`: the base timestamp.
 
-    The largest timestamp of its records.
+    The smallest timestamp of its records, 0 when none is negative, and the largest.
     """
     if not -_CALM < base < _CALM:
-        return max(read(buf, position, count, 0, count - 1, base, False, most_headers).timestamps)
+        times = read(buf, position, count, 0, count - 1, base, False, most_headers).timestamps
+        return min([0, *times]), max(times)
     done = 0
     latest: list[int] = []  # deltas, of each run
+    earliest: list[int] = []  # the same, where they may reach below 0
     stepped: set[int] = set()  # and of what lies between, zigzag
     chunk = _FIRST_CHUNK
     try:
@@ -293,6 +295,10 @@ def validate(buf: bytes, position: int, count: int, base: int, most_headers: int
                 if run.delta != done:
                     raise CorruptBatch(f"offset delta {run.delta} where {done} was next")
                 latest.append(record_runs.latest(buf, position, run))
+                if run.one_time:
+                    earliest.append(latest[-1])
+                elif base < record_runs.REACH:
+                    earliest.append(record_runs.earliest(buf, position, run))
                 position += run.size * run.count
                 done += run.count
                 chunk = _FIRST_CHUNK
@@ -304,7 +310,8 @@ def validate(buf: bytes, position: int, count: int, base: int, most_headers: int
     except IndexError:
         raise CorruptBatch("a record cut short") from None
     _check_end(buf, position)
-    return base + max([*latest, *(raw >> 1 ^ -(raw & 1) for raw in stepped)])
+    between = [raw >> 1 ^ -(raw & 1) for raw in stepped]
+    return min(0, base + min([0, *earliest, *between])), base + max([*latest, *between])
 
 
 def _validate_steps(

@@ -18,6 +18,7 @@ SHORTEST = 8  # records that repay the search
 _LONGEST = 1024  # records that one search looks at, lest many short runs cost the square of their number
 _BLOCK = 16  # records that one unpacking takes
 _LOW, _HIGH = bytes(range(128)), bytes(range(128, 256))
+REACH = 1 << 27  # ms: no timestamp delta of a run whose times differ is further from 0
 _ODD = bytes(range(1, 256, 2))
 
 # Offset deltas 0 to 8191 as varints: their only byte (below 64), their first, their second. A third would follow
@@ -147,6 +148,11 @@ def latest(buf: bytes, position: int, run: Run) -> int:
     if packed[::4].translate(None, _ODD) != packed[::4]:
         numbers = tuple(number for number in numbers if not number & 1) or (min(numbers),)
     return delta_of(max(numbers).to_bytes(4, "little")[:width])
+
+
+def earliest(buf: bytes, position: int, run: Run) -> int:
+    """The smallest timestamp delta of a run at `position`, whose times differ: -REACH at the least."""
+    return min(delta_of(raw) for raw in set(cut(buf, position, run)[0]))
 
 
 @lru_cache(maxsize=512)

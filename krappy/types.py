@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 EARLIEST = -2  # ListOffsets' own numbers for the two ends of a log
 LATEST = -1
+NO_TIMESTAMP = -1  # of an event whose producer gave none, as in Kafka
 ABSENT = -1  # as an expected offset: "this key must have no value now"
 
 Compression = Literal["gzip", "snappy", "lz4", "zstd"]  # of record batches, as producers ask for it
@@ -26,7 +27,8 @@ class TopicPartition(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One event as a producer gives it. `value` None with a key is a tombstone; `timestamp` None means now."""
+    """One event as a producer gives it. `value` None with a key is a tombstone; `timestamp` None means now, and
+    NO_TIMESTAMP that it has none."""
 
     value: bytes | None
     key: bytes | None = None

@@ -323,15 +323,16 @@ def test_a_timestamp_that_no_delta_reaches() -> None:
         st.lists(st.integers(-8000, -100), min_size=20, max_size=60),
         st.lists(st.integers(2**14, 2**26), min_size=20, max_size=60),
     ),
-    st.sampled_from([0, NOW, 2**62 + 1]),
+    st.sampled_from([0, 2**27 - 4000, NOW, 2**62 + 1, -NOW, -(2**62) - 1]),
     st.booleans(),
 )
-def test_validate_finds_the_largest_timestamp(deltas: list[int], base: int, uniform: bool) -> None:
+def test_validate_finds_the_largest_timestamp_and_the_smallest(deltas: list[int], base: int, uniform: bool) -> None:
     times = [base, *(base + delta for delta in deltas)]
     values = [b"v" * (4 if uniform else index % 5) for index in range(len(times))]
     raw = batch.correct_max_timestamp(encode(None, values, timestamps=times), 2**60)
     assert validate(raw).latest == max(times)
-    assert validate(batch.restamp_time(raw, 77)).latest == 77
+    assert validate(raw).negative == min(0, *times)
+    assert validate(batch.restamp_time(raw, 77))[:2] == (77, 0)
 
 
 def test_keep_gives_the_same_bytes_when_nothing_goes() -> None:

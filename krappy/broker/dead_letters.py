@@ -16,7 +16,7 @@ from krappy.broker import group_reads
 from krappy.broker.group_reads import Read
 from krappy.errors import KrappyError
 from krappy.partitioner import partition_for
-from krappy.types import Record
+from krappy.types import NO_TIMESTAMP, Record
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
@@ -128,4 +128,5 @@ def _record(shared: Shared, columns: Columns, row: int, grave: Lease) -> Record:
     }
     headers = () if columns.headers is None else columns.headers[row]
     added = tuple((f"krappy-origin-{name}", value.encode()) for name, value in origin.items())
-    return Record(columns.values[row], columns.keys[row], (*headers, *added), columns.timestamps[row])
+    time = max(NO_TIMESTAMP, columns.timestamps[row])  # any was taken once
+    return Record(columns.values[row], columns.keys[row], (*headers, *added), time)

@@ -166,7 +166,7 @@ class Producing:
         value_bytes = value if type(value) is bytes else given.encoded(value, "value")
         key_bytes = key if type(key) is bytes else given.encoded(key, "key")
         pairs: Headers = given.headers(headers) if headers else ()
-        time = self._runtime.wall_ms() if timestamp is None else given.milliseconds(timestamp)
+        time = self._runtime.wall_ms() if timestamp is None else given.event_time(timestamp)
         wanted = None if expect is None else given.expected(expect)
         if wanted is not None and key_bytes is None:
             raise InvalidRequest("an event with `expect` needs a key: the expectation is about what the key holds")
@@ -248,8 +248,8 @@ class Producing:
         if timestamps is None:
             return [self._runtime.wall_ms()] * count
         if isinstance(timestamps, Sequence):
-            return [each if type(each) is int else given.milliseconds(each) for each in timestamps]
-        return [given.milliseconds(timestamps)] * count
+            return [each if type(each) is int and each >= 0 else given.event_time(each) for each in timestamps]
+        return [given.event_time(timestamps)] * count
 
     # --- the sender ---------------------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-from krappy.errors import ConfigError, InvalidRecord, InvalidRequest
-from krappy.types import ABSENT, Headers
+from krappy.errors import ConfigError, InvalidRecord, InvalidRequest, InvalidTimestamp
+from krappy.types import ABSENT, NO_TIMESTAMP, Headers
 
 Text = str | bytes | bytearray | memoryview  # str is sent as UTF-8
 Time = int | datetime  # ms since the epoch, or an aware datetime
@@ -90,6 +90,14 @@ def milliseconds(time: Time, what: str = "timestamp") -> int:
     if type(time) is not int:
         raise InvalidRecord(f"a {what} is an int of ms or an aware datetime, not {type(time).__name__}")
     return time
+
+
+def event_time(time: Time) -> int:
+    """As `milliseconds`, of an event. Raises InvalidTimestamp where that is before 1970."""
+    found = milliseconds(time)
+    if found < NO_TIMESTAMP:
+        raise InvalidTimestamp(f"the timestamp {found} is before 1970; -1 says that there is none")
+    return found
 
 
 def start(given: StartAt) -> tuple[str, int | None]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
 from krappy import batch as batches
 from krappy.batch import BatchHeader, Columns
 from krappy.core.conditions import MENTION, Conditions, conditions
-from krappy.errors import CorruptBatch, InvalidRecord, RecordTooLarge
+from krappy.errors import CorruptBatch, InvalidRecord, InvalidTimestamp, RecordTooLarge
 from krappy.topic_config import TopicConfig
+from krappy.types import NO_TIMESTAMP
 
 MAX_OPENED = 32 << 20  # bytes that a compressed batch may open to, unless its topic takes larger batches anyway
 
@@ -37,8 +38,10 @@ def admit(data: bytes | memoryview, config: TopicConfig, *, by_header: bool = Fa
 
     The rules are Kafka's (LogValidator.java): magic 2, not a control batch, offsets dense from 0, times of creation,
     every record keyed when the topic is compacted; and a max timestamp that is not its records' is put right, since
-    retention and seeks by time go by it. `by_header`: conditions are taken from the records' headers.
-    Raises RecordTooLarge, InvalidRecord, CorruptBatch, UnsupportedCompression.
+    retention and seeks by time go by it. Of negative timestamps -1 alone means something: that there is none. Others
+    are refused, as by Kafka's own producer; its broker takes them, and then fails to recompress them. Where the broker
+    stamps events, whatever they bear is taken. `by_header`: conditions are taken from the records' headers.
+    Raises RecordTooLarge, InvalidRecord, InvalidTimestamp, CorruptBatch, UnsupportedCompression.
     """
     if len(data) > config.max_message_bytes:
         raise RecordTooLarge(
@@ -51,19 +54,23 @@ def admit(data: bytes | memoryview, config: TopicConfig, *, by_header: bool = Fa
     if header.is_control:
         raise InvalidRecord("control batches are the broker's to write")
     if header.log_append_time:
-        raise InvalidRecord("LogAppendTime is the topic's to set (message.timestamp.type), not the producer's")
+        raise InvalidTimestamp("LogAppendTime is the topic's to set (message.timestamp.type), not the producer's")
     if header.delete_horizon is not None:
         raise InvalidRecord("a delete horizon is the cleaner's to set, not the producer's")
     if header.count < 1 or header.last_offset_delta != header.count - 1:
         raise InvalidRecord(f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}")
     limit = max(MAX_OPENED, config.max_message_bytes)
     if not (config.view or config.compact):
-        latest, named = batches.validate(data, limit=limit, mention=MENTION if by_header else b"")
+        latest, negative, named = batches.validate(data, limit=limit, mention=MENTION if by_header else b"")
+        if negative < NO_TIMESTAMP and not config.log_append_time:
+            raise _untimely(batches.decode(data, limit=limit).timestamps)
         expect = conditions(batches.decode(data, limit=limit)) if named else ()
         return Admitted(*_timed(header, data, latest), None, 0, expect)
     columns = batches.decode(data, limit=limit, keyed=True)
     if config.compact and None in columns.keys:
         raise _keyless(columns.keys)
+    if min(columns.timestamps) < NO_TIMESTAMP and not config.log_append_time:
+        raise _untimely(columns.timestamps)
     header, data = _timed(header, data, max(columns.timestamps))
     expect = conditions(columns) if by_header else ()
     cost = _cost(header, columns, len(data))
@@ -81,11 +88,20 @@ def _timed(header: BatchHeader, data: bytes | memoryview, latest: int) -> tuple[
 
 
 def _keyless(keys: Sequence[object]) -> InvalidRecord:
-    """Names every record without a key, up to `MAX_NAMED`, so that a producer tells them from the others (KIP-467)."""
     what = "has no key; a topic with cleanup.policy=compact needs one"
-    found = islice((index for index, key in enumerate(keys) if key is None), MAX_NAMED)
-    (index, text), *others = [(index, f"record {index} {what}") for index in found]
-    return InvalidRecord(text, index=index, others=others)
+    return _named(InvalidRecord, ((index, what) for index, key in enumerate(keys) if key is None))
+
+
+def _untimely(timestamps: Sequence[int]) -> InvalidRecord:
+    what = "is before 1970; -1 says that there is none"
+    wrong = ((index, f"has the timestamp {time}, which {what}") for index, time in enumerate(timestamps) if time < -1)
+    return _named(InvalidTimestamp, wrong)
+
+
+def _named(kind: type[InvalidRecord], wrong: Iterable[tuple[int, str]]) -> InvalidRecord:
+    """Names every record that is wrong, up to `MAX_NAMED`, so that a producer tells them from the others (KIP-467)."""
+    (index, text), *others = [(index, f"record {index} {what}") for index, what in islice(wrong, MAX_NAMED)]
+    return kind(text, index=index, others=others)
 
 
 def _cost(header: BatchHeader, columns: Columns, size: int) -> int:

@@ -256,6 +256,8 @@ async def test_a_record_too_large_fails_alone(address: str, topic: str) -> None:
         ("x", {"headers": 5}),
         ("x", {"timestamp": datetime(2024, 1, 1)}),
         ("x", {"timestamp": "now"}),
+        ("x", {"timestamp": -2}),
+        ("x", {"timestamp": datetime(1969, 1, 1, tzinfo=UTC)}),
         ("\ud800", {}),
     ],
 )
@@ -265,6 +267,8 @@ async def test_what_is_no_record_is_refused_at_once(address: str, topic: str, va
             await producer.send(value, **more)
         with pytest.raises(InvalidRecord):
             await producer.send_columns([b"k"], [b"a", b"b"])
+        with pytest.raises(InvalidRecord, match="before 1970"):
+            await producer.send_columns(None, [b"a", b"b"], timestamps=[5, -2])
         await producer.send("fine")
 
 

@@ -183,6 +183,14 @@ def test_an_empty_key_is_a_key(web: Web) -> None:
     assert web.get(f"{path}/table", end="")["entries"] == []
 
 
+@pytest.mark.parametrize("timestamp", [-1, -2, -(2**63), -(2**64), 2**63, 0.5, "now", True])
+def test_a_timestamp_that_is_none_is_refused(web: Web, timestamp: Any) -> None:
+    web.post("/topics", {"name": "untimely"}, status=201 if "untimely" not in str(web.get("/topics")) else 409)
+    refused = web.post("/topics/untimely/events", {"value": "v", "timestamp": timestamp}, status=400)
+    assert "timestamp" in refused["detail"], refused
+    assert web.get("/topics/untimely/events")["events"] == []
+
+
 def test_a_condition_that_does_not_hold_tells_where_the_key_is(web: Web) -> None:
     path = web.topic("conditions")
     web.publish(path, "k", "v", expect="absent")

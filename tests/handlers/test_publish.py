@@ -43,6 +43,21 @@ def test_keys_choose_the_partition_as_kafka_does(raw: Raw) -> None:
     assert keyless == {0, 1, 2}
 
 
+@pytest.mark.parametrize("view", ["true", "false"])
+def test_a_timestamp_before_1970_is_refused(raw: Raw, view: str) -> None:
+    raw.call(m.CreateTopic("t", 1, {"view.enable": view}))
+    handle = raw.producer("t").handle
+    for wrong in (-1, -2, -(2**63)):  # none is nil there
+        with pytest.raises(errors.InvalidRequest, match="timestamp"):
+            raw.call(m.Message(handle, b"v", b"k", wrong))
+    for wrong in (-2, -(2**63)):
+        with pytest.raises(errors.InvalidTimestamp, match=f"record 1 has the timestamp {wrong}") as refused:
+            raw.call(m.Batch(handle, 0, batch.encode(None, [b"x", b"y", b"z"], timestamps=[-1, wrong, -1])))
+        assert refused.value.index == 1
+    raw.call(m.Batch(handle, 0, batch.encode(None, [b"x"], timestamps=-1)))
+    assert read_all(raw, "t") == [(0, 0, None, b"x")]
+
+
 def test_a_retried_batch_is_stored_once(raw: Raw) -> None:
     producer = raw.producer("t", idempotent=True)
     data = records((b"a", b"1"), (b"b", b"2"), producer_id=producer.producer_id, producer_epoch=0, base_sequence=0)

@@ -79,7 +79,7 @@ def _old_format() -> bytes:
         (one()[:-1], Code.CORRUPT_MESSAGE),
         (_old_format(), Code.INVALID_RECORD),
         (one(control=True), Code.INVALID_RECORD),
-        (one(log_append_time=True), Code.INVALID_RECORD),
+        (one(log_append_time=True), Code.INVALID_TIMESTAMP),
         (batch.encode(None, [b"x", b"y"], timestamps=1, offsets=[0, 5]), Code.INVALID_RECORD),
         (batch.encode(None, [b"x" * 2_000_000], timestamps=1), Code.MESSAGE_TOO_LARGE),
     ],
@@ -127,6 +127,51 @@ def test_every_record_without_a_key_is_named_but_no_endless_list_of_them(raw: Ra
     assert "record 3" in found["record_errors"][1]["batch_index_error_message"]
     found = raw.produce("compacted-too", batch.encode(None, [b""] * 5000, timestamps=1))
     assert [wrong["batch_index"] for wrong in found["record_errors"]] == list(range(1000))
+
+
+TIMES = [1000, -1, 5000]
+
+
+@pytest.mark.parametrize("view", ["true", "false"])
+@pytest.mark.parametrize("codec", [0, 4])
+@pytest.mark.parametrize("wrong", [-2, -1000, -(2**40), -(2**62), -(2**63)])
+def test_a_timestamp_before_1970_is_refused_and_named(
+    raw: Raw, broker: BrokerProcess, wrong: int, codec: int, view: str
+) -> None:
+    """Where tables are folded and where not, in a batch of one layout and of several, first and in the midst."""
+    topic = f"times{wrong}-{codec}-{view}"
+    create(broker, topic, view_enable=view)
+    for times in ([wrong], [0, wrong], [5, wrong, wrong, 5], [1] * 30 + [wrong] + [1] * 30, [wrong] * 40):
+        if max(times) - wrong >= 2**63:
+            continue  # no batch can hold both
+        for values in ([b"v"] * len(times), [b"v" * (n % 3) for n in range(len(times))]):
+            found = raw.produce(topic, batch.encode(None, values, timestamps=times, codec=codec))
+            assert (found["error_code"], found["base_offset"]) == (Code.INVALID_TIMESTAMP, -1)
+            named = [each["batch_index"] for each in found["record_errors"]]
+            assert named == [index for index, time in enumerate(times) if time == wrong]
+            assert f"has the timestamp {wrong}," in found["record_errors"][0]["batch_index_error_message"]
+    assert raw.fetch(topic, 0)["high_watermark"] == 0
+
+
+@pytest.mark.parametrize("view", ["true", "false"])
+def test_no_timestamp_is_one_as_in_kafka(raw: Raw, broker: BrokerProcess, view: str) -> None:
+    topic = f"timeless-{view}"
+    create(broker, topic, view_enable=view)
+    for times in ([-1], TIMES, [-1] * 20):
+        found = raw.produce(topic, batch.encode([b"k"] * len(times), [b"v"] * len(times), timestamps=times))
+        assert (found["error_code"], found["log_append_time_ms"]) == (0, -1)
+    read = [time for _, data in batch.split(raw.fetch(topic, 0)["records"]) for time in batch.decode(data).timestamps]
+    assert read == [-1, *TIMES, *[-1] * 20]
+
+
+@pytest.mark.parametrize("view", ["true", "false"])
+def test_where_the_broker_stamps_events_what_they_bore_is_nothing(raw: Raw, broker: BrokerProcess, view: str) -> None:
+    topic = f"stamped-anyway-{view}"
+    create(broker, topic, message_timestamp_type="LogAppendTime", view_enable=view)
+    for time in (-1, -5, -(2**63)):
+        found = raw.produce(topic, batch.encode([b"k"], [b"v"], timestamps=time))
+        assert found["error_code"] == 0
+        assert found["log_append_time_ms"] > 1_600_000_000_000
 
 
 def test_log_append_time_is_told(raw: Raw, broker: BrokerProcess) -> None:
