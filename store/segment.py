@@ -169,7 +169,9 @@ class Segment:
     def rebuild(self, file: File, *, seal: bool = True) -> Indexer:
         """Both indexes of a closed segment (of an active one without `seal`), made anew from its batches' headers.
 
-        What stands behind damage is not indexed: it can't be reached. Raises CorruptBatch, OSError.
+        What stands behind damage is not indexed: it can't be reached. The files are overwritten where they stand, and
+        a crash, or another reader, may find a part of each: entries that are true, and gaps, or what `find` and
+        `_known_before` see to be no entries. Raises CorruptBatch, OSError.
         """
         indexer = Indexer(self.interval)
         try:
@@ -197,9 +199,13 @@ class Segment:
         if indexer is not None:
             return indexer.times
         try:
-            return TimeIndex.unpack(self.disk.read_file(self.path(TIME_INDEX)))
+            times = TimeIndex.unpack(self.disk.read_file(self.path(TIME_INDEX)))
         except FileNotFoundError as error:
             raise BadIndex(str(error)) from None
+        # What is there may be true and the rest be gone: then every seek would walk through the whole segment.
+        if not self.rebuilt and (times.timestamps[-1] if times.timestamps else -1) != max(-1, self.max_timestamp):
+            raise BadIndex(f"it does not end with {self.max_timestamp}")
+        return times
 
     def corrupt(self, position: int, text: str) -> CorruptBatch:
         path = self.path()

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from krappy import batch
+from krappy.store import index
+from krappy.store.log import Log
 from krappy.topic_config import TopicConfig
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep
 from tests.store.logs import FOLDER, filled, log_files, made, offsets, opened, rows
@@ -84,6 +86,72 @@ def test_an_index_that_is_too_thin_is_rebuilt(tmp_path: Path) -> None:
         log.close()
 
 
+def test_a_time_index_that_is_too_thin_is_rebuilt(tmp_path: Path) -> None:
+    config = TopicConfig(index_interval_bytes=100)
+    log = filled(tmp_path, 1000, config=config)
+    log.roll()
+    log.close()
+    path = log_files(tmp_path, ".timeindex")[0]
+    whole = path.read_bytes()
+    for thin in (b"", whole[:12], whole[:-12]):
+        path.write_bytes(thin)
+        log = opened(tmp_path, config)
+        assert log.find_timestamp(3500) == (2500, 3500)
+        assert path.read_bytes() == whole
+        log.close()
+
+
+SECTOR = 512  # bytes that a disk writes or does not: there is no less
+COARSE = 200  # bytes between index entries, before the topic's setting was changed
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("disorder", [False, True])
+def test_no_index_of_which_a_rebuild_left_parts_is_believed(
+    tmp_path: Path, seed: int, disorder: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebuild overwrites the files where they stand. Of that a loss of power leaves any sectors: of what was there
+    before, here with another interval; of what was written; of neither, and any length."""
+    monkeypatch.setattr(index, "_LOOKS", 2)  # as few as there are in an index of a full segment, sector by sector
+    random_ = random.Random(seed)
+    times = list(range(1000, 2500))
+    if disorder:
+        random_.shuffle(times)
+
+    def indexes(folder: Path, interval: int) -> list[tuple[Path, bytes]]:
+        log = opened(folder, TopicConfig(index_interval_bytes=interval))
+        for number, time in enumerate(times):
+            log.append([made(b"%04d" % number, at=time)], 0, 10_000)
+        log.roll()
+        log.close()
+        return [
+            (path, path.read_bytes()) for suffix in (".index", ".timeindex") for path in log_files(folder, suffix)[:1]
+        ]
+
+    folder = tmp_path / "after"
+    torn = []
+    for (_, old), (path, new) in zip(indexes(tmp_path / "before", COARSE), indexes(folder, 100), strict=True):
+        sectors = [random_.choice([old, new, new, b""])[at : at + SECTOR] for at in range(0, len(new), SECTOR)]
+        data = b"".join(each.ljust(SECTOR, b"\0") for each in sectors)[: len(new)]
+        whole = random_.random() < 0.8  # else it is seen to be no index at once, and made anew
+        data = data[: -4 * SECTOR] + new[-4 * SECTOR :] if whole else data[: random_.randrange(len(new))]
+        torn.append((path, data))
+
+    def log_then() -> Log:
+        for path, data in torn:
+            path.write_bytes(data)
+        return opened(folder, TopicConfig(index_interval_bytes=100))
+
+    seams = [at // 12 * 12 for at in range(SECTOR, len(torn[1][1]), SECTOR)]  # of entries of two sectors
+    asked = [int.from_bytes(torn[1][1][at : at + 8], "big") + 1 for at in seams]
+    for time in [each for each in asked if each < 3000] + random_.sample(range(900, 2510), 20):
+        first = next(((at, when) for at, when in enumerate(times) if when >= time), None)
+        assert log_then().find_timestamp(time) == first, time
+    for offset in random_.sample(range(len(times)), 20):
+        assert rows(log_then(), offset, limit=offset + 1)[0].offset == offset
+    assert offsets(rows(log_then())) == list(range(len(times)))
+
+
 def test_an_index_that_goes_wrong_in_memory_is_rebuilt(tmp_path: Path) -> None:
     log = filled(tmp_path, 30, config=ONE)
     indexer = log._active.indexer
@@ -105,7 +173,7 @@ def test_an_index_that_goes_wrong_in_memory_is_rebuilt(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 def test_indexes_made_by_a_recovery_are_on_disk_once_it_is_over(checkpoint: bool) -> None:
-    """A time index of which the end is lost is no bad one: nobody would make it anew."""
+    """Those of closed segments and of the active one: no reader has to make them anew."""
     disk = FaultyDisk()
     filled(FOLDER, 60, disk=disk).sync()
     for name in disk.names(FOLDER):
