@@ -32,20 +32,26 @@ MOST = 192 << 20  # bytes: more than a million entries of 150
 TOPICS = 4
 FREE = 100_000  # lookups, with fewer than which nobody cares how large the table is
 ROWS = 5  # that a table may have for each lookup, to be read instead
-PIECE, PIECES = 16 << 20, 8  # a table is sorted by so many bytes at least, and in no more pieces: each is searched
+PIECE = 16 << 20  # bytes of a table that are sorted together, at least,
+PART = 4  # and an equal part of what was sorted before: each piece is searched for each key
+SHARED = 10  # times what one worker may keep, the workers of an executor may share in a file
 
 
 class Kept:
     """Entries of one topic by their keys, null for what is absent. `most`: bytes that are kept, about."""
 
-    def __init__(self, source: Source, at: Moment, most: int) -> None:
+    def __init__(self, source: Source, at: Moment, most: int, patience: float) -> None:
         self.moment = at  # nothing here is older; what is newer, as the broker was asked later, comes again by `follow`
         self._source, self._most = source, most
         self._kind = pa.struct(list(arrow_schema(spark_schema(source.columns))))
         self._recent: list[Chunk] = []  # the newest first: what it says of a key is true
         self._table: list[Chunk] | None = None  # all that there was before those: what is in neither is not there
-        self._shared = Shared(shared.folder(), source)
-        self._asked, self._patience = 0, float(FREE)
+        self._table_size = 0  # of this worker's memory
+        folder = shared.folder()
+        self._shared = Shared(folder, source)
+        self._largest = most if folder is None else min(SHARED * most, _memory() // 4)
+        self._asked = 0
+        self.patience = patience  # lookups, with fewer than which the table is not read
 
     @property
     def whole(self) -> bool:
@@ -85,23 +91,24 @@ class Kept:
         if self.whole or self._taken():
             return True
         wanted = max(self._asked, expected)
-        if wanted >= self._patience:
-            self._patience = 2 * wanted
+        if wanted >= self.patience:
             with suppress(_TooLarge, KrappyError), self._shared.turn() as mine:  # KrappyError: Overloaded, say
                 if not self._taken() and mine:
                     self._read(wanted)
+            if not self.whole:
+                self.patience = 2 * wanted
         return self.whole
 
     def _taken(self) -> bool:
         """Whether another worker's reading serves."""
         found = self._shared.newer()
-        if found is None or sum(each.nbytes for each in found[1]) > self._most:
+        if found is None or sum(each.nbytes for each in found[1]) > self._largest:
             return False
-        mine = self.moment, self._recent, self._table
-        self.moment, self._recent, self._table = found[0], [], found[1]
+        mine = self.moment, self._recent, self._table, self._table_size
+        self.moment, self._recent, self._table, self._table_size = found[0], [], found[1], 0
         if self.follow(self._source.moment()):
             return True
-        self.moment, self._recent, self._table = mine
+        self.moment, self._recent, self._table, self._table_size = mine
         return False
 
     def follow(self, to: Moment) -> bool:
@@ -121,7 +128,7 @@ class Kept:
     def _add(self, keys: pa.Array, entries: pa.StructArray) -> bool:
         """Whether there was room."""
         chunk, recent = ordered(hashing.fingerprints(keys), keys, entries), self._recent
-        if chunk.nbytes + sum(each.nbytes for each in self._chunks) > self._most:
+        if chunk.nbytes + self._table_size + sum(each.nbytes for each in recent) > self._most:
             return False
         recent.insert(0, chunk)
         while len(recent) > 1 and len(recent[1]) < 2 * len(recent[0]):
@@ -131,26 +138,38 @@ class Kept:
     def _read(self, wanted: int) -> None:
         """All of the table. Raises _TooLarge, KrappyError."""
         draft = self._shared.draft(self.moment, self._kind)
+        table: list[Chunk] = []
         with closing(draft), ThreadPoolExecutor(1) as beside:  # it sorts a piece while the next one is being sent
+            room = self._most
 
-            def sort(piece: list[Rows]) -> Chunk:
+            def sort(piece: list[Rows]) -> None:
+                nonlocal room
                 keys, entries = together(piece)
                 piece.clear()  # so much memory is not taken thrice
                 chunk = ordered(hashing.fingerprints(keys), keys, entries)
-                draft.add(chunk)
-                return chunk
+                room -= chunk.nbytes
+                shared = draft.add(chunk)
+                if room >= 0:
+                    table.append(chunk)
+                elif shared:
+                    table.clear()
+                else:
+                    raise _TooLarge
 
-            sorting = [beside.submit(sort, piece) for piece in self._pieces(wanted)]
-            table = [each.result() for each in sorting]
-            if sum(each.nbytes for each in table) > self._most:
-                raise _TooLarge
+            sorting = None
+            for piece in self._pieces(wanted):
+                if sorting is not None:
+                    sorting.result()
+                sorting = beside.submit(sort, piece)
+            if sorting is not None:
+                sorting.result()
             draft.publish()
-        self._recent, self._table = [], table
+        if room >= 0:
+            self._recent, self._table, self._table_size = [], table, self._most - room
         self._taken()  # and gives back what this worker has had to itself
 
     def _pieces(self, wanted: int) -> Iterator[list[Rows]]:
         """The table bit by bit. Raises _TooLarge, to judge the others by its first partition."""
-        enough = max(PIECE, self._most // PIECES)
         piece: list[Rows] = []
         rows = size = before = 0
         with self._source.table() as partitions:
@@ -160,9 +179,9 @@ class Kept:
                     piece.append(part)
                     rows += len(part[0])
                     size += sum(int(each.nbytes) for each in part)
-                    if size * alike > self._most or rows * alike > ROWS * wanted:
+                    if size * alike > self._largest or rows * alike > ROWS * wanted:
                         raise _TooLarge
-                    if size - before >= enough:
+                    if size - before >= max(PIECE, min(before // PART, self._most)):
                         yield piece
                         piece, before = [], size
         if piece:
@@ -189,7 +208,7 @@ def kept(connected: Client, topic: str, columns: tuple[str, ...], most: int) -> 
     if found is not None and found.moment.same(now):
         found.moment = now
     elif found is None or not found.follow(now):
-        found = Kept(source, now, most)
+        found = Kept(source, now, most, FREE if found is None else found.patience)
     while len(_kept) >= TOPICS:
         del _kept[next(iter(_kept))]
     _kept[place] = found

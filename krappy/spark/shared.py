@@ -89,14 +89,17 @@ class Draft:
                 self._sink = pa.OSFile(str(self._half), "wb")
                 self._writer = pa.ipc.new_file(self._sink, self._schema)
 
-    def add(self, chunk: Chunk) -> None:
-        """A part of the table."""
-        if self._writer is not None:
-            columns: Any = [pa.array(chunk.prints), chunk.keys, chunk.entries]
-            try:
-                self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
-            except OSError:
-                self.close()
+    def add(self, chunk: Chunk) -> bool:
+        """A part of the table: whether there was room for it."""
+        if self._writer is None:
+            return False
+        columns: Any = [pa.array(chunk.prints), chunk.keys, chunk.entries]
+        try:
+            self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        except OSError:
+            self.close()
+            return False
+        return True
 
     def publish(self) -> None:
         """What was added is all of the table."""

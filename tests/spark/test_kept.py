@@ -96,8 +96,8 @@ def test_a_table_that_cannot_be_read_to_its_end(
         client.keep_snapshot(opened[0])
 
 
-def known(topic: str) -> Kept:
-    (found,) = (each for (source, _), each in kept._kept.items() if source.topic == topic)
+def known(topic: str, keep: int | None = None) -> Kept:
+    (found,) = (each for (of, most), each in kept._kept.items() if of.topic == topic and keep in (None, most))
     return found
 
 

@@ -120,16 +120,21 @@ def test_what_is_too_old_is_read_again(
     assert snapshots == [topic] * 3
 
 
-def test_what_is_more_than_a_worker_may_keep_is_not_taken(
+def test_the_file_may_have_more_than_a_worker_keeps_in_its_memory(
     client: Client, topic: str, folder: Path, snapshots: list[str], another: Callable[[], None]
 ) -> None:
     client.create_topic(topic, 1)
     fill(client, topic, 1_000)
-    assert look(client, topic, keys(1_000)) == expected(1_000)
-    another()
-    for _ in range(2):
-        assert look(client, topic, keys(1_000), keep=20_000) == expected(1_000)
-    assert not known(topic).whole
+    table = 1_000 * (8 + 8 + 9)  # fingerprints, offsets of keys and values, and these
+    for keep, whole in ((table // 5, True), (table // 15, False)):
+        for _ in range(2):
+            assert look(client, topic, keys(1_000), keep=keep) == expected(1_000)
+            with client.producer(topic) as producer:
+                producer.send("v7", key="u7").result()
+            assert look(client, topic, keys(1_000), keep=keep) == expected(1_000)
+            assert known(topic, keep).whole == whole
+            another()
+    assert snapshots == [topic] * 3  # each of the two has seen for itself that it is too large
     assert len(list(folder.glob("*.arrow"))) == 1
 
 
@@ -139,16 +144,20 @@ def test_without_a_place_for_it_each_worker_reads_for_itself(
 ) -> None:
     client.create_topic(topic, 2)
     fill(client, topic, 300)
+    half = str(shared.Shared(folder, Source(client, topic, ("value",)))._file).replace(".arrow", ".half")
     if trouble == "no folder":
         folder.write_text("a file")
     else:
         folder.mkdir()
-        file = shared.Shared(folder, Source(client, topic, ("value",)))._file
-        assert file is not None
-        file.with_suffix(".half").symlink_to("/dev/full")
+        os.symlink("/dev/full", half)
+    if trouble == "no room":  # nor in the worker's memory
+        assert look(client, topic, keys(300), keep=2_000) == expected(300)
+        assert not known(topic, 2_000).whole
+        os.symlink("/dev/full", half)
+        snapshots.clear()
     for _ in range(2):
         assert look(client, topic, keys(300)) == expected(300)
-        assert known(topic).whole
+        assert known(topic, kept.MOST).whole
         another()
     assert snapshots == [topic] * 2
 
