@@ -62,8 +62,9 @@ def lookup(
             "semi" and "anti": only `df`'s own columns, of rows with a key that is in the table, or is not.
         tombstones: a key that was deleted counts as found: with null as value, and where and when it was deleted.
         address: host:port of the broker. None: $KRAPPY_ADDRESS, as the executors see it, else 127.0.0.1:7092.
-        keep: bytes of the table that a Python worker may keep in memory, for keys that come again, or that the workers
-            of an executor may share in a file; putting them together takes as much once more. 0: nothing is kept.
+        keep: bytes of the table that a Python worker may keep in memory, for keys that come again; putting them
+            together takes as much once more. The workers of an executor may share ten times as much in a file. 0:
+            nothing is kept.
 
     Raises ConfigError for what can't be: a column that `df` has already, a key of another type. The tasks raise what
     the broker says, such as UnknownTopic and ViewDisabled.

@@ -33,7 +33,7 @@ TOPICS = 4
 FREE = 100_000  # lookups, with fewer than which nobody cares how large the table is
 ROWS = 5  # that a table may have for each lookup, to be read instead
 PIECE = 16 << 20  # bytes of a table that are sorted together, at least,
-PART = 4  # and an equal part of what was sorted before: each piece is searched for each key
+PART = 2  # and half of what was sorted before: each piece is searched for each key
 SHARED = 10  # times what one worker may keep, the workers of an executor may share in a file
 
 
