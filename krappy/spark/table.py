@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import PySparkException
 
 from krappy.errors import ConfigError
-from krappy.spark import at_once
+from krappy.spark import at_once, conditions
 from krappy.spark.demands import narrowed, options_of
 from krappy.spark.keys import Keys
 from krappy.spark.option_table import KEY_OPTIONS
@@ -30,7 +30,7 @@ ATTRIBUTES = {*TABLE_COLUMNS} - {"offset"}  # columns that are attributes, too: 
 _planning = threading.Lock()
 
 
-def table(spark: SparkSession, topic: str, **options: Any) -> Table:
+def table(spark: SparkSession, topic: str, *, client_address: str | None = None, **options: Any) -> Table:
     """The topic as a table.
 
         users = krappy.spark.table(spark, "users", keyType="string")
@@ -40,6 +40,9 @@ def table(spark: SparkSession, topic: str, **options: Any) -> Table:
         with users.snapshot() as held:            # one moment, with its offsets
 
     Args:
+        client_address: host:port under which this program itself reaches the broker, to look keys up at once. None: it
+            is `address`; but over Spark Connect, where that is the address as Spark's server and its executors see it,
+            this program asks no broker then. It has to be the same broker: nobody compares.
         options: those of the data source, by their names: address="…", keyType="string", columns="key,value", …
 
     Raises ConfigError for several topics, and for options that are not to be chosen here.
@@ -52,14 +55,17 @@ def table(spark: SparkSession, topic: str, **options: Any) -> Table:
     for name in options:
         if name.lower() in FIXED:
             raise ConfigError(f"krappy.spark.table(…, {name}=…): it reads one whole topic as a table, leave {name} out")
-    return Table(spark, topic, options)
+    return Table(spark, topic, options, client_address)
 
 
 class Table:
     """Every use loads the table anew: what is true now. What a DataFrame can, it can too, by a new load each time."""
 
-    def __init__(self, spark: SparkSession, topic: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, spark: SparkSession, topic: str, options: Mapping[str, Any], client_address: str | None = None
+    ) -> None:
         self.topic = topic
+        self.client_address = client_address
         self._spark = spark
         self.options = {"mode": "table", "subscribe": topic, **texts(options)}
         self._blank: DataFrame | None = None  # what conditions are planned with,
@@ -74,7 +80,8 @@ class Table:
         keyType=string; joined by AND) is looked up; a condition that demands nothing of it reads the whole table.
 
         Up to 1,000 keys that it names are looked up at once, and the DataFrame has them as they are now; what has to be
-        read otherwise, and all of it over Spark Connect, is read by the tasks of each query on it.
+        read otherwise, and all of it over Spark Connect without a `client_address`, is read by the tasks of each query
+        on it.
         """
         return self.chosen(self.options, self.key_options(condition)).where(condition)
 
@@ -110,6 +117,10 @@ class Table:
         """Spark Connect: Spark runs elsewhere, and this program may not reach the broker."""
         return not hasattr(self._spark, "_jsparkSession")
 
+    def near(self) -> bool:
+        """Whether this program reaches the broker, so far as it was told."""
+        return self.client_address is not None or not self.remote()
+
     def load(self, options: Mapping[str, str]) -> DataFrame:
         """A DataFrame with these options and no others."""
         return self._spark.read.format("krappy").options(**options).load()
@@ -117,13 +128,18 @@ class Table:
     def chosen(self, options: Mapping[str, str], keys: Mapping[str, str]) -> DataFrame:
         """What these options load of these keys: a few of them at once."""
         every = {**options, **keys}
-        found = at_once.load(self._spark, every) if "keys" in keys and not self.remote() else None
-        return self.load(every) if found is None else found
+        if "keys" in keys and self.near():
+            here = {} if self.client_address is None else {"address": self.client_address}
+            found = at_once.load(self._spark, {**every, **here})
+            if found is not None:
+                return found
+        return self.load(every)
 
     def key_options(self, condition: Column | str) -> dict[str, str]:
         """What a condition demands of `key`, as options; none when that is nothing.
 
-        Found by having Spark plan a query with it, which is thrown away: `pushdown.py` says why.
+        Found by having Spark plan a query with it, which is thrown away: `pushdown.py` says why. Over Spark Connect,
+        where that takes a Python process, it is left out for conditions of a kind that can be read here.
         """
         if {"limit", *(name.lower() for name in KEY_OPTIONS)} & {name.lower() for name in self.options}:
             return {}
@@ -136,6 +152,11 @@ class Table:
             demands = catalyst.demands(self._blank, condition)
             if demands is not None:
                 return options_of(narrowed(Keys(), demands))
+        else:
+            session: Any = self._spark
+            named = conditions.keys(condition, parse(self.options, "log").key_type, session.client)
+            if named is not None:
+                return options_of(named)
         return self._told(condition) if features().push_filters else {}
 
     def _told(self, condition: Column | str) -> dict[str, str]:
@@ -195,12 +216,15 @@ class TableSnapshot:
     filter = where
 
     def close(self) -> None:
-        """Ends it now, where this program can reach the broker; else it ends by itself (Spark Connect)."""
-        if not self._table.remote():
+        """Ends it now, where this program can reach the broker; else it ends by itself (Spark Connect without a
+        `client_address`)."""
+        if self._table.near():
             from krappy.spark.connections import client
             from krappy.spark.held import from_text
 
-            client(self._table.options.get("address")).close_snapshot(from_text(self._text).id)
+            client(self._table.client_address or self._table.options.get("address")).close_snapshot(
+                from_text(self._text).id
+            )
 
     def __enter__(self) -> TableSnapshot:
         return self

@@ -28,6 +28,8 @@ def main(remote: str, address: str, topic: str, folder: str) -> dict[str, Any]:
     found["condition"] = [bytes(row.value).decode() for row in table.where("key = 'u5'").collect()]
     found["prefix"] = table.where("key LIKE 'u1%'").count()
     found["many"] = table.where(table.key.isin(many)).count()
+    found["named"] = table.where((table.key == "u5") & (sf.length("value") > 1)).count()
+    found["near"] = near(spark, address, topic)
     with table.snapshot() as held:
         found["offsets"] = sum(held.offsets.values())
         found["snapshot"] = held.df().count()
@@ -38,6 +40,26 @@ def main(remote: str, address: str, topic: str, folder: str) -> dict[str, Any]:
         found["error"] = [type(error).__name__, str(error)]
     spark.stop()
     return found
+
+
+def near(spark: SparkSession, address: str, topic: str) -> list[Any]:
+    """Keys that this program looks up itself: as a query would read them, and where Spark does not reach the broker."""
+    nowhere = "127.0.0.1:1"
+    table = krappy.spark.table(spark, topic, client_address=address, address=nowhere, keyType="string")
+    keys = ["u5", "nobody", "u150"]
+    rows: list[Any] = [sorted(bytes(row.value).decode() for row in table.where(table.key.isin(keys)).collect())]
+    columns = "key,value,topic,partition,offset,timestamp,headers,deleted"
+    for options in ({"keyType": "string"}, {"tombstones": "true"}):
+        table = krappy.spark.table(spark, topic, client_address=address, address=address, columns=columns, **options)
+        mine, read = table.lookup(keys), table.df(keys=json.dumps(keys))
+        rows.append(mine.schema == read.schema and sorted(map(str, mine.collect())) == sorted(map(str, read.collect())))
+    with table.snapshot() as held:
+        rows.append(held.where(sf.col("key") == sf.lit(b"u5")).count())
+    try:
+        rows.append(held.df().count())
+    except PySparkException as error:
+        rows.append("has ended" in str(error))
+    return rows
 
 
 def writes(spark: SparkSession, address: str, topic: str, checkpoint: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -35,7 +35,7 @@ def users(client: Client, topic: str) -> str:
 @pytest.mark.parametrize("key_type", ["binary", "string"])
 @pytest.mark.parametrize("zone", ["UTC", "America/St_Johns"])
 def test_as_a_query_reads_it(spark: SparkSession, address: str, users: str, zone: str, key_type: str) -> None:
-    options = {"address": address, "columns": COLUMNS, "keyType": key_type, "tombstones": True}
+    options: dict[str, Any] = {"address": address, "columns": COLUMNS, "keyType": key_type, "tombstones": True}
     table = krappy.spark.table(spark, users, **options)
     before = spark.conf.get("spark.sql.session.timeZone")
     assert before is not None

@@ -65,6 +65,8 @@ def expected(topic: str) -> dict[str, Any]:
         "options": {"keys": '["dTU="]', "keyEncoding": "base64"} if can.push_filters else {},
         "condition": ["v5"],
         "prefix": 111,
+        "named": 1,
+        "near": [["v150", "v5"], True, True, 1, True],
         "many": 200,
         "offsets": 200,
         "snapshot": 200,

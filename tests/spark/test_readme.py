@@ -47,7 +47,7 @@ def names_of(spark: SparkSession) -> dict[str, Any]:
     df = spark.createDataFrame([("u1", "Ada")], "user_id string, name string")
     stream = spark.readStream.format("krappy").options(subscribe="users", startingOffsets="earliest").load()
     counts = stream.groupBy("key").count().selectExpr("key", "string(count) AS value")
-    return {"spark": spark, "krappy": krappy, "orders": orders, "df": df, "counts": counts}
+    return {"spark": spark, "remote": spark, "krappy": krappy, "orders": orders, "df": df, "counts": counts}
 
 
 def shown(text: str, names: dict[str, Any]) -> dict[str, list[Any]]:
@@ -89,7 +89,9 @@ def test_the_examples(
     spark.conf.set("spark.sql.streaming.checkpointLocation", str(tmp_path / "checkpoints"))
     try:
         for language, source in BLOCKS:
-            text = source.replace("broker:7092", address).replace("/data/", f"{tmp_path}/")
+            text = (
+                source.replace("broker:7092", address).replace("gate:7092", address).replace("/data/", f"{tmp_path}/")
+            )
             if language == "python":
                 rows |= shown(text, names)
             elif language == "sql" and features().arrow_udf:
@@ -103,7 +105,7 @@ def test_the_examples(
     assert names["events"].count() == 5
     assert {partition: at > 0 for partition, at in names["held"].offsets.items()} == {0: True, 1: True}
     found = {line: len(some) for line, some in rows.items()}
-    assert [count for line, count in found.items() if "table." in line] == [1, 2, 11, 2]
+    assert [count for line, count in found.items() if re.match(r"table\.|near\.", line)] == [1, 2, 11, 2, 1, 2]
     joined = [some for line, some in rows.items() if "user_id" in line and "krappy_lookup" not in line]
     for some in joined:
         users = {row.user_id: row.user and bytes(row.user) for row in some}

@@ -1,0 +1,74 @@
+"""What a condition made of Columns demands of keys, read off what a client of Spark Connect sends: nobody is asked.
+
+    (table.key == "u1") & (table["offset"] > 0)      table.key.isin("u1", "u2")
+
+Rules of this file: only what can mean nothing else narrows the keys, whatever the session's settings. That is `==`,
+`<=>` and `in` of the column `key` and literals of its own type, so that Spark casts neither; and these joined by `and`.
+A field of the message that is not known here makes it one that is not understood. The condition is Spark's own message,
+`Expression` in its spark/connect/expressions.proto, and the same from PySpark 4.0 to 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from krappy.spark.demands import Demand, narrowed
+from krappy.spark.keys import Keys
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+KINDS = {"==": "EqualTo", "<=>": "EqualNullSafe", "in": "In"}
+
+
+def keys(condition: Column | str, key_type: str, client: Any = None) -> Keys | None:
+    """The keys that a condition names, of a table with `key_type`; None: it names none, or is not understood.
+
+    `client`: of the session, which some Columns ask before they can be sent.
+    """
+    from pyspark.sql.connect.column import Column as Written
+
+    if not isinstance(condition, Written):
+        return None
+    found = narrowed(Keys(), _demands(condition.to_plan(client), "string" if key_type == "string" else "binary"))
+    return None if found.exact is None else found
+
+
+def _demands(expression: Any, literal: str) -> Iterator[Demand]:
+    if expression.WhichOneof("expr_type") != "unresolved_function":
+        return
+    function = _fields(expression.unresolved_function)
+    if set(function) != {"function_name", "arguments"}:
+        return
+    name, arguments = function["function_name"], function["arguments"]
+    if name == "and":
+        for each in arguments:
+            yield from _demands(each, literal)
+    elif name in KINDS and len(arguments) >= 2 and _is_key(arguments[0]):
+        values = _literals(arguments[1:], literal)
+        if values is not None and (name == "in" or len(values) == 1):
+            yield Demand(KINDS[name], "key", values if name == "in" else values[0])
+
+
+def _is_key(expression: Any) -> bool:
+    """The column of that name; not one of a certain DataFrame, nor in other letters, which settings may tell apart."""
+    if expression.WhichOneof("expr_type") != "unresolved_attribute":
+        return False
+    return _fields(expression.unresolved_attribute) == {"unparsed_identifier": "key"}
+
+
+def _literals(expressions: Sequence[Any], kind: str) -> list[Any] | None:
+    """The values of literals of that kind; None: some are something else."""
+    found = []
+    for each in expressions:
+        fields = _fields(each.literal) if each.WhichOneof("expr_type") == "literal" else {}
+        if set(fields) != {kind}:
+            return None
+        found.append(fields[kind])
+    return found
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    """What a message says; of flags, those that are set."""
+    return {field.name: value for field, value in message.ListFields() if value is not False}
