@@ -36,6 +36,12 @@ class HeldFile(NamedTuple):
     size: int  # bytes that count, from the first on
 
 
+def check_whole(data: Path) -> None:
+    """Raises StorageError for a data folder with a half of a backup in it."""
+    if (data / RESTORING).exists():
+        raise StorageError(f"{data} holds a backup that was not restored to its end: run `krappy restore` again")
+
+
 def hold_log(log: Log, folder: Path) -> None:
     """Links a log's files into `folder`. Blocks; between two appends. Raises StorageError.
 

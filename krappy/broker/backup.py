@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy.errors import KrappyError, StorageError
+from krappy.errors import KrappyError
 from krappy.store import hold
 
 if TYPE_CHECKING:
@@ -48,12 +48,6 @@ class Gate:
             if not self._closed:
                 self._opened.set()
                 self._opened = trio.Event()
-
-
-def check_whole(data: Path) -> None:
-    """Raises StorageError for a folder with a half of a backup in it."""
-    if (data / hold.RESTORING).exists():
-        raise StorageError(f"{data} holds a backup that was not restored to its end: run `krappy restore` again")
 
 
 class Hold:

@@ -50,6 +50,7 @@ from krappy.store.catalog import Topic as StoredTopic
 from krappy.store.disk import OS_DISK
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
+from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
 from krappy.store.log import Log
 from krappy.store.meta import Meta
@@ -182,7 +183,7 @@ class Broker:
 
     async def _open(self) -> None:
         data = self.config.data
-        backup.check_whole(data)
+        check_whole(data)
         OS_DISK.mkdir(data / "topics")
         await self._in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta")

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -233,23 +233,21 @@ def restore(source: str, data: Path, as_json: bool) -> None:
     try:
         partial = data / RESTORING
         if partial.exists():  # an attempt was cut short; no broker has started beside it, so all of this is its
-            for name in archive.PARTS:
-                shutil.rmtree(data / name, ignore_errors=True)
-            shutil.rmtree(partial)
-        strange = [path.name for path in data.iterdir() if path.name not in ("lock", "lost+found")]
+            for part in (*(data / name for name in archive.PARTS), *partial.iterdir()):
+                shutil.rmtree(part, ignore_errors=True)
+        strange = [path.name for path in data.iterdir() if path.name not in ("lock", "lost+found", RESTORING)]
         if strange:
             raise Failure(f"{data} is not empty ('{strange[0]}' is there): restore to a folder of its own")
         size = archive_size(source)
         _check_room(data, size)
         watch = Stopwatch()
-        with progress(size) as tell:
+        with _marked(partial), progress(size) as tell:
             listing = archive.unpack(archive_files(source), partial, tell)
         meta = Meta(partial / "meta")
         try:
             Catalog(meta).skip_producer_ids(PRODUCER_IDS)
         finally:
             meta.close()
-        OS_DISK.fsync_dir(data)  # first that a restore is under way, then its parts
         for part in sorted(partial.iterdir()):
             part.rename(data / part.name)
         OS_DISK.fsync_dir(data)
@@ -264,6 +262,20 @@ def restore(source: str, data: Path, as_json: bool) -> None:
         output.emit_json({**facts, "taken_ms": listing["taken_ms"], "seconds": round(watch.seconds, 3)})
     else:
         output.note(f"{data}: as of {output.when(listing['taken_ms'])}; `krappy doctor --data {data}` checks it")
+
+
+@contextmanager
+def _marked(partial: Path) -> Iterator[None]:
+    """The folder that tells of a restore which has not come to its end is on disk first, and stays until it has: also
+    when the block fails, unless nothing came of it."""
+    partial.mkdir(exist_ok=True)
+    OS_DISK.fsync_dir(partial.parent)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # there is something in it
+            partial.rmdir()
+        raise
 
 
 def _latest(source: str) -> str:

@@ -25,6 +25,7 @@ from krappy.errors import KrappyError, StorageError
 from krappy.store.catalog import Catalog
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
+from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
 from krappy.store.log import Log
 from krappy.store.meta import Meta
@@ -82,8 +83,10 @@ def check(data: Path, repair: bool, tell: Tell) -> Findings:
     """Looks at a stopped broker's folder; with `repair`, rebuilds indexes and views that are wrong and looks again.
 
     Opening a log recovers it as a start of the broker would. Raises Failure when there is no such folder, or a broker
-    runs on it; StorageError when the catalog can't be read, for nothing can be told without it.
+    runs on it; StorageError when the catalog can't be read, for nothing can be told without it, and for the half of a
+    backup.
     """
+    check_whole(data)
     if not (data / "meta").is_dir():
         raise Failure(f"{data} is not the data folder of a broker")
     with ExitStack() as stack:

@@ -187,6 +187,15 @@ def test_an_unfinished_backup_is_refused(small: Path, tmp_path: Path) -> None:
         assert not (tmp_path / "elsewhere" / "meta").exists()
 
 
+def test_a_restore_of_nothing_leaves_a_folder_for_a_broker(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for source in ("nowhere", "empty"):
+        done = krappy("restore", tmp_path / source, "--data", tmp_path / "data")
+        assert done.returncode == 1, done
+    with run_broker(tmp_path / "data"):
+        pass
+
+
 def test_names_that_lead_elsewhere_are_refused(tmp_path: Path) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:

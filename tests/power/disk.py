@@ -7,6 +7,7 @@ its `data=`), XFS, Btrfs and others with their defaults, which all promise more:
   and for no other file.
 - What a folder's fsync covers are its names: which there are, and of which files. Not what is in those.
 - Of names since then any may be there, and any may not, whatever their order. A rename is one step: both or neither.
+  One from a folder to another is two steps, of which each folder's fsync covers its own.
 - Of a file's writes since then any sector may be there, and any may not: it is as it was, or zeros where the file was
   shorter. Its length is any between the two. A sector of 512 bytes is written as a whole.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from random import Random
+from typing import Self
 
 from tests.power.record import Entry, Kind
 
@@ -129,49 +131,67 @@ def _rename(names: dict[str, File | Folder], change: Change) -> None:
 
 
 class Disk:
-    """The files below a folder, at some moment of a record.
+    """The files below a folder, at some moment of a record. It begins with nothing, though there may be something now.
 
-    `empty`: it begins with nothing, though there may be something now. Else with what is there now.
+    `root`: the inode of the folder. `played`: what has happened, from which another one like it can be made.
     """
 
-    def __init__(self, root: Path, *, empty: bool = True) -> None:
+    def __init__(self, root: int) -> None:
         self._known: dict[int, File | Folder] = {}
-        self.root = self._known[root.stat().st_ino] = Folder()
-        if not empty:
-            self._load(root, self.root)
+        self.root = self._known[root] = Folder()
+        self.inode = root
+        self.played: list[Entry] = []
 
-    def _load(self, path: Path, folder: Folder) -> None:
+    @classmethod
+    def of(cls, root: Path) -> Self:
+        return cls(root.stat().st_ino)
+
+    def load(self, path: Path) -> None:
+        """What is there now is on disk, and what a record tells comes after it."""
+        inode = path.stat().st_ino
         for each in path.iterdir():
-            inode = each.stat().st_ino
-            what = self._known.get(inode)  # one file may have several names
-            if what is None and each.is_dir():
-                what = self._known[inode] = found = Folder()
-                self._load(each, found)
-            elif what is None:
-                what = self._known[inode] = File(each.read_bytes())
-            folder.synced[each.name] = folder.now[each.name] = what
+            its, name = each.stat().st_ino, each.name.encode()
+            if its in self._known:  # one file may have several names
+                self.play(Entry(0, Kind.LINKED, inode, its, name))
+            elif each.is_dir():
+                self.play(Entry(0, Kind.MADE_FOLDER, inode, its, name))
+                self.load(each)
+            else:
+                self.play(Entry(0, Kind.MADE_FILE, inode, its, name))
+                self.play(Entry(0, Kind.WRITTEN, its, 0, each.read_bytes()))
+                self.play(Entry(0, Kind.SYNCED, its, 0, b""))
+        self.play(Entry(0, Kind.SYNCED, inode, 0, b""))
 
     def play(self, entry: Entry) -> None:
         """What the entry tells happens. Those of other folders are passed over."""
         known = self._known.get(entry.inode)
         if known is None:
             return
+        self.played.append(entry)
         if entry.kind is Kind.UNKNOWN:
             raise NotImplementedError(f"a way to change files that the model has no rule for: {entry.data.decode()}")
         if entry.kind is Kind.SYNCED:
             known.sync(entry.other)
         elif isinstance(known, File):
             known.do(entry)
+        elif entry.kind is Kind.RENAMED and entry.other != entry.inode:
+            self._move(known, entry)
         else:
             known.do(entry.end, self._change(known, entry))
+
+    def _move(self, source: Folder, entry: Entry) -> None:
+        old, _, new = entry.data.decode().partition("/")
+        target = self._known.get(entry.other)
+        if not isinstance(target, Folder):
+            raise NotImplementedError(f"a rename of {old} to a folder that is not followed")
+        target.do(entry.end, {new: source.now[old]})
+        source.do(entry.end, {old: None})
 
     def _change(self, folder: Folder, entry: Entry) -> Change:
         name = entry.data.decode()
         if entry.kind is Kind.REMOVED:
             return {name: None}
         if entry.kind is Kind.RENAMED:
-            if entry.other != entry.inode:
-                raise NotImplementedError(f"a rename from one folder to another, of {name}")
             old, _, new = name.partition("/")
             return {old: None, new: folder.now[old]}
         if entry.kind is Kind.LINKED:

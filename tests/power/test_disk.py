@@ -12,6 +12,8 @@ import pytest
 
 from tests.power.disk import MOODS, SECTOR, Disk
 from tests.power.record import Record
+from tests.power.replay import PLACE, how_to, keep, replay
+from tests.process import ROOT
 
 PRELUDE = """
 import os
@@ -36,17 +38,25 @@ class Run:
         env = self.record.environ()
         subprocess.run([sys.executable, "-c", PRELUDE + script], check=True, cwd=self.record.root, env=env)
 
-    def left(self, mood: float, seed: int = 0) -> dict[str, bytes]:
-        """The files that a loss of power leaves now."""
-        disk = Disk(self.record.root)
+    def disk(self) -> Disk:
+        """As it is now."""
+        disk = Disk.of(self.record.root)
         for entry in self.record.entries():
             disk.play(entry)
-        disk.write(place := next(self._places), mood, Random(seed))
-        return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        return disk
+
+    def left(self, mood: float, seed: int = 0) -> dict[str, bytes]:
+        """The files that a loss of power leaves now."""
+        self.disk().write(place := next(self._places), mood, Random(seed))
+        return files(place)
 
     def ever_left(self) -> list[dict[str, bytes]]:
         """What many losses of power leave."""
         return [self.left(mood, seed) for mood in MOODS for seed in range(30)]
+
+
+def files(place: Path) -> dict[str, bytes]:
+    return {path.relative_to(place).as_posix(): path.read_bytes() for path in place.rglob("*") if path.is_file()}
 
 
 @pytest.fixture
@@ -116,3 +126,47 @@ def test_a_way_to_write_that_has_no_rule_is_refused(run: Run) -> None:
     run.do("import mmap; write('a', b'1'); fd = os.open('a', os.O_RDWR); mmap.mmap(fd, 1)[0] = 50")
     with pytest.raises(NotImplementedError, match="mmap"):
         run.left(1)
+
+
+def test_a_name_that_goes_to_another_folder_may_be_in_both_or_in_neither(run: Run) -> None:
+    run.do("os.mkdir('a'); write('a/x', b'1'); sync('a/x'); sync('a'); sync('.'); os.rename('a/x', 'x')")
+    assert {frozenset(left) for left in run.ever_left()} == {
+        frozenset(names) for names in ([], ["a/x"], ["x"], ["a/x", "x"])
+    }
+    run.do("sync('.')")
+    assert {frozenset(left) for left in run.ever_left()} == {frozenset(["x"]), frozenset(["a/x", "x"])}
+    run.do("os.mkdir('b'); write('b/y', b'2'); sync('b/y'); sync('b'); os.rename('b', 'a/c'); sync('a')")
+    run.do("write('a/c/z', b'3')")  # the folder is the same one
+    assert all(left["a/c/y"] == b"2" for left in run.ever_left())
+    assert {left.get("a/c/z") for left in run.ever_left()} == {None, b"", b"\0", b"3"}
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_loss_that_was_kept_is_made_again(
+    run: Run, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By another process, from the file alone, whatever has become of the record since."""
+    monkeypatch.setenv(PLACE, str(tmp_path / "kept"))
+    run.do("os.mkdir('f'); write('f/old', bytes(range(256)) * 20); os.link('f/old', 'same'); sync('f/old')")
+    disk = run.disk()
+    if before:
+        disk = Disk.of(run.record.root)
+        disk.load(run.record.root)
+        run.record.path.write_bytes(b"")
+    run.do("write('f/old', b'new' * 1000, 100); write('other', b'o' * 3000); os.rename('same', 'f/moved')")
+    for entry in run.record.entries():
+        if before or entry not in disk.played:
+            disk.play(entry)
+    told = {}
+    for seed in range(20):
+        disk.write(place := tmp_path / f"seen-{seed}", 0.5, Random(seed))
+        told[keep(disk, 0.5, seed)] = files(place)
+    assert len({str(each) for each in told.values()}) > 5, "the losses differ"
+    run.do("import shutil; shutil.rmtree('f')")
+    for number, (kept, seen) in enumerate(told.items()):
+        replay(kept, again := tmp_path / f"again-{number}")
+        assert files(again) == seen
+    assert f"tests.power.replay {kept} TARGET" in how_to(kept)
+    command = [sys.executable, "-m", "tests.power.replay", str(kept), str(tmp_path / "by-hand")]
+    subprocess.run(command, check=True, cwd=ROOT)
+    assert files(tmp_path / "by-hand") == seen

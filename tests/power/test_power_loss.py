@@ -4,7 +4,8 @@ One broker under load is recorded: every change of its files, and of the backups
 moments of the record the files are made as a loss of power at that moment may have left them (tests/power/disk.py has
 the rules), a broker is started on them, and has to show all that the clients had been told by then.
 
-The record differs from run to run; which moments are tried, and what is lost there, comes from a seed.
+The record differs from run to run; which moments are tried, and what is lost there, comes from a seed. What a failure
+was about is kept, and the failure says how to make the same files again (tests/power/replay.py).
 KRAPPY_LONG=1 tries more of them.
 """
 
@@ -26,6 +27,7 @@ from krappy.errors import KrappyError
 from tests.power.disk import MOODS, Disk
 from tests.power.promises import Window, check_backups, check_broker
 from tests.power.record import Entry, Kind, Record
+from tests.power.replay import PLACE, how_to, keep, replay
 from tests.power.workload import BACKUPS, NEVER, Workload
 from tests.process import PATIENCE, BrokerProcess, Launcher
 
@@ -93,6 +95,7 @@ class Losses:
                 self._check(root / "restored", Window(backup.asked, backup.done))
         except BaseException as error:
             error.add_note(f"power was lost at byte {moment} of the record, with mood {mood} and seed {seed}")
+            error.add_note(how_to(keep(disk, mood, seed)))
             raise
         finally:
             shutil.rmtree(root)
@@ -122,7 +125,7 @@ def some(entries: list[Entry], number: int, random: Random) -> set[int]:
 
 
 def test_the_record_tells_all(workload: Workload, scratch: Path) -> None:
-    disk = Disk(workload.record.root)
+    disk = Disk.of(workload.record.root)
     for entry in workload.record.entries():
         disk.play(entry)
     disk.write(scratch / "again", 1, Random(0))
@@ -138,7 +141,7 @@ def try_some(losses: Losses, number: int) -> None:
     workload = losses.workload
     entries = list(workload.record.entries())
     moments = some([entry for entry in entries if entry.end > workload.began], number, losses.random)
-    disk = Disk(workload.record.root)
+    disk = Disk.of(workload.record.root)
     for entry in entries:
         disk.play(entry)
         if entry.end in moments:
@@ -154,14 +157,15 @@ def test_power_is_lost_again_while_the_broker_recovers(workload: Workload, losse
     entries = list(workload.record.entries())
     for _ in range(10 if LONG else 1):
         first = losses.random.choice([entry.end for entry in entries if entry.end > workload.began])
-        disk = Disk(workload.record.root)
+        disk = Disk.of(workload.record.root)
         for entry in entries:
             if entry.end <= first:
                 disk.play(entry)
         (root := tmp_path / f"{first}").mkdir()
         disk.write(root / "disk", losses.random.choice(MOODS), losses.random)
         with Record(root / "disk") as record, Launcher(record.environ()) as launch:
-            again = Disk(record.root, empty=False)
+            again = Disk.of(record.root)
+            again.load(record.root)
             settings = losses.workload.settings
             with BrokerProcess(record.root / "data", launch=launch, log=root / "log", **settings) as broker:
                 assert broker.stop() == 0
@@ -183,7 +187,7 @@ def test_what_is_left_is_right_where_nothing_was_promised(launch: Launcher, scra
 class Lying(Disk):
     """Of a disk that does not do what it is asked: what a sync of these files, or of folders, was to keep is lost."""
 
-    def __init__(self, root: Path, lies: str) -> None:
+    def __init__(self, root: int, lies: str) -> None:
         super().__init__(root)
         self._lies = re.compile(lies)
         self._names: dict[int, str] = {}
@@ -196,18 +200,28 @@ class Lying(Disk):
 
 
 @pytest.mark.parametrize("lies", [r"\d{20}\.log", r"\d{6}\.log", r"\d{6}\.sst", r"MANIFEST-\d+", r".*\.tar", "folder"])
-def test_a_sync_that_is_missing_is_noticed(lies: str, workload: Workload, losses: Losses) -> None:
-    """So these tests can fail. Right after a transaction there is something that every sync but a backup's is for."""
+def test_a_sync_that_is_missing_is_noticed(
+    lies: str, workload: Workload, losses: Losses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So these tests can fail, and what they failed for can be had again. Right after a transaction there is something
+    that every sync but a backup's is for."""
+    monkeypatch.setenv(PLACE, str(tmp_path))
     entries = list(workload.record.entries())
     moments = [each.answered for each in workload.transactions.made if each.answered != NEVER][-5:]
     moments.append(entries[-1].end)
-    disk = Lying(workload.record.root, lies)
+    disk = Lying(workload.record.root.stat().st_ino, lies)
+    noticed: Exception | None = None
     for entry in entries:
         disk.play(entry)
         if entry.end >= moments[0]:
             del moments[0]
             try:
                 losses.look(disk, entry.end, 0)
-            except (AssertionError, KrappyError):
-                return
-    pytest.fail("nobody noticed")
+            except (AssertionError, KrappyError) as error:
+                noticed = error
+                break
+    assert noticed, "nobody noticed"
+    [kept] = tmp_path.iterdir()
+    assert how_to(kept) in noticed.__notes__
+    replay(kept, tmp_path / "again")
+    assert (tmp_path / "again").is_dir()

@@ -45,7 +45,7 @@ def back_up(record: Record, broker: RunningBroker, target: Path, *more: str) -> 
 def test_a_backup_is_on_disk(target: str, record: Record, broker: RunningBroker, tmp_path: Path) -> None:
     more = ["--incremental"] if target == "a/b" else []
     back_up(record, broker, record.root / target, *more)
-    disk = Disk(record.root)
+    disk = Disk.of(record.root)
     for entry in record.entries():
         disk.play(entry)
     disk.write(tmp_path / "left", 0, Random(0))
@@ -59,7 +59,7 @@ def test_half_of_a_deleted_backup_counts_for_none(record: Record, broker: Runnin
     for _ in range(2):
         back_up(record, broker, record.root / "daily", "--incremental", "--keep", "1")
     random = Random(1)
-    disk = Disk(record.root)
+    disk = Disk.of(record.root)
     looked = 0
     for number, entry in enumerate(record.entries()):
         disk.play(entry)
@@ -82,7 +82,7 @@ def test_a_deleted_topic_does_not_come_back_in_one_of_its_name(record: Record, t
         peer.ask(m.Message(peer.producer("t").handle, b"value", b"key"), m.MessageStored)
         peer.ask(m.DeleteTopic("t"), m.TopicDeleted)
         peer.ask(m.AlterTopic("other", {"retention.ms": 1}), m.TopicAltered)  # syncs the catalog: it has forgotten t
-    disk = Disk(record.root)
+    disk = Disk.of(record.root)
     for entry in record.entries():
         disk.play(entry)
     disk.write(tmp_path / "left", 0, Random(0))

@@ -1,0 +1,56 @@
+"""A loss of power that was kept: the files that it left can be made again, on any machine, as often as need be.
+
+A record differs from run to run, so a seed alone makes nothing again: what is kept is the record up to that moment, and
+what was lost then. `python -m tests.power.replay KEPT TARGET` makes the new folder TARGET of it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+from random import Random
+from struct import Struct
+
+from tests.power.disk import Disk
+from tests.power.record import Entry, Kind
+
+PLACE = "KRAPPY_POWER_KEEP"  # the folder for what is kept; by default one in the system's for temporary files
+ENTRY = Struct("=IQQQI")  # kind, inode, other, end, bytes of data
+
+
+def keep(disk: Disk, mood: float, seed: int) -> Path:
+    """Keeps the loss that `disk.write(…, mood, Random(seed))` makes now, in a file of its own."""
+    place = Path(os.environ.get(PLACE) or tempfile.gettempdir())
+    place.mkdir(parents=True, exist_ok=True)
+    fd, name = tempfile.mkstemp(".loss", "krappy-power-", place)
+    with os.fdopen(fd, "wb") as raw, gzip.open(raw, "wb", compresslevel=1) as out:
+        out.write(json.dumps({"root": disk.inode, "mood": mood, "seed": seed}).encode() + b"\n")
+        for entry in disk.played:
+            out.write(ENTRY.pack(entry.kind, entry.inode, entry.other, entry.end, len(entry.data)) + entry.data)
+    return Path(name)
+
+
+def replay(kept: Path, target: Path) -> None:
+    """Makes the new folder `target` as the loss left it."""
+    with gzip.open(kept, "rb") as file:
+        told = json.loads(file.readline())
+        disk = Disk(told["root"])
+        while head := file.read(ENTRY.size):
+            kind, inode, other, end, size = ENTRY.unpack(head)
+            disk.play(Entry(end, Kind(kind), inode, other, file.read(size)))
+    disk.write(target, told["mood"], Random(told["seed"]))
+
+
+def how_to(kept: Path) -> str:
+    """What a failing test says of it."""
+    return f"to have the same files again: python -m tests.power.replay {kept} TARGET"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("usage: python -m tests.power.replay KEPT TARGET")
+    replay(Path(sys.argv[1]), Path(sys.argv[2]))
