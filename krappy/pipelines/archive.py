@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 from pyspark.sql import types
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 PARTED_BY = ("topic", "date")  # folders: topic=orders/date=2026-01-31
 CHECKPOINT = "_checkpoint"  # below the folder of the archive; Spark reads nothing that begins so
+FILES = "_spark_metadata"
 UTC_DATE = "date_from_unix_date(int(unix_millis(timestamp) div 86400000))"  # whatever the session's time zone is
 
 
@@ -43,6 +45,7 @@ def run(
     """Adds to the archive what came since the last run, or from the earliest event on.
 
     Args:
+        topics: those of the runs before, and others: these are added from their earliest event on.
         path: a folder of any file system that Spark knows; one archive, and nothing else, is in it.
         every: such as "1 minute": goes on until it is stopped. None: ends with the last event that is there now.
         checkpoint: a folder; None: below `path`.
@@ -71,6 +74,14 @@ def events(spark: SparkSession, path: str, topic: str | None = None) -> DataFram
     """The events of an archive, with the columns of a log read and `date`."""
     found = spark.read.schema(schema()).parquet(path)
     return found if topic is None else found.where(sf.col("topic") == topic)
+
+
+def is_there(spark: SparkSession, path: str) -> bool:
+    """Whether a folder is an archive: it has the log that says which of its files count."""
+    try:
+        return bool(spark.read.text(f"{path.rstrip('/')}/{FILES}").columns)
+    except AnalysisException:
+        return False
 
 
 def schema() -> types.StructType:

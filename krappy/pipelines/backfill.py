@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import date
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as sf
@@ -59,6 +60,8 @@ def run(
 
     Raises UnknownTopic when `to` is not there; ConfigError for what can't be.
     """
+    for text in filter(None, (since, until)):
+        _check_date(text)
     if key is not None and (topic or since or until):
         raise ConfigError(
             "topic, since and until choose from an archive; rows with a key of their own have none of them"
@@ -77,7 +80,16 @@ def run(
         options = texts({"topic": to, "jobId": name, "address": address})
         found.write.format("krappy").mode("append").options(**options).save()
     done = published(name, to, broker)
+    if done is None:
+        tell(f"nothing is published: {path} has no such events")
     return Filled(done.records if done else 0, name)
+
+
+def _check_date(text: str) -> None:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{text!r} is no date: give one such as 2026-01-31") from None
 
 
 def events(spark: SparkSession, path: str, topic: str, since: str | None = None, until: str | None = None) -> DataFrame:

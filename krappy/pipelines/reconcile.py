@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as sf
 
+from krappy.errors import ConfigError
 from krappy.pipelines import archive
 from krappy.pipelines.following import Tell, silent
 from krappy.spark.connections import client
@@ -54,7 +55,10 @@ def run(
     save: str | None = None,
     tell: Tell = silent,
 ) -> Compared:
-    """Compares them. `save`: a folder that gets all differences as Parquet files; it must not be there."""
+    """Compares them. `save`: a folder that gets all differences as Parquet files; it must not be there.
+
+    Raises ConfigError when the topic has events, and the archive none of it.
+    """
     broker = client(address)
     archived = archive.events(spark, path, topic).drop("date", "timestampType")
     with table(spark, topic, **texts({"address": address}), includeHeaders=True).snapshot(ttl="1h") as held:
@@ -69,6 +73,8 @@ def run(
         rest = spark.read.format("krappy").options(**options).load().drop("timestampType")
         counted = {"archived": sum(row.n for row in parts), "since": rest.count()}
         tell(f"{counted['archived']:,} events are archived, {counted['since']:,} came since")
+        if counted["since"] and not counted["archived"]:
+            raise ConfigError(f"{path} has no events of {topic}, and so proves nothing: archive it first")
         log = archived.unionByName(rest).where(before(held.offsets))
         if "compact" not in info.settings["cleanup.policy"]:  # entries go with their events
             log = log.where(~before(starts))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from krappy.errors import ConfigError
 from krappy.pipelines import archive
 from krappy.pipelines.following import Tell, silent
 from krappy.spark.options import texts
@@ -40,7 +41,11 @@ def run(
     Args:
         archive_path: of an archive. None: the log, as far as the broker still has it.
         overwrite: whether a folder that is there is replaced.
+
+    Raises ConfigError when that is an archive, which would be lost.
     """
+    if archive.is_there(spark, to):
+        raise ConfigError(f"{to} is an archive, which the history would replace: give it a folder of its own")
     if archive_path is not None:
         events = archive.events(spark, archive_path, topic)
     else:

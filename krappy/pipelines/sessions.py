@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession as Sessions
 
@@ -40,11 +41,13 @@ def running(master: str | None, settings: Mapping[str, str], bars: bool = False)
     spark = there or session(master, app="krappy pipeline", config=_config(master, settings, bars))
     try:
         if there is None:
-            spark.sparkContext.setLogLevel("ERROR")
+            spark.sparkContext.setLogLevel(settings.get("spark.log.level", "OFF"))  # the cause is told at the end
         source.register(spark)
         yield spark
     except PySparkException as error:
         raise KrappyError(cause(str(error))) from error
+    except Py4JJavaError as error:  # what PySpark does not know: a folder that can't be written to, say
+        raise KrappyError(cause(str(error.java_exception))) from error
     finally:
         if there is None:
             spark.stop()

@@ -35,7 +35,12 @@ OPTIONS = [
         "`log`: events; `table`: the latest of each key; `snapshot`: takes a snapshot and tells its offsets",
     ),
     Option("subscribe", "", (*READS, "snapshot"), "topics, separated by commas"),
-    Option("subscribePattern", "", (*READS, "snapshot"), "a regular expression that a topic's whole name matches"),
+    Option(
+        "subscribePattern",
+        "",
+        (*READS, "snapshot"),
+        "a regular expression that matches somewhere in a topic's name; of the whole: ^orders$",
+    ),
     Option("assign", "", (*READS, "snapshot"), 'partitions: {"orders":[0,2]}'),
     Option("columns", "all but headers", READS, "columns to read, separated by commas, in their order"),
     Option("includeHeaders", "false", READS, "adds the column `headers`"),

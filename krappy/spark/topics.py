@@ -27,7 +27,7 @@ class Topics(NamedTuple):
         """
         if self.pattern is not None:
             wanted = re.compile(self.pattern)
-            return _all({name: count for name, count in found.items() if wanted.fullmatch(name)})
+            return _all({name: count for name, count in found.items() if wanted.search(name)})
         there = [name for name in self.named() if name in found]
         for name in self.named():
             if name not in found and not missing:

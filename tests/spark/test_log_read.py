@@ -164,6 +164,10 @@ def test_topics_by_name_pattern_and_partition(client: Client, address: str, topi
     got = [(row["topic"], row["partition"]) for row in rows(address, assign=json.dumps(some))]
     assert sorted(got) == [(f"{topic}-a1", 1), (f"{topic}-b", 0)]
     assert rows(address, subscribePattern=f"{topic}-nothing") == []
+    part = rows(address, subscribePattern=topic.removeprefix("test-"))
+    assert part == rows(address, subscribePattern=f"^{topic}-[ab][12]?$"), (
+        "a part of the name, as in Spark's Kafka source"
+    )
     with pytest.raises(UnknownPartition, match="has 2 partitions, there is no 2"):
         rows(address, assign=json.dumps({f"{topic}-b": [2]}))
 

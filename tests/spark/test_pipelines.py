@@ -85,6 +85,11 @@ def test_backfill(
     with pytest.raises(ConfigError, match="choose from an archive"):
         backfill.run(spark, rows, to, key="id", since="2026-01-01", address=address)
     assert client.staged_jobs() == []
+    with pytest.raises(ConfigError, match="'2026-13-01' is no date: give one such as 2026-01-31"):
+        backfill.run(spark, path, to, topic=PEOPLE, since="2026-13-01", address=address)
+    lines: list[str] = []
+    assert backfill.run(spark, path, to, topic="people", address=address, tell=lines.append).events == 0
+    assert lines[-1] == f"nothing is published: {path} has no such events"
 
 
 def test_reconcile_finds_what_differs(
@@ -124,6 +129,11 @@ def test_reconcile_finds_what_differs(
     assert run([*command, "--archive", planted]) == 5
     assert "6 of" in capfd.readouterr().err
 
+    others = str(tmp_path / "others")
+    true.where("false").write.partitionBy(*archive.PARTED_BY).parquet(others)
+    with pytest.raises(ConfigError, match=f"has no events of {PEOPLE}, and so proves nothing"):
+        reconcile.run(spark, PEOPLE, others, address=address)
+
     client.alter_topic(PEOPLE, partitions=3)
     with client.producer(PEOPLE) as producer:
         producer.send("new", key="p100", partition=2)
@@ -155,6 +165,9 @@ def test_scd2(
     assert json.loads(capfd.readouterr().out)["rows"] == sum(map(len, history.values()))
     assert run(command) == 1, "the folder is there"
     assert "already exists" in capfd.readouterr().err
+    for archived in (path, None):
+        with pytest.raises(ConfigError, match="is an archive, which the history would replace"):
+            scd2.run(spark, PEOPLE, path, archive_path=archived, address=address, overwrite=True)
     count = scd2.run(spark, VISITS, to, address=address, overwrite=True)
     assert count == len(events(client, VISITS))
 
@@ -279,6 +292,12 @@ def test_what_a_failing_command_says(
     assert said.startswith("krappy: ")
     assert "no-such-topic" in said
     assert len(said.splitlines()) == 1
+    taken = tmp_path / "file"
+    taken.touch()
+    assert run(["pipeline", "archive", VISITS, "--to", f"{taken}/archive", "--address", address]) == 1
+    said = capfd.readouterr().err
+    assert "Parent path is not a directory" in said
+    assert "a mistake in krappy itself" not in said
     with running(None, {}) as same:
         assert same is spark
     with pytest.raises(KrappyError, match="no_such_column"), running(None, {}):
