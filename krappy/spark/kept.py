@@ -11,8 +11,6 @@ Then it asks no more, nor do the executor's other workers (`shared.py`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from functools import cache
 
@@ -21,10 +19,10 @@ import pyarrow as pa
 
 from krappy.blocking import Client
 from krappy.errors import KrappyError
-from krappy.spark import hashing, shared
+from krappy.spark import hashing, shared, whole
 from krappy.spark.chunk import Chunk, Flags, Numbers, merged, ordered
 from krappy.spark.hashing import Prints
-from krappy.spark.moments import Moment, Rows, Source, together
+from krappy.spark.moments import Moment, Source, together
 from krappy.spark.schema import arrow_schema, spark_schema
 from krappy.spark.shared import Shared
 
@@ -32,8 +30,6 @@ MOST = 192 << 20  # bytes: more than a million entries of 150
 TOPICS = 4
 FREE = 100_000  # lookups, with fewer than which nobody cares how large the table is
 ROWS = 5  # that a table may have for each lookup, to be read instead
-PIECE = 16 << 20  # bytes of a table that are sorted together, at least,
-PART = 2  # and half of what was sorted before: each piece is searched for each key
 SHARED = 10  # times what one worker may keep, the workers of an executor may share in a file
 
 
@@ -92,7 +88,7 @@ class Kept:
             return True
         wanted = max(self._asked, expected)
         if wanted >= self.patience:
-            with suppress(_TooLarge, KrappyError), self._shared.turn() as mine:  # KrappyError: Overloaded, say
+            with suppress(whole.TooLarge, KrappyError), self._shared.turn() as mine:  # KrappyError: Overloaded, say
                 if not self._taken() and mine:
                     self._read(wanted)
             if not self.whole:
@@ -114,7 +110,8 @@ class Kept:
     def follow(self, to: Moment) -> bool:
         """Takes in what has changed until then, unless that is more than is kept, or not all of it can be known."""
         moved = sum(end - self.moment.ends.get(partition, 0) for partition, end in to.ends.items())
-        if moved > len(self) or not self.moment.leads_to(to):
+        size = sum(each.nbytes for each in self._chunks)  # and the changes are as large as what is here, about
+        if moved > len(self) or moved * size > self._most * len(self) or not self.moment.leads_to(to):
             return False
         try:
             changes = list(self._source.changes(self.moment, to))
@@ -136,60 +133,15 @@ class Kept:
         return True
 
     def _read(self, wanted: int) -> None:
-        """All of the table. Raises _TooLarge, KrappyError."""
-        draft = self._shared.draft(self.moment, self._kind)
-        table: list[Chunk] = []
-        with closing(draft), ThreadPoolExecutor(1) as beside:  # it sorts a piece while the next one is being sent
-            room = self._most
-
-            def sort(piece: list[Rows]) -> None:
-                nonlocal room
-                keys, entries = together(piece)
-                piece.clear()  # so much memory is not taken thrice
-                chunk = ordered(hashing.fingerprints(keys), keys, entries)
-                room -= chunk.nbytes
-                shared = draft.add(chunk)
-                if room >= 0:
-                    table.append(chunk)
-                elif shared:
-                    table.clear()
-                else:
-                    raise _TooLarge
-
-            sorting = None
-            for piece in self._pieces(wanted):
-                if sorting is not None:
-                    sorting.result()
-                sorting = beside.submit(sort, piece)
-            if sorting is not None:
-                sorting.result()
+        """All of the table. Raises TooLarge, KrappyError."""
+        limits = whole.Limits(ROWS * wanted, self._largest, self._most)
+        with closing(self._shared.draft(self.moment, self._kind)) as draft:
+            table = whole.read(self._source, limits, draft)
             draft.publish()
-        if room >= 0:
-            self._recent, self._table, self._table_size = [], table, self._most - room
+        if table is not None:
+            self._recent, self._table = [], table
+            self._table_size = sum(each.nbytes for each in table)
         self._taken()  # and gives back what this worker has had to itself
-
-    def _pieces(self, wanted: int) -> Iterator[list[Rows]]:
-        """The table bit by bit. Raises _TooLarge, to judge the others by its first partition."""
-        piece: list[Rows] = []
-        rows = size = before = 0
-        with self._source.table() as partitions:
-            for number, partition in enumerate(partitions):
-                alike = 1 if number else len(partitions)
-                for part in partition:
-                    piece.append(part)
-                    rows += len(part[0])
-                    size += sum(int(each.nbytes) for each in part)
-                    if size * alike > self._largest or rows * alike > ROWS * wanted:
-                        raise _TooLarge
-                    if size - before >= max(PIECE, min(before // PART, self._most)):
-                        yield piece
-                        piece, before = [], size
-        if piece:
-            yield piece
-
-
-class _TooLarge(Exception):
-    """A table is not worth being read as a whole."""
 
 
 _kept: dict[tuple[Source, int], Kept] = {}

@@ -42,7 +42,7 @@ class Shared:
     def newer(self) -> tuple[Moment, list[Chunk]] | None:
         """All of the table, and a moment nothing of which is older; None: nobody has read it, or not since this was
         asked before."""
-        with suppress(OSError):
+        with suppress(OSError, pa.ArrowException):
             if self._file is not None and self._seen != (seen := self._file.stat().st_mtime_ns):
                 self._seen = seen
                 return _opened(self._file)
@@ -131,6 +131,8 @@ def _locked(lock: IO[bytes]) -> bool:
     except BlockingIOError:
         fcntl.flock(lock, fcntl.LOCK_EX)
         return False
+    except OSError:  # a file system that has no locks
+        pass
     return True
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import random
 import subprocess
@@ -14,7 +16,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 from krappy.blocking import Client
-from krappy.spark import kept, lookup, shared
+from krappy.spark import kept, lookup, shared, whole
 from krappy.spark.moments import Source
 from tests.spark.test_by_key import fill, values
 from tests.spark.test_kept import known
@@ -126,16 +128,30 @@ def test_the_file_may_have_more_than_a_worker_keeps_in_its_memory(
     client.create_topic(topic, 1)
     fill(client, topic, 1_000)
     table = 1_000 * (8 + 8 + 9)  # fingerprints, offsets of keys and values, and these
-    for keep, whole in ((table // 5, True), (table // 15, False)):
+    for keep, fits in ((table // 5, True), (table // 15, False)):
         for _ in range(2):
             assert look(client, topic, keys(1_000), keep=keep) == expected(1_000)
             with client.producer(topic) as producer:
                 producer.send("v7", key="u7").result()
             assert look(client, topic, keys(1_000), keep=keep) == expected(1_000)
-            assert known(topic, keep).whole == whole
+            assert known(topic, keep).whole == fits
             another()
     assert snapshots == [topic] * 3  # each of the two has seen for itself that it is too large
     assert len(list(folder.glob("*.arrow"))) == 1
+
+
+def test_what_changed_since_is_read_if_a_worker_may_keep_it(
+    client: Client, topic: str, folder: Path, snapshots: list[str], another: Callable[[], None]
+) -> None:
+    client.create_topic(topic, 1)
+    fill(client, topic, 1_000)
+    assert look(client, topic, keys(1_000), keep=8_000) == expected(1_000)
+    for count, reads in ((20, 1), (900, 2)):
+        fill(client, topic, count)
+        another()
+        assert look(client, topic, keys(1_000), keep=8_000) == expected(1_000)
+        assert known(topic).whole
+        assert snapshots == [topic] * reads
 
 
 @pytest.mark.parametrize("trouble", ["no folder", "no room"])
@@ -162,6 +178,33 @@ def test_without_a_place_for_it_each_worker_reads_for_itself(
     assert snapshots == [topic] * 2
 
 
+def test_a_file_system_without_locks_and_a_file_that_is_spoiled(
+    client: Client,
+    topic: str,
+    folder: Path,
+    snapshots: list[str],
+    another: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    client.create_topic(topic, 2)
+    fill(client, topic, 300)
+    for _ in range(2):
+        assert look(client, topic, keys(300)) == expected(300)
+        another()
+    assert snapshots == [topic]
+    [file] = folder.glob("*.arrow")
+    (folder / "other").write_bytes(b"nothing of the kind")
+    (folder / "other").replace(file)  # what is mapped stays as it is
+    fill(client, topic, 400)  # so that nobody can follow the log
+    assert look(client, topic, keys(400)) == expected(400)
+    assert known(topic).whole
+    assert snapshots == [topic] * 2
+
+
 def test_what_was_shared_long_ago_goes(client: Client, topic: str, folder: Path) -> None:
     for number in range(shared.MOST_FILES + 2):
         client.create_topic(f"{topic}-{number}", 1)
@@ -175,7 +218,7 @@ def test_workers_never_differ_from_the_table(
     client: Client, topic: str, folder: Path, another: Callable[[], None], monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(kept, "PIECE", 1_000)
+    monkeypatch.setattr(whole, "PIECE", 1_000)
     keep = chance.choice([20_000, 1 << 20])
     client.create_topic(topic, chance.choice([1, 3]))
     fill(client, topic, 200)
@@ -200,11 +243,11 @@ WORKER = """
 import sys
 from pathlib import Path
 from krappy import blocking
-from krappy.spark import kept, shared
+from krappy.spark import kept, shared, whole
 from tests.spark.test_shared import expected, keys, look
 address, topic, folder, count, slow = sys.argv[1:]
 shared.folder = lambda: Path(folder)
-kept.FREE, kept.PIECE = 1, 1_000
+kept.FREE, whole.PIECE = 1, 1_000
 locked = shared._locked
 def waited(lock):
     print("turn", flush=True)
