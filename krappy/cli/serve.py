@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
@@ -69,7 +70,11 @@ def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None
       KRAPPY_DURABILITY=os krappy serve --config krappy.toml
       krappy serve --listen-kafka IN://0.0.0.0:9092,OUT://0.0.0.0:9094 --advertised-listeners OUT://k.example.com:9094
     """
-    signal.signal(signal.SIGTERM, _end)
+    with _ended_by_sigterm():
+        _serve(file, flags, as_json, until_eof)
+
+
+def _serve(file: Path | None, flags: Mapping[str, str | None], as_json: bool, until_eof: bool) -> None:
     config = load(flags, _settings(os.environ), file)
     try:
         import trio
@@ -86,10 +91,19 @@ def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None
     trio.run(partial(app.serve, config, report=report, ready=lambda broker: _announce(config, broker, as_json)))
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    """Until the broker takes the signal: nothing is open yet. The first process of a container has no default action
-    for signals (pid_namespaces(7)): without this it would go on as if nothing had been said."""
-    os._exit(0)
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Until the broker takes the signal, while nothing is open yet. The first process of a container has no default
+    action for signals (pid_namespaces(7)): without this it would go on as if nothing had been said."""
+
+    def end(number: int, frame: FrameType | None) -> NoReturn:
+        os._exit(0)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _settings(environ: Mapping[str, str]) -> dict[str, str]:
