@@ -55,9 +55,14 @@ def rows(df: DataFrame) -> int:
 
 
 def executors(df: DataFrame) -> int:
-    """How many there are to work on it now, at least one."""
-    every: Any = df.sparkSession.sparkContext._jsc.sc().getExecutorMemoryStatus()
-    return max(1, int(every.size()) - 1)  # the driver is among them
+    """How many there are, or are to be, to work on it; 0: Spark will ask for as many as it finds good."""
+    context = df.sparkSession.sparkContext
+    settings = context.getConf()
+    if settings.get("spark.dynamicAllocation.enabled") == "true":
+        return 0
+    every: Any = context._jsc.sc().getExecutorMemoryStatus()
+    up = int(every.size()) - 1  # the driver is among them
+    return max(1, up, int(settings.get("spark.executor.instances") or 0))
 
 
 def _rows_of(leaf: Any) -> int:

@@ -195,7 +195,8 @@ def _expected(df: DataFrame) -> int:
         return 0
     from krappy.spark import catalyst
 
-    return catalyst.rows(df) // catalyst.executors(df)
+    executors = catalyst.executors(df)
+    return catalyst.rows(df) // executors if executors else 0
 
 
 def _sql_get(address: str | None, keep: int = MOST) -> Any:

@@ -210,3 +210,18 @@ def test_errors_of_the_broker_reach_the_user(orders: DataFrame, address: str) ->
         return
     with pytest.raises(Exception, match="a key is binary or string, this is int32"):
         orders.select(join._sql_get(address)(sf.lit("t"), "id")).collect()
+
+
+def test_how_many_rows_an_executor_is_to_look_up(spark: SparkSession) -> None:
+    df = spark.range(1_000)
+    settings: Any = spark.sparkContext._conf
+    assert join._expected(df) == 1_000
+    try:
+        settings.set("spark.executor.instances", "4")
+        assert join._expected(df) == 250
+        settings.set("spark.dynamicAllocation.enabled", "true")
+        assert join._expected(df) == 0
+    finally:
+        for name in ("spark.executor.instances", "spark.dynamicAllocation.enabled"):
+            settings._jconf.remove(name)
+    assert join._expected(df) == 1_000
