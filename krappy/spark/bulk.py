@@ -41,10 +41,5 @@ def bulk_load(
         raise ConfigError(f"a bulk load needs a column 'key'; there are {', '.join(df.columns)}")
     order = [name for name in ("key", "timestamp") if name in df.columns]
     ranges = df if tasks is None else df.repartitionByRange(tasks, "key")
-    given = {
-        "awaitTable": str(wait).lower(),
-        **texts(options),
-        "topic": topic,
-        **({} if job is None else {"jobId": job}),
-    }
+    given = texts({"awaitTable": wait, "jobId": job, **options, "topic": topic})
     ranges.sortWithinPartitions(*order).write.format("krappy").options(**given).mode("append").save()

@@ -64,7 +64,10 @@ OPTIONS = [
     ),
     Option("failOnDataLoss", "true", ("log", "stream"), "offsets that are gone: an error, or else they are skipped"),
     Option(
-        "minPartitions", "", (*READS, "snapshot"), "at least so many Spark partitions, where there is enough for them"
+        "minPartitions",
+        "",
+        (*READS, "snapshot"),
+        "at least so many Spark partitions (of a table about so many), where there is enough for them",
     ),
     Option("maxRecordsPerPartition", "", ("log", "stream"), "offsets that a Spark partition has at most"),
     Option("maxOffsetsPerTrigger", "", ("stream",), "offsets of a micro-batch at most, over all partitions"),

@@ -24,6 +24,7 @@ from krappy.spark.options import Options
 from krappy.spark.ranges import OffsetRange
 from krappy.spark.stream_offsets import Offsets, Patience, Position, behind, decoded, encoded, initial, limited
 from krappy.spark.stream_table import TablePartition
+from krappy.spark.table_read import SPLITS
 from krappy.spark.versions import features
 from krappy.types import TopicPartition
 
@@ -41,7 +42,6 @@ if features().admission_control:
 
     BASES = (DataSourceStreamReader, SupportsTriggerAvailableNow)
 
-SPLITS = 16  # ranges of a table at least: more than most have cores, fewer than cost time
 log = logging.getLogger(__name__)
 
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from krappy.errors import ConfigError, KrappyError
 from krappy.spark.connections import client
-from krappy.spark.options import Options
+from krappy.spark.options import Options, texts
 from krappy.spark.outgoing import outgoing
 from krappy.spark.schema import arrow_schema
 from krappy.spark.staged import Job, abort_all, commit_all, runs_of, stage_all
@@ -71,7 +71,7 @@ class StreamWriter(_Base):  # type: ignore[misc]
 
 
 def batches_to(
-    topic: str, *, address: str | None = None, name: str | None = None, **options: str
+    topic: str, *, address: str | None = None, name: str | None = None, **options: Any
 ) -> Callable[[DataFrame, int], None]:
     """A function for `foreachBatch` that writes each micro-batch to a topic once, however often it is replayed.
 
@@ -85,7 +85,7 @@ def batches_to(
             name is needed there, and a new one when the query begins anew with another checkpoint.
         options: more of a write's, such as compression="zstd".
     """
-    given = {"topic": topic, **({} if address is None else {"address": address}), **options}
+    given = texts({"topic": topic, "address": address, **options})
 
     def write(batch: DataFrame, id: int) -> None:
         query = name or _query_id(batch)
