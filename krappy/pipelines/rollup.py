@@ -69,6 +69,8 @@ def run(
         raise ConfigError("a rollup without an aggregate: give one, such as count(*)")
     if watermark is not None and window is None:
         raise ConfigError("a watermark closes windows: give a window too, or neither")
+    if source == to:
+        raise ConfigError(f"a rollup of {source} into itself would take its own results for events: give another topic")
     broker = client(address)
     broker.create_topic(to, len(broker.describe(source).partitions), {"cleanup.policy": "compact"}, if_absent=True)
     options = {"subscribe": source, "address": address, "startingOffsets": "earliest", "includeHeaders": True}

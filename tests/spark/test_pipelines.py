@@ -279,6 +279,8 @@ def test_a_rollup_by_windows_counts_what_is_late(
     assert client.describe(to).config["cleanup.policy"] == "compact"
     with pytest.raises(ConfigError, match="give a window"):
         rollup.run(spark, source, to, aggregates={"n": "1"}, checkpoint="", watermark="1 hour", address=address)
+    with pytest.raises(ConfigError, match="would take its own results for events"):
+        rollup.run(spark, source, source, aggregates={"n": "count(*)"}, checkpoint="", address=address)
     with pytest.raises(ConfigError, match="without an aggregate"):
         rollup.run(spark, source, to, aggregates={}, checkpoint="", address=address)
 
