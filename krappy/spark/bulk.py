@@ -42,4 +42,5 @@ def bulk_load(
     order = [name for name in ("key", "timestamp") if name in df.columns]
     ranges = df if tasks is None else df.repartitionByRange(tasks, "key")
     given = texts({"awaitTable": wait, "jobId": job, **options, "topic": topic})
+    df.sparkSession.createDataFrame([], "key STRING")  # makes the session this thread's: else it has no data sources
     ranges.sortWithinPartitions(*order).write.format("krappy").options(**given).mode("append").save()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,14 @@ def test_a_topic_without_a_table(spark: SparkSession, client: Client, address: s
     client.create_topic(topic, 2, {"view.enable": False})
     krappy.spark.bulk_load(spark.range(5).selectExpr("string(id) AS key", "'v' AS value"), topic, address=address)
     assert sum(len(keys_of(client, topic, partition)) for partition in range(2)) == 5
+
+
+def test_in_a_thread_without_an_active_session(spark: SparkSession, client: Client, address: str, topic: str) -> None:
+    client.create_topic(topic)
+    rows = spark.range(5).selectExpr("string(id) AS key", "'v' AS value")
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(krappy.spark.bulk_load, rows, topic, address=address).result(300)
+    assert len(keys_of(client, topic, 0)) == 5
 
 
 def test_progress_is_told(capsys: pytest.CaptureFixture[str]) -> None:
