@@ -100,7 +100,8 @@ def archive(
     """Write the events of topics to Parquet files, in folders by topic and date, each event once.
 
     Run again, it adds what came since: it goes on from where it was, wherever it was stopped. The checkpoint is in the
-    archive's folder unless --checkpoint names another. Topics may be added, and none left out.
+    archive's folder unless --checkpoint names another. Topics may be added, and with --allow-data-loss be left out for
+    a while.
 
     \b
     Examples:

@@ -45,7 +45,8 @@ def run(
     """Adds to the archive what came since the last run, or from the earliest event on.
 
     Args:
-        topics: those of the runs before, and others: these are added from their earliest event on.
+        topics: those of the runs before, and others: these are added from their earliest event on. Without
+            `data_loss_fails` some may be left out, and are gone on with when they are named again.
         path: a folder of any file system that Spark knows; one archive, and nothing else, is in it.
         every: such as "1 minute": goes on until it is stopped. None: ends with the last event that is there now.
         checkpoint: a folder; None: below `path`.

@@ -147,16 +147,26 @@ class StreamReader(*BASES):  # type: ignore[misc]
 
     def _next(self, begin: Offsets, limit: Any) -> Offsets:
         ends = self._target if self._target is not None else self._ends()
+        others = self._others(begin)
+        if others and self._options.fail_on_data_loss:
+            each, offset = next(iter(others.items()))
+            self._lost(f"{each} was read up to offset {offset}, and is no topic of this query's")
         for each, offset in begin.items():
             end = ends.get(each)
-            if end is None or end < offset:
-                now = "is gone, or no topic of this query's" if end is None else f"ends at {end} now: it was made anew"
+            if each not in others and (end is None or end < offset):
+                now = "is gone" if end is None else f"ends at {end} now: it was made anew"
                 self._lost(f"{each} was read up to offset {offset}, and {now}")
         lag = sum(behind(begin, ends).values())
         most, least = self._limits(limit)
         if lag and self._patience.waits(least, lag, self._clock()):
             return begin
-        return ends if most is None else limited(begin, ends, most)
+        return others | (dict(ends) if most is None else limited(begin, ends, most))
+
+    def _others(self, begin: Offsets) -> dict[TopicPartition, int]:
+        """Where it stands in what the query names no more: it goes on there once that is named again."""
+        topics = self._options.topics
+        assert topics is not None
+        return {each: offset for each, offset in begin.items() if not topics.mean(each)}
 
     def _limits(self, limit: Any) -> tuple[int | None, int | None]:
         """The most and the least offsets of a batch. Spark may ask for all there is, whatever the options say."""
@@ -190,6 +200,8 @@ class StreamReader(*BASES):  # type: ignore[misc]
         found = []
         for each, end in sorted(ends.items()):
             first = begin.get(each, 0)  # a partition that was added is read from its first event on
+            if end == first:
+                continue
             if end < first:
                 first = 0  # made anew
             there = earliest.get(each)

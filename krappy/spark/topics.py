@@ -41,6 +41,14 @@ class Topics(NamedTuple):
                     raise UnknownPartition(f"'{name}' has {found[name]} partitions, there is no {partition}")
         return [TopicPartition(name, each) for name, some in sorted(assigned.items()) for each in some]
 
+    def mean(self, each: TopicPartition) -> bool:
+        """Whether a partition is meant, be it there or not."""
+        if self.pattern is not None:
+            return re.search(self.pattern, each.topic) is not None
+        if self.assigned is not None:
+            return each.partition in self.assigned.get(each.topic, ())
+        return each.topic in self.named()
+
     def named(self) -> Iterable[str]:
         """Topics that are given by name; none for a pattern."""
         return self.names or self.assigned or ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import Any
@@ -219,6 +220,29 @@ def test_a_checkpoint_of_another_topic(reader: Any, client: Client, topic: str) 
         reader().latestOffset(elsewhere, ReadAllAvailable())
     lax = reader(failOnDataLoss="false")
     assert spans(lax, elsewhere, lax.latestOffset(elsewhere, ReadAllAvailable())) == [(0, 0, 1)]
+
+
+@pytest.mark.parametrize("how", ["subscribe", "subscribePattern", "assign"])
+def test_a_topic_that_is_left_out_and_named_again_goes_on_where_it_was(
+    reader: Any, client: Client, topic: str, how: str
+) -> None:
+    fill(client, topic, 2)
+    fill(client, topic + "-b", 3)
+    both, one = {
+        "subscribe": (f"{topic},{topic}-b", topic),
+        "subscribePattern": (f"^{topic}", f"^{topic}$"),
+        "assign": (json.dumps({topic: [0], f"{topic}-b": [0]}), json.dumps({topic: [0]})),
+    }[how]
+    at = reader(**{how: both}, startingOffsets="earliest").latestOffset(None, ReadAllAvailable())
+    lax = reader(**{how: one}, failOnDataLoss="false")
+    assert lax.latestOffset(at, ReadAllAvailable()) == at
+    more(client, topic, 1)
+    more(client, topic + "-b", 4)
+    for limit in (ReadAllAvailable(), ReadMaxRows(1)):
+        end = lax.latestOffset(at, limit)
+        assert spans(lax, at, end) == [(0, 2, 3)]
+    again = reader(**{how: both})
+    assert spans(again, end, again.latestOffset(end, ReadAllAvailable())) == [(0, 3, 7)]
 
 
 def upsert(client: Client, topic: str, values: dict[str, str | None]) -> None:
