@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -147,6 +148,13 @@ def test_always_what_the_table_has(client: Client, topic: str, monkeypatch: pyte
     monkeypatch.setattr(kept, "FREE", chance.choice([0, 50, 10_000]))
     monkeypatch.setattr(kept, "ROWS", chance.choice([1, 10]))
     keep = chance.choice([4_000, 1 << 20])
+    written_and_looked_up(client, topic, chance, lambda keys: values(client, topic, keys, keep=keep))
+
+
+def written_and_looked_up(
+    client: Client, topic: str, chance: random.Random, look: Callable[[list[str | None]], list[Any]]
+) -> None:
+    """Writes little and much, deletes keys and events, and compares what is looked up with what a table would have."""
     client.create_topic(topic, chance.choice([1, 3]))
     fill(client, topic, 300)
     model: dict[str, str | None] = {f"u{n}": f"v{n}" for n in range(300)}
@@ -161,4 +169,4 @@ def test_always_what_the_table_has(client: Client, topic: str, monkeypatch: pyte
                 client.delete_records(topic, "latest")
                 model.clear()
             keys: list[str | None] = [f"u{chance.randrange(500)}" for _ in range(chance.choice([1, 30, 200]))]
-            assert values(client, topic, keys, keep=keep) == [model.get(key or "") for key in keys]
+            assert look(keys) == [model.get(key or "") for key in keys]

@@ -19,7 +19,7 @@ from krappy.blocking import Client
 from krappy.spark import kept, lookup, shared, whole
 from krappy.spark.moments import Source
 from tests.spark.test_by_key import fill, values
-from tests.spark.test_kept import known
+from tests.spark.test_kept import known, written_and_looked_up
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -220,23 +220,13 @@ def test_workers_never_differ_from_the_table(
     chance = random.Random(seed)
     monkeypatch.setattr(whole, "PIECE", 1_000)
     keep = chance.choice([20_000, 1 << 20])
-    client.create_topic(topic, chance.choice([1, 3]))
-    fill(client, topic, 200)
-    model: dict[str, str | None] = {f"u{n}": f"v{n}" for n in range(200)}
-    with client.producer(topic) as producer:
-        for step in range(100):
-            for _ in range(chance.choice([0, 0, 1, 20, 300])):
-                key, value = f"u{chance.randrange(300)}", chance.choice([None, f"{step}"])
-                producer.send(value, key=key)
-                model[key] = value
-            producer.flush()
-            if chance.random() < 0.02:
-                client.delete_records(topic, "latest")
-                model.clear()
-            if chance.random() < 0.5:
-                another()
-            asked: list[str | None] = [f"u{chance.randrange(400)}" for _ in range(chance.choice([1, 30, 200]))]
-            assert look(client, topic, asked, keep=keep) == [model.get(key or "") for key in asked]
+
+    def one_of_them(keys: list[str | None]) -> list[Any]:
+        if chance.random() < 0.5:
+            another()
+        return look(client, topic, keys, keep=keep)
+
+    written_and_looked_up(client, topic, chance, one_of_them)
 
 
 WORKER = """
