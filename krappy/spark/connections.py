@@ -1,6 +1,9 @@
 """One connected client for each broker, for as long as the process lives.
 
 Spark's Python workers are used for many tasks; a connection for each task would cost more than a lookup does.
+
+A task waits a while for a broker that does not answer, since the query was planned with its help a moment ago: it is
+being started again, likely, and Spark would have tried a failing task several times within a second, and given up.
 """
 
 from __future__ import annotations
@@ -9,9 +12,13 @@ import atexit
 import contextlib
 import os
 import threading
+from time import monotonic, sleep
 
 from krappy.blocking import Client, connect
-from krappy.spark.workers import settle
+from krappy.errors import ConnectionLost
+from krappy.spark.workers import is_task, settle
+
+PATIENCE = 10  # seconds for which a task tries to connect
 
 _clients: dict[tuple[int, str | None], Client] = {}  # by process: a worker is forked from another process
 _lock = threading.Lock()
@@ -20,17 +27,26 @@ _lock = threading.Lock()
 def client(address: str | None) -> Client:
     """The client of this process for a broker (None: $KRAPPY_ADDRESS, else 127.0.0.1:7092). Do not close it.
 
-    Raises ConnectionLost when no broker answers there.
+    Raises ConnectionLost when no broker answers there: at once, but in a task.
     """
     place = (os.getpid(), address)
     with _lock:
         found = _clients.get(place)
         if found is None:
-            found = connect(address)
-            found.__enter__()
-            _clients[place] = found
+            found = _clients[place] = _connected(address)
             settle("connecting")
     return found
+
+
+def _connected(address: str | None) -> Client:
+    until = monotonic() + (PATIENCE if is_task() else 0)
+    while True:
+        try:
+            return connect(address).open()
+        except ConnectionLost:
+            if monotonic() >= until:
+                raise
+            sleep(0.2)
 
 
 @atexit.register

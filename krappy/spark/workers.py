@@ -22,3 +22,8 @@ def is_worker() -> bool:
     """Whether this is such a process."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return main is not None and main.name.startswith("pyspark.")
+
+
+def is_task() -> bool:
+    """Whether this is one that runs tasks."""
+    return is_worker() and sys.argv[1:2] == ["pyspark.worker"]
