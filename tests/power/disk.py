@@ -8,6 +8,9 @@ its `data=`), XFS, Btrfs and others with their defaults, which all promise more:
 - What a folder's fsync covers are its names: which there are, and of which files. Not what is in those.
 - Of names since then any may be there, and any may not, whatever their order. A rename is one step: both or neither.
   One from a folder to another is two steps, of which each folder's fsync covers its own.
+- But where the new name is RocksDB's CURRENT, what came before it in that folder is there too. When RocksDB recovers, it
+  makes a table of its WAL, tells of it in a new manifest, and syncs the folder only behind CURRENT. File systems with a
+  journal keep that order.
 - Of a file's writes since then any sector may be there, and any may not: it is as it was, or zeros where the file was
   shorter. Its length is any between the two. A sector of 512 bytes is written as a whole.
 
@@ -116,8 +119,10 @@ class Folder:
         names = dict(self.synced)
         ordered = 0 < mood < 1 and random.random() < 0.5  # the first ones, as a journal keeps them
         kept = random.randint(0, len(self.since))
+        there = [number < kept if ordered else random.random() < mood for number in range(len(self.since))]
+        current = [number for number, (_, change) in enumerate(self.since) if there[number] and change.get("CURRENT")]
         for number, (_, change) in enumerate(self.since):
-            if number < kept if ordered else random.random() < mood:
+            if there[number] or number < max(current, default=0):
                 _rename(names, change)
         return names
 

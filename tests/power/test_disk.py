@@ -141,6 +141,14 @@ def test_a_name_that_goes_to_another_folder_may_be_in_both_or_in_neither(run: Ru
     assert {left.get("a/c/z") for left in run.ever_left()} == {None, b"", b"\0", b"3"}
 
 
+def test_where_rocksdb_has_renamed_current_the_names_before_it_are_there(run: Run) -> None:
+    run.do("write('CURRENT', b'1'); sync('CURRENT'); sync('.')")
+    run.do("write('a', b'a'); write('new', b'2'); sync('new'); os.rename('new', 'CURRENT'); write('b', b'b')")
+    found = {(left["CURRENT"], "a" in left, "b" in left) for left in run.ever_left()}
+    old = {(b"1", a, b) for a in (False, True) for b in (False, True)}
+    assert found == old | {(b"2", True, False), (b"2", True, True)}
+
+
 @pytest.mark.parametrize("before", [False, True])
 def test_a_loss_that_was_kept_is_made_again(
     run: Run, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
