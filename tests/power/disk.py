@@ -8,7 +8,7 @@ its `data=`), XFS, Btrfs and others with their defaults, which all promise more:
 - What a folder's fsync covers are its names: which there are, and of which files. Not what is in those.
 - Of names since then any may be there, and any may not, whatever their order. A rename is one step: both or neither.
   One from a folder to another is two steps, of which each folder's fsync covers its own.
-- But where the new name is RocksDB's CURRENT, what came before it in that folder is there too. When RocksDB recovers, it
+- But where the new name is RocksDB's CURRENT, what came before it in that folder is there too. RocksDB, recovering,
   makes a table of its WAL, tells of it in a new manifest, and syncs the folder only behind CURRENT. File systems with a
   journal keep that order.
 - Of a file's writes since then any sector may be there, and any may not: it is as it was, or zeros where the file was
