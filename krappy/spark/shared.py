@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
+from secrets import token_hex
 from typing import IO, Any
 
 import msgpack
@@ -84,8 +85,10 @@ class Draft:
         self._sink: Any = None
         self._writer: Any = None
         if file is not None:
-            self._half = file.with_suffix(".half")
+            self._half = file.with_suffix(f".{token_hex(4)}.half")  # nobody else's, also where locks do not work
             with suppress(OSError):
+                for each in file.parent.glob(f"{file.stem}.*.half"):  # of workers that were killed
+                    each.unlink()
                 self._sink = pa.OSFile(str(self._half), "wb")
                 self._writer = pa.ipc.new_file(self._sink, self._schema)
 

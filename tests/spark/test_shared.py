@@ -12,11 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as sf
 
 from krappy.blocking import Client
 from krappy.spark import kept, lookup, shared, whole
+from krappy.spark.chunk import ordered
 from krappy.spark.moments import Source
 from tests.spark.test_by_key import fill, values
 from tests.spark.test_kept import known, written_and_looked_up
@@ -154,28 +157,52 @@ def test_what_changed_since_is_read_if_a_worker_may_keep_it(
         assert snapshots == [topic] * reads
 
 
-@pytest.mark.parametrize("trouble", ["no folder", "no room"])
-def test_without_a_place_for_it_each_worker_reads_for_itself(
-    client: Client, topic: str, folder: Path, snapshots: list[str], another: Callable[[], None], trouble: str
+def test_without_a_folder_each_worker_reads_for_itself(
+    client: Client, topic: str, folder: Path, snapshots: list[str], another: Callable[[], None]
 ) -> None:
     client.create_topic(topic, 2)
     fill(client, topic, 300)
-    half = str(shared.Shared(folder, Source(client, topic, ("value",)))._file).replace(".arrow", ".half")
-    if trouble == "no folder":
-        folder.write_text("a file")
-    else:
-        folder.mkdir()
-        os.symlink("/dev/full", half)
-    if trouble == "no room":  # nor in the worker's memory
-        assert look(client, topic, keys(300), keep=2_000) == expected(300)
-        assert not known(topic, 2_000).whole
-        os.symlink("/dev/full", half)
-        snapshots.clear()
+    folder.write_text("a file")
     for _ in range(2):
         assert look(client, topic, keys(300)) == expected(300)
-        assert known(topic, kept.MOST).whole
+        assert known(topic).whole
         another()
     assert snapshots == [topic] * 2
+
+
+def test_without_room_for_the_file_each_worker_has_what_it_may_keep(
+    client: Client, topic: str, folder: Path, snapshots: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topic(topic, 2)
+    fill(client, topic, 300)
+    opened = pa.OSFile
+    monkeypatch.setattr(pa, "OSFile", lambda _, mode: opened("/dev/full", mode))
+    for keep in (2_000, kept.MOST):
+        assert look(client, topic, keys(300), keep=keep) == expected(300)
+        assert known(topic, keep).whole == (keep == kept.MOST)
+    assert snapshots == [topic] * 2
+    assert [each.suffix for each in folder.iterdir()] == [".lock"]
+
+
+def test_two_that_write_at_once_do_not_mix(client: Client, topic: str, folder: Path) -> None:
+    """As they may where locks do not work: one of them counts, as a whole."""
+    client.create_topic(topic, 1)
+    source = Source(client, topic, ("value",))
+    folder.mkdir()
+    two = [shared.Shared(folder, source) for _ in range(2)]
+    chunks = [
+        ordered(np.arange(n, dtype=np.uint64), pa.array([b"k"] * n), pa.array([{"value": b"v"}] * n)) for n in (3, 5)
+    ]
+    drafts = [each.draft(source.moment(), chunk.entries.type) for each, chunk in zip(two, chunks, strict=True)]
+    for draft, chunk in zip(drafts, chunks, strict=True):
+        assert draft.add(chunk)
+    for draft in drafts:
+        draft.publish()
+        draft.close()
+    found = shared.Shared(folder, source).newer()
+    assert found is not None
+    assert [len(each) for each in found[1]] in ([3], [5])
+    assert [each.suffix for each in folder.iterdir()] == [".arrow"]
 
 
 def test_a_file_system_without_locks_and_a_file_that_is_spoiled(
