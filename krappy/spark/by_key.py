@@ -57,7 +57,7 @@ def entries(
     prints = hashing.fingerprints(keys)
     known, count = kept(connected, topic, tuple(columns), keep)
     found, sure = known.look(keys, prints)
-    if keep and not sure.all() and known.prepare(expected):
+    if keep and not known.whole and not sure.all() and known.prepare(expected):
         found, sure = known.look(keys, prints)
     missing = np.flatnonzero(~sure)
     if not len(missing):

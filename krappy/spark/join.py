@@ -15,7 +15,7 @@ is looked up, so the functions count as non-deterministic: Spark may not work th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -156,6 +156,12 @@ class Ahead:
         self._waiting: list[tuple[pa.Array, ...]] = []
         self._rows = self._enough = 0
 
+    def over(self, batches: Iterable[tuple[pa.Array, ...]]) -> Iterator[Any]:
+        """What is found for each batch, in its turn."""
+        for columns in batches:
+            yield from self.put(*columns)
+        yield from self.rest()
+
     def put(self, *columns: pa.Array) -> Iterator[Any]:
         """Takes a batch. What has been found by now, for each batch in its turn."""
         self._waiting.append(columns)
@@ -181,10 +187,7 @@ def _ahead(look_up: Callable[[pa.Array], pa.StructArray]) -> Callable[[Iterator[
     """The same for batches of keys, as Spark has them."""
 
     def krappy_entries(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:  # Spark goes by these hints
-        ahead = Ahead(look_up)
-        for keys in batches:
-            yield from ahead.put(keys)
-        yield from ahead.rest()
+        return Ahead(look_up).over((keys,) for keys in batches)
 
     return krappy_entries
 
@@ -203,10 +206,7 @@ def _sql_get(address: str | None, keep: int = MOST) -> Any:
     _need_arrow_udf("krappy_get")
 
     def krappy_get(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:  # Spark goes by these hints
-        ahead = Ahead(lambda topics, keys: _values(address, topics, keys, keep))
-        for topics, keys in batches:
-            yield from ahead.put(topics, keys)
-        yield from ahead.rest()
+        return Ahead(lambda topics, keys: _values(address, topics, keys, keep)).over(batches)
 
     return _udf(krappy_get, types.BinaryType())
 

@@ -84,7 +84,7 @@ class Kept:
 
         `expected`: lookups that are likely, of all workers of the executor.
         """
-        if self.whole or self._taken():
+        if self._taken():
             return True
         wanted = max(self._asked, expected)
         if wanted >= self.patience:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -70,35 +70,31 @@ def test_a_bad_index_is_rebuilt(tmp_path: Path, suffix: str, how: str, killed: b
         assert log.recovery.notes == ([] if how == "longer" else [rebuilt])
 
 
-def test_an_index_that_is_too_thin_is_rebuilt(tmp_path: Path) -> None:
-    """It would not be wrong, but every read would walk through the whole segment."""
+def thinned(folder: Path, records: int, suffix: str, *cuts: slice) -> Iterator[Log]:
+    """A log whose closed segment has such a part of its index only, for each cut; after each it has all of it again."""
     config = TopicConfig(index_interval_bytes=100)
-    log = filled(tmp_path, 3000, config=config)
+    log = filled(folder, records, config=config)
     log.roll()
     log.close()
-    path = log_files(tmp_path, ".index")[0]
+    path = log_files(folder, suffix)[0]
     whole = path.read_bytes()
-    for thin in (b"", whole[:80]):
-        path.write_bytes(thin)
-        log = opened(tmp_path, config)
-        assert batch.read_header(log.read(8000, 1)).base_offset == 7998
+    for cut in cuts:
+        path.write_bytes(whole[cut])
+        log = opened(folder, config)
+        yield log
         assert path.read_bytes() == whole
         log.close()
+
+
+def test_an_index_that_is_too_thin_is_rebuilt(tmp_path: Path) -> None:
+    """It would not be wrong, but every read would walk through the whole segment."""
+    for log in thinned(tmp_path, 3000, ".index", slice(0), slice(80)):
+        assert batch.read_header(log.read(8000, 1)).base_offset == 7998
 
 
 def test_a_time_index_that_is_too_thin_is_rebuilt(tmp_path: Path) -> None:
-    config = TopicConfig(index_interval_bytes=100)
-    log = filled(tmp_path, 1000, config=config)
-    log.roll()
-    log.close()
-    path = log_files(tmp_path, ".timeindex")[0]
-    whole = path.read_bytes()
-    for thin in (b"", whole[:12], whole[:-12]):
-        path.write_bytes(thin)
-        log = opened(tmp_path, config)
+    for log in thinned(tmp_path, 1000, ".timeindex", slice(0), slice(12), slice(-12)):
         assert log.find_timestamp(3500) == (2500, 3500)
-        assert path.read_bytes() == whole
-        log.close()
 
 
 SECTOR = 512  # bytes that a disk writes or does not: there is no less
