@@ -68,10 +68,11 @@ test-spark: $(READY) ## the tests of Spark with another one (PYSPARK=4.0.5 ARGS=
 test-cluster: $(READY) ## PySpark on a cluster of its own: a master, two workers, a Connect server (minutes)
 	@KRAPPY_LONG=1 $(BIN)/python -m pytest -q tests/spark/test_cluster.py $(ARGS)
 
-check: $(READY) ## format, lint and types, without changing anything
+check: $(READY) ## format, lint, types and layers, without changing anything
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/test_layers.py
 
 format: $(READY) ## format the code and mend what the linter can
 	@$(BIN)/ruff format .

@@ -8,11 +8,11 @@ its own (`kept.py`). A worker that dies in the middle leaves a lock that the ker
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from secrets import token_hex
 from typing import IO, Any
 
 import msgpack
@@ -85,7 +85,7 @@ class Draft:
         self._sink: Any = None
         self._writer: Any = None
         if file is not None:
-            self._half = file.with_suffix(f".{token_hex(4)}.half")  # nobody else's, also where locks do not work
+            self._half = file.with_suffix(f".{uuid.uuid4().hex}.half")  # nobody else's, also where locks do not work
             with suppress(OSError):
                 for each in file.parent.glob(f"{file.stem}.*.half"):  # of workers that were killed
                     each.unlink()
