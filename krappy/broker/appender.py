@@ -123,11 +123,7 @@ class Appender:
                 items = self._take()
                 if self._partition.config.codec is not None:
                     await self._recompress(items, self._partition.config.codec)
-                if any(isinstance(item, Publish) and item.expect for item in items):
-                    # A condition is decided by the view, which must hold everything that was written before.
-                    await self.commit.settled()
-                    await self._partition.applier.caught_up()
-                    await self._partition.undecided.refresh()
+                await self._prepare_conditions(items)
                 accepted = self._decide(items)
                 if accepted:
                     await self.commit.write(accepted)
@@ -141,6 +137,21 @@ class Appender:
         finally:
             self._running = False
             self._ended.fire()
+
+    async def _prepare_conditions(self, items: list[Publish | Loose]) -> None:
+        """A condition is decided by the view, which must hold everything that was written before. Where it never will,
+        those with a condition are refused, and no others."""
+        conditional = [item for item in items if isinstance(item, Publish) and item.expect]
+        if not conditional:
+            return
+        try:
+            await self.commit.settled()
+            await self._partition.applier.caught_up()
+            await self._partition.undecided.refresh()
+        except KrappyError as error:
+            for item in conditional:
+                item.reject(error)
+            items[:] = [item for item in items if item not in conditional]
 
     async def idle(self) -> None:
         """Returns when nothing waits and nothing is on its way to the disk."""

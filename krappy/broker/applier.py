@@ -17,7 +17,7 @@ import trio
 from krappy import batch as batches
 from krappy.batch import TRANSACTIONAL, Columns
 from krappy.entry import pack_columns
-from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, StorageError
+from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, ShuttingDown, StorageError
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class Applier:
         self._stable = partition.last_stable_offset
         self._running = False
         self.failed: KrappyError | None = None
-        self._stopped = False
+        self._stopped: KrappyError | None = None  # why nobody gets any more of it
         self._closing = False
         self._until = math.inf  # on trio's clock: it folds no longer
         self.moved = Signal()
@@ -57,7 +57,7 @@ class Applier:
     @property
     def stopped(self) -> bool:
         """Whether its view is being dropped, or was."""
-        return self._stopped
+        return self._stopped is not None
 
     @property
     def behind(self) -> bool:
@@ -83,26 +83,27 @@ class Applier:
             self._wanted.set()
 
     def start(self) -> None:
-        if not self._running and self.behind and self.failed is None and not self._stopped:
+        if not self._running and self.behind and self.failed is None and not self.stopped:
             self._running = True
             self.idle = trio.Event()
             self._wanted = trio.Event()
             self._partition.spawn(self._run)
 
-    def stop(self) -> None:
-        """Folds no further; used when the view is turned off."""
-        self._stopped = True
+    def stop(self, why: KrappyError) -> None:
+        """Folds no further, since the view is turned off or its topic deleted; who waits for it is told `why`."""
+        self._stopped = why
         self._lag = 0
         self._wanted.set()
         self.moved.fire()
 
     async def caught_up(self, offset: int | None = None, seconds: float = math.inf) -> bool:
-        """Waits until everything below `offset` (the last stable offset of now by default) is in the view."""
+        """Waits until everything below `offset` (the last stable offset of now by default) is in the view; False when
+        `seconds` passed first. Raises why it never will be: CorruptBatch, what it was stopped by, ShuttingDown."""
         target = self._partition.last_stable_offset if offset is None else offset
         self._wanted.set()
-        done = await wait_any([self.moved], lambda: self.applied >= target or self.failed is not None, seconds)
-        if self.failed is not None:
-            raise self.failed
+        done = await wait_any([self.moved], lambda: self.applied >= target or self._over is not None, seconds)
+        if (over := self._over) is not None and (self.applied < target or self.stopped):
+            raise over
         return done
 
     async def within(self, lag: int) -> None:
@@ -116,7 +117,7 @@ class Applier:
         with trio.move_on_after(LINGER):
             await self._wanted.wait()
         try:
-            while self.behind and not self._stopped and trio.current_time() < self._until:
+            while self.behind and not self.stopped and trio.current_time() < self._until:
                 try:
                     await self._step()
                 except CorruptBatch as error:
@@ -127,7 +128,7 @@ class Applier:
                     break
                 except StorageError as error:
                     # A full disk, say: RocksDB goes on by itself once there is room, and so does this.
-                    if self._stopped:
+                    if self.stopped:
                         break
                     partition.report("view_waits", error)
                     if self._closing:
@@ -154,6 +155,7 @@ class Applier:
             self._closing = True
             self._until = trio.current_time() + PATIENCE
         self._wanted.set()
+        self.moved.fire()
 
     async def finish(self) -> None:
         """Catches up if the disk lets it and it is not much, and ends."""
@@ -163,6 +165,14 @@ class Applier:
     @property
     def _given_up(self) -> bool:
         return self._closing and not self._running
+
+    @property
+    def _over(self) -> KrappyError | None:
+        """Why nothing more will be folded; None while it will."""
+        found = self.failed or self._stopped
+        if found is None and self._given_up:
+            return ShuttingDown("the broker stops before the view has caught up")
+        return found
 
     async def _apply_fresh(self) -> None:
         """One slice out of the batches in memory: several small ones together, or a part of a large one."""
@@ -232,7 +242,7 @@ class Applier:
         """While flushes are behind, waits here rather than inside RocksDB. On a full disk that may be for long."""
         waited = 0.0
         while self._partition.views.busy():
-            if self._stopped or (self._closing and waited > PATIENCE):
+            if self.stopped or (self._closing and waited > PATIENCE):
                 raise StorageError("the view's files are not written as fast as it is closed")
             await trio.sleep(0.005)
             waited += 0.005

@@ -16,7 +16,7 @@ from krappy.broker.partition import Partition
 from krappy.broker.table import SCAN_IDLE_MS
 from krappy.core import retention
 from krappy.core.throttle import Throttle
-from krappy.errors import KrappyError
+from krappy.errors import KrappyError, UnknownTopic
 from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ class Housekeeper:
                 try:
                     if partition.gone is None:
                         await work(partition)
+                except UnknownTopic:
+                    pass  # it was deleted meanwhile
                 except KrappyError as error:
                     self._broker.report("housekeeping_failed", partition=str(partition), error=str(error))
                 except Exception:  # a mistake of ours, which must not end housekeeping for all the others

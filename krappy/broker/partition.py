@@ -23,7 +23,15 @@ from krappy.broker.raw_reads import Raw
 from krappy.broker.undecided import UNDECIDED, Undecided
 from krappy.core.stability import marker, without
 from krappy.entry import entry_offset
-from krappy.errors import KrappyError, OffsetOutOfRange, PolicyViolation, TransactionPending, UnknownTopic, ViewDisabled
+from krappy.errors import (
+    KrappyError,
+    OffsetOutOfRange,
+    PolicyViolation,
+    StorageError,
+    TransactionPending,
+    UnknownTopic,
+    ViewDisabled,
+)
 from krappy.measures import StoreMeasures
 from krappy.ports import ActiveProducer
 from krappy.topic_config import TopicConfig
@@ -363,11 +371,14 @@ class Partition:
         """Whether the view includes all that is decided now (or `min_offset`). Raises ViewDisabled."""
         self._alive()
         if not self.config.view:
-            raise ViewDisabled(f"the topic '{self.topic}' keeps no view: it has view.enable=false")
+            raise self._no_view()
         if self.applier.failed is not None:
             raise self.applier.failed
         target = self.last_stable_offset if min_offset is None else min_offset + 1
         return self.applier.applied >= target
+
+    def _no_view(self) -> ViewDisabled:
+        return ViewDisabled(f"the topic '{self.topic}' keeps no view: it has view.enable=false")
 
     async def view_wait(self, min_offset: int | None, seconds: float) -> bool:
         """Waits for `view_ready`. False when `seconds` passed first."""
@@ -428,15 +439,26 @@ class Partition:
 
     async def configure(self, config: TopicConfig) -> None:
         """Takes new settings. Turning the view on folds the whole log; turning it off drops the view."""
-        before, self.config = self.config, config
-        self.log.config = config
-        if before.view == config.view:
-            return
-        self.applier.stop()
-        await self.applier.idle.wait()
-        self.views.drop(self.number)
-        self.applier = Applier(self, self.log.start_offset if config.view else self.high_watermark)
+        before = self.config.view
+        if config.view and not before:  # nobody may look things up in what is not folded yet
+            await self._drop_view()
+            self.applier = Applier(self, self.log.start_offset)
+        self.config = self.log.config = config
+        if before and not config.view:
+            self.applier.stop(self._no_view())
+            await self.applier.idle.wait()
+            await self._drop_view()
+            self.applier = Applier(self, self.high_watermark)
         self.applier.start()
+
+    async def _drop_view(self) -> None:
+        """On disk when it returns, if the disk lets it: a crash must not bring an old view back where retention has
+        gone on without it."""
+        self.views.drop(self.number)
+        try:
+            await trio.to_thread.run_sync(self.views.flush, limiter=self.disk_limiter)
+        except StorageError as error:
+            self.report("view_waits", error)
 
     async def close(self, error: KrappyError | None = None) -> None:
         """Ends it: what waits to be written is written, the view catches up, files are left clean.
@@ -448,7 +470,7 @@ class Partition:
         if error is None:
             self.applier.close()
         else:
-            self.applier.stop()
+            self.applier.stop(error)
         await self.appender.idle()
         await self.applier.finish()
         if error is not None:

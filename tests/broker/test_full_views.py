@@ -1,14 +1,21 @@
-"""A view whose files can't be written must not keep its topic from being deleted, nor the broker from stopping."""
+"""A view whose files can't be written must not keep its topic from being deleted, nor the broker from stopping; and
+who waits for a view that never will catch up is told so."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
+from krappy import batch
 from krappy.broker import applier
-from krappy.errors import StorageError
+from krappy.broker.broker import Broker
+from krappy.broker.housekeeping import Housekeeper
+from krappy.broker.partition import Partition
+from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownTopic, ViewDisabled
 from tests.broker import engine
 
 
@@ -92,5 +99,112 @@ def test_the_space_of_a_deleted_view_is_given_back(tmp_path: Path) -> None:
             await engine.until(
                 lambda: sum(file.stat().st_size for file in (tmp_path / "views").glob("*.sst")) < before / 4
             )
+
+    trio.run(main)
+
+
+HOUR = 3_600_000
+NEVER = {"cleaner_backoff_ms": HOUR, "retention_check_ms": HOUR}
+FULL = {"cleanup.policy": "compact,delete", "segment.bytes": 2000, "retention.ms": -1, "retention.bytes": 4000}
+Work = Callable[[Broker, Partition], Awaitable[object]]
+
+
+async def retain(broker: Broker, partition: Partition) -> None:
+    await Housekeeper(broker).retain(partition)
+
+
+async def compact(broker: Broker, partition: Partition) -> None:
+    await Housekeeper(broker).clean(partition, broker.now_ms())
+
+
+async def delete_records(broker: Broker, partition: Partition) -> None:
+    await partition.delete_records(5)
+
+
+async def look_up(broker: Broker, partition: Partition) -> None:
+    await partition.view_wait(None, 3600)
+
+
+async def write_where(broker: Broker, partition: Partition) -> None:
+    await partition.publish(batch.encode([b"k1"], [b"new"], timestamps=1_000), [(0, 391)]).wait()
+
+
+async def turn_off(broker: Broker) -> None:
+    await broker.alter_topic("t", {"cleanup.policy": "delete", "view.enable": False}, None)
+    assert await engine.publish(broker.topic("t").partition(0), 1, [b"k"]) == 410  # nothing is in its way
+
+
+async def delete(broker: Broker) -> None:
+    await broker.delete_topic("t")
+
+
+async def stop(broker: Broker) -> None:
+    broker.topic("t").partition(0).appender.close()
+    await broker.topic("t").partition(0).close()
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [(turn_off, ViewDisabled), (delete, UnknownTopic), (stop, ShuttingDown)],
+    ids=["off", "gone", "end"],
+)
+@pytest.mark.parametrize("work", [retain, compact, delete_records, look_up, write_where])
+def test_nobody_waits_for_a_view_that_has_ended(
+    tmp_path: Path,
+    impatient: None,
+    work: Work,
+    end: Callable[[Broker], Awaitable[None]],
+    told: type[KrappyError],
+) -> None:
+    """They would wait for ever, and with them whoever waits for the locks that they hold."""
+    ended: list[BaseException | None] = []
+
+    async def main() -> None:
+        async with engine.running(tmp_path, **NEVER) as broker:
+            topic, _ = await broker.create_topic("t", 1, FULL)
+            partition = topic.partition(0)
+            for _ in range(40):
+                await engine.publish(partition, 10, [b"k%d" % number for number in range(10)])
+            assert await partition.view_wait(None, 60)
+            broker.views.busy = lambda: True  # type: ignore[method-assign]  # as when flushes find no room
+            await engine.publish(partition, 10, [b"k%d" % number for number in range(10)])
+
+            async def wait() -> None:
+                try:
+                    await work(broker, partition)
+                    ended.append(None)
+                except KrappyError as error:
+                    ended.append(error)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(wait)
+                await trio.testing.wait_all_tasks_blocked()
+                assert not ended
+                with trio.fail_after(30):
+                    await end(broker)
+                    await engine.until(lambda: ended)
+
+    trio.run(main)
+    assert type(ended[0]) is told or (work is compact and end is delete and ended == [None])
+
+
+def test_a_condition_costs_nobody_else_their_write(tmp_path: Path) -> None:
+    """The view is turned off under a conditional write: what waits beside it is written."""
+
+    async def main() -> None:
+        async with engine.running(tmp_path) as broker:
+            topic, _ = await broker.create_topic("t", 1, {})
+            partition = topic.partition(0)
+            broker.views.busy = lambda: True  # type: ignore[method-assign]
+            await engine.publish(partition, 1, [b"k"])
+            before = partition.publish(batch.encode([b"a"], [b"1"], timestamps=1_000))
+            conditional = partition.publish(batch.encode([b"k"], [b"2"], timestamps=1_000), [(0, 0)])
+            after = partition.publish(batch.encode([b"b"], [b"3"], timestamps=1_000))
+            await trio.testing.wait_all_tasks_blocked()
+            with trio.fail_after(30):
+                await broker.alter_topic("t", {"view.enable": False}, None)
+                with pytest.raises(ViewDisabled):
+                    await conditional.wait()
+                assert [(await each.wait()).offset for each in (before, after)] == [1, 2]
 
     trio.run(main)

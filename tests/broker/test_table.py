@@ -1,7 +1,8 @@
-"""Scans of a broker's tables."""
+"""Scans of a broker's tables, and lookups."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from trio.testing import trio_test
 from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.table import TableScan
-from krappy.errors import UnknownHandle
+from krappy.errors import UnknownHandle, ViewDisabled
 from krappy.store.view_snapshot import LOOKS
-from tests.broker.engine import running
+from tests.broker.engine import publish, running
 
 MANY = 3 * LOOKS + 1
 
@@ -60,3 +61,18 @@ async def test_a_scan_that_is_closed_meanwhile_says_so(tmp_path: Path) -> None:
             await scan.page(10, 1 << 20)
         with pytest.raises(UnknownHandle):
             await scan.page(10, 1 << 20)
+
+
+@trio_test
+async def test_a_view_that_is_turned_on_answers_once_it_is_folded(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, {"view.enable": False}))[0].partition(0)
+        await publish(partition, 1, [b"k"])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(broker.alter_topic, "t", {"view.enable": True}, None)
+            ready = False
+            while not ready:
+                with suppress(ViewDisabled):
+                    ready = partition.view_ready(None)
+                    assert not ready or partition.look_up(b"k") is not None
+                await trio.lowlevel.checkpoint()
