@@ -26,7 +26,6 @@ from krappy.types import Event
 if TYPE_CHECKING:
     from krappy.blocking import Consumer
 
-LOOK = 1.0  # seconds without events after which it is seen whether anybody still reads what is printed
 FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "headers", "deliveries")
 
 
@@ -94,8 +93,12 @@ def consume(
         options |= {"partitions": list(partitions) or None, "end": _end(end)}
     if limit is not None:
         options["max_records"] = min(limit, 500)  # a group leases no more than is asked for
-    with connect(address) as client, client.consumer(list(topics), **options) as consumer:
-        for events in _up_to(limit, _arriving(consumer, idle, follow=end is None)):
+    with (
+        connect(address) as client,
+        client.consumer(list(topics), **options) as consumer,
+        output.ending_with_reader(),
+    ):
+        for events in _up_to(limit, _arriving(consumer, idle)):
             output.write_lines(map(show, events))
             if group is not None:
                 consumer.ack(events)
@@ -118,14 +121,8 @@ def _end(text: str | None) -> str | int | None:
     raise click.BadParameter(f"'{text}' is neither 'now' nor an offset", param_hint="--to")
 
 
-def _arriving(consumer: Consumer, idle: float | None, *, follow: bool) -> Iterator[list[Event]]:
+def _arriving(consumer: Consumer, idle: float | None) -> Iterator[list[Event]]:
     """Events as they come, so that they are printed as they come."""
-    if idle is None and follow:
-        while True:
-            if events := consumer.poll(LOOK):
-                yield events
-            else:
-                output.check_reader()
     if idle is None:
         for batch in consumer.batches():
             yield batch.events()

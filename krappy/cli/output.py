@@ -10,16 +10,16 @@ import base64
 import json
 import os
 import select
+import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import IO, Any
 
 import click
 
-from krappy.errors import KrappyError
 from krappy.types import Entry, Event, Headers
 
 # A terminal obeys control characters; an event must not be able to speak to it.
@@ -106,46 +106,53 @@ def write_lines(lines: Iterable[str], end: str = "\n") -> None:
     out.flush()
 
 
-def check_reader() -> None:
-    """For output that waits for more. Raises BrokenPipeError when nobody reads the pipe that stdout is any more
-    (`| head`): a write would say so, and the next one may be far off."""
-    if _gone(_stdout_errors().poll(0)):
-        raise BrokenPipeError
+class _ReaderIsGone(BaseException):
+    """Comes between any two steps, as KeyboardInterrupt does: nothing may take it for an error of its own, as a client
+    would BrokenPipeError."""
 
 
 @contextmanager
-def ending_with_reader(end: Callable[[], None]) -> Iterator[None]:
-    """For output that waits where it can't look: calls `end`, on a thread of its own, once nobody reads what is
-    printed any more. BrokenPipeError takes the place of whatever KrappyError comes of that."""
-    poll = _stdout_errors()
+def ending_with_reader() -> Iterator[None]:
+    """For output that waits for more, on the main thread: BrokenPipeError once nobody reads the pipe that stdout is any
+    more (`| head`). A write would say so, but the next one may be far off.
+
+    A thread waits for the pipe to tell, and wakes the main thread as Ctrl-C would, by a SIGPIPE. Writes to sockets that
+    the other side has closed raise that signal too, and those mean nothing here.
+    """
+    out = sys.stdout.fileno()
+    main = threading.get_ident()
     stopped, stop = os.pipe()
-    poll.register(stopped, 0)
+    waiting = True
 
     def look() -> None:
-        if _gone(poll.poll()):
-            end()
+        if _reader_is_gone(out, stopped, None):
+            signal.pthread_kill(main, signal.SIGPIPE)
 
+    def woken(*_: object) -> None:
+        if waiting and _reader_is_gone(out, stopped, 0):
+            raise _ReaderIsGone
+
+    before = signal.signal(signal.SIGPIPE, woken)
     thread = threading.Thread(target=look, name="krappy-reader", daemon=True)
     thread.start()
     try:
         yield
-    except KrappyError:
-        check_reader()
-        raise
+    except _ReaderIsGone:
+        raise BrokenPipeError from None
     finally:
+        waiting = False
         os.close(stop)
         thread.join()
+        signal.signal(signal.SIGPIPE, before)
         os.close(stopped)
 
 
-def _stdout_errors() -> select.poll:
+def _reader_is_gone(out: int, stopped: int, milliseconds: int | None) -> bool:
+    """Waits for it, or for the other end of `stopped` to be closed."""
     poll = select.poll()
-    poll.register(sys.stdout.fileno(), 0)  # what is told in any case: errors
-    return poll
-
-
-def _gone(found: list[tuple[int, int]]) -> bool:
-    return any(event & select.POLLERR for _, event in found)
+    for descriptor in (out, stopped):
+        poll.register(descriptor, 0)  # what is told in any case: POLLERR of a pipe without readers, POLLHUP
+    return any(event & select.POLLERR for _, event in poll.poll(milliseconds))
 
 
 def note(line: str) -> None:

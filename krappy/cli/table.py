@@ -204,7 +204,7 @@ def watch(
         table = client.table(topic)
         with (
             table.watch(**chosen, partitions=list(partitions) or None) as watched,  # type: ignore[arg-type]
-            output.ending_with_reader(watched.close),
+            output.ending_with_reader(),
         ):
             for item in watched:
                 if isinstance(item, SnapshotEnd):

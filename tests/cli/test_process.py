@@ -22,6 +22,7 @@ from krappy import blocking
 from krappy.cli.errors import Failure
 from krappy.cli.spawn import spawn_broker
 from krappy.testing.running import RunningBroker
+from tests.clients.proxy import proxy
 from tests.process import wait_until
 
 KRAPPY = [sys.executable, "-m", "krappy"]
@@ -320,15 +321,36 @@ def test_completion_offers_commands_and_topics(broker: RunningBroker) -> None:
     assert "completed" in topics.stdout
 
 
-def test_following_ends_with_the_reader_of_its_output(broker: RunningBroker) -> None:
+@pytest.mark.parametrize("way", [(), ("--group", "heads"), ("--idle", "600"), ("--to", "2")], ids=" ".join)
+def test_following_ends_with_the_reader_of_its_output(broker: RunningBroker, way: tuple[str, ...]) -> None:
     """As behind `| head -1`: no event comes any more that a write could fail with."""
-    with broker.connect() as client, client.producer("left-alone") as producer:
+    topic = f"left-alone{len(way)}{''.join(way[:1])}"
+    with broker.connect() as client, client.producer(topic) as producer:
         producer.send("only", key="k")
-    with started("consume", "left-alone", "--address", broker.address) as process:
+    with started("consume", topic, *way, "--address", broker.address) as process:
         assert process.stdout is not None
+        assert process.stderr is not None
         assert process.stdout.readline() == "only\n"
         process.stdout.close()
         assert process.wait(SECONDS) == 141
+        assert process.stderr.read() == ""
+
+
+def test_following_outlives_its_connection(broker: RunningBroker) -> None:
+    """The signal that tells of a reader gone comes of writes to sockets too."""
+    with (
+        proxy(broker.address) as relay,
+        broker.connect() as client,
+        client.producer("outlived") as producer,
+        started("consume", "outlived", "--address", relay.address) as process,
+    ):
+        assert process.stdout is not None
+        for value in ("first", "second", "third"):
+            producer.send(value).result()
+            assert process.stdout.readline() == f"{value}\n"
+            process.send_signal(signal.SIGPIPE)
+            relay.cut()
+        assert end(process, signal.SIGINT) == 130
 
 
 @pytest.mark.parametrize("changes", [0, 1], ids=["snapshot", "change"])
