@@ -87,7 +87,7 @@ class Broker:
         **others: Any,
     ) -> None:
         listen = {"listen_native": listen_native, "listen_kafka": listen_kafka, "listen_http": listen_http}
-        self.config = settings.load({"data": Path(data_dir), **listen, **others}, {})
+        self.config = settings.load({"data": Path(data_dir).absolute(), **listen, **others}, {})
         _check_console(self.config)
         self._report = report
         self._stack = AsyncExitStack()

@@ -97,6 +97,14 @@ def test_a_folder_that_is_held_is_one_plain_error(tmp_path: Path) -> None:
     trio.run(main)
 
 
+def test_a_relative_folder_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever becomes of the program's own folder; a backup is taken from another one, too."""
+    monkeypatch.chdir(tmp_path)
+    broker = krappy.Broker("data")
+    monkeypatch.chdir("/")
+    assert broker.config.data == tmp_path / "data"
+
+
 def test_what_the_program_raises_inside_comes_out_as_it_is(tmp_path: Path) -> None:
     async def main() -> None:
         with pytest.raises(ZeroDivisionError):

@@ -47,7 +47,7 @@ FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "
 @click.option("-n", "--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N events.")
 @click.option("--idle", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop when none came for so long.")
 @click.option("-s", "--sep", "separator", type=Separator(), help="Print `key<sep>value`.  [default: the value alone]")
-@click.option("-f", "--format", "template", metavar="TEXT", help="Print each event so; see below.")
+@click.option("-f", "--format", "template", metavar="TEXT", help="Print each event as such a line; see above.")
 @click.option("--null", default="", metavar="TEXT", help="How a value or key that is none is printed.")
 @address_option
 @json_option

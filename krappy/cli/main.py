@@ -118,7 +118,20 @@ def _drop_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _open_what_was_closed() -> None:
+    """Standard streams that the shell closed (`>&-`): output goes nowhere, input is empty. Else a file or a socket
+    would take their numbers."""
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_RDWR)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+
+
 def main() -> NoReturn:
     """`krappy` on the command line."""
+    _open_what_was_closed()
     keep_freed_memory()
     sys.exit(run(sys.argv[1:]))

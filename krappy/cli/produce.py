@@ -9,11 +9,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from krappy.cli import inputs, output
+from krappy.cli.errors import Failure
+from krappy.cli.inputs import BadInput
 from krappy.cli.options import Separator, Stopwatch, address_option, complete_topics, connect, json_option
 
 if TYPE_CHECKING:
@@ -77,7 +79,8 @@ def produce(
       events   what `krappy consume --json` prints, to copy a topic
 
     A file that ends in .gz, or .zip with one file in it, is unpacked on the way. The command ends when every event is
-    acknowledged; wrong input ends it at that line, and what came before stays published.
+    acknowledged; wrong input ends it at that line, and what came before is published. Events whose field or column is
+    missing, null or empty have no key, so they are in the log and not in the table; how many is said.
 
     \b
     Examples:
@@ -100,11 +103,23 @@ def produce(
         _telling_trouble(producer),
     ):
         items = inputs.parse(source, kind, key=key, separator=separator, null=null, no_key=no_key, delimiter=delimiter)
-        count = _send_all(producer, itertools.islice(items, limit), source, partition, common, advance)
+        sent = _send_all(producer, itertools.islice(items, limit), source, partition, common, advance)
     if as_json:
-        output.emit_json({"topic": topic, "events": count, "seconds": round(watch.seconds, 3)})
-    else:
-        output.note(f"{count:,} event{'' if count == 1 else 's'} to {topic} in {watch.seconds:.2f} s")
+        counts = {"events": sent.events, "without_key": sent.without_key}
+        output.emit_json({"topic": topic, **counts, "seconds": round(watch.seconds, 3)})
+        return
+    asked = key is not None or separator is not None
+    keyless = f", {sent.without_key:,} of them without a key" if asked and sent.without_key else ""
+    output.note(f"{_events(sent.events)} to {topic} in {watch.seconds:.2f} s{keyless}")
+
+
+class Sent(NamedTuple):
+    events: int
+    without_key: int
+
+
+def _events(count: int) -> str:
+    return f"{count:,} event{'' if count == 1 else 's'}"
 
 
 def _check(kind: str, key: str | None, separator: str | None, delimiter: str) -> None:
@@ -131,34 +146,57 @@ def _send_all(
     partition: int | None,
     common: list[tuple[str, bytes]],
     advance: Callable[[int], None],
-) -> int:
-    """Publishes everything; returns how many events. Stops at the first that the broker refuses."""
+) -> Sent:
+    """Publishes everything. Stops at the first event that the broker refuses, and at wrong input, once all before it
+    is stored. Raises Failure."""
     deliveries = deque[Any]()
 
     def settle(room: int) -> None:
         while deliveries and (len(deliveries) > room or deliveries[0].done()):
             deliveries.popleft().result()
 
-    count = 0
-    if source.total is None:
-        # A pipe may be slow: each event leaves as it comes; the producer gathers those that come fast.
-        for item in items:
-            headers = [*item.headers, *common]
-            deliveries.append(
-                producer.send(item.value, item.key, headers=headers, timestamp=item.timestamp, partition=partition)
-            )
-            count += 1
-            settle(MOST_WAITING)
-            if count % 100 == 0:
+    count = keyless = 0
+    try:
+        if source.total is None:
+            # A pipe may be slow: each event leaves as it comes; the producer gathers those that come fast.
+            for item in items:
+                headers = [*item.headers, *common]
+                deliveries.append(
+                    producer.send(item.value, item.key, headers=headers, timestamp=item.timestamp, partition=partition)
+                )
+                count += 1
+                keyless += item.key is None
+                settle(MOST_WAITING)
+                if count % 100 == 0:
+                    advance(count)
+        else:
+            for chunk in _chunks(items):
+                deliveries.append(_send(producer, chunk, partition, common))
+                count += len(chunk)
+                keyless += sum(item.key is None for item in chunk)
+                settle(MOST_WAITING)
                 advance(count)
-    else:
-        while chunk := list(itertools.islice(items, CHUNK)):
-            deliveries.append(_send(producer, chunk, partition, common))
-            count += len(chunk)
-            settle(MOST_WAITING)
-            advance(count)
+    except BadInput as wrong:
+        settle(0)
+        raise Failure(f"{wrong.message}; {_events(count)} before it {'is' if count == 1 else 'are'} stored") from None
     settle(0)
-    return count
+    return Sent(count, keyless)
+
+
+def _chunks(items: Iterator[Item]) -> Iterator[list[Item]]:
+    """The last one is shorter; so is the one before wrong input. Raises BadInput."""
+    chunk: list[Item] = []
+    try:
+        for item in items:
+            chunk.append(item)
+            if len(chunk) == CHUNK:
+                yield chunk
+                chunk = []
+    except BadInput:
+        yield chunk
+        raise
+    if chunk:
+        yield chunk
 
 
 def _send(producer: TopicProducer, chunk: list[Item], partition: int | None, common: list[tuple[str, bytes]]) -> Any:

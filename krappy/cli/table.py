@@ -161,7 +161,7 @@ def scan(
 
 def _line(entry: Entry, separator: str, keys_only: bool, as_json: bool) -> str:
     if as_json:
-        return output.to_json(output.entry_json(entry))
+        return output.to_json({"key": output.plain(entry.key)} if keys_only else output.entry_json(entry))
     key = output.text(entry.key)
     return key if keys_only else key + separator + output.text(entry.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import time
@@ -40,8 +41,12 @@ class Console:
             if error.code == 401:
                 raise Failure(f"the console at {self._url} needs its token: --token or KRAPPY_CONSOLE_TOKEN") from None
             raise Failure(f"the console at {self._url} refuses: {_reason(error)}") from None
-        except (OSError, ValueError) as error:
-            why = getattr(error, "reason", error)
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            why = (
+                "it does not speak HTTP"
+                if isinstance(error, http.client.HTTPException)
+                else getattr(error, "reason", error)
+            )
             raise Failure(
                 f"there is no console at {self._url} ({why}); `krappy serve` has one when krappy[console] is installed"
             ) from None

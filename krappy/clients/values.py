@@ -40,7 +40,7 @@ def address(given: str | None) -> Address:
         host, port = text, ""
     else:
         host, _, port = text.partition(":")
-    if not host or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
+    if not host or "/" in text or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
         raise ConfigError(f"{text!r} is no address; give host:port, such as {DEFAULT_ADDRESS}")
     return Address(host, int(port) if port else DEFAULT_PORT)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import krappy.cli.produce as produce_module
 from tests.cli.conftest import Krappy
 
 
@@ -110,11 +111,31 @@ def test_many_lines_of_a_file(krappy: Krappy, topic: str, tmp_path: Path) -> Non
     assert krappy("produce", topic, str(path), "--sep", ":", "--max", "10", "--json").json["events"] == 10
 
 
-def test_wrong_input_ends_at_its_line_and_keeps_what_came_before(krappy: Krappy, topic: str) -> None:
-    result = krappy("produce", topic, "--sep", ":", stdin=b"a:1\nb\nc:3\n")
+@pytest.mark.parametrize("name", [None, "lines.txt"], ids=["stdin", "file"])
+def test_wrong_input_ends_at_its_line_and_keeps_what_came_before(
+    krappy: Krappy, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str | None
+) -> None:
+    monkeypatch.setattr(produce_module, "CHUNK", 2)
+    lines = b"a:1\na:2\na:3\nb\nc:3\n"
+    if name is None:
+        result = krappy("produce", topic, "--sep", ":", stdin=lines)
+    else:
+        (tmp_path / name).write_bytes(lines)
+        result = krappy("produce", topic, str(tmp_path / name), "--sep", ":")
     assert result.status == 1
-    assert result.err == "krappy: stdin line 2: has no ':' between key and value\n"
-    assert krappy("consume", topic, "--to", "now").lines == ["1"]
+    where = f"krappy: {name or 'stdin'} line 4: has no ':' between key and value"
+    assert result.err == f"{where}; 3 events before it are stored\n"
+    assert krappy("consume", topic, "--to", "now").lines == ["1", "2", "3"]
+
+
+def test_events_without_the_key_that_was_asked_for_are_counted(krappy: Krappy, topic: str, tmp_path: Path) -> None:
+    lines = b'{"id":1}\n{"no":1}\n{"id":null}\n'
+    (tmp_path / "some.jsonl").write_bytes(lines)
+    told = krappy("produce", topic, "--format", "json", "--key", "id", "--json", stdin=lines).json
+    assert (told["events"], told["without_key"]) == (3, 2)
+    said = krappy("produce", topic, str(tmp_path / "some.jsonl"), "--key", "id").err
+    assert said.endswith(", 2 of them without a key\n")
+    assert "without a key" not in krappy("produce", topic, stdin=b"none was asked for\n").err
 
 
 def test_an_event_that_is_too_large_is_refused(krappy: Krappy) -> None:
@@ -285,6 +306,7 @@ def test_scan_by_prefix_and_range(krappy: Krappy, topic: str) -> None:
     assert sorted(krappy("scan", topic, "--start", "a3", "--end", "b2", "--keys").lines) == ["a3", "b0", "b1"]
     assert len(krappy("scan", topic).lines) == 12
     assert len(krappy("scan", topic, "--max", "7").lines) == 7
+    assert krappy("scan", topic, "--start", "b2", "--end", "b3", "--keys", "--json").objects == [{"key": "b2"}]
     tombstones = [each for each in krappy("scan", topic, "--tombstones", "--json").objects if each["deleted"]]
     assert sorted(each["key"] for each in tombstones) == ["a4", "b4", "c4"]
     assert krappy("scan", topic, "--prefix", "a", "--start", "a").status == 2

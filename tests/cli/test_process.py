@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import resource
+import shlex
 import signal
 import socket
 import subprocess
@@ -351,6 +352,14 @@ def test_following_outlives_its_connection(broker: RunningBroker) -> None:
             process.send_signal(signal.SIGPIPE)
             relay.cut()
         assert end(process, signal.SIGINT) == 130
+
+
+@pytest.mark.parametrize("command", ["consume closed --to now", "scan closed", "topic list", "produce closed"])
+def test_streams_that_the_shell_has_closed(broker: RunningBroker, command: str) -> None:
+    """`>&-`: nobody wants to see it; `<&-`: there is nothing to read."""
+    call("produce", "closed", "--sep", ":", "--address", broker.address, stdin="k:v\n")
+    script = f"exec {shlex.join(KRAPPY)} {command} --address {broker.address} <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", script], timeout=SECONDS, check=False).returncode == 0
 
 
 @pytest.mark.parametrize("changes", [0, 1], ids=["snapshot", "change"])
