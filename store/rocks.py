@@ -97,12 +97,8 @@ def failure(what: str, error: Exception) -> Exception:
     return kind(f"{what}: {error}")
 
 
-def open_db(folder: Path, *, cache_bytes: int, memtable_bytes: int, open_files: int = 256) -> Rdict:
-    """Opens the database in `folder`, or creates it when the folder is missing or empty.
-
-    `cache_bytes`: of the block cache; `memtable_bytes`: of all memtables; `open_files`: table files held open.
-    Raises StorageError for a folder that holds anything but a whole database.
-    """
+def db_options(cache_bytes: int, memtable_bytes: int, open_files: int = 256) -> Options:
+    """How the broker's databases are opened: see `open_db`."""
     tables = BlockBasedOptions()
     tables.set_block_cache(Cache.new_hyper_clock_cache(cache_bytes, _BLOCK))
     tables.set_block_size(_BLOCK)
@@ -140,6 +136,16 @@ def open_db(folder: Path, *, cache_bytes: int, memtable_bytes: int, open_files: 
     options.set_max_manifest_file_size(16 << 20)
     options.set_stats_dump_period_sec(0)
     options.set_stats_persist_period_sec(0)
+    return options
+
+
+def open_db(folder: Path, *, cache_bytes: int, memtable_bytes: int, open_files: int = 256) -> Rdict:
+    """Opens the database in `folder`, or creates it when the folder is missing or empty.
+
+    `cache_bytes`: of the block cache; `memtable_bytes`: of all memtables; `open_files`: table files held open.
+    Raises StorageError for a folder that holds anything but a whole database.
+    """
+    options = db_options(cache_bytes, memtable_bytes, open_files)
     try:
         OS_DISK.mkdir(folder)  # RocksDB syncs what is in it, not that it exists
         if not (folder / "CURRENT").is_file() and _holds_data(folder):
