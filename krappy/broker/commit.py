@@ -145,6 +145,8 @@ class Commit:
         stored = Stored(offset, header.max_timestamp, duplicate=True)
         if offset < self._partition.high_watermark:
             later.resolve(stored)
+        elif self._partition.log.broken:  # no sync will cover it any more
+            later.reject(StorageError(self._partition.log.broken))
         else:
             self._again.append((offset, later, stored))
 
