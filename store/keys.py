@@ -33,6 +33,11 @@ def applied_key(number: int) -> bytes:
     return b"\0\0\0\0" + number.to_bytes(4, "big")
 
 
+def floor_key(number: int) -> bytes:
+    """Where the offset is kept below which entries of this partition's view are absent for good."""
+    return applied_key(number) + b"f"
+
+
 def key_range(
     number: int, start: bytes | None = None, end: bytes | None = None, prefix: bytes | None = None
 ) -> tuple[bytes, bytes]:

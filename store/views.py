@@ -20,7 +20,7 @@ from typing import Any
 
 from krappy.core.splits import KeyFile
 from krappy.store import rocks
-from krappy.store.keys import applied_key, number_in, view_end, view_prefix
+from krappy.store.keys import applied_key, floor_key, number_in, view_end, view_prefix
 from krappy.store.view_snapshot import Page, ViewSnapshot
 
 __all__ = ["Page", "ViewSnapshot", "Views"]
@@ -56,6 +56,15 @@ class Views:
         """The offset that this partition's view expects next; 0 for a view never written."""
         found: Any = self._get(applied_key(number))
         return int.from_bytes(found, "big") if found else 0
+
+    def floor(self, number: int) -> int:
+        """Entries of this partition with a lower offset are absent, whatever its topic's cleanup.policy is now."""
+        found: Any = self._get(floor_key(number))
+        return int.from_bytes(found, "big") if found else 0
+
+    def raise_floor(self, number: int, offset: int) -> None:
+        """Durable after the next `flush`. Raises StorageError."""
+        self._commit(lambda batch: batch.put(floor_key(number), offset.to_bytes(8, "big")))
 
     def _get(self, asked: bytes | list[bytes]) -> Any:
         try:
@@ -164,12 +173,13 @@ class Views:
         return taken
 
     def drop(self, number: int) -> None:
-        """Forgets a partition's view, its applied offset too. Durable after the next `flush`."""
+        """Forgets a partition's view, its applied offset and floor too. Durable after the next `flush`."""
         first, end = view_prefix(number), view_end(number)
 
         def fill(batch: rocks.WriteBatch) -> None:
             batch.delete_range(first, end)
             batch.delete(applied_key(number))
+            batch.delete(floor_key(number))
 
         for snapshot in list(self._snapshots):
             snapshot.dropped(number)

@@ -363,7 +363,7 @@ class Broker:
         async with self._admin:
             self._taking()
             topic = self.topic(name)
-            TopicConfig.parse({**topic.inherited, **merge(topic.given, config or {})})
+            await topic.prepare(merge(topic.given, config or {}), topic.inherited)
             if partitions is not None and partitions != len(topic.partitions):
                 await self._add_partitions(topic, partitions)
             if config:

@@ -105,7 +105,10 @@ class DynamicSettings:
 
     @property
     def topic_defaults(self) -> dict[str, str]:
-        return {topic: layers[0].value for topic, layers in self.topic_layers().items()}
+        return self._defaults(self._held)
+
+    def _defaults(self, held: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+        return {topic: layers[0].value for own, topic in _TOPICS.items() if (layers := self._layers(held, own))}
 
     # --- as they are to be
 
@@ -124,8 +127,7 @@ class DynamicSettings:
                     after[setting] = KNOWN[setting].read(value)
                 except ValueError as error:
                     raise InvalidRequest(f"Invalid value {value!r:.80} for configuration {setting}: {error}") from None
-        held = {**self._held, name: after}
-        defaults = {topic: layers[0].value for own, topic in _TOPICS.items() if (layers := self._layers(held, own))}
+        defaults = self._defaults({**self._held, name: after})
         for topic in self._broker.topics.values():
             try:
                 TopicConfig.parse({**defaults, **topic.given})
@@ -137,10 +139,13 @@ class DynamicSettings:
         """In force, and durable, on return. Raises InvalidRequest, StorageError."""
         async with self._lock:
             after = self.check(name, changes)
+            defaults = self._defaults({**self._held, name: after})
+            for topic in list(self._broker.topics.values()):
+                if topic.inherited != defaults:
+                    await topic.prepare(topic.given, defaults)
             await trio.to_thread.run_sync(partial(self._store.save, name, after), limiter=self._broker.disk_limiter)
             self._held[name] = after
             self._apply()
-            defaults = self.topic_defaults
             for topic in list(self._broker.topics.values()):
                 if topic.inherited != defaults:
                     await topic.configure(topic.given, defaults)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import trio
 
 from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
-from krappy.broker import appender, raw_reads
+from krappy.broker import appender, raw_reads, view_life
 from krappy.broker.appender import Appender
 from krappy.broker.applier import Applier
 from krappy.broker.queued import Accepted, Stored
@@ -80,8 +80,9 @@ class Partition:
         self.moved = Signal()  # the high watermark went up, or the partition went away
         self.writing = trio.Lock()  # held by whoever changes the log's segments: a drain, housekeeping
         self.gone: KrappyError | None = None
+        self.floor = self.views.floor(number) if config.view else 0
         self.appender = Appender(self)
-        self.applier = Applier(self, self._first_unapplied())
+        self.applier = Applier(self, view_life.first_unapplied(self))
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -103,7 +104,10 @@ class Partition:
         self._services.spawn(run)
 
     def report(self, event: str, error: KrappyError) -> None:
-        self._services.report(event, partition=str(self), error=str(error))
+        self.tell(event, error=str(error))
+
+    def tell(self, event: str, **facts: Any) -> None:
+        self._services.report(event, partition=str(self), **facts)
 
     # --- publish
 
@@ -364,20 +368,20 @@ class Partition:
 
     @property
     def expired_below(self) -> int:
-        """Entries with a lower offset are absent: their events have expired under cleanup.policy=delete."""
-        return 0 if self.config.compact else self.start_offset
+        """Entries with a lower offset are absent: their events have expired under cleanup.policy=delete, or did once."""
+        return self.floor if self.config.compact else self.start_offset
 
     def view_ready(self, min_offset: int | None) -> bool:
         """Whether the view includes all that is decided now (or `min_offset`). Raises ViewDisabled."""
         self._alive()
         if not self.config.view:
-            raise self._no_view()
+            raise self.no_view()
         if self.applier.failed is not None:
             raise self.applier.failed
         target = self.last_stable_offset if min_offset is None else min_offset + 1
         return self.applier.applied >= target
 
-    def _no_view(self) -> ViewDisabled:
+    def no_view(self) -> ViewDisabled:
         return ViewDisabled(f"the topic '{self.topic}' keeps no view: it has view.enable=false")
 
     async def view_wait(self, min_offset: int | None, seconds: float) -> bool:
@@ -419,46 +423,13 @@ class Partition:
 
     # --- life
 
-    def _first_unapplied(self) -> int:
-        """Where folding goes on after a restart.
-
-        A view that has seen events, or the end of a transaction, which the log does not have any more (a power loss
-        with durability "os", a damaged disk) is dropped and folded anew, because the log is the truth. That is on disk
-        before the log grows again: a view that a crash brought back could not be told from one that is right.
-        """
-        if not self.config.view:
-            return self.high_watermark
-        applied, lost = self.views.applied(self.number), self.log.recovery.lost_offsets
-        end = self.last_stable_offset
-        if applied > end or (applied and lost):
-            self._services.report("view_ahead_of_log", partition=str(self), applied=applied, end=end, lost=lost)
-            self.views.drop(self.number)
-            self.views.flush()
-            applied = 0
-        return max(applied, self.log.start_offset)
+    async def keep_absent(self, config: TopicConfig) -> None:
+        """To be awaited before these settings are kept anywhere (`view_life.keep_absent`)."""
+        await view_life.keep_absent(self, config)
 
     async def configure(self, config: TopicConfig) -> None:
         """Takes new settings. Turning the view on folds the whole log; turning it off drops the view."""
-        before = self.config.view
-        if config.view and not before:  # nobody may look things up in what is not folded yet
-            await self._drop_view()
-            self.applier = Applier(self, self.log.start_offset)
-        self.config = self.log.config = config
-        if before and not config.view:
-            self.applier.stop(self._no_view())
-            await self.applier.idle.wait()
-            await self._drop_view()
-            self.applier = Applier(self, self.high_watermark)
-        self.applier.start()
-
-    async def _drop_view(self) -> None:
-        """On disk when it returns, if the disk lets it: a crash must not bring an old view back where retention has
-        gone on without it."""
-        self.views.drop(self.number)
-        try:
-            await trio.to_thread.run_sync(self.views.flush, limiter=self.disk_limiter)
-        except StorageError as error:
-            self.report("view_waits", error)
+        await view_life.configure(self, config)
 
     async def close(self, error: KrappyError | None = None) -> None:
         """Ends it: what waits to be written is written, the view catches up, files are left clean.

@@ -29,6 +29,12 @@ class Topic:
         self.partitions = partitions
         self.deleted = False
 
+    async def prepare(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
+        """To be awaited before these settings are kept. Raises InvalidConfig, StorageError."""
+        config = TopicConfig.parse({**inherited, **given})
+        for partition in self.partitions:
+            await partition.keep_absent(config)
+
     async def configure(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
         """Other settings from now on. Raises InvalidConfig."""
         config = TopicConfig.parse({**inherited, **given})

@@ -1,0 +1,79 @@
+"""How a partition's view begins, ends, and goes from one rule of what is absent to another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.applier import Applier
+from krappy.errors import StorageError
+from krappy.topic_config import TopicConfig
+
+if TYPE_CHECKING:
+    from krappy.broker.partition import Partition
+
+
+def first_unapplied(partition: Partition) -> int:
+    """Where folding goes on after a restart.
+
+    A view that has seen events, or the end of a transaction, which the log does not have any more (a power loss
+    with durability "os", a damaged disk) is dropped and folded anew, because the log is the truth. That is on disk
+    before the log grows again: a view that a crash brought back could not be told from one that is right.
+    """
+    log, views, number = partition.log, partition.views, partition.number
+    if not partition.config.view:
+        return partition.high_watermark
+    applied, lost = views.applied(number), log.recovery.lost_offsets
+    end = partition.last_stable_offset
+    if applied > end or (applied and lost):
+        partition.tell("view_ahead_of_log", applied=applied, end=end, lost=lost)
+        views.drop(number)
+        views.flush()
+        partition.floor = applied = 0
+    return max(applied, log.start_offset)
+
+
+async def configure(partition: Partition, config: TopicConfig) -> None:
+    before = partition.config
+    if config.view and not before.view:  # nobody may look things up in what is not folded yet
+        await _drop(partition)
+        partition.applier = Applier(partition, partition.log.start_offset)
+    elif _outlives(before, config):  # and what has expired since `keep_absent`
+        _raise_floor(partition)
+    partition.config = partition.log.config = config
+    if before.view and not config.view:
+        partition.applier.stop(partition.no_view())
+        await partition.applier.idle.wait()
+        await _drop(partition)
+        partition.applier = Applier(partition, partition.high_watermark)
+    partition.applier.start()
+
+
+async def keep_absent(partition: Partition, config: TopicConfig) -> None:
+    """Before its topic gets settings under which entries outlive their events: those that have expired by now must not
+    come back, by a crash neither. On disk when it returns. Raises StorageError."""
+    if _outlives(partition.config, config):
+        _raise_floor(partition)
+        await trio.to_thread.run_sync(partition.views.flush, limiter=partition.disk_limiter)
+
+
+def _outlives(before: TopicConfig, after: TopicConfig) -> bool:
+    """Whether entries that are absent under the settings `before` would be there under those `after`."""
+    return before.view and after.view and after.compact and not before.compact
+
+
+def _raise_floor(partition: Partition) -> None:
+    partition.floor = max(partition.floor, partition.start_offset)
+    partition.views.raise_floor(partition.number, partition.floor)
+
+
+async def _drop(partition: Partition) -> None:
+    """On disk when it returns, if the disk lets it: a crash must not bring an old view back where retention has gone on
+    without it."""
+    partition.floor = 0
+    partition.views.drop(partition.number)
+    try:
+        await trio.to_thread.run_sync(partition.views.flush, limiter=partition.disk_limiter)
+    except StorageError as error:
+        partition.report("view_waits", error)

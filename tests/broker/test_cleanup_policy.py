@@ -1,0 +1,83 @@
+"""What is absent from a table stays absent when its topic's cleanup.policy changes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import trio_test
+
+from krappy.broker.broker import Broker
+from krappy.broker.partition import Partition
+from krappy.entry import entry_offset
+from tests.broker.engine import publish, running
+
+KEYS = [b"a", b"b", b"c"]
+Switch = Callable[[Broker], Awaitable[None]]
+
+
+async def live(partition: Partition) -> dict[bytes, int]:
+    """The table, by lookups and by a scan."""
+    with trio.fail_after(60):
+        assert await partition.view_wait(None, 60)
+    looked_up = {key: partition.look_up(key) for key in KEYS}
+    found = {key: entry_offset(entry) for key, entry in looked_up.items() if entry is not None}
+    snapshot = partition.views.snapshot()
+    rows = snapshot.rows(partition.number, log_start=partition.expired_below)
+    snapshot.close()
+    assert dict(zip(rows.keys, map(entry_offset, rows.entries), strict=True)) == found
+    return found
+
+
+async def of_the_topic(broker: Broker) -> None:
+    await broker.alter_topic("t", {"cleanup.policy": "compact"}, None)
+
+
+async def of_both_kinds(broker: Broker) -> None:
+    await broker.alter_topic("t", {"cleanup.policy": "compact,delete"}, None)
+
+
+async def of_all_topics(broker: Broker) -> None:
+    await broker.dynamic.alter("", {"log.cleanup.policy": "compact"})
+
+
+@pytest.mark.parametrize("switch", [of_the_topic, of_both_kinds, of_all_topics])
+@trio_test
+async def test_what_was_deleted_does_not_come_back(tmp_path: Path, switch: Switch) -> None:
+    async with running(tmp_path / "data") as broker:
+        partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+        await publish(partition, 3, KEYS)
+        assert await live(partition) == {b"a": 0, b"b": 1, b"c": 2}
+        await partition.delete_records(2)
+        partition.views.flush()
+        await switch(broker)
+        assert await live(partition) == {b"c": 2}
+        shutil.copytree(tmp_path / "data", tmp_path / "killed")  # what a kill leaves: views have no write-ahead log
+        await publish(partition, 1, [b"a"])
+        assert await live(partition) == {b"a": 3, b"c": 2}
+    async with running(tmp_path / "data") as broker:
+        partition = broker.topic("t").partition(0)
+        assert await live(partition) == {b"a": 3, b"c": 2}
+        await broker.alter_topic("t", {"cleanup.policy": "delete", "view.enable": False}, None)
+        await broker.alter_topic("t", {"cleanup.policy": "compact", "view.enable": True}, None)
+        assert await live(partition) == {b"a": 3, b"c": 2}
+    async with running(tmp_path / "killed") as broker:
+        assert await live(broker.topic("t").partition(0)) == {b"c": 2}
+
+
+@trio_test
+async def test_what_outlived_its_event_is_absent_under_delete_and_stays_so(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, {"cleanup.policy": "compact,delete"}))[0].partition(0)
+        await publish(partition, 3, KEYS)
+        await partition.delete_records(2)
+        assert await live(partition) == {b"a": 0, b"b": 1, b"c": 2}
+        await broker.alter_topic("t", {"cleanup.policy": "delete"}, None)
+        assert await live(partition) == {b"c": 2}
+        await broker.alter_topic("t", {"cleanup.policy": "compact,delete"}, None)
+        assert await live(partition) == {b"c": 2}
+        await partition.delete_records(3)
+        assert await live(partition) == {b"c": 2}
