@@ -191,9 +191,6 @@ class Broker:
         self.dynamic = DynamicSettings(self, OverrideStore(self.meta, BROKER), self._admin)
         self.internal = InternalTopics(self.catalog.cluster_id, self.topics_changed)
         self.views = Views(data / "views", self.config.view_cache_bytes, self.config.view_memtable_bytes)
-        for dead in self.catalog.deleting():
-            self._taking()
-            await deletion.try_to_finish(self, dead)
         topics = [(Topic(stored, [], self.dynamic.topic_defaults), stored) for stored in self.catalog.list()]
         await self._open_partitions(topics, new=False)
         for topic, stored in topics:
@@ -203,6 +200,9 @@ class Broker:
         await self.groups.open()
         self.kafka_groups = KafkaGroups(self, GroupOffsets(self.meta), OverrideStore(self.meta, GROUP))
         await self.kafka_groups.open()
+        for dead in self.catalog.deleting():
+            self._taking()
+            await deletion.try_to_finish(self, dead)
         self.staging = StagingCoordinator(self, StagingStore(self.meta), StagedFiles(data / "staging"))
         await self.staging.open()
         self.transactions = TransactionCoordinator(
@@ -396,8 +396,6 @@ class Broker:
             self.names.remove(name)
             topic.deleted = True
             await deletion.destroy(self, topic)
-            await self.kafka_groups.forget_topic(name)
-            await self.groups.forget_topic(name)
             await deletion.try_to_finish(self, stored)
         self.report("topic_deleted", topic=name)
         self.topics_changed.fire()

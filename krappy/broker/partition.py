@@ -27,7 +27,6 @@ from krappy.errors import (
     KrappyError,
     OffsetOutOfRange,
     PolicyViolation,
-    StorageError,
     TransactionPending,
     UnknownTopic,
     ViewDisabled,
@@ -368,7 +367,7 @@ class Partition:
 
     @property
     def expired_below(self) -> int:
-        """Entries with a lower offset are absent: their events have expired under cleanup.policy=delete, or did once."""
+        """Entries with a lower offset are absent: their events expired while cleanup.policy was delete."""
         return self.floor if self.config.compact else self.start_offset
 
     def view_ready(self, min_offset: int | None) -> bool:
