@@ -1,5 +1,5 @@
-"""What is left to do for a topic that the catalog has noted as deleted: groups' positions in it, its files and views go,
-then the note.
+"""What is left to do for a topic that the catalog has noted as deleted: groups' positions in it, its files and views
+go, then the note.
 
 A crash, or a disk that refuses, may come between any two steps; all of them are done again then.
 """
@@ -40,8 +40,8 @@ async def try_to_finish(broker: Broker, stored: StoredTopic) -> None:
 
 
 async def finish(broker: Broker, stored: StoredTopic) -> None:
-    """Removes what is left of the topic, groups' positions too, and then its place on the list of deletions: a new topic
-    of its name may come after that. Raises StorageError."""
+    """Removes what is left of the topic, groups' positions too, and then its place on the list of deletions: a new
+    topic of its name may come after that. Raises StorageError."""
     await broker.kafka_groups.forget_topic(stored.name)
     await broker.groups.forget_topic(stored.name)
     in_thread = partial(trio.to_thread.run_sync, limiter=broker.disk_limiter)
