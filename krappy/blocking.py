@@ -35,7 +35,7 @@ from krappy.clients.sync.table import History, Scan, Table, Watch
 from krappy.clients.tables import Chosen
 from krappy.clients.values import StartAt, Text, names
 from krappy.types import Compression, TopicPartition
-from krappy.wire.messages import Pong
+from krappy.wire.messages import Pong, ReadLog
 
 if TYPE_CHECKING:
     from krappy.clients.sync.consumer import Consumer, End, Order
@@ -225,6 +225,7 @@ class Client:
         start: Text | None = None,
         end: Text | None = None,
         tombstones: bool = False,
+        topic_id: str | None = None,
     ) -> Snapshot:
         """A moment of the topic's table, all that is committed now included, for any number of readers.
 
@@ -236,11 +237,12 @@ class Client:
                 table, and there is one for each partition at least.
             prefix, start, end: of the keys that are wanted, as in `Table.scan`.
             tombstones: whether reads bring deleted keys, with null as their value, unless they say otherwise.
+            topic_id: `describe(topic).id`: another topic of the same name is UnknownTopic.
 
         Raises ViewDisabled, UnknownTopic, UnknownPartition, Overloaded when too many snapshots are held.
         """
         chosen = Chosen(prefix, start, end)
-        return run(snapshots.open_snapshot(self._link, topic, partitions, splits, ttl, chosen, tombstones))
+        return run(snapshots.open_snapshot(self._link, topic, partitions, splits, ttl, chosen, tombstones, topic_id))
 
     def keep_snapshot(self, id: str, ttl: float | None = None) -> None:
         """Lets a snapshot live for `ttl` seconds (None: as many as before) from now on. Raises SnapshotGone."""
@@ -281,15 +283,16 @@ class Client:
         *,
         columns: Sequence[str] = COLUMNS,
         block_bytes: int = BLOCK_BYTES,
+        topic_id: str | None = None,
     ) -> Blocks:
         """The events of a partition from `start_offset` to before `end_offset`, as blocks of columns.
 
         It goes on after a lost connection. Raises OffsetOutOfRange unless all of them are there: the log begins behind
-        `start_offset`, or `end_offset` is beyond what is committed.
+        `start_offset`, or `end_offset` is beyond what is committed; UnknownTopic when the topic is not there, or when
+        it is another one than `topic_id`: `describe(topic).id`.
         """
-        return Blocks(
-            snapshots.LogReading(self._link, topic, partition, start_offset, end_offset, columns, block_bytes)
-        )
+        span = ReadLog(topic, partition, start_offset, end_offset, block_bytes, topic_id)
+        return Blocks(snapshots.LogReading(self._link, span, columns))
 
     # --- staged writes ------------------------------------------------------------------------------------------
 

@@ -105,6 +105,7 @@ class SourcePort(Protocol):
 
 class TopicPort(Protocol):
     name: str
+    id: str
     uuid: bytes
     config: Any
     deleted: bool

@@ -8,7 +8,7 @@ from typing import Any
 from krappy import arrow_layout, entry_columns
 from krappy.arrow_layout import binary
 from krappy.entry import pack_entry
-from krappy.errors import InvalidRequest, OffsetOutOfRange
+from krappy.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
 from krappy.handlers.native.consume import MAX_BYTES
 from krappy.handlers.native.table import (
     MAX_ANSWER,
@@ -19,7 +19,7 @@ from krappy.handlers.native.table import (
     look_up_spread,
 )
 from krappy.partitioner import partition_for
-from krappy.ports import PartitionPort, SessionPort
+from krappy.ports import PartitionPort, SessionPort, TopicPort
 from krappy.types import Span
 from krappy.wire import messages
 
@@ -32,7 +32,7 @@ ROW = 32  # bytes that a row counts for beside its own, in the size of an answer
 
 async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) -> messages.SnapshotOpened:
     broker = session.broker
-    partitions = chosen_partitions(broker.topic(request.topic), request.partitions)
+    partitions = chosen_partitions(_topic(session, request), request.partitions)
     await broker.wait_for_views(partitions)
     snapshot = broker.open_snapshot(
         partitions, request.prefix, request.start, request.end, request.ttl_ms, tombstones=request.tombstones
@@ -135,7 +135,7 @@ async def get_columns(session: SessionPort, request: messages.GetColumns) -> mes
 def read_log(
     session: SessionPort, request: messages.ReadLog
 ) -> messages.LogRead | Coroutine[Any, Any, messages.LogRead]:
-    partition = session.broker.topic(request.topic).partition(request.partition)
+    partition = _topic(session, request).partition(request.partition)
     _check_range(partition, request)
     if session.ready:
         room = min(request.max_bytes, MAX_BYTES, session.answer_bytes)
@@ -155,6 +155,18 @@ async def _read_log_later(
 
 def _log_read(request: messages.ReadLog, span: Span) -> messages.LogRead:
     return messages.LogRead(span.next_offset if span.data else request.end, span.data)
+
+
+def _topic(session: SessionPort, request: messages.OpenSnapshot | messages.ReadLog) -> TopicPort:
+    """The topic by its name, and by its id where that is named, too."""
+    found = session.broker.topic(request.topic)
+    if request.topic_id is not None and request.topic_id != found.id:
+        raise UnknownTopic(
+            f"the topic '{request.topic}' with the id {request.topic_id:.40} was deleted; another one of that name was "
+            "made since",
+            topic=request.topic,
+        )
+    return found
 
 
 def _check_range(partition: PartitionPort, request: messages.ReadLog) -> None:

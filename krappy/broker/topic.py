@@ -61,6 +61,7 @@ class Topic:
                     "start": p.start_offset,
                     "end": p.log.end_offset,
                     "high_watermark": p.high_watermark,
+                    "last_stable_offset": p.last_stable_offset,
                     "applied": p.applied,
                     "size": p.log.size,
                     "segments": len(p.log.segments),

@@ -17,12 +17,14 @@ HOLDING = 600.0  # seconds that a broker may take to link its files aside: it wa
 
 
 class PartitionInfo(NamedTuple):
-    """`applied`: the offset that the view has not folded in yet. Sizes in bytes."""
+    """`applied`: the offset that the view has not folded in yet. `last_stable_offset`: up to where events can be read;
+    no open transaction has one before it. Sizes in bytes."""
 
     partition: int
     start: int = 0
     end: int = 0
     high_watermark: int = 0
+    last_stable_offset: int = 0
     applied: int = 0
     size: int = 0
     segments: int = 0

@@ -49,6 +49,7 @@ async def open_snapshot(
     ttl: float,
     chosen: Chosen,
     tombstones: bool,
+    topic_id: str | None,
 ) -> Snapshot:
     request = messages.OpenSnapshot(
         topic=topic,
@@ -59,6 +60,7 @@ async def open_snapshot(
         start=chosen.start,
         end=chosen.end,
         tombstones=tombstones,
+        topic_id=topic_id,
     )
 
     def abandoned(answer: messages.SnapshotOpened) -> None:
@@ -182,23 +184,26 @@ class SnapshotReading(Reading[messages.SnapshotRead]):
 
 
 class LogReading(Reading[messages.LogRead]):
-    def __init__(
-        self, link: Link, topic: str, partition: int, start: int, end: int, columns: Sequence[str], block_bytes: int
-    ) -> None:
-        super().__init__(link, messages.LogRead, block_bytes)
-        if not 0 <= start <= end:
-            raise InvalidRequest(f"offsets from {start} to {end}: the end is no less than the start, both at least 0")
-        self._topic, self._partition, self._offset, self._end = topic, partition, start, end
+    def __init__(self, link: Link, span: messages.ReadLog, columns: Sequence[str]) -> None:
+        """`span`: all that is wanted; `max_bytes` of it in a block."""
+        super().__init__(link, messages.LogRead, span.max_bytes)
+        if not 0 <= span.offset <= span.end:
+            raise InvalidRequest(
+                f"offsets from {span.offset} to {span.end}: the end is no less than the start, both at least 0"
+            )
+        self._span, self._offset = span, span.offset
         self._columns = frozenset(blocks.check_columns(columns))
-        self._ended = start == end
+        self._ended = span.offset == span.end
 
     def _request(self) -> messages.ReadLog:
-        return messages.ReadLog(self._topic, self._partition, self._offset, self._end, self._block_bytes)
+        span = self._span
+        return messages.ReadLog(span.topic, span.partition, self._offset, span.end, self._block_bytes, span.topic_id)
 
     def _take(self, answer: messages.LogRead) -> ColumnBlock:
         from krappy.clients import events  # the codecs of record batches, which only events are in
 
-        found, _ = events.read(self._topic, self._partition, answer.records, self._offset, self._end)
+        span = self._span
+        found, _ = events.read(span.topic, span.partition, answer.records, self._offset, span.end)
         self._offset = answer.next_offset
-        self._ended = self._offset >= self._end
-        return blocks.of_events(self._partition, found, self._columns)
+        self._ended = self._offset >= span.end
+        return blocks.of_events(span.partition, found, self._columns)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from krappy.blocking import Client, ColumnBlock
-from krappy.errors import OffsetOutOfRange
+from krappy.errors import OffsetOutOfRange, UnknownTopic
 from krappy.spark import ranges
 from krappy.spark.connections import client
 from krappy.spark.options import Options
@@ -18,6 +19,8 @@ from krappy.spark.schema import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+log = logging.getLogger(__name__)
 
 
 class LogPartition(InputPartition):
@@ -64,13 +67,18 @@ def read(parts: Sequence[OffsetRange], schema: StructType, options: Options) -> 
 
 
 def _blocks(connected: Client, part: OffsetRange, wanted: Sequence[str], fail: bool) -> Iterator[ColumnBlock]:
-    """Retention may overtake a read: what it deletes is an error, or else skipped."""
-    start = part.start
-    while start < part.end:
+    """Retention may overtake a read, and so may who deletes the topic: what is gone is an error, or else skipped."""
+    start, (topic, partition, _, end, id) = part.start, part
+    while start < end:
         try:
-            for block in connected.read_log(part.topic, part.partition, start, part.end, columns=[*wanted, "offset"]):
+            for block in connected.read_log(topic, partition, start, end, columns=[*wanted, "offset"], topic_id=id):
                 yield block
                 start = last_offset(block) + 1
+        except UnknownTopic as error:
+            if fail:
+                raise
+            log.warning("%s-%s from offset %s on is skipped (failOnDataLoss=false): %s", topic, partition, start, error)
+            return
         except OffsetOutOfRange as error:
             if fail or error.details["start"] <= start:
                 raise

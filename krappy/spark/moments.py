@@ -21,7 +21,7 @@ Rows = tuple[pa.Array, pa.StructArray]  # keys and their entries; of a deleted k
 class Moment(NamedTuple):
     """As long as nothing of this but `taken` has changed, neither has the table."""
 
-    of: tuple[object, ...]  # which topic by that name this is, whether it has a table, how long tombstones stay
+    of: tuple[str, object, object]  # which topic by that name this is, whether it has a table, how long tombstones stay
     starts: dict[int, int]
     ends: dict[int, int]
     taken: float  # seconds, by a clock that never goes back: before the broker was asked
@@ -47,8 +47,9 @@ class Source(NamedTuple):
     def moment(self) -> Moment:
         """Of now. Raises UnknownTopic."""
         taken = time.monotonic()
-        info, ends = self.connected.describe(self.topic), self.connected.offsets(self.topic)
+        info = self.connected.describe(self.topic)  # one answer, of one moment of one topic
         starts = {each.partition: each.start for each in info.partitions}
+        ends = {each.partition: each.last_stable_offset for each in info.partitions}
         view, tombstones = info.settings["view.enable"], float(info.settings["delete.retention.ms"])
         return Moment((info.id, view, tombstones), starts, ends, taken, tombstones / 1000)
 
@@ -79,7 +80,8 @@ class Source(NamedTuple):
         for partition, end in after.ends.items():
             start = before.ends[partition]
             if start < end:
-                read = list(self.connected.read_log(self.topic, partition, start, end, columns=wanted))
+                id = after.of[0]
+                read = list(self.connected.read_log(self.topic, partition, start, end, columns=wanted, topic_id=id))
                 for block in reversed(read):
                     keys, entries = _rows(block, shape, self.topic, len(after.ends))
                     backwards = pa.array(np.arange(len(keys) - 1, -1, -1))

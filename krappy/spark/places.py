@@ -10,6 +10,7 @@ from krappy.errors import ConfigError
 from krappy.spark.topics import by_topic
 from krappy.types import EARLIEST, LATEST
 
+MARKS = ("$start", "$first", "$ids")  # what stands beside the topics in a stream's own offsets
 Kind = Literal["earliest", "latest", "snapshot", "offsets", "timestamp", "timestamps"]
 
 
@@ -89,7 +90,7 @@ def _by_topic(name: str, text: str, least: int) -> dict[str, dict[int, int]]:
     wrong = ConfigError(
         f'option {name}={text!r:.80}: {words} by topic and partition are needed, such as {{"t":{{"0":5}}}}'
     )
-    found = by_topic(text, wrong)
+    found = {topic: some for topic, some in by_topic(text, wrong).items() if topic not in MARKS}
     for some in found.values():
         if type(some) is not dict or not some:
             raise wrong

@@ -6,50 +6,34 @@ of the log, and a time stands for the first event at or after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import NamedTuple
 
 from krappy.blocking import Client
-from krappy.errors import ConfigError, OffsetOutOfRange, UnknownTopic
+from krappy.errors import ConfigError, OffsetOutOfRange
+from krappy.spark.logs import Logs, Offsets, logs
 from krappy.spark.options import Options
 from krappy.spark.places import Place
-from krappy.spark.topics import Topics
 from krappy.types import EARLIEST, LATEST, TopicPartition
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-Offsets = dict[TopicPartition, int]
 
 
 class OffsetRange(NamedTuple):
-    """Events of one partition, from offset `start` to before `end`."""
+    """Events of one partition, from offset `start` to before `end`. `topic_id`: of no other topic of that name."""
 
     topic: str
     partition: int
     start: int
     end: int
+    topic_id: str
 
     @property
     def size(self) -> int:
         """Offsets, which is at least as many as there are events: compaction leaves holes."""
         return self.end - self.start
-
-
-def partitions(client: Client, wanted: Topics, missing: bool = False) -> list[TopicPartition]:
-    """The partitions that are to be read, as they are now; `missing`: topics may be.
-
-    Raises UnknownTopic, UnknownPartition.
-    """
-    if wanted.pattern is not None:
-        return wanted.among({topic.name: len(topic.partitions) for topic in client.topics()})
-    found = {}
-    for name in wanted.named():
-        try:
-            found[name] = len(client.describe(name).partitions)
-        except UnknownTopic:
-            continue
-    return wanted.among(found, missing)
 
 
 def resolve(client: Client, options: Options) -> list[OffsetRange]:
@@ -59,44 +43,37 @@ def resolve(client: Client, options: Options) -> list[OffsetRange]:
     true, ConfigError when the options do not fit the partitions.
     """
     assert options.topics is not None
-    found = partitions(client, options.topics)
-    earliest, latest = at_end(client, found, "earliest"), at_end(client, found, "latest")
-    starts = offsets(client, options.start, earliest, latest, options.timestamp_strategy)
-    ends = offsets(client, options.end, earliest, latest, "latest")
+    now = logs(client, options.topics)
+    starts = offsets(client, options.start, now, options.timestamp_strategy)
+    ends = offsets(client, options.end, now, "latest")
     ranges = []
-    for each in found:
+    for each in now.ends:
         start, end = starts[each], ends[each]
-        _not_lost(each, (start, end), (earliest[each], latest[each]), options)
-        start, end = max(start, earliest[each]), min(end, latest[each])
+        _not_lost(each, (start, end), (now.starts[each], now.ends[each]), options)
+        start, end = max(start, now.starts[each]), min(end, now.ends[each])
         if start < end:
-            ranges.append(OffsetRange(*each, start, end))
+            ranges.append(OffsetRange(*each, start, end, now.ids[each.topic]))
     return ranges
 
 
-def at_end(client: Client, some: Iterable[TopicPartition], end: str) -> Offsets:
-    """The offsets at "earliest" or "latest"."""
-    return _by_partition({topic: client.offsets(topic, end) for topic in _names(some)}, some)  # type: ignore[arg-type]
-
-
-def offsets(client: Client, place: Place, earliest: Offsets, latest: Offsets, strategy: str) -> Offsets:
+def offsets(client: Client, place: Place, now: Logs, strategy: str) -> Offsets:
     """The offset that a place means in each partition.
 
     Args:
-        earliest, latest: the ends of all partitions that are read.
         strategy: of a partition without an event at or after a time: "error", or "latest".
     """
-    some = list(latest)
+    some = list(now.ends)
     if place.kind == "earliest":
-        return earliest
+        return now.starts
     if place.kind == "offsets":
-        ends = {EARLIEST: earliest, LATEST: latest}
+        ends = {EARLIEST: now.starts, LATEST: now.ends}
         given = _complete(place, some)
         return {each: ends[at][each] if at in ends else at for each, at in given.items()}
     if place.kind == "timestamp":
-        return _at_times(client, dict.fromkeys(some, place.timestamp), latest, strategy)
+        return _at_times(client, dict.fromkeys(some, place.timestamp), now.ends, strategy)
     if place.kind == "timestamps":
-        return _at_times(client, _complete(place, some), latest, strategy)
-    return latest
+        return _at_times(client, _complete(place, some), now.ends, strategy)
+    return now.ends
 
 
 def split(ranges: list[OffsetRange], min_partitions: int | None, max_records: int | None) -> list[OffsetRange]:
@@ -118,14 +95,6 @@ def _parts(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
     count = min(count, whole.size)
     bounds = [whole.start + whole.size * part // count for part in range(count + 1)]
     return [whole._replace(start=start, end=end) for start, end in pairwise(bounds)]
-
-
-def _names(some: Iterable[TopicPartition]) -> list[str]:
-    return sorted({each.topic for each in some})
-
-
-def _by_partition(found: Mapping[str, Mapping[int, int]], some: Iterable[TopicPartition]) -> Offsets:
-    return {each: found[each.topic][each.partition] for each in some}
 
 
 def _complete(place: Place, some: list[TopicPartition]) -> Offsets:

@@ -10,9 +10,9 @@ from itertools import groupby
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from krappy.spark import ranges
 from krappy.spark.connections import client
 from krappy.spark.held import to_text
+from krappy.spark.logs import partitions
 from krappy.spark.options import Options
 from krappy.spark.table_read import SPLITS, taken
 
@@ -37,7 +37,7 @@ class SnapshotReader(DataSourceReader):
         assert options.topics is not None
         connected = client(options.address)
         rows: list[Row] = []
-        for topic, places in groupby(ranges.partitions(connected, options.topics), key=lambda place: place.topic):
+        for topic, places in groupby(partitions(connected, options.topics), key=lambda place: place.topic):
             some = list(places)
             splits = options.min_partitions or max(SPLITS, len(some) + 1)
             held = taken(connected, some, splits, options.snapshot_ttl, options.keys)

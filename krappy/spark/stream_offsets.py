@@ -1,4 +1,4 @@
-"""Where a stream stands, as Spark keeps it in its checkpoint, and how far the next micro-batch goes. Pure.
+"""Where a stream stands, as Spark keeps it in its checkpoint, and what is lost when the logs have moved on. Pure.
 
 Spark writes down where each batch ends, before it runs it; never where the first one began: it asks for the initial
 offset again when it replays the first batch after a failure. So the initial offset is a mark that stands for no
@@ -6,31 +6,35 @@ offsets yet, and the end of the first batch says where that batch begins, be it 
 replay then reads the same events, whatever has happened to "latest" in the meantime.
 
     initial        {"$start": "latest"}
-    first batch    {"users": {"0": 12, "1": 7}, "$first": {"offsets": {"users": {"0": 9, "1": 7}}}}
-                   {"users": {"0": 12, "1": 7}, "$first": {"snapshots": {"users": "0f3a…"}}}
-    any later      {"users": {"0": 14, "1": 9}}
+    first batch    {"users": {"0": 12, "1": 7}, "$ids": {…}, "$first": {"offsets": {"users": {"0": 9, "1": 7}}}}
+                   {"users": {"0": 12, "1": 7}, "$ids": {…}, "$first": {"snapshots": {"users": "0f3a…"}}}
+    any later      {"users": {"0": 14, "1": 9}, "$ids": {"users": "q4cd…"}}
 
-An offset is that of the next event, as everywhere; `$` can't be in a topic's name.
+An offset is that of the next event, as everywhere; `$` can't be in a topic's name. The ids tell a topic from one of the
+same name that was made after it was deleted, whatever offsets that has. Positions of before they were kept have none.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from krappy.spark.places import MARKS
 from krappy.spark.versions import features
 from krappy.types import TopicPartition
 
-START, FIRST = "$start", "$first"
+START, FIRST, IDS = MARKS
 Offsets = Mapping[TopicPartition, int]
 
 
 class Position(NamedTuple):
-    """`offsets`: by partition, of the next event; None: the stream has not begun. `first` and `snapshots` belong to the
-    end of the first batch: where it begins, or the id of each topic's snapshot that it consists of."""
+    """`offsets`: by partition, of the next event; None: the stream has not begun. `ids`: of the topics that these are
+    of, as far as they are known. `first` and `snapshots` belong to the end of the first batch: where it begins, or the
+    id of each topic's snapshot that it consists of."""
 
     offsets: Offsets | None
+    ids: Mapping[str, str] = {}
     first: Offsets | None = None
     snapshots: Mapping[str, str] | None = None
 
@@ -51,6 +55,8 @@ def initial(start: str) -> dict[str, Any]:
 def encoded(position: Position) -> dict[str, Any]:
     """As it stands in the checkpoint: a position has one text."""
     found: dict[str, Any] = _nested(position.at)
+    if position.ids:
+        found[IDS] = dict(sorted(position.ids.items()))
     if position.snapshots is not None:
         found[FIRST] = {"snapshots": dict(sorted(position.snapshots.items()))}
     elif position.first is not None:
@@ -67,7 +73,8 @@ def decoded(given: Mapping[str, Any]) -> Position:
         begins = first.get("offsets")
         snapshots = first.get("snapshots")
         return Position(
-            _flat((topic, some) for topic, some in given.items() if topic != FIRST),
+            _flat((topic, some) for topic, some in given.items() if topic not in MARKS),
+            {str(topic): str(id) for topic, id in given.get(IDS, {}).items()},
             None if begins is None else _flat(begins.items()),
             None if snapshots is None else {str(topic): str(each) for topic, each in snapshots.items()},
         )
@@ -93,48 +100,41 @@ def _flat(topics: Iterable[tuple[str, Any]]) -> dict[TopicPartition, int]:
     }
 
 
-def behind(begin: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-    """By partition, how many offsets lie from `begin` to `end`, where there are any. What `begin` lacks is at 0."""
-    lags = {each: offset - begin.get(each, 0) for each, offset in end.items()}
-    return {each: lag for each, lag in lags.items() if lag > 0}
+def begins(start: Position, end: Position) -> dict[TopicPartition, int]:
+    """Where the events between two positions begin, by partition: at the first event of what came since, which includes
+    a topic that was made anew."""
+    return {each: _begin(each, start, end) for each in end.at}
 
 
-def limited(begin: Offsets, end: Offsets, most: int) -> dict[TopicPartition, int]:
-    """`end`, or closer to `begin` so that about `most` offsets lie between.
-
-    The limit is shared in proportion to what each partition has, and each that has something gets one at least, so that
-    a small partition is not starved by large ones: with more such partitions than `most`, it is exceeded by as much
-    (Spark's Kafka source, KafkaMicroBatchStream.rateLimit, does so too).
-    """
-    lags = behind(begin, end)
-    total = sum(lags.values())
-    if total <= most:
-        return dict(end)
-    ends = dict(end)
-    spare = max(0, most - len(lags))  # beyond the one for each
-    rest = total - len(lags)
-    given = {each: 1 + ((lag - 1) * spare // rest if rest else 0) for each, lag in lags.items()}
-    left = max(0, most - sum(given.values()))
-    for each in sorted(lags, key=lambda each: given[each] - lags[each])[:left]:  # the furthest behind first
-        given[each] += 1
-    for each, count in given.items():
-        ends[each] = begin.get(each, 0) + min(count, lags[each])
-    return ends
+def _begin(each: TopicPartition, start: Position, end: Position) -> int:
+    before, same = start.at.get(each, 0), _same(each.topic, start, end)
+    if same is None:
+        return before if before <= end.at[each] else 0
+    return min(before, end.at[each]) if same else 0
 
 
-class Patience:
-    """Holds a batch back until it is worth it: `least` offsets are there, or `delay` seconds have passed."""
+def _same(topic: str, one: Position, other: Position) -> bool | None:
+    """Whether both are of the same topic of that name; None: that is not known."""
+    ids = one.ids.get(topic), other.ids.get(topic)
+    return None if None in ids else ids[0] == ids[1]
 
-    def __init__(self, delay: float) -> None:
-        self._delay = delay
-        self._last: float | None = None
 
-    def waits(self, least: int | None, lag: int, now: float) -> bool:
-        """Whether a batch of `lag` offsets should wait at the time `now` (seconds). The first one never does."""
-        if least is not None and self._last is not None and lag < least and now - self._last < self._delay:
-            return True
-        self._last = now
-        return False
+def losses(at: Position, now: Position, meant: Callable[[TopicPartition], bool]) -> Iterator[str]:
+    """What a stream that stands somewhere can't go on with, each in a sentence. `meant`: whether a partition is one of
+    the query's, by its options."""
+    for each, offset in at.at.items():
+        end, same = now.at.get(each), _same(each.topic, at, now)
+        read = f"{each} was read up to offset {offset}"
+        if not meant(each):
+            yield f"{read}, and is no topic of this query's"
+        elif same is False:
+            yield f"{read}, and its topic was deleted and made anew since: its events are others, from the first one on"
+        elif end is None:
+            yield f"{read}, and is gone"
+        elif end < offset and same is None:
+            yield f"{read}, and ends at {end} now: its topic was deleted and made anew since"
+        elif end < offset:
+            yield f"{read}, and ends at {end} now: the broker has lost events of it"
 
 
 def lag(progress: Mapping[str, Any] | None) -> dict[str, dict[str, int]]:

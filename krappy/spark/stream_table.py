@@ -12,6 +12,7 @@ impossible: the view has the latest values only, and the log may have been compa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -19,31 +20,39 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from krappy.blocking import Client, ColumnBlock, KeyRange
-from krappy.errors import SnapshotGone
+from krappy.errors import SnapshotGone, UnknownTopic
 from krappy.spark import blocks
 from krappy.spark.connections import client
 from krappy.spark.options import Options
 from krappy.spark.schema import CREATE_TIME, LOG_APPEND_TIME, arrow_schema
 
+log = logging.getLogger(__name__)
 
-class TablePartition(InputPartition):
+
+class FirstPartition(InputPartition):
     """A range of a topic's table. `before`: entries from this offset on are left to later batches."""
 
-    def __init__(self, topic: str, snapshot: str, part: KeyRange, before: int) -> None:
+    def __init__(self, topic: str, topic_id: str, snapshot: str, part: KeyRange, before: int) -> None:
         super().__init__(None)
-        self.topic, self.snapshot, self.part, self.before = topic, snapshot, part, before
+        self.topic, self.topic_id = topic, topic_id
+        self.snapshot, self.part, self.before = snapshot, part, before
 
 
-def read(partition: TablePartition, schema: StructType, options: Options) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, in a task."""
+def read(partition: FirstPartition, schema: StructType, options: Options) -> Iterator[pa.RecordBatch]:
+    """The rows of a range, in a task. Raises UnknownTopic when the topic is gone, if failOnDataLoss."""
     connected = client(options.address)
     shape = arrow_schema(schema)
-    kind = timestamp_type(connected, partition.topic) if "timestampType" in shape.names else CREATE_TIME
     wanted = sorted({*blocks.fetched(shape.names), "key", "offset"})
-    for block in _blocks(connected, partition, wanted, options.snapshot_ttl):
-        batch = _before(blocks.of_block(block, shape, partition.topic, kind), block, partition.before)
-        if len(batch):
-            yield batch
+    try:
+        kind = timestamp_type(connected, partition.topic) if "timestampType" in shape.names else CREATE_TIME
+        for block in _blocks(connected, partition, wanted, options.snapshot_ttl):
+            batch = _before(blocks.of_block(block, shape, partition.topic, kind), block, partition.before)
+            if len(batch):
+                yield batch
+    except UnknownTopic as error:
+        if options.fail_on_data_loss:
+            raise
+        log.warning("a part of the table of '%s' is skipped (failOnDataLoss=false): %s", partition.topic, error)
 
 
 def timestamp_type(connected: Client, topic: str) -> int:
@@ -52,7 +61,7 @@ def timestamp_type(connected: Client, topic: str) -> int:
     return LOG_APPEND_TIME if settings.get("message.timestamp.type") == "LogAppendTime" else CREATE_TIME
 
 
-def _blocks(connected: Client, partition: TablePartition, wanted: list[str], ttl: float) -> Iterator[ColumnBlock]:
+def _blocks(connected: Client, partition: FirstPartition, wanted: list[str], ttl: float) -> Iterator[ColumnBlock]:
     snapshot, part = partition.snapshot, partition.part
     while True:
         try:
@@ -62,7 +71,13 @@ def _blocks(connected: Client, partition: TablePartition, wanted: list[str], ttl
             return
         except SnapshotGone:
             held = connected.snapshot(
-                partition.topic, partitions=[part.partition], splits=1, ttl=ttl, start=part.start, end=part.end
+                partition.topic,
+                partitions=[part.partition],
+                splits=1,
+                ttl=ttl,
+                start=part.start,
+                end=part.end,
+                topic_id=partition.topic_id,
             )
             snapshot = held.id
 

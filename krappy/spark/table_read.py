@@ -17,10 +17,11 @@ from pyspark.sql.types import StructType
 
 from krappy.blocking import Client, KeyRange, Snapshot
 from krappy.errors import SnapshotGone
-from krappy.spark import key_read, ranges
+from krappy.spark import key_read
 from krappy.spark.connections import client
 from krappy.spark.held import from_text
 from krappy.spark.keys import Keys
+from krappy.spark.logs import partitions
 from krappy.spark.options import Options
 from krappy.spark.schema import CREATE_TIME, arrow_schema
 from krappy.types import TopicPartition
@@ -88,7 +89,7 @@ class TableReader(DataSourceReader):
             return [Part(held.topic, held.id, some) for each in held.ranges if (some := within(each, self._keys))]
         assert options.topics is not None
         connected = client(options.address)
-        places = ranges.partitions(connected, options.topics)
+        places = partitions(connected, options.topics)
         if exact is not None:
             each = min(LOOKUPS, -(-len(exact) // (options.min_partitions or 1))) or 1
             return [Lookups(exact[at : at + each]) for at in range(0, len(exact), each)]
@@ -114,13 +115,13 @@ class TableReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
         found = (batch for piece in partition.pieces for batch in self._batches(piece))
-        return found if self._options.limit is None else limited(found, self._options.limit)
+        return found if self._options.limit is None else first_rows(found, self._options.limit)
 
     def _batches(self, piece: Piece) -> Iterator[pa.RecordBatch]:
         connected = client(self._options.address)
         if isinstance(piece, Lookups):
             assert self._options.topics is not None
-            places = ranges.partitions(connected, self._options.topics)
+            places = partitions(connected, self._options.topics)
             yield from key_read.read(connected, piece.keys, places, self._schema, self._options.tombstones)
         elif isinstance(piece, Part):
             yield from self._part(connected, piece)
@@ -157,7 +158,7 @@ class TableReader(DataSourceReader):
             ) from None
 
 
-def limited(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
+def first_rows(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:
     """The first `limit` rows."""
     for batch in batches:
         yield batch[:limit]

@@ -160,6 +160,25 @@ def test_a_log_whose_start_was_deleted_says_so(raw: Raw) -> None:
     assert raw.call(m.ReadLog("cut", 0, 1, 2)).next_offset == 2
 
 
+def test_a_topic_that_was_made_anew_is_another(raw: Raw) -> None:
+    """Whoever names its id, too, reads nothing of the new one, whatever offsets that has."""
+    ids = []
+    for value in (b"old", b"new"):
+        raw.call(m.CreateTopic("anew"))
+        raw.call(m.Batch(raw.producer("anew").handle, 0, batch.encode([b"k"], [value], timestamps=5)))
+        [told] = raw.call(m.DescribeTopics(["anew"])).topics
+        ids.append(told["id"])
+        assert told["partitions"][0]["last_stable_offset"] == 1
+        assert value in raw.call(m.ReadLog("anew", 0, 0, 1, topic_id=ids[-1])).records
+        opened = raw.call(m.OpenSnapshot("anew", topic_id=ids[-1]))
+        raw.call(m.CloseSnapshot(opened.snapshot))
+        if value == b"old":
+            raw.call(m.DeleteTopic("anew"))
+    for asked in (m.ReadLog("anew", 0, 0, 1, topic_id=ids[0]), m.OpenSnapshot("anew", topic_id=ids[0])):
+        with pytest.raises(UnknownTopic, match="was deleted; another one of that name was made since"):
+            raw.call(asked)
+
+
 def test_keys_that_are_no_column_are_refused(raw: Raw) -> None:
     def ask(offsets: bytes, keys: bytes) -> m.ColumnsGot:
         found: m.ColumnsGot = raw.call(m.GetColumns("t", offsets, keys))

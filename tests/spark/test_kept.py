@@ -141,6 +141,55 @@ def test_what_the_log_may_not_tell_is_asked_for_again(client: Client, topic: str
         values(client, topic, keys)
 
 
+@pytest.mark.parametrize("kept_whole", [False, True])
+@pytest.mark.parametrize(("partitions", "count"), [(2, 40), (2, 100), (2, 160), (1, 100), (3, 300)])
+def test_a_topic_that_was_made_anew_is_another_table(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch, kept_whole: bool, partitions: int, count: int
+) -> None:
+    """With fewer events than the old one had, as many in each partition, or more."""
+    monkeypatch.setattr(kept, "FREE", 0 if kept_whole else 10_000)
+    client.create_topic(topic, 2)
+    fill(client, topic, 100)
+    keys: list[str | None] = [f"u{n}" for n in range(300)]
+    assert values(client, topic, keys[:100], expected=1_000) == [f"v{n}" for n in range(100)]
+    assert known(topic).whole == kept_whole
+    client.delete_topic(topic)
+    client.create_topic(topic, partitions)
+    with client.producer(topic) as producer:
+        producer.send_columns([f"u{n}" for n in range(count)], [f"new {n}" for n in range(count)])
+    expected = [f"new {n}" if n < count else None for n in range(300)]
+    assert values(client, topic, keys, expected=1_000) == expected
+
+
+@pytest.mark.parametrize("when", ["describe", "read_log"])
+def test_a_topic_that_is_made_anew_while_what_changed_is_asked_for(
+    client: Client, topic: str, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Nothing of the new one is taken for changes of the old one."""
+    client.create_topic(topic)
+    fill(client, topic, 10)
+    keys: list[str | None] = [f"u{n}" for n in range(10)]
+    assert values(client, topic, keys) == [f"v{n}" for n in range(10)]
+    with client.producer(topic) as producer:
+        producer.send("changed", key="u1").result()
+    asked = getattr(client, when)
+
+    def overtaken(*given: Any, **named: Any) -> Any:
+        monkeypatch.setattr(client, when, asked)
+        told = asked(*given, **named) if when == "describe" else None
+        client.delete_topic(topic)
+        client.create_topic(topic)
+        with client.producer(topic) as producer:
+            producer.send_columns([f"u{n % 5}" for n in range(20)], [f"new {n % 5}" for n in range(20)])
+        return told or asked(*given, **named)
+
+    monkeypatch.setattr(client, when, overtaken)
+    new = [f"new {n}" if n < 5 else None for n in range(10)]
+    found = values(client, topic, keys)
+    assert found == new or (when == "describe" and found == ["v0", "changed", *(f"v{n}" for n in range(2, 10))])
+    assert values(client, topic, keys) == new
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_always_what_the_table_has(client: Client, topic: str, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Whatever is written between, while the table is being read too."""

@@ -96,6 +96,26 @@ def test_one_worker_reads_it_for_all(
     assert [each.suffix for each in sorted(folder.iterdir())] == [".arrow", ".lock"]
 
 
+@pytest.mark.parametrize("count", [50, 100, 150])
+def test_a_file_of_a_topic_that_was_made_anew(
+    client: Client, topic: str, folder: Path, snapshots: list[str], another: Callable[[], None], count: int
+) -> None:
+    """It is there still, and nobody takes it for the new one's table: not who has it mapped, nor who comes anew."""
+    client.create_topic(topic, 2)
+    fill(client, topic, 100)
+    assert look(client, topic, keys(100)) == expected(100)
+    client.delete_topic(topic)
+    client.create_topic(topic, 2)
+    with client.producer(topic) as producer:
+        producer.send_columns([f"u{n}" for n in range(count)], [f"new {n}" for n in range(count)])
+    new = [f"new {n}" for n in range(count)]
+    another()
+    assert look(client, topic, keys(count + 1)) == [*new, None]
+    another()
+    assert look(client, topic, keys(count + 1)) == [*new, None]
+    assert snapshots == [topic] * 2, "who comes second has the first one's"
+
+
 def test_an_empty_table(
     client: Client, topic: str, folder: Path, snapshots: list[str], another: Callable[[], None]
 ) -> None:

@@ -16,7 +16,7 @@ from krappy.spark.options import parse
 from krappy.spark.schema import spark_schema
 from krappy.spark.stream_offsets import decoded
 from krappy.spark.stream_read import StreamReader
-from krappy.spark.stream_table import TablePartition
+from krappy.spark.stream_table import FirstPartition
 from krappy.spark.versions import features
 
 if not features().admission_control:
@@ -172,7 +172,7 @@ def test_what_was_deleted_is_an_error_or_skipped(reader: Any, client: Client, to
     first = bite.latestOffset(bite.initialOffset(), ReadMaxRows(4))
     client.delete_records(topic, 5, partitions=[0])
     end = lax.latestOffset(first, ReadAllAvailable())
-    with pytest.raises(OffsetOutOfRange, match=r"begins at offset 5 by now; offsets from 2 on .*failOnDataLoss=false"):
+    with pytest.raises(OffsetOutOfRange, match=r"begins at offset 5 by now; offsets from 2 to 10 .*=false"):
         strict.partitions(first, end)
     assert spans(lax, first, end) == [(0, 5, 10), (1, 2, 10)]
 
@@ -189,7 +189,9 @@ def test_starting_offsets_that_are_not_there(reader: Any, client: Client, topic:
     assert spans(lax, lax.initialOffset(), begun) == [(0, 5, 10)]
 
 
-def test_a_topic_that_was_made_anew(reader: Any, client: Client, topic: str) -> None:
+@pytest.mark.parametrize("count", [3, 10, 25])
+def test_a_topic_that_was_made_anew(reader: Any, client: Client, topic: str, count: int) -> None:
+    """With fewer events than the old one had, as many, or more: it is noticed, and read from its first event on."""
     fill(client, topic, 10)
     strict, lax = reader(startingOffsets="earliest"), reader(startingOffsets="earliest", failOnDataLoss="false")
     at = strict.latestOffset(strict.initialOffset(), ReadAllAvailable())
@@ -200,17 +202,105 @@ def test_a_topic_that_was_made_anew(reader: Any, client: Client, topic: str) -> 
         lax.latestOffset(lax.initialOffset(), ReadAllAvailable())
     gone = lax.latestOffset(at, ReadAllAvailable())
     assert spans(lax, at, gone) == []
-    fill(client, topic, 3)
-    assert spans(lax, gone, lax.latestOffset(gone, ReadAllAvailable())) == [(0, 0, 3)]
-    with pytest.raises(OffsetOutOfRange, match="it was made anew"):
+    fill(client, topic, count)
+    assert spans(lax, gone, lax.latestOffset(gone, ReadAllAvailable())) == [(0, 0, count)]
+    expected = r"was read up to offset 10, and its topic was deleted and made anew since.*failOnDataLoss=false"
+    with pytest.raises(OffsetOutOfRange, match=expected):
         strict.latestOffset(at, ReadAllAvailable())
     end = lax.latestOffset(at, ReadAllAvailable())
-    assert spans(lax, at, end) == [(0, 0, 3)]
+    assert spans(lax, at, end) == [(0, 0, count)]
+    assert lax.latestOffset(end, ReadAllAvailable()) is end, "and from then on it is this query's topic"
     for made in (strict, lax):
         made.prepareForTriggerAvailableNow()
-    with pytest.raises(OffsetOutOfRange, match="was read up to offset 10, and ends at 3 now: it was made anew"):
+    with pytest.raises(OffsetOutOfRange, match=expected):
         strict.latestOffset(at, ReadAllAvailable())
-    assert [spans(lax, start, end) for start, end in batches(lax, ReadAllAvailable(), at)] == [[(0, 0, 3)]]
+    assert [spans(lax, start, end) for start, end in batches(lax, ReadAllAvailable(), at)] == [[(0, 0, count)]]
+    bites = reader(maxOffsetsPerTrigger=2, failOnDataLoss="false")
+    assert [part for start, end in batches(bites, ReadMaxRows(2), at) for part in spans(bites, start, end)] == [
+        (0, first, min(first + 2, count)) for first in range(0, count, 2)
+    ]
+
+
+def test_a_topic_that_was_made_anew_with_other_partitions(reader: Any, client: Client, topic: str) -> None:
+    fill(client, topic, 4, 4)
+    lax = reader(startingOffsets="earliest", failOnDataLoss="false")
+    at = lax.latestOffset(lax.initialOffset(), ReadAllAvailable())
+    for counts in ((9,), (5, 6, 7)):
+        client.delete_topic(topic)
+        fill(client, topic, *counts)
+        end = lax.latestOffset(at, ReadAllAvailable())
+        assert spans(lax, at, end) == [(partition, 0, count) for partition, count in enumerate(counts)]
+        at = end
+
+
+def test_a_checkpoint_of_before_ids_were_kept(reader: Any, client: Client, topic: str) -> None:
+    """It goes on; with fewer events a topic made anew is noticed, as in Spark's Kafka source; then its id is known."""
+    fill(client, topic, 10)
+    old = {topic: {"0": 4}}
+    strict = reader()
+    end = strict.latestOffset(old, ReadAllAvailable())
+    assert spans(strict, old, end) == [(0, 4, 10)]
+    assert decoded(end).ids == {topic: client.describe(topic).id}
+    at = {topic: {"0": 10}}
+    end = strict.latestOffset(at, ReadAllAvailable())
+    assert spans(strict, at, end) == [], "nothing new but its id"
+    client.delete_topic(topic)
+    fill(client, topic, 12)
+    with pytest.raises(OffsetOutOfRange, match="made anew since"):
+        reader().latestOffset(end, ReadAllAvailable())
+    with pytest.raises(OffsetOutOfRange, match="ends at 12 now: its topic was deleted and made anew since"):
+        reader().latestOffset({topic: {"0": 13}}, ReadAllAvailable())
+    first = {topic: {"0": 5}, "$first": {"offsets": {topic: {"0": 2}}}}
+    assert spans(strict, strict.initialOffset(), first) == [(0, 2, 5)]
+
+
+def test_a_batch_that_was_planned_of_a_topic_that_is_made_anew_then(reader: Any, client: Client, topic: str) -> None:
+    """Planned again after a failure, and read by tasks that were planned before: nothing of the new one comes as the
+    old one's, and the next batch has all of it."""
+    fill(client, topic, 10)
+    strict, lax = reader(startingOffsets="earliest"), reader(startingOffsets="earliest", failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    tasks = {made: made.partitions(start, end) for made in (strict, lax)}
+    client.delete_topic(topic)
+    fill(client, topic, 20)
+    with pytest.raises(OffsetOutOfRange, match="was deleted and made anew; offsets from 0 to 10 of it were to be read"):
+        strict.partitions(start, end)
+    assert lax.partitions(start, end) == []
+    with pytest.raises(UnknownTopic, match="another one of that name was made since"):
+        list(strict.read(tasks[strict][0]))
+    assert list(lax.read(tasks[lax][0])) == []
+    assert spans(lax, end, lax.latestOffset(end, ReadAllAvailable())) == [(0, 0, 20)]
+
+
+def test_a_table_that_is_replayed_of_a_topic_made_anew(reader: Any, client: Client, topic: str) -> None:
+    client.create_topic(topic, 2, {"cleanup.policy": "compact"})
+    upsert(client, topic, {f"k{n}": "old" for n in range(10)})
+    first = reader(startingOffsets="snapshot")
+    start = first.initialOffset()
+    begun = first.latestOffset(start, ReadAllAvailable())
+    [planned, *_] = first.partitions(start, begun)
+    client.delete_topic(topic)
+    client.create_topic(topic, 2, {"cleanup.policy": "compact"})
+    upsert(client, topic, {f"k{n}": "new" for n in range(20)})
+    with pytest.raises(UnknownTopic, match="another one of that name was made since"):
+        list(first.read(planned))
+    with pytest.raises(OffsetOutOfRange, match=f"the table of '{topic}' was to be read, and .* made anew since"):
+        reader(startingOffsets="snapshot").partitions(start, begun)
+    lax = reader(startingOffsets="snapshot", failOnDataLoss="false")
+    assert list(lax.read(planned)) == []
+    assert rows(lax, start, begun) == []
+    changes = by_key(rows(lax, begun, lax.latestOffset(begun, ReadAllAvailable())))
+    assert changes == {f"k{n}": "new" for n in range(20)}
+
+
+def test_a_position_serves_as_starting_offsets(reader: Any, client: Client, topic: str) -> None:
+    """That of a query's progress, with what it says beside the offsets."""
+    fill(client, topic, 10)
+    made = reader(startingOffsets="earliest", maxOffsetsPerTrigger=4)
+    end = made.latestOffset(made.initialOffset(), ReadMaxRows(4))
+    on = reader(startingOffsets=json.dumps(end))
+    assert spans(on, on.initialOffset(), on.latestOffset(on.initialOffset(), ReadAllAvailable())) == [(0, 4, 10)]
 
 
 def test_a_checkpoint_of_another_topic(reader: Any, client: Client, topic: str) -> None:
@@ -264,7 +354,7 @@ def test_the_table_comes_first_then_its_changes(reader: Any, client: Client, top
     begun = made.latestOffset(made.initialOffset(), ReadAllAvailable())
     upsert(client, topic, {"k3": "changed", "k100": "added"})
     parts = made.partitions(made.initialOffset(), begun)
-    assert all(isinstance(each, TablePartition) for each in parts)
+    assert all(isinstance(each, FirstPartition) for each in parts)
     table = by_key(rows(made, made.initialOffset(), begun))
     assert table == {f"k{n}": "new" if n == 1 else "old" for n in range(100) if n != 2}
     end = made.latestOffset(begun, ReadAllAvailable())

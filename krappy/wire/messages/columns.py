@@ -19,6 +19,7 @@ class OpenSnapshot(Request, kind=40):
     start: bytes | None = None  # inclusive
     end: bytes | None = None  # exclusive
     tombstones: bool = False  # whether reads bring them, unless they say otherwise
+    topic_id: str | None = None  # another topic of that name is refused
 
 
 class SnapshotOpened(Answer, kind=40):

@@ -118,6 +118,7 @@ class ReadLog(Request, kind=44):
     offset: Offset
     end: Offset
     max_bytes: Positive = 1 << 20
+    topic_id: str | None = None  # another topic of that name is refused
 
 
 class LogRead(Answer, kind=44):

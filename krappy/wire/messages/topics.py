@@ -43,7 +43,7 @@ class DescribeTopics(Request, kind=19):
 
 class TopicsDescribed(Answer, kind=19):
     """Each: name, id, config (what was set), settings (all, with defaults), partitions: each with partition,
-    start, end, high_watermark, applied, size, segments."""
+    start, end, high_watermark, last_stable_offset, applied, size, segments."""
 
     topics: list[dict[str, Any]]
 

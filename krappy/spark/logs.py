@@ -1,0 +1,50 @@
+"""Which topics there are, and where their logs begin and end: of each topic one answer, true of one moment."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from krappy.blocking import Client
+from krappy.errors import UnknownTopic
+from krappy.spark.topics import Topics
+from krappy.types import TopicPartition
+
+Offsets = dict[TopicPartition, int]
+
+
+class Logs(NamedTuple):
+    """`starts`: the first offset of each partition; `ends`: the one behind the last event that can be read. `ids`: by
+    topic; one that was deleted and made anew has another id."""
+
+    starts: Offsets
+    ends: Offsets
+    ids: dict[str, str]
+
+
+def logs(client: Client, wanted: Topics, missing: bool = False) -> Logs:
+    """The partitions that are to be read, as they are now; `missing`: topics may be.
+
+    Raises UnknownTopic, UnknownPartition.
+    """
+    if wanted.pattern is not None:
+        topics = client.topics()
+    else:
+        topics = []
+        for name in wanted.named():
+            try:
+                topics.append(client.describe(name))
+            except UnknownTopic:  # told of by `among`
+                continue
+    found = {topic.name: topic for topic in topics}
+    places = wanted.among({name: len(topic.partitions) for name, topic in found.items()}, missing)
+    ends = [found[each.topic].partitions[each.partition] for each in places]
+    return Logs(
+        {each: at.start for each, at in zip(places, ends, strict=True)},
+        {each: at.last_stable_offset for each, at in zip(places, ends, strict=True)},
+        {each.topic: found[each.topic].id for each in places},
+    )
+
+
+def partitions(client: Client, wanted: Topics) -> list[TopicPartition]:
+    """The partitions that are to be read. Raises UnknownTopic, UnknownPartition."""
+    return list(logs(client, wanted).ends)

@@ -1,0 +1,76 @@
+"""The snapshots that a stream's first batch consists of, as its driver takes, finds and ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import groupby
+
+from krappy.blocking import KeyRange, Snapshot
+from krappy.errors import KrappyError, SnapshotGone
+from krappy.spark.connections import client
+from krappy.spark.logs import Logs
+from krappy.spark.options import Options
+from krappy.spark.stream_losses import Losses
+from krappy.spark.stream_offsets import Position
+from krappy.spark.stream_table import FirstPartition
+from krappy.spark.table_read import SPLITS
+
+
+class Snapshots:
+    """Held by the broker, `snapshotTtl` after they were last read; here until the first batch is through."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._held: dict[str, Snapshot] = {}  # by id
+        self._closed: set[str] = set()
+
+    def take(self, now: Logs) -> Position:
+        """Of each topic's table. Raises UnknownTopic when one was made anew in the meantime."""
+        offsets: dict[tuple[str, int], int] = {}
+        ids = {}
+        for topic, some in groupby(now.ends, key=lambda each: each.topic):
+            held = self._take(topic, [each.partition for each in some], now.ids[topic])
+            ids[topic] = held.id
+            offsets |= {(topic, partition): offset for partition, offset in held.offsets.items()}
+        at = {each: offsets[each] for each in now.ends}
+        return Position(at, now.ids, snapshots=ids)
+
+    def _take(self, topic: str, partitions: list[int], topic_id: str) -> Snapshot:
+        options = self._options
+        splits = max(SPLITS, len(partitions), options.min_partitions or 0)
+        held = client(options.address).snapshot(
+            topic, partitions=partitions, splits=splits, ttl=options.snapshot_ttl, topic_id=topic_id
+        )
+        self._held[held.id] = held
+        return held
+
+    def parts(self, end: Position, now: Logs, losses: Losses) -> Iterator[FirstPartition]:
+        """The tasks of a first batch that ends there, without topics that are lost, or else raises."""
+        for topic, id in (end.snapshots or {}).items():
+            some = {each.partition: offset for each, offset in end.at.items() if each.topic == topic}
+            topic_id = end.ids.get(topic, now.ids.get(topic))
+            if topic_id is None or topic_id != now.ids.get(topic):
+                what = "deleted" if topic not in now.ids else "deleted and made anew"
+                losses.tell(f"the table of '{topic}' was to be read, and the topic was {what} since")
+                continue
+            held = self._held.get(id) or self._again(topic, id, list(some), topic_id)
+            for part in held.ranges:
+                yield FirstPartition(topic, topic_id, held.id, part, some[part.partition])
+
+    def _again(self, topic: str, id: str, partitions: list[int], topic_id: str) -> Snapshot:
+        """The snapshot of a query that was restarted, or a new one when it is gone."""
+        try:
+            client(self._options.address).keep_snapshot(id, self._options.snapshot_ttl)
+        except SnapshotGone:
+            return self._take(topic, partitions, topic_id)
+        self._held[id] = Snapshot(id, topic, {}, [KeyRange(each) for each in partitions])
+        return self._held[id]
+
+    def close(self, passed: Iterable[str]) -> None:
+        """These ones' batch is through: nobody needs them any more."""
+        for id in {*passed, *self._held} - self._closed:
+            with suppress(KrappyError):
+                client(self._options.address).close_snapshot(id)
+                self._closed.add(id)
+        self._held.clear()
