@@ -1,4 +1,4 @@
-"""The examples of API.md: each is run."""
+"""The examples of API.md, and the README's: each is run."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from krappy.server.http import HEAD_SECONDS, MAX_HEAD
 from krappy.testing.running import run_broker
 
 DOCUMENT = Path(krappy.console.__file__).with_name("API.md")
+README = Path(__file__).parent.parent.parent / "README.md"
 
 
-def examples() -> list[str]:
-    lines = DOCUMENT.read_text().splitlines()
-    return [line.strip() for line in lines if line.startswith("    curl ")]
+def examples(document: Path) -> list[str]:
+    return [line.strip() for line in document.read_text("utf-8").splitlines() if line.startswith("    curl ")]
 
 
 def asked(example: str) -> tuple[dict[str, Any], bool]:
@@ -51,8 +51,11 @@ def asked(example: str) -> tuple[dict[str, Any], bool]:
 
 
 def test_every_example_is_answered(tmp_path: Path) -> None:
-    found = examples()
+    found, short = examples(DOCUMENT), examples(README)
     assert len(found) > 20
+    assert short
+    makes_the_topic = next(number for number, each in enumerate(found) if '"name":"users"' in each)
+    found[makes_the_topic + 1 : makes_the_topic + 1] = short
     with (
         run_broker(tmp_path, listen_http="127.0.0.1:0", durability="os") as broker,
         httpx.Client(base_url=f"http://{broker.http_address}", timeout=60.0, trust_env=False) as client,
