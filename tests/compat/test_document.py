@@ -46,7 +46,7 @@ def test_a_program_that_keeps_a_table(broker: RunningBroker) -> None:
     fill(broker, "prices")
 
     class Ending:
-        """The consumer, which ends the example's loop once it was given the live key, and the change that comes then."""
+        """The consumer, which ends the example's loop once it was given the live key and the change after it."""
 
         def __init__(self, config: dict[str, Any]) -> None:
             self.real = confluent_kafka.Consumer(config)
