@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.metadata
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ import pytest
 import krappy.wire
 from krappy import batch, errors
 from krappy.entry import pack_entry
+from krappy.partitioner import murmur2_unsigned
+from krappy.testing.running import RunningBroker
 from krappy.wire import messages
 from krappy.wire.frames import ERROR, FrameReader
 from krappy.wire.messages import Answer, Request
@@ -154,3 +157,25 @@ def test_batches_inside_examples_are_batches() -> None:
     records = [fields["records"] for name, fields, _ in EXAMPLES if name == "Batch"]
     records += [part[4] for name, fields, _ in EXAMPLES if name == "Polled" for part in fields["parts"]]
     assert [batch.check(each).size for each in records] == [len(each) for each in records]
+
+
+def test_the_first_client(krappy_broker: RunningBroker, capsys: pytest.CaptureFixture[str]) -> None:
+    [program] = blocks("python")
+    assert program.count('Broker("127.0.0.1", 7092)') == 1
+    host, port = krappy_broker.address.split(":")
+    exec(program.replace('Broker("127.0.0.1", 7092)', f'Broker("{host}", {port})'), {})
+    version, *said = capsys.readouterr().out.splitlines()
+    assert version == f"version {importlib.metadata.version('krappy')}"
+    assert said == [
+        "stored at 0 0",
+        "the table has b'Ada'",
+        "event 0 b'u1' b'Ada'",
+        "the group is at [['users', 0, 1]]",
+    ]
+
+
+def test_the_hashes_told_are_the_hashes() -> None:
+    told = re.findall(r'`murmur2\("(\w+)"\)` is 0x([0-9a-f]{8})', DOCUMENT)
+    assert [(key, int(hash, 16)) for key, hash in told] == [(key, murmur2_unsigned(key.encode())) for key, _ in told]
+    assert f"of no bytes 0x{murmur2_unsigned(b''):x}" in DOCUMENT
+    assert len(told) == 2
