@@ -140,6 +140,8 @@ class Applier:
             self.moved.fire()
 
     async def _step(self) -> None:
+        # What was deleted before it was decided is not folded, though it may be in memory: no restart would find it.
+        self.applied = max(self.applied, self._partition.log.start_offset)
         if self._fresh and self._fresh[0][0] <= self.applied:
             await self._apply_fresh()
         else:
@@ -208,7 +210,6 @@ class Applier:
         stop_at = partition.last_stable_offset
         if self._fresh:
             stop_at = min(stop_at, self._fresh[0][0])
-        self.applied = max(self.applied, partition.log.start_offset)
         try:
             data = (await partition.read(self.applied, READ, limit=stop_at)).data
         except OffsetOutOfRange:

@@ -221,6 +221,7 @@ class Partition:
                 lambda: self.log.read_span(offset, max_bytes, limit=bound, max_records=max_records),
                 limiter=self.disk_limiter,
             )
+            self._readable(offset)  # of what is gone meanwhile nobody knows whether it was aborted
             return self._without_aborted(offset, span) if self.stability else span
 
     def _without_aborted(self, offset: int, span: Span) -> Span:

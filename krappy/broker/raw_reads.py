@@ -73,7 +73,9 @@ async def read(partition: Partition, offset: int, max_bytes: int, limit: int, *,
             return Raw(part, limit)
         return _read_on(partition, offset, max_bytes, limit, nowait=False, min_one=min_one)
 
-    return await trio.to_thread.run_sync(work, limiter=partition.disk_limiter)
+    found = await trio.to_thread.run_sync(work, limiter=partition.disk_limiter)
+    check_readable(partition, offset)  # of what is gone meanwhile nobody knows whether it was aborted
+    return found
 
 
 def _read_on(partition: Partition, offset: int, max_bytes: int, limit: int, *, nowait: bool, min_one: bool) -> Raw:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from trio.testing import trio_test
 from krappy.broker.broker import Broker
 from krappy.broker.partition import Partition
 from krappy.entry import entry_offset
-from tests.broker.engine import publish, running
+from tests.broker.engine import as_killed, publish, running
 
 KEYS = [b"a", b"b", b"c"]
 Switch = Callable[[Broker], Awaitable[None]]
@@ -55,7 +54,7 @@ async def test_what_was_deleted_does_not_come_back(tmp_path: Path, switch: Switc
         partition.views.flush()
         await switch(broker)
         assert await live(partition) == {b"c": 2}
-        shutil.copytree(tmp_path / "data", tmp_path / "killed")  # what a kill leaves: views have no write-ahead log
+        as_killed(tmp_path / "data", tmp_path / "killed")  # what a kill leaves: views have no write-ahead log
         await publish(partition, 1, [b"a"])
         assert await live(partition) == {b"a": 3, b"c": 2}
     async with running(tmp_path / "data") as broker:

@@ -200,3 +200,56 @@ async def test_an_open_transaction_holds_up_no_deletion(tmp_path: Path) -> None:
         await publish(partition, 1, [b"k1"])
         assert partition.last_stable_offset == partition.high_watermark == 22
         assert await live(partition) == {b"k1": 21}
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@trio_test
+async def test_nothing_aborted_is_read_where_the_start_moves_under_a_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw: bool
+) -> None:
+    """What was aborted below the start is forgotten with the next transaction, while a slow reader holds it."""
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        coordinator = broker.transactions
+        producer, epoch = await coordinator.init_producer("mover", 60_000)
+
+        async def transact(sequence: int, commit: bool) -> None:
+            await coordinator.add_partitions("mover", producer, epoch, [TopicPartition("t", 0)])
+            ids = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
+            await partition.publish(batch.encode([b"k"], [b"v"], timestamps=1_000, transactional=True, **ids)).wait()
+            await coordinator.end("mover", producer, epoch, commit)
+
+        await transact(0, commit=False)
+        read, slow = partition.log.read_span, [True]
+
+        def read_slowly(offset: int, max_bytes: int, *, nowait: bool = False, **more: Any) -> Span:
+            if nowait:
+                raise BlockingIOError
+            span = read(offset, max_bytes, **more)
+            if slow:
+                slow.pop()
+                trio.from_thread.run(partition.delete_records, -1)
+                trio.from_thread.run(transact, 1, True)
+            return span
+
+        assert await partition.view_wait(None, 60)
+        monkeypatch.setattr(partition.log, "read_span", read_slowly)
+        with pytest.raises(OffsetOutOfRange):
+            await (partition.fetch(0, 1000, 2) if raw else partition.read(0, 1000))
+
+
+@trio_test
+async def test_what_is_deleted_before_it_is_decided_is_in_no_table(tmp_path: Path) -> None:
+    """Though it waits in memory to be folded: a restart, which does not have it, would come to another table."""
+    async with running(tmp_path) as broker:
+        partition = await made(broker, cleanup_policy="compact,delete")
+        coordinator = broker.transactions
+        producer, epoch = await coordinator.init_producer("mover", 60_000)
+        await coordinator.add_partitions("mover", producer, epoch, [TopicPartition("t", 0)])
+        ids = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": 0}
+        await partition.publish(batch.encode([b"k0"], [b"v"], timestamps=1_000, transactional=True, **ids)).wait()
+        for _ in range(3):
+            await publish(partition, 1, [b"k1"])
+        await partition.delete_records(2)
+        await partition.delete_records(4)
+        assert await live(partition) == {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from krappy.broker import deletion
 from krappy.broker.broker import Broker
 from krappy.broker.topic import Topic
 from krappy.core.kafka.offset import Offset
-from tests.broker.engine import publish, running
+from tests.broker.engine import as_killed, publish, running
 
 
 @trio_test
@@ -21,7 +20,7 @@ async def test_groups_begin_anew_in_a_topic_that_is_made_anew(tmp_path: Path, mo
     destroy = deletion.destroy
 
     async def killed_before(broker: Broker, topic: Topic) -> None:
-        shutil.copytree(tmp_path / "data", tmp_path / "killed")
+        as_killed(tmp_path / "data", tmp_path / "killed")
         await destroy(broker, topic)
 
     monkeypatch.setattr(deletion, "destroy", killed_before)
