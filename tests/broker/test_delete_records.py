@@ -38,6 +38,19 @@ async def live(partition: Partition) -> dict[bytes, int]:
     return {key: entry_offset(entry) for key, entry in found.items() if entry is not None}
 
 
+def transactional(producer: int, epoch: int, sequence: int) -> bytes:
+    """One event of a transaction."""
+    return batch.encode(
+        [b"k0"],
+        [b"v"],
+        timestamps=1_000,
+        producer_id=producer,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        transactional=True,
+    )
+
+
 @trio_test
 async def test_the_start_moves_into_a_segment_and_stays_over_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
@@ -215,8 +228,7 @@ async def test_nothing_aborted_is_read_where_the_start_moves_under_a_reader(
 
         async def transact(sequence: int, commit: bool) -> None:
             await coordinator.add_partitions("mover", producer, epoch, [TopicPartition("t", 0)])
-            ids = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": sequence}
-            await partition.publish(batch.encode([b"k"], [b"v"], timestamps=1_000, transactional=True, **ids)).wait()
+            await partition.publish(transactional(producer, epoch, sequence)).wait()
             await coordinator.end("mover", producer, epoch, commit)
 
         await transact(0, commit=False)
@@ -246,8 +258,7 @@ async def test_what_is_deleted_before_it_is_decided_is_in_no_table(tmp_path: Pat
         coordinator = broker.transactions
         producer, epoch = await coordinator.init_producer("mover", 60_000)
         await coordinator.add_partitions("mover", producer, epoch, [TopicPartition("t", 0)])
-        ids = {"producer_id": producer, "producer_epoch": epoch, "base_sequence": 0}
-        await partition.publish(batch.encode([b"k0"], [b"v"], timestamps=1_000, transactional=True, **ids)).wait()
+        await partition.publish(transactional(producer, epoch, 0)).wait()
         for _ in range(3):
             await publish(partition, 1, [b"k1"])
         await partition.delete_records(2)
