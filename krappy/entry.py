@@ -17,6 +17,7 @@ Entries therefore compare as bytes in the order of their offsets.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import add
 from struct import Struct
 from typing import Any
 
@@ -57,6 +58,16 @@ def bin_header(length: int) -> bytes:
     if length < 256:
         return _BIN8[length]
     return b"\xc5" + length.to_bytes(2, "big") if length < 65536 else b"\xc6" + length.to_bytes(4, "big")
+
+
+def packed_rows(keys: Sequence[bytes], entries: Sequence[bytes]) -> list[bytes]:
+    """Keys, as msgpack bins, and their entries in turn, ready for a message."""
+    items = [b""] * (2 * len(keys))
+    sizes = list(map(len, keys))
+    headers = map(_BIN8.__getitem__ if max(sizes, default=0) < 256 else bin_header, sizes)
+    items[::2] = map(add, headers, keys)
+    items[1::2] = entries
+    return items
 
 
 def key_of_bin(packed: bytes) -> bytes:

@@ -27,7 +27,8 @@ stub is wrong about `WriteOptions.disable_wal` and `ReadOptions.fill_cache`.
 from __future__ import annotations
 
 import os
-from itertools import islice, repeat
+from itertools import accumulate, islice, repeat
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,6 @@ LEVEL0_TRIGGER = 8  # files in level 0 that start a compaction; with fewer, leve
 LEVEL0_LIMIT = 16  # files in level 0 that writers should wait at: each is one more place to look in for a get
 _NEVER = 1 << 30  # a count of level-0 files that is never reached
 SNAPSHOT_MISS = "key not found"  # the text of the bare Exception that a Snapshot raises for a key it does not hold
-FEW = 8  # values that are read before their sizes are looked at
 _BLOCK = 4 << 10
 
 
@@ -220,7 +220,7 @@ def keys_from(db: Rdict, first: bytes, end: bytes, count: int) -> list[bytes]:
 def pairs_from(
     db: Rdict, first: bytes, end: bytes, max_pairs: int, max_bytes: int
 ) -> tuple[list[bytes], list[bytes], bool]:
-    """At most `max_pairs` keys from `first` to before `end`, in their order, with their values, and no more once these
+    """At most `max_pairs` keys from `first` to before `end`, in their order, with their values, and no more once they
     have `max_bytes`; whether that was all there is.
 
     At half of what an `iterate` costs. Holds the GIL for about a third of a microsecond each.
@@ -231,7 +231,7 @@ def pairs_from(
     items: Any = db.items(from_key=first, read_opt=options)
     keys: list[bytes] = []
     values: list[bytes] = []
-    taken, step = 0, FEW
+    taken, step = 0, 1
     while taken < max_bytes and len(keys) < max_pairs:
         some = list(islice(items, min(step, max_pairs - len(keys))))
         if not some:
@@ -239,9 +239,13 @@ def pairs_from(
         more_keys, more_values = zip(*some, strict=True)
         keys += more_keys
         values += more_values
-        taken += sum(map(len, more_values))
-        step = max(FEW, min(len(keys), (max_bytes - taken) * len(keys) // (taken + 1)))
+        taken += sum(map(len, more_keys)) + sum(map(len, more_values))
+        step = max(1, min(len(keys), (max_bytes - taken) * len(keys) // (taken + 1)))
     del items
+    if taken > max_bytes:
+        filled = accumulate(map(add, map(len, keys), map(len, values)))
+        enough = 1 + next(at for at, size in enumerate(filled) if size >= max_bytes)
+        del keys[enough:], values[enough:]
     iterator = db.iter(options)
     iterator.seek(keys[-1] + b"\0" if keys else first)
     following: Any = iterator.key()

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import compress, repeat
+from itertools import compress
 from typing import Any, NamedTuple
 
-from krappy.entry import NIL, VALUE_AT, bin_header, floor, key_of_bin
+from krappy.entry import NIL, VALUE_AT, floor
 from krappy.entry_columns import kinds
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.keys import PREFIX_SIZE, applied_key, key_range, view_prefix
 
 CHANGES = 1_000  # entries of a page that may be looked up because they changed since its snapshot: each is 5 µs
-LOOKS = 10_000  # entries that a page may leave out before it returns, so that it does not hold the GIL for long
-_SHORT = 256
-_HEADERS = [bin_header(max(0, size - PREFIX_SIZE)) for size in range(_SHORT)]  # by the length of the stored key
-
-
-class Page(NamedTuple):
-    """Part of a view, in key order. `items`: packed key, packed entry, packed key, …, ready for a reply.
-
-    `last`: the last key looked at, to go on after it; None when the range is exhausted.
-    """
-
-    items: list[bytes]
-    last: bytes | None
 
 
 class Rows(NamedTuple):
@@ -34,6 +21,12 @@ class Rows(NamedTuple):
     keys: list[bytes]
     entries: list[bytes]
     following: bytes | None
+
+    def first(self, count: int) -> Rows:
+        """No more than so many of them."""
+        if len(self.keys) <= count:
+            return self
+        return Rows(self.keys[:count], self.entries[:count], self.keys[count])
 
 
 class ViewSnapshot:
@@ -98,74 +91,6 @@ class ViewSnapshot:
         """As `Views.get`, at the snapshot's moment."""
         return self._get(view_prefix(number) + key)
 
-    def page(
-        self,
-        number: int,
-        *,
-        start: bytes | None = None,
-        end: bytes | None = None,
-        prefix: bytes | None = None,
-        after: bytes | None = None,
-        max_entries: int = 1000,
-        max_bytes: int = 1 << 20,
-        tombstones: bool = False,
-        log_start: int = 0,
-    ) -> Page:
-        """The next entries of one partition, in key order: at most `max_entries`, and no more once `max_bytes`.
-
-        `start` inclusive, `end` exclusive; `after`: go on after this key, a page's `last`. Tombstones are left out
-        unless asked for, and so are entries with an offset below `log_start`; a page that met only such entries may
-        be empty while more follow. Holds the GIL for about half a microsecond an entry. Raises StorageError.
-        """
-        if self._snapshot is None:
-            raise StorageError("the snapshot is closed")
-        if number in self._dropped:
-            raise StorageError("the view was dropped while it was read")
-        if after is not None:
-            start = max(start or b"", after + b"\0")
-        first, end_key = key_range(number, start, end, prefix)
-        ceiling, lowest = floor(self.applied(number)), floor(log_start)
-        items: list[bytes] = []
-        append = items.append
-        room, wanted, changed = max_bytes, max_entries, CHANGES
-        last: bytes | None = None
-        try:
-            iterator = rocks.iterate(self._db)
-            iterator.seek(first)
-            key, value, go_on = iterator.key, iterator.value, iterator.next
-            for _ in repeat(None, max_entries + LOOKS):
-                stored: Any = key()
-                if stored is None or stored >= end_key:
-                    iterator.status()  # a damaged block ends an iteration as the end of the data does
-                    last = None
-                    break
-                entry: Any = value()
-                go_on()
-                last = stored
-                if entry >= ceiling:
-                    entry = self._get(stored)
-                    changed -= 1
-                    if entry is None:
-                        if changed > 0:
-                            continue
-                        break
-                if entry < lowest or (entry[VALUE_AT] == NIL and not tombstones):
-                    continue
-                size = len(stored)
-                append((_HEADERS[size] if size < _SHORT else bin_header(size - PREFIX_SIZE)) + stored[PREFIX_SIZE:])
-                append(entry)
-                room -= size + len(entry)
-                wanted -= 1
-                if room <= 0 or not wanted or changed <= 0:
-                    break
-        except Exception as error:
-            raise rocks.failure("reading a view", error) from error
-        page = Page(items, last[PREFIX_SIZE:] if last is not None else None)
-        if number not in self._taken_out:
-            return page
-        read_to = end_key if last is None else last + b"\0"
-        return self._put_back(number, page, (first, read_to), max_entries, lowest, tombstones)
-
     def rows(
         self,
         number: int,
@@ -178,7 +103,12 @@ class ViewSnapshot:
         tombstones: bool = False,
         log_start: int = 0,
     ) -> Rows:
-        """As `page`, for reading much: keys and entries apart, as they are, at half of its cost."""
+        """The next entries of one partition: at most `max_entries`, and no more once keys and entries have `max_bytes`.
+
+        `start` inclusive, `end` exclusive. Tombstones are left out unless asked for, and so are entries with an offset
+        below `log_start`; where only such are met there may be none while more follow. Holds the GIL for about a third
+        of a microsecond an entry, however many are left out. Raises StorageError.
+        """
         if self._snapshot is None:
             raise StorageError("the snapshot is closed")
         if number in self._dropped:
@@ -191,7 +121,7 @@ class ViewSnapshot:
             if entries and max(entries) >= ceiling:
                 keys, entries, read_to = self._as_they_were(keys, entries, read_to, ceiling)
             if number in self._taken_out:
-                keys, entries = self._with_taken_out(number, keys, entries, (first, read_to))
+                keys, entries, read_to = self._with_taken_out(number, keys, entries, (first, read_to), max_bytes)
         except Exception as error:
             raise rocks.failure("reading a view", error) from error
         lowest = floor(log_start)
@@ -199,7 +129,7 @@ class ViewSnapshot:
             kept = [entry >= lowest and (tombstones or entry[VALUE_AT] != NIL) for entry in entries]
             keys, entries = list(compress(keys, kept)), list(compress(entries, kept))
         following = None if read_to == end_key else read_to[PREFIX_SIZE:]
-        return Rows([stored[PREFIX_SIZE:] for stored in keys], entries, following)
+        return Rows([stored[PREFIX_SIZE:] for stored in keys], entries, following).first(max_entries)
 
     def _as_they_were(
         self, keys: list[bytes], entries: list[bytes], read_to: bytes, ceiling: bytes
@@ -222,31 +152,21 @@ class ViewSnapshot:
         return keys, entries, read_to
 
     def _with_taken_out(
-        self, number: int, keys: list[bytes], entries: list[bytes], between: tuple[bytes, bytes]
-    ) -> tuple[list[bytes], list[bytes]]:
-        """The rows with those keys of their range that were taken out of the view since."""
+        self, number: int, keys: list[bytes], entries: list[bytes], between: tuple[bytes, bytes], room: int
+    ) -> tuple[list[bytes], list[bytes], bytes]:
+        """The rows with those keys of their range that were taken out of the view since, up to where these have `room`
+        bytes; and where that is."""
+        first, read_to = between
         found = dict(zip(keys, entries, strict=True))
-        for key in self._taken_out[number]:
-            stored = view_prefix(number) + key
-            entry = self._get(stored) if between[0] <= stored < between[1] else None
+        for stored in sorted(view_prefix(number) + key for key in self._taken_out[number]):
+            if not first <= stored < read_to:
+                continue
+            if room <= 0:
+                read_to = stored
+                break
+            entry = self._get(stored)
             if entry is not None:
                 found[stored] = entry
-        keys = sorted(found)
-        return keys, [found[key] for key in keys]
-
-    def _put_back(
-        self, number: int, page: Page, between: tuple[bytes, bytes], max_entries: int, lowest: bytes, tombstones: bool
-    ) -> Page:
-        """The page with those keys of its range that were taken out of the view since, cut to its size again."""
-        found = dict(zip(page.items[::2], page.items[1::2], strict=True))
-        for key in self._taken_out[number]:
-            stored = view_prefix(number) + key
-            entry = self._get(stored) if between[0] <= stored < between[1] else None
-            if entry is not None and entry >= lowest and (tombstones or entry[VALUE_AT] != NIL):
-                found[bin_header(len(key)) + key] = entry
-        keys = sorted(found, key=key_of_bin)
-        last = page.last
-        if len(keys) > max_entries:
-            keys = keys[:max_entries]
-            last = key_of_bin(keys[-1])
-        return Page([part for key in keys for part in (key, found[key])], last)
+                room -= len(stored) + len(entry)
+        keys = sorted(key for key in found if key < read_to)
+        return keys, [found[key] for key in keys], read_to

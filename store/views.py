@@ -21,9 +21,9 @@ from typing import Any
 from krappy.core.splits import KeyFile
 from krappy.store import rocks
 from krappy.store.keys import applied_key, floor_key, number_in, view_end, view_prefix
-from krappy.store.view_snapshot import Page, ViewSnapshot
+from krappy.store.view_snapshot import ViewSnapshot
 
-__all__ = ["Page", "ViewSnapshot", "Views"]
+__all__ = ["ViewSnapshot", "Views"]
 
 STALL_LIMIT_S = 60.0
 

@@ -12,8 +12,10 @@ from krappy.entry import (
     entry_offset,
     floor,
     is_tombstone,
+    key_of_bin,
     pack_columns,
     pack_entry,
+    packed_rows,
     unpack_entry,
 )
 from krappy.errors import StorageError
@@ -60,6 +62,16 @@ def test_bytes_compare_as_offsets(offset: int, limit: int, timestamp: int, value
 def test_bin_headers_are_those_of_msgpack(length: int) -> None:
     data = bytes(length)
     assert bin_header(length) + data == msgpack.packb(data)
+
+
+@pytest.mark.parametrize("length", [0, 255, 256])
+def test_keys_are_packed_before_their_entries(length: int) -> None:
+    keys, held = [b"a", bytes(length), b""], [pack_entry(number, 5, b"v") for number in range(3)]
+    items = packed_rows(keys, held)
+    assert [key_of_bin(key) for key in items[::2]] == keys
+    assert [msgpack.unpackb(key) for key in items[::2]] == keys
+    assert items[1::2] == held
+    assert packed_rows([], []) == []
 
 
 @pytest.mark.parametrize("bad", [b"", b"\x94", b"\x93\x01\x02\x03", b"\xc0", b"\x94\x01\x02\x03\x91\x01"])

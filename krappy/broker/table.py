@@ -13,7 +13,7 @@ import trio
 
 from krappy import batch as batches
 from krappy.broker.partition import Partition
-from krappy.entry import bin_header, pack_entry
+from krappy.entry import bin_header, pack_entry, packed_rows
 from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownHandle
 from krappy.waiting import Signal, wait_any
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 READ = 256 << 10  # bytes of a watch's one answer, and of log read at a stretch
 HISTORY_READ = 4 << 20  # log bytes looked at for one page of a history
 PROGRESS = 1.0  # seconds after which a watch tells how far it is, though nothing matched
+STRETCH = 10_000  # entries that are read before others have their turn: a few milliseconds
 SCAN_IDLE_MS = 120_000  # a scan whose next page nobody asks for is closed: it pins old data
 VIEW_PATIENCE = 10.0  # seconds that a lookup waits for the view before it says so; clients then ask again
 
@@ -75,7 +76,7 @@ class TableScan:
         self._tombstones = tombstones
         self._snapshot: ViewSnapshot | None = broker.views.snapshot()
         self._index = 0
-        self._after: bytes | None = None
+        self._following: bytes | None = None  # the key to go on from in this partition; None: its first
         # Appliers run on this same loop, so what they have applied is what the snapshot holds.
         self.offsets = [(partition.index, partition.applied) for partition in partitions]
         self._starts = [partition.expired_below for partition in partitions]
@@ -87,24 +88,25 @@ class TableScan:
         """The next page; only the last may be empty, and after it the scan is closed. Others have their turn while it
         passes over what it leaves out, as tombstones. Raises UnknownHandle once it is closed, also meanwhile."""
         snapshot = self._held()
+        stretch = min(max_entries, STRETCH)
         while self._index < len(self._partitions):
             partition = self._partitions[self._index]
-            found = snapshot.page(
+            rows = snapshot.rows(
                 partition.number,
-                start=self._chosen.start,
+                start=self._chosen.start if self._following is None else self._following,
                 end=self._chosen.end,
                 prefix=self._chosen.prefix,
-                after=self._after,
-                max_entries=max_entries,
+                max_entries=stretch,
                 max_bytes=max_bytes,
                 tombstones=self._tombstones,
                 log_start=self._starts[self._index],
-            )
-            self._after = found.last
-            if found.last is None:
+            ).first(max_entries)
+            self._following = rows.following
+            if rows.following is None:
                 self._index += 1
-            if found.items:
+            if rows.keys:
                 break
+            stretch = STRETCH  # nothing here but what it leaves out
             await trio.lowlevel.checkpoint()
             snapshot = self._held()
         else:
@@ -113,7 +115,7 @@ class TableScan:
         last = self._index == len(self._partitions)
         if last:
             self.close()
-        return ScanPage(partition.index, found.items, last)
+        return ScanPage(partition.index, packed_rows(rows.keys, rows.entries), last)
 
     def _held(self) -> ViewSnapshot:
         if self._snapshot is None:

@@ -36,7 +36,6 @@ from krappy.topic_config import TopicConfig
 READ = 4 << 20  # bytes of the log at a time
 SLICE = 500  # entries of one write to a view
 NAMED = 5  # keys named in one complaint
-HEADER = 5  # bytes that msgpack puts before a key at most
 
 Tell = Callable[[str, int], None]  # (what is being looked at, bytes looked at since the last call)
 
@@ -283,21 +282,13 @@ def _entries(views: Views, number: int) -> Iterator[tuple[bytes, bytes]]:
     """Every entry of a view with its key, tombstones too."""
     snapshot = views.snapshot()
     try:
-        after: bytes | None = None
-        while True:
-            page = snapshot.page(number, after=after, max_entries=2_000, tombstones=True)
-            for packed, entry in zip(page.items[::2], page.items[1::2], strict=True):
-                yield _unpacked_key(packed), entry
-            after = page.last
-            if after is None:
-                return
+        following: bytes | None = b""
+        while following is not None:
+            rows = snapshot.rows(number, start=following, tombstones=True)
+            yield from zip(rows.keys, rows.entries, strict=True)
+            following = rows.following
     finally:
         snapshot.close()
-
-
-def _unpacked_key(packed: bytes) -> bytes:
-    """The key inside a msgpack bin."""
-    return packed[{0xC4: 2, 0xC5: 3, 0xC6: HEADER}[packed[0]] :]
 
 
 def _repair_view(log: Log, views: Views, number: int, found: Partition, wrong: list[str], tell: Tell) -> list[str]:

@@ -11,12 +11,11 @@ from trio.testing import trio_test
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.table import TableScan
+from krappy.broker.table import STRETCH, TableScan
 from krappy.errors import UnknownHandle, ViewDisabled
-from krappy.store.view_snapshot import LOOKS
 from tests.broker.engine import publish, running
 
-MANY = 3 * LOOKS + 1
+MANY = 3 * STRETCH + 1
 
 
 async def scan_of_tombstones(broker: Broker) -> TableScan:

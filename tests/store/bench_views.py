@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from krappy.entry import pack_columns
+from krappy.entry import pack_columns, packed_rows
 from krappy.store.views import Views
 
 SLICE = 500
@@ -80,14 +80,14 @@ class Bench:
 
     def scan(self, page: int) -> int:
         snapshot = self.views.snapshot()
-        count, after = 0, None
-        while True:
-            found = snapshot.page(1, after=after, max_entries=page)
-            count += len(found.items) // 2
-            after = found.last
-            if after is None:
-                snapshot.close()
-                return count
+        count = 0
+        following: bytes | None = b""
+        while following is not None:
+            found = snapshot.rows(1, start=following, max_entries=page)
+            count += len(packed_rows(found.keys, found.entries)) // 2
+            following = found.following
+        snapshot.close()
+        return count
 
     def run(self) -> dict[str, object]:
         report: dict[str, object] = {"keys": self.count, "value_bytes": len(self.values[0])}

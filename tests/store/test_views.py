@@ -14,9 +14,9 @@ from krappy.entry import entry_offset, pack_columns, pack_entry
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.keys import MAX_NUMBER, after_prefix, key_range, view_end, view_prefix
-from krappy.store.view_snapshot import CHANGES, LOOKS
+from krappy.store.view_snapshot import CHANGES
 from krappy.store.views import Views
-from tests.store.view_model import read_all, read_rows, unpack_key
+from tests.store.view_model import read_all
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_a_fresh_view_knows_nothing(views: Views) -> None:
     assert views.get_many(1, []) == []
     snapshot = views.snapshot()
     assert snapshot.applied(1) == 0
-    assert snapshot.page(1) == ([], None)
+    assert snapshot.rows(1) == ([], [], None)
 
 
 def test_what_is_applied_is_found(views: Views) -> None:
@@ -83,7 +83,7 @@ def test_numbers_that_no_partition_has(views: Views, number: int) -> None:
 def test_a_snapshot_stays_as_it_was(views: Views) -> None:
     views.apply(1, entries(b"a", b"b", b"c"), 3)
     snapshot = views.snapshot()
-    first = snapshot.page(1, max_entries=1)
+    first = snapshot.rows(1, max_entries=1)
     views.apply(1, entries(b"aa", b"b", b"z", offset=3), 6)
     views.apply(1, entries(b"b", b"c", offset=6, value=None), 8)
     views.flush()
@@ -92,13 +92,13 @@ def test_a_snapshot_stays_as_it_was(views: Views) -> None:
     assert snapshot.get(1, b"b") == pack_entry(1, 5, b"v")
     assert snapshot.get(1, b"aa") is None
     assert read_all(snapshot, 1) == entries(b"a", b"b", b"c")
-    assert [unpack_key(key) for key in snapshot.page(1, after=first.last).items[::2]] == [b"b", b"c"]
+    assert snapshot.rows(1, start=first.following).keys == [b"b", b"c"]
     later = views.snapshot()
     assert later.applied(1) == 8
     assert list(read_all(later, 1)) == [b"a", b"aa", b"z"]
     later.close()
     later.close()
-    for use in (lambda: later.page(1), lambda: later.get(1, b"a"), lambda: later.applied(9)):
+    for use in (lambda: later.rows(1), lambda: later.get(1, b"a"), lambda: later.applied(9)):
         with pytest.raises(StorageError, match="closed"):
             use()
 
@@ -112,6 +112,7 @@ def test_a_snapshot_keeps_what_is_taken_out_of_the_view(views: Views) -> None:
     assert list(read_all(views.snapshot(), 1, tombstones=True)) == [b"c"]
     for page in (1, 2, 100):
         assert read_all(snapshot, 1, page) == entries(b"a", b"b" * 300, b"c")
+        assert read_all(snapshot, 1, page, max_bytes=1) == entries(b"a", b"b" * 300, b"c")
         assert list(read_all(snapshot, 1, page, prefix=b"b")) == [b"b" * 300]
         assert list(read_all(snapshot, 1, page, start=b"aa", end=b"c")) == [b"b" * 300]
         assert list(read_all(snapshot, 1, page, log_start=1)) == [b"b" * 300, b"c"]
@@ -122,9 +123,9 @@ def test_a_page_looks_up_only_so_many_changes(views: Views) -> None:
     snapshot = views.snapshot()
     keys = [b"m%06d" % index for index in range(2 * CHANGES + 10)]
     views.apply(1, entries(*keys, offset=2), 2 + len(keys))
-    first = snapshot.page(1, max_entries=10)
-    assert len(first.items) == 2
-    assert first.last is not None
+    first = snapshot.rows(1)
+    assert first.keys == [b"a"]
+    assert first.following == keys[CHANGES]
     assert read_all(snapshot, 1) == entries(b"a", b"z")
 
 
@@ -135,7 +136,7 @@ def test_a_dropped_view_is_not_read_on(views: Views) -> None:
     views.drop(1)
     views.apply(1, entries(b"a"), 1)
     with pytest.raises(StorageError, match="dropped"):
-        snapshot.page(1)
+        snapshot.rows(1)
     assert read_all(snapshot, 2) == entries(b"a")
     assert read_all(views.snapshot(), 1) == entries(b"a")
 
@@ -149,7 +150,7 @@ def test_a_snapshot_pins_no_memory(views: Views) -> None:
     views.flush()
     assert views.stats()["pinned_memtable_bytes"] < 100_000  # of 4 MB written
     assert [snapshot.applied(1) for snapshot in held] == list(range(100, 4100, 100))
-    assert [entry_offset(snapshot.page(1, max_entries=1).items[1]) for snapshot in held] == list(range(0, 4000, 100))
+    assert [entry_offset(snapshot.rows(1, max_entries=1).entries[0]) for snapshot in held] == list(range(0, 4000, 100))
 
 
 @pytest.mark.parametrize(
@@ -198,22 +199,17 @@ def test_keys_of_every_length_are_packed_as_bins(views: Views) -> None:
 def test_a_page_ends_at_its_bytes_but_holds_at_least_one(views: Views) -> None:
     views.apply(1, entries(b"a", b"b", b"c", value=b"x" * 1000), 3)
     snapshot = views.snapshot()
-    assert len(snapshot.page(1, max_bytes=1).items) == 2
-    assert len(snapshot.page(1, max_bytes=1100).items) == 4
-    assert [len(snapshot.rows(1, max_bytes=size).keys) for size in (1, 1100)] == [3, 3]  # a few at a time
-    page = snapshot.page(1, max_bytes=1, after=b"b")
-    assert unpack_key(page.items[0]) == b"c"
-    assert snapshot.page(1, after=page.last) == ([], None)
+    assert [len(snapshot.rows(1, max_bytes=size).keys) for size in (1, 1010, 1100, 2100)] == [1, 1, 2, 3]
+    last = snapshot.rows(1, max_bytes=1, start=b"bb")
+    assert (last.keys, last.following) == ([b"c"], None)
 
 
 def test_a_page_that_meets_only_what_it_leaves_out_ends(views: Views) -> None:
-    keys = [b"%06d" % index for index in range(LOOKS + 500)]
+    keys = [b"%06d" % index for index in range(500)]
     views.apply(1, entries(*keys, value=None), len(keys))
     views.apply(1, entries(b"z", offset=len(keys)), len(keys) + 1)
     snapshot = views.snapshot()
-    first = snapshot.page(1, max_entries=10)
-    assert first.items == []
-    assert first.last is not None
+    assert snapshot.rows(1, max_entries=10) == ([], [], keys[9] + b"\0")
     assert list(read_all(snapshot, 1)) == [b"z"]
 
 
@@ -252,7 +248,7 @@ def test_closing_lets_every_file_go_even_with_a_snapshot_held(tmp_path: Path) ->
         snapshot = views.snapshot()
         views.close()
         with pytest.raises(StorageError):
-            snapshot.page(1)
+            snapshot.rows(1)
     gc.collect()
     assert len(os.listdir("/proc/self/fd")) <= before
     assert len(list((tmp_path / "views").glob("LOG*"))) <= 3
@@ -418,6 +414,6 @@ def test_a_damaged_block_is_an_error_and_never_the_end_of_the_data(tmp_path: Pat
     snapshot = views.snapshot()
     for page in (500, 100_000):
         with pytest.raises(StorageError):
-            read_rows(snapshot, 1, page, max_bytes=100 << 20)
+            read_all(snapshot, 1, page, max_bytes=100 << 20)
     snapshot.close()
     views.close()

@@ -13,43 +13,16 @@ Model = dict[bytes, bytes]  # record key -> packed entry
 def read_all(snapshot: ViewSnapshot, number: int, page: int = 7, **chosen: object) -> dict[bytes, bytes]:
     """Every entry of a scan, a page at a time; checks what holds for every page."""
     found: dict[bytes, bytes] = {}
-    after: bytes | None = None
-    while True:
-        got = snapshot.page(number, after=after, max_entries=page, **chosen)  # type: ignore[arg-type]
-        assert len(got.items) <= 2 * page
-        for packed, entry in zip(got.items[::2], got.items[1::2], strict=True):
-            key = unpack_key(packed)
-            assert after is None or key > after
-            after = key
-            found[key] = entry
-        after = got.last
-        if after is None:
-            assert list(found) == sorted(found)
-            assert read_rows(snapshot, number, page, **chosen) == found
-            return found
-
-
-def read_rows(snapshot: ViewSnapshot, number: int, page: int, **chosen: object) -> dict[bytes, bytes]:
-    """The same by `rows`."""
-    found: dict[bytes, bytes] = {}
     chosen = dict(chosen)
     while True:
         got = snapshot.rows(number, max_entries=page, **chosen)  # type: ignore[arg-type]
-        assert len(got.keys) == len(got.entries)
+        assert len(got.keys) == len(got.entries) <= page
         assert [*found, *got.keys] == sorted({*found, *got.keys})
         found.update(zip(got.keys, got.entries, strict=True))
         if got.following is None:
             return found
         assert not got.keys or got.keys[-1] < got.following
         chosen["start"] = got.following
-
-
-def unpack_key(packed: bytes) -> bytes:
-    """A msgpack bin, taken apart without msgpack."""
-    width = {0xC4: 1, 0xC5: 2, 0xC6: 4}[packed[0]]
-    size = int.from_bytes(packed[1 : 1 + width], "big")
-    assert len(packed) == 1 + width + size
-    return packed[1 + width :]
 
 
 def living(model: Model) -> Model:
