@@ -19,7 +19,7 @@ from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
-    from krappy.store.views import ViewSnapshot
+    from krappy.store.view_snapshot import Rows, ViewSnapshot
 
 READ = 256 << 10  # bytes of a watch's one answer, and of log read at a stretch
 HISTORY_READ = 4 << 20  # log bytes looked at for one page of a history
@@ -87,41 +87,44 @@ class TableScan:
     async def page(self, max_entries: int, max_bytes: int) -> ScanPage:
         """The next page; only the last may be empty, and after it the scan is closed. Others have their turn while it
         passes over what it leaves out, as tombstones. Raises UnknownHandle once it is closed, also meanwhile."""
-        snapshot = self._held()
-        stretch = min(max_entries, STRETCH)
+        keys: list[bytes] = []
+        entries: list[bytes] = []
+        room, stretch = max_bytes, max_entries
         while self._index < len(self._partitions):
             partition = self._partitions[self._index]
-            rows = snapshot.rows(
-                partition.number,
-                start=self._chosen.start if self._following is None else self._following,
-                end=self._chosen.end,
-                prefix=self._chosen.prefix,
-                max_entries=stretch,
-                max_bytes=max_bytes,
-                tombstones=self._tombstones,
-                log_start=self._starts[self._index],
-            ).first(max_entries)
+            rows = self._rows(partition, min(stretch, STRETCH), room).first(max_entries - len(keys))
+            keys += rows.keys
+            entries += rows.entries
+            room -= sum(map(len, rows.keys)) + sum(map(len, rows.entries))
             self._following = rows.following
             if rows.following is None:
                 self._index += 1
-            if rows.keys:
+            if keys and (rows.following is None or len(keys) == max_entries or room <= 0):
                 break
-            stretch = STRETCH  # nothing here but what it leaves out
+            stretch = max_entries - len(keys) if rows.keys else min(2 * stretch, STRETCH)
             await trio.lowlevel.checkpoint()
-            snapshot = self._held()
         else:
             self.close()
             return ScanPage(0, [], True)
         last = self._index == len(self._partitions)
         if last:
             self.close()
-        return ScanPage(partition.index, packed_rows(rows.keys, rows.entries), last)
+        return ScanPage(partition.index, packed_rows(keys, entries), last)
 
-    def _held(self) -> ViewSnapshot:
+    def _rows(self, partition: Partition, count: int, room: int) -> Rows:
         if self._snapshot is None:
             raise UnknownHandle("this scan is closed: it ended, or nobody asked for its next page in time")
         self.used_ms = self._broker.now_ms()
-        return self._snapshot
+        return self._snapshot.rows(
+            partition.number,
+            start=self._chosen.start if self._following is None else self._following,
+            end=self._chosen.end,
+            prefix=self._chosen.prefix,
+            max_entries=count,
+            max_bytes=room,
+            tombstones=self._tombstones,
+            log_start=self._starts[self._index],
+        )
 
     def close(self) -> None:
         if self._snapshot is not None:

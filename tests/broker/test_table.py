@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
@@ -12,6 +13,7 @@ from trio.testing import trio_test
 from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.table import STRETCH, TableScan
+from krappy.entry import key_of_bin
 from krappy.errors import UnknownHandle, ViewDisabled
 from tests.broker.engine import publish, running
 
@@ -75,3 +77,30 @@ async def test_a_view_that_is_turned_on_answers_once_it_is_folded(tmp_path: Path
                     ready = partition.view_ready(None)
                     assert not ready or partition.look_up(b"k") is not None
                 await trio.lowlevel.checkpoint()
+
+
+@trio_test
+async def test_pages_of_a_scan_are_filled_though_much_is_left_out(tmp_path: Path) -> None:
+    """Whatever the page's size is, and wherever the deleted keys lie."""
+    chance = Random(7)
+    async with running(tmp_path) as broker:
+        topic = (await broker.create_topic("t", 2, {}))[0]
+        held: list[list[bytes]] = []
+        for index in range(2):
+            keys: list[bytes | None] = [b"%05d" % number for number in range(3_000)]
+            values = [chance.choice([None, None, b"v"]) if number > 500 else None for number in range(3_000)]
+            partition = topic.partition(index)
+            await partition.publish(batch.encode(keys, values, timestamps=1)).wait()
+            assert await partition.view_wait(None, 60)
+            held.append([key for key, value in zip(keys, values, strict=True) if key and value])
+        for size in (1, 7, 500, 10_000):
+            scan = broker.scan(list(topic.partitions), None, None, None, tombstones=False)
+            found: list[list[bytes]] = [[], []]
+            last = False
+            while not last:
+                page = await scan.page(size, 1 << 20)
+                last = page.last
+                found[page.partition] += map(key_of_bin, page.items[::2])
+                ends = page.items and found[page.partition][-1] == held[page.partition][-1]
+                assert len(page.items) == 2 * size or ends or last
+            assert found == held
