@@ -6,7 +6,7 @@ import base64
 import json
 import re
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from krappy.testing.running import RunningBroker
 from tests.console.pages import NARROW, is_live, rows, run_command, visit
@@ -69,6 +69,19 @@ def test_a_paused_table_stands_still(page: Page, console: RunningBroker, web: We
     is_live(page)
     web.publish(path, "a", "three")
     expect(rows(page, "Table of halted")).to_contain_text("three")
+
+
+def test_times_of_other_years_and_none(page: Page, console: RunningBroker, web: Web) -> None:
+    web.topic("dated")
+    with console.connect() as client, client.producer("dated") as producer:
+        producer.send("v", key="a", timestamp=1_577_880_000_000).result()
+        producer.send("v", key="b", timestamp=-1).result()
+        producer.send("v", key="c", timestamp=253_402_387_200_000).result()
+    for where, label in (("stream", "Events of dated"), ("table", "Table of dated")):
+        visit(page, console, f"#/topics/dated/{where}")
+        for key, told in (("a", r"^2020-01-0\d "), ("b", "^no time$"), ("c", r"^10000-01-0\d ")):
+            found = rows(page, label).filter(has=page.get_by_text(key, exact=True))
+            expect(found.locator("td.time")).to_have_text(re.compile(told))
 
 
 def test_a_lookup_follows_its_key(page: Page, console: RunningBroker, web: Web) -> None:
@@ -220,6 +233,22 @@ def test_an_event_in_every_form(page: Page, console: RunningBroker, web: Web) ->
     page.get_by_role("link", name="Offset 1 →").click()
     expect(whole).to_contain_text('"b": bin(ff)')
     run_command(page.get_by_label("Read its key").inner_text())
+
+
+def test_a_command_is_not_shown_before_it_is_whole(page: Page, console: RunningBroker, web: Web) -> None:
+    """Who copies it at once would ask another broker, or none."""
+    web.publish(web.topic("commanded"), "k", "v")
+    held: list[Route] = []
+    holding = True
+    page.route("**/api/v1/cluster", lambda route: held.append(route) if holding else route.continue_())
+    with page.expect_response(re.compile("/commanded/partitions/0/events/0")):
+        visit(page, console, "#/topics/commanded/events/0/0")
+    expect(page.get_by_label("Loading")).to_be_visible()
+    expect(page.locator("code")).to_have_count(0)
+    holding = False
+    for route in held:
+        route.continue_()
+    expect(page.get_by_label("Read its key")).to_contain_text(f"--address {console.address}")
 
 
 def test_hostile_text_everywhere(page: Page, console: RunningBroker, web: Web) -> None:

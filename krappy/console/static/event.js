@@ -2,7 +2,7 @@
 import { get, topicPath, useAnswer } from "./api.js";
 import { bytesOf, shownOf } from "./bytes.js";
 import { consumeOne, getKey } from "./command.js";
-import { count, time } from "./format.js";
+import { count, dayTime, time } from "./format.js";
 import { named } from "./keys.js";
 import { html, useEffect, useMemo, useState } from "./lib.js";
 import { Bytes, Command, Dialog, Facts, Heading, Trouble, Waiting } from "./parts.js";
@@ -12,9 +12,10 @@ import { Value } from "./value.js";
 const DEFAULT = "127.0.0.1:7092";
 let cluster = null;
 
-/** HOST:PORT of the broker where the command line would not find it by itself, else "". */
+/** HOST:PORT of the broker where the command line would not find it by itself, else ""; null while it is not known: a
+    command that is shown without it might be copied. */
 export function useAddress() {
-  const [found, setFound] = useState("");
+  const [found, setFound] = useState(null);
   useEffect(() => {
     cluster ??= get("/cluster").catch(() => ((cluster = null), {}));
     cluster.then((told) => {
@@ -31,7 +32,7 @@ export function Event({ topic, partition, offset }) {
   const { data, error, again, fresh } = useAnswer(eventPath(topic, partition, offset), { values: "base64" });
   const at = useAddress();
   if (error && fresh) return html`<${Trouble} error=${error} again=${again} />`;
-  if (!data || !fresh) return html`<${Waiting} />`;
+  if (!data || !fresh || at === null) return html`<${Waiting} />`;
   return html`<div class="event">
     <${Facts} facts=${[
       ["Partition", data.partition],
@@ -102,7 +103,7 @@ export function EventRows({ topic, events, open, mine }) {
       open(event);
     };
     return html`<tr key=${id} class=${(event.live ? "new" : "") + (mine?.has(id) ? " mine" : "")} data-offset=${event.offset}>
-      <td class="time wide">${time(event.timestamp).slice(5)}</td>
+      <td class="time wide">${dayTime(event.timestamp)}</td>
       <td class="place"><a href=${link(["topics", topic, "events", event.partition, event.offset])} onClick=${show}
           aria-label=${`Event ${event.offset} of partition ${event.partition}`}>${event.partition}<span class="faint"> · </span>${event.offset}</a></td>
       <td class="keycell"><${Bytes} shown=${event.key} />${mine?.has(id) && html`<span class="tag">yours</span>`}</td>

@@ -51,6 +51,13 @@ function clock(at) {
   return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${ms}`;
 }
 
+/** Of this year without it. */
+export function dayTime(ms) {
+  const whole = time(ms);
+  const year = `${new Date().getFullYear()}-`;
+  return whole.startsWith(year) ? whole.slice(year.length) : whole;
+}
+
 /** Of today only the time of day. */
 export function shortTime(ms) {
   const at = new Date(ms);

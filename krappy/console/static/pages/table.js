@@ -3,7 +3,7 @@ import { topicPath, useAnswer, useSettled } from "../api.js";
 import { preview } from "../bytes.js";
 import { getKey } from "../command.js";
 import { EventDialog, keyed, useAddress } from "../event.js";
-import { count, plural, time } from "../format.js";
+import { count, dayTime, plural, time } from "../format.js";
 import { KeyFields, named, typedBytes, typedOf } from "../keys.js";
 import { html, useEffect, useMemo, useState } from "../lib.js";
 import { MERGED, OfPartition, ends } from "../partition.js";
@@ -15,6 +15,7 @@ const historyLink = (topic, entry) => link(["topics", topic, "history"], { ...ke
 
 function Answer({ topic, entry, open }) {
   const at = useAddress();
+  if (at === null) return null;
   const where = `partition ${entry.partition}, offset ${count(entry.offset ?? 0)}, ${time(entry.timestamp)}`;
   const said = { value: "has a value", deleted: "was deleted", absent: "is not in the table" }[entry.status];
   return html`<section class=${"card answer " + entry.status} aria-label="Lookup" role="status">
@@ -45,7 +46,7 @@ function Row({ topic, entry, open }) {
     <td class="keycell"><${Bytes} shown=${entry.key} />${entry.marked > 0 && html`<span class="unseen"> changed</span>`}</td>
     <td class="valuecell">${entry.status === "deleted" ? html`<span class="tag bad">deleted</span>` : html`<${Bytes} shown=${entry.value} />`}</td>
     <td class="place"><a href=${link(["topics", topic, "events", entry.partition, entry.offset])} aria-label=${`Whole value of ${preview(entry.key, 80)}`} onClick=${show}>${entry.partition}<span class="faint"> · </span>${entry.offset}</a></td>
-    <td class="wide time">${time(entry.timestamp).slice(5)}</td>
+    <td class="wide time">${dayTime(entry.timestamp)}</td>
     <td class="number wide">${!entry.key.truncated && html`<a href=${historyLink(topic, entry)} aria-label=${`Raw events behind ${preview(entry.key, 80)}`}>show</a>`}</td>
   </tr>`;
 }
