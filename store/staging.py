@@ -240,6 +240,7 @@ def _job(name: str, value: bytes) -> Job:
         fields["state"] = State(fields["state"])
         fields["tokens"] = tuple(fields["tokens"])
         fields["published"] = tuple(Published(*each) for each in fields["published"])
+        fields["topics"] = tuple((topic, id) for topic, id in fields.get("topics", ()))  # not in those of old
         return Job(name, **fields)
     except Exception as error:
         raise StorageError(f"the staged job {name!r:.80} can't be read: {error!r}") from error

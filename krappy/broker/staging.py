@@ -137,7 +137,8 @@ class StagingCoordinator:
         core.check_name("attempt", attempt_name)
         async with self._turns.of(name):
             found = self._find(name)
-            job = core.begin(found, name, ttl_ms, self._broker.now_ms())
+            there = self._broker.topics_by_id
+            job = core.begin(found, name, ttl_ms, self._broker.now_ms(), topic_name, there)
             if id is not None:
                 live, attempt = self._attempt(name, id)
                 live.job = job
@@ -396,7 +397,7 @@ class StagingCoordinator:
                     raise
                 await self._fail(live, error)
             else:
-                await self._save(live, core.written(job, published))
+                await self._save(live, core.written(job, published, stagings))
         live.trouble = None
         commit = live.job.state is State.MARKING
         await publication.mark(commit=commit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,8 +15,17 @@ import click
 from krappy.cli import output
 from krappy.cli.errors import Failure
 from krappy.cli.options import Group, Setting, Stopwatch, address_option, complete_topics, json_option
+from krappy.errors import KrappyError
 
 F = TypeVar("F", bound=Callable[..., Any])
+TYPED = {  # what the data source calls it, and what was typed here
+    "failOnDataLoss=false": "--allow-data-loss",
+    "maxOffsetsPerTrigger": "--per-batch",
+    "checkpointLocation": "--checkpoint",
+    "jobId": "--job",
+    "option subscribe": "TOPIC",
+    "option address": "--address",
+}
 DIFFERENT = 5  # exit status of `reconcile`
 EXAMPLE = ("difference", "partition", "key", "log_offset", "table_offset")  # in JSON; --save has the rest
 
@@ -41,8 +51,11 @@ def on_spark(command: F) -> F:
 
     @wraps(command)
     def run(master: str | None, settings: tuple[tuple[str, str], ...], **given: Any) -> Any:
-        with _session(master, dict(settings)) as spark:
-            return command(spark, **given)
+        try:
+            with _session(master, dict(settings)) as spark:
+                return command(spark, **given)
+        except KrappyError as error:
+            raise type(error)(typed(error.text), **error.details) from error
 
     for option in (
         json_option,
@@ -58,6 +71,12 @@ def on_spark(command: F) -> F:
     return run  # type: ignore[return-value]
 
 
+def typed(text: str) -> str:
+    """What an error says, with the flags of these commands in place of the data source's options."""
+    named = "|".join(map(re.escape, TYPED))
+    return re.sub(rf"(?:(?:[Tt]he )?option )?({named})\b", lambda found: TYPED[found[1]], text)
+
+
 def stream_options(checkpoint_default: str | None) -> Callable[[F], F]:
     """The options of a pipeline that is a stream. Without a default, --checkpoint has to be given."""
     shown = f"  [default: {checkpoint_default}]" if checkpoint_default else ""
@@ -69,6 +88,7 @@ def stream_options(checkpoint_default: str | None) -> Callable[[F], F]:
             metavar="PATH",
             help=f"A folder that keeps how far it is.{shown}",
         ),
+        click.option("--allow-data-loss", is_flag=True, help="Go on where events are gone before they were read."),
         click.option("--every", metavar="TIME", help="Go on until Ctrl-C, a batch each '1 minute'.  [default: end]"),
     )
 
@@ -83,7 +103,6 @@ def stream_options(checkpoint_default: str | None) -> Callable[[F], F]:
 @pipeline.command()
 @click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--to", required=True, metavar="PATH", help="The folder of the archive, of any file system of Spark's.")
-@click.option("--allow-data-loss", is_flag=True, help="Events that are gone before they were archived: go on.")
 @stream_options("in the folder of the archive")
 @on_spark
 def archive(
@@ -195,6 +214,7 @@ def rollup(
     source: str,
     to: str,
     aggregates: tuple[tuple[str, str], ...],
+    allow_data_loss: bool,
     address: str,
     as_json: bool,
     **given: Any,
@@ -221,6 +241,7 @@ def rollup(
         to,
         aggregates=dict(aggregates),
         address=address,
+        data_loss_fails=not allow_data_loss,
         tell=output.note,
         **given,
     )

@@ -4,6 +4,7 @@
                        │                  └──fail──▶ Aborted
                        ├──abort──▶ Aborted        (so does the abort of a job that nobody has begun)
                        └──silent for longer than its ttl──▶ Expired ──begin──▶ Open
+    Committed, all that it was published to being deleted ──begin──▶ Open
     Committed, Aborted, Expired ──kept for a week──▶ (none)
 
 Rules of this file. A job's state is an immutable value. A request's function takes it and gives the next one, or the
@@ -15,7 +16,7 @@ publishes; every later one is told what came of that, whatever tokens it names. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ from krappy.errors import (
     StagingExpired,
     StagingFenced,
     UnknownStaging,
+    UnknownTopic,
 )
 
 MAX_NAME = 1000  # characters of a job's, a task's and an attempt's name
@@ -67,6 +69,7 @@ class Job(NamedTuple):
     producer_id: int = -1  # of the transaction that it is published in
     published: tuple[Published, ...] = ()
     reason: str = ""  # why the broker has aborted it
+    topics: tuple[tuple[str, bytes], ...] = ()  # name and id of those that it is published to
 
     @property
     def publishing(self) -> bool:
@@ -92,16 +95,31 @@ class Staging(NamedTuple):
         return sum(count for _, count in self.counts)
 
 
-def begin(found: Job | None, name: str, ttl_ms: int, now_ms: int) -> Job:
-    """An attempt of a task of this job stages something. Raises InvalidRequest, StagingFenced, StagingCommitted.
+def begin(found: Job | None, name: str, ttl_ms: int, now_ms: int, topic: str, there: Container[bytes]) -> Job:
+    """An attempt of a task of this job stages something for `topic`. `there`: ids of the topics that there are.
 
-    What had expired may begin again: of what was dropped there are no tokens any more that could be committed.
+    What had expired may begin again: of what was dropped there are no tokens any more that could be committed. And so
+    may what was committed, when nothing of it is there any more: a topic that was made anew has none of its rows.
+
+    Raises InvalidRequest, StagingFenced, StagingCommitted; UnknownTopic when some of what was committed is still there,
+    and this topic's part is not: it can be published neither again nor not at all.
     """
     check_name("job", name)
     if not 0 < ttl_ms <= MAX_TTL_MS:
         raise InvalidRequest(f"a ttl of {ttl_ms} ms; it may be 1 to {MAX_TTL_MS}")
     if found is None or found.state is State.EXPIRED:
         return Job(name, State.OPEN, ttl_ms, now_ms)
+    if found.state is State.COMMITTED:
+        gone = [of for of, id in found.topics if id not in there]
+        if gone and len(gone) == len(found.topics):
+            return Job(name, State.OPEN, ttl_ms, now_ms)
+        if topic in gone:
+            raise UnknownTopic(
+                f"the job '{name:.80}' was committed, and the topic '{topic}' that it was published to was deleted "
+                "since; others that it was published to are there still, so it is not published again: give it another "
+                "name",
+                topic=topic,
+            )
     if found.state is not State.OPEN:
         raise refusal(found)
     return found._replace(ttl_ms=max(ttl_ms, found.ttl_ms), touched_ms=now_ms)
@@ -186,9 +204,10 @@ def commit(found: Job | None, name: str, tokens: Sequence[str], stagings: Mappin
     return job._replace(state=State.PUBLISHING, tokens=tuple(tokens), touched_ms=now_ms)
 
 
-def written(found: Job, published: Sequence[Published]) -> Job:
+def written(found: Job, published: Sequence[Published], stagings: Iterable[Staging]) -> Job:
     """Every batch is in its log and on disk."""
-    return found._replace(state=State.MARKING, published=tuple(published))
+    topics = {(staging.topic, staging.topic_id): None for staging in stagings if staging.records}
+    return found._replace(state=State.MARKING, published=tuple(published), topics=tuple(topics))
 
 
 def complete(found: Job, now_ms: int) -> Job:

@@ -24,6 +24,7 @@ from krappy.pipelines import archive
 from krappy.pipelines.following import Tell, silent
 from krappy.spark.connections import client
 from krappy.spark.options import texts
+from krappy.spark.session import activate
 from krappy.spark.staged import published
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def run(
         krappy.spark.bulk_load(found, to, job=name, address=address)
     else:  # in the order of the log
         options = texts({"topic": to, "jobId": name, "address": address})
+        activate(spark)
         found.write.format("krappy").mode("append").options(**options).save()
     done = published(name, to, broker)
     if done is None:

@@ -49,6 +49,7 @@ def run(
     address: str | None = None,
     every: str | None = None,
     per_batch: int | None = None,
+    data_loss_fails: bool = True,
     tell: Tell = silent,
 ) -> Done:
     """Brings the aggregate up to date; makes the topic `to`, compacted and with as many partitions, if it is not there.
@@ -62,6 +63,7 @@ def run(
         window: such as "1 hour". None: one entry for each group, of all time; it is then kept as state for ever.
         watermark: such as "10 minutes"; with a window only. None: "0 seconds", in the order of time.
         where: the events that count, in SQL.
+        data_loss_fails: whether events that are gone before they were read are an error.
 
     Raises ConfigError; whatever else Spark says of the SQL.
     """
@@ -74,7 +76,8 @@ def run(
     broker = client(address)
     broker.create_topic(to, len(broker.describe(source).partitions), {"cleanup.policy": "compact"}, if_absent=True)
     options = {"subscribe": source, "address": address, "startingOffsets": "earliest", "includeHeaders": True}
-    stream = spark.readStream.format("krappy").options(**texts({**options, "maxOffsetsPerTrigger": per_batch}))
+    limits = {"maxOffsetsPerTrigger": per_batch, "failOnDataLoss": data_loss_fails}
+    stream = spark.readStream.format("krappy").options(**texts({**options, **limits}))
     events = parsed(stream.load(), fields, by, time, where)
     upserts = aggregated(events, aggregates, window, watermark).writeStream.outputMode("update")
     into = batches_to(to, **texts({"address": address}))

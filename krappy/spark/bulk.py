@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from krappy.errors import ConfigError
 from krappy.spark.options import texts
+from krappy.spark.session import activate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,5 +43,5 @@ def bulk_load(
     order = [name for name in ("key", "timestamp") if name in df.columns]
     ranges = df if tasks is None else df.repartitionByRange(tasks, "key")
     given = texts({"awaitTable": wait, "jobId": job, **options, "topic": topic})
-    df.sparkSession.createDataFrame([], "key STRING")  # makes the session this thread's: else it has no data sources
+    activate(df.sparkSession)
     ranges.sortWithinPartitions(*order).write.format("krappy").options(**given).mode("append").save()

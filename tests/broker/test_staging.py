@@ -63,6 +63,28 @@ async def test_a_job_is_published_once_however_often_it_is_committed(tmp_path: P
 
 
 @trio_test
+async def test_a_job_whose_topic_was_made_anew_is_published_to_the_new_one(tmp_path: Path) -> None:
+    for _ in range(2):
+        async with running(tmp_path) as broker:
+            for _ in range(2):
+                partition = await made(broker)
+                await commit(broker, "j", await staged(broker, "j", "a"))
+                assert await values(partition) == [b"j:a"]
+                with pytest.raises(StagingCommitted, match="committed already"):
+                    await begin(broker, "j")
+                await broker.delete_topic("t")
+            await made(broker)
+            await begin(broker, "j")  # and the broker stops with it
+        async with running(tmp_path) as broker:
+            await commit(broker, "j", await staged(broker, "j", "b"))
+            assert await values(broker.topic("t").partition(0)) == [b"j:b"]
+        async with running(tmp_path) as broker:
+            with pytest.raises(StagingCommitted, match="committed already"):
+                await begin(broker, "j")
+            await broker.delete_topic("t")
+
+
+@trio_test
 async def test_of_two_attempts_of_a_task_one_is_published(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         partition = await made(broker)

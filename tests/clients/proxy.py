@@ -26,6 +26,9 @@ class Proxy:
         self._frozen: set[socket.socket] = set()
         self.accepted = 0
         self.dropped = 0  # bytes of answers that were swallowed
+        self.holds = threading.Event()  # answers wait, for so many bytes have passed
+        self._room: int | None = None
+        self._released = threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -43,6 +46,16 @@ class Proxy:
         """From now on requests go through, and their answers do not, until the next cut."""
         self._deaf = True
 
+    def hold(self, after: int) -> None:
+        """When so many more bytes of answers have passed, the others wait for `release`: `holds` is set then."""
+        self._room = after
+
+    def release(self) -> None:
+        """Cuts the connections whose answers were held; new ones are free."""
+        self._room = None
+        self.cut()
+        self._released.set()
+
     def freeze(self) -> None:
         """The connections there are go silent for good, and are not closed: a peer that was unplugged."""
         with self._lock:
@@ -58,7 +71,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
-        self.cut()
+        self.release()
 
     def _accept(self) -> None:
         while True:
@@ -101,10 +114,22 @@ class Proxy:
                 if answers and self._deaf:
                     self.dropped += len(data)
                 else:
+                    if answers:
+                        self._wait(len(data))
                     sink.sendall(data)
         for sock in (source, sink):
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
+
+    def _wait(self, size: int) -> None:
+        with self._lock:
+            if self._room is None:
+                return
+            self._room -= size
+            held = self._room < 0
+        if held:
+            self.holds.set()
+            self._released.wait()
 
 
 @contextmanager

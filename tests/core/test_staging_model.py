@@ -56,7 +56,7 @@ class Coordinated:
         self.job = job
 
     def stage(self) -> None:
-        self.take(core.begin(self.job, NAME, self.random.choice([10, 50]), self.now))
+        self.take(core.begin(self.job, NAME, self.random.choice([10, 50]), self.now, "t", {b"t"}))
         self.number += 1
         id = f"id-{self.number}"
         self.ever.append(id)
@@ -96,7 +96,8 @@ class Coordinated:
             if self.random.random() < 0.1:
                 self.take(core.fail(self.job, self.now, "damage"))
             else:
-                self.take(core.written(self.job, [Published("t", 0, 0, 0, 1)]))
+                stagings = [self.stagings[token] for token in self.job.tokens]
+                self.take(core.written(self.job, [Published("t", 0, 0, 0, 1)], stagings))
         elif self.job.state is State.MARKING:
             self.take(core.complete(self.job, self.now))
 

@@ -11,6 +11,7 @@ commands:
     commit JOB ATTEMPT…                   with the tokens of these
     written|complete|fail JOB             what the publication comes to
     abort JOB
+    delete TOPIC                          its id is none any more
     time MS                               passes; what is overdue expires
 """
 
@@ -33,13 +34,15 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.now = 0
+        self.there = {b"t", b"u", b"v"}  # ids of topics
         self.jobs: dict[str, Job] = {}
         self.stagings: dict[str, dict[str, Staging]] = {}  # by job, by attempt: its token
 
     def run_stage(self, words: list[str], options: dict[str, str]) -> str:
         name, attempt = words[0].split("/")
-        job = core.begin(self.jobs.get(name), name, int(options.get("ttl", 1_000)), self.now)
         topic = options.get("topic", "t")
+        ttl = int(options.get("ttl", 1_000))
+        job = core.begin(self.jobs.get(name), name, ttl, self.now, topic, self.there)
         task, _, number = attempt.partition(".")
         self.stagings.setdefault(name, {})[attempt] = Staging(attempt, topic, topic.encode(), task, number)
         return self._keep(job)
@@ -64,7 +67,12 @@ class Coordinator:
     def run_written(self, words: list[str], options: dict[str, str]) -> str:
         job = self.jobs[words[0]]
         count = sum(self.stagings[job.name][token].records for token in job.tokens)
-        return self._keep(core.written(job, [Published("t", 0, 0, count - 1, count)]))
+        stagings = [self.stagings[name][token] for name in words[:1] for token in job.tokens]
+        return self._keep(core.written(job, [Published("t", 0, 0, count - 1, count)], stagings))
+
+    def run_delete(self, words: list[str], options: dict[str, str]) -> str:
+        self.there.remove(words[0].encode())
+        return "gone"
 
     def run_complete(self, words: list[str], options: dict[str, str]) -> str:
         return self._keep(core.complete(self.jobs[words[0]], self.now))

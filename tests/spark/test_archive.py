@@ -105,6 +105,52 @@ def test_an_archive_that_was_stopped_goes_on(
     assert archived(spark, path, other) == logged(client, other)
 
 
+def test_an_archive_of_a_topic_that_was_made_anew(
+    spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With as many events as the old one had: an error, in the command's own words; or all of the new one is added."""
+    client.create_topic(topic)
+    send(client, topic, range(20))
+    path = tmp_path / "archive"
+    command = ["pipeline", "archive", topic, "--to", str(path), "--address", address]
+    assert run(command) == 0
+    old = logged(client, topic)
+    client.delete_topic(topic)
+    client.create_topic(topic)
+    send(client, topic, range(100, 120))
+    capfd.readouterr()
+    assert run(command) == 1
+    said = capfd.readouterr().err
+    assert f"{topic}-0 was read up to offset 20, and its topic was deleted and made anew since" in said
+    assert "--allow-data-loss goes on with what is there, and reads a topic that was made anew from its first" in said
+    assert "failOnDataLoss" not in said
+    assert archived(spark, path, topic) == old
+    for _ in range(2):
+        assert run([*command, "--allow-data-loss"]) == 0
+        assert archived(spark, path, topic) == sorted([*old, *logged(client, topic)])
+
+
+def test_an_archive_with_the_checkpoint_of_another(
+    spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Spark would pass over its batches, whose numbers the archive has already, and lose their events unnoticed."""
+    client.create_topic(topic)
+    path, mine = tmp_path / "archive", tmp_path / "mine"
+    command = ["pipeline", "archive", topic, "--to", str(path), "--address", address, "--checkpoint"]
+    for first in (0, 20):
+        send(client, topic, range(first, first + 20))
+        assert run([*command, str(mine)]) == 0
+        assert archived(spark, path, topic) == logged(client, topic)
+    send(client, topic, range(40, 60))
+    capfd.readouterr()
+    other = ["pipeline", "archive", topic, "--to", str(tmp_path / "other"), "--address", address, "--checkpoint"]
+    for wrong in ([*command, str(tmp_path / "another")], [*other, str(mine)]):
+        assert run(wrong) == 2
+        assert f"{wrong[-1]} is not its checkpoint" in capfd.readouterr().err
+    assert run([*command, str(mine)]) == 0
+    assert archived(spark, path, topic) == logged(client, topic)
+
+
 def test_an_archive_that_is_killed_in_a_batch(
     spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path
 ) -> None:

@@ -73,6 +73,14 @@ def test_in_a_thread_without_an_active_session(spark: SparkSession, client: Clie
         pool.submit(krappy.spark.bulk_load, rows, topic, address=address).result(300)
     assert len(keys_of(client, topic, 0)) == 5
 
+    def write() -> None:
+        krappy.spark.activate(spark)
+        rows.write.format("krappy").mode("append").options(address=address, topic=topic).save()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(write).result(300)
+    assert len(keys_of(client, topic, 0)) == 10
+
 
 def test_progress_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     clock = iter([0.0, 1.0, 6.0, 7.0, 8.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from pyspark.sql import functions as sf
 
 from krappy.blocking import Client
 from krappy.cli.main import run
+from krappy.cli.pipeline import typed
 from krappy.errors import ConfigError, KrappyError
 from krappy.pipelines import archive, backfill, reconcile, rollup, scd2
 from krappy.pipelines.following import Done, said, worked
@@ -75,6 +77,11 @@ def test_backfill(
     assert by_key(events(client, to)) == by_key(events(client, PEOPLE))
     assert run([*command, "--to", to, "--topic", PEOPLE, "--since", "2026-01-02", "--until", "2026-01-03"]) == 0
     assert json.loads(capfd.readouterr().out)["events"] == 19, "a day without the event whose clock was behind"
+    client.delete_topic(to)
+    client.create_topic(to, 3)
+    with ThreadPoolExecutor(1) as pool:  # where no session is active
+        filled = pool.submit(backfill.run, spark, path, to, topic=PEOPLE, address=address).result(300)
+    assert filled.events == 60, "the new topic has nothing of it"
     rows = str(tmp_path / "rows")
     spark.range(5).selectExpr("id", "IF(id = 3, NULL, id * 2) AS twice").write.parquet(rows)
     filled = backfill.run(spark, rows, to, key="id", job="rows-1", address=address)
@@ -329,3 +336,38 @@ def test_what_is_said_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(Done(2000, 4, 1), progress) == "batch 3: 2,000 events, 1,234/s, 8 to come, 1 late"
     monkeypatch.setattr("pyspark.__version__", "4.1.0")
     assert said(Done(2000, 4), {**progress, "processedRowsPerSecond": 0}) == "batch 3: 2,000 events"
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (
+            "it is gone. The option failOnDataLoss=false goes on.",
+            "it is gone. --allow-data-loss goes on.",
+        ),
+        ("option maxOffsetsPerTrigger='0': give more", "--per-batch='0': give more"),
+        ("is this the checkpointLocation of another query?", "is this the --checkpoint of another query?"),
+        ("jobId='j' was published: give each write a jobId", "--job='j' was published: give each write a --job"),
+        ("option subscribe is empty", "TOPIC is empty"),
+        ("the address of who may subscribe", "the address of who may subscribe"),
+    ],
+)
+def test_an_error_of_a_command_names_what_was_typed(told: str, said: str) -> None:
+    assert typed(told) == said
+
+
+def test_a_rollup_of_a_topic_that_was_made_anew(
+    spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["pipeline", "rollup", topic, "--to", f"{topic}-to", "--checkpoint", str(tmp_path), "--address", address]
+    command += ["--agg", "n=count(*)"]
+    for more in ([], ["--allow-data-loss"]):
+        client.create_topic(topic)
+        with client.producer(topic) as producer:
+            producer.send_columns(["k"] * 5, ["v"] * 5)
+        if more:
+            assert run(command) == 1
+            assert "--allow-data-loss goes on" in capfd.readouterr().err
+        assert run([*command, *more]) == 0
+        client.delete_topic(topic)
+    assert client.table(f"{topic}-to").get("k").value == b'{"n":10}'  # type: ignore[union-attr]

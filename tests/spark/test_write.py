@@ -178,6 +178,29 @@ def test_a_job_id_is_of_one_topic(spark: SparkSession, client: Client, address: 
     assert values(client, f"{topic}-2") == []
 
 
+def test_a_job_id_of_a_topic_that_was_made_anew(spark: SparkSession, client: Client, address: str, topic: str) -> None:
+    """The new topic has nothing of it: it is written, and then is written already again."""
+    for _ in range(3):
+        client.create_topic(topic, 2)
+        for _ in range(2):
+            writer(numbers(spark, 10), address, topic=topic, jobId=f"{topic}-job").save()
+            assert values(client, topic) == sorted(b"%d" % n for n in range(10))
+        client.delete_topic(topic)
+    client.create_topic(topic)
+    client.create_topic(f"{topic}-2")
+    both = (
+        numbers(spark, 10)
+        .withColumn("topic", sf.lit(topic))
+        .unionByName(numbers(spark, 5).withColumn("topic", sf.lit(f"{topic}-2")))
+    )
+    writer(both, address, jobId=f"{topic}-both").save()
+    client.delete_topic(f"{topic}-2")
+    client.create_topic(f"{topic}-2")
+    with pytest.raises(Exception, match="others that it was published to are there still"):
+        writer(both.where(f"topic = '{topic}-2'"), address, jobId=f"{topic}-both").save()
+    assert len(values(client, topic)) == 10
+
+
 def staged(client: Client, topic: str, job: Job, value: bytes) -> Staged:
     schema = spark_schema(("value",))
     batch = pa.RecordBatch.from_pylist([{"value": value}], arrow_schema(schema))
