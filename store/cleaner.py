@@ -17,6 +17,7 @@ The swap, which FORMAT.md describes and recovery finishes, may stop at any point
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import compress
@@ -28,7 +29,7 @@ from krappy.batch import BatchHeader
 from krappy.core.retention import MAX_SPAN
 from krappy.core.stability import Aborted, Hidden, Stability, commits
 from krappy.errors import CorruptBatch
-from krappy.store.disk import Buffer, Disk, File
+from krappy.store.disk import NO_DESCRIPTOR, Buffer, Disk, File
 from krappy.store.format import CLEANED, LOG, SUFFIXES, SWAP
 from krappy.store.index import Indexer
 from krappy.store.producers import ProducerStates
@@ -42,6 +43,7 @@ Survives = Callable[[list[Candidate]], list[bool]]
 ROUND = 1000  # records that are asked about at once, at least
 ROUND_BYTES = 4 << 20  # or bytes of batches, whichever comes first
 WRITE = 1 << 20  # bytes gathered before a write
+PATIENCE_S = 60.0  # with a lack of file descriptors
 
 
 class CleanResult(NamedTuple):
@@ -314,14 +316,26 @@ def swap(disk: Disk, folder: Path, group: Sequence[Segment], rewritten: Rewritte
     for segment in group:
         segment.pin()
     disk.rename(new.path(LOG + CLEANED), new.path(LOG + SWAP))
-    disk.fsync_dir(folder)
+    _fsync_dir(disk, folder)
     for segment in group:
         for suffix in SUFFIXES:
             if segment is not group[0] or suffix != LOG:
                 disk.unlink(segment.path(suffix))
-    disk.fsync_dir(folder)
+    _fsync_dir(disk, folder)
     disk.rename(new.path(LOG + SWAP), new.path(LOG))
-    disk.fsync_dir(folder)
+    _fsync_dir(disk, folder)
+
+
+def _fsync_dir(disk: Disk, folder: Path) -> None:
+    """In the midst of a swap it waits until the process has a descriptor for it. Raises OSError."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return disk.fsync_dir(folder)
+        except OSError as error:
+            if error.errno not in NO_DESCRIPTOR or time.monotonic() > deadline:
+                raise
+        time.sleep(0.05)
 
 
 class _Writer:

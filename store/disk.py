@@ -19,6 +19,7 @@ Buffer = bytes | bytearray | memoryview
 IOV_MAX = 1024 if not hasattr(os, "sysconf") else max(16, os.sysconf("SC_IOV_MAX"))
 NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _datasync = getattr(os, "fdatasync", os.fsync)
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # of an open: nothing was done, and soon it may be possible
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 

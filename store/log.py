@@ -22,7 +22,7 @@ from krappy.store import checkpoint as checkpoints
 from krappy.store import cleaner
 from krappy.store.checkpoint import Checkpoint
 from krappy.store.cleaner import FREELY, CleanResult, Pace, Survives
-from krappy.store.disk import OS_DISK, Buffer, Disk, File
+from krappy.store.disk import NO_DESCRIPTOR, OS_DISK, Buffer, Disk, File
 from krappy.store.format import CLEANED, LOG, SUFFIXES
 from krappy.store.index import BadIndex, Indexer
 from krappy.store.pool import POOL
@@ -240,7 +240,7 @@ class Log:
         """Makes all that was appended before this call durable; the offset up to which it is. Blocks.
 
         Now and then it checkpoints too, so that a crash leaves little to be read again. Raises StorageError when the
-        disk refuses; the log is then closed for appends for good.
+        disk refuses; the log is then closed for appends for good (`broken`), but not where a file could not be opened.
         """
         with self._syncing:
             with self._lock:
@@ -250,6 +250,10 @@ class Log:
             try:
                 unsynced.sync(self._disk, self.folder)
             except OSError as error:
+                if error.errno in NO_DESCRIPTOR:
+                    with self._lock:
+                        self._unsynced.join(unsynced)
+                    raise StorageError(f"{self.folder}: not synced yet: {error}") from error
                 self._broken = f"{self.folder}: a sync failed, so what was appended since the last may be lost: {error}"
                 raise StorageError(self._broken) from error
             self._synced = end
@@ -315,7 +319,6 @@ class Log:
         its end, CorruptBatch that names file and position, StorageError when the disk refuses, BlockingIOError with
         `nowait` when it would wait for the disk.
         """
-
         return self._reading(
             lambda known: known.read(offset, max_bytes, self._range(offset, limit), max_records, nowait, min_one)
         )
@@ -334,7 +337,6 @@ class Log:
 
         `limit`: the offset before which to look. Raises CorruptBatch, StorageError.
         """
-
         return self._reading(lambda known: known.find_timestamp(timestamp, self._start, self._stop(limit)))
 
     def _range(self, offset: int, limit: int | None) -> int:
@@ -358,9 +360,9 @@ class Log:
                 return read(known)
             except BadIndex as error:
                 self._rescue(error)
-            except BlockingIOError:
-                raise
             except OSError as error:
+                if isinstance(error, BlockingIOError):
+                    raise
                 if not isinstance(error, FileNotFoundError) or self._segments is known:
                     raise StorageError(f"{self.folder}: {error}") from error
 
@@ -389,14 +391,13 @@ class Log:
                 self.producers.stability.forget(offset)
                 gone = [segment for segment in self._segments.closed if segment.next_offset <= offset]
                 self._segments = self._segments.without(gone)
-            infos = [segment.info() for segment in gone]
             with refusals(self.folder):
                 for segment in gone:
                     segment.retired = True
                     POOL.discard(segment)
                     for suffix in SUFFIXES:
                         self._disk.unlink(segment.path(suffix))
-            return infos
+            return [segment.info() for segment in gone]
 
     def clean(self, survives: Survives, upto: int, now_ms: int, pace: Pace = FREELY) -> CleanResult:
         """Compacts the closed segments that end at or before the offset `upto`. Blocks; runs beside appends and reads.
@@ -417,9 +418,8 @@ class Log:
                     with pace.swapping():
                         removed += new.removed if self._replace(group, new, upto) else 0
             done = segments[-1].next_offset if segments else 0
-            markers = transactions.gone(done)
             with self._lock:
-                self.producers.stability.drop(markers)
+                self.producers.stability.drop(markers := transactions.gone(done))
             with self._shaping:
                 self._clean = max(self._clean, done)
                 self._save(self._start)

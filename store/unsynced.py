@@ -23,8 +23,14 @@ class Unsynced:
         for file in files:
             self._files[file.path] = file
 
+    def join(self, earlier: Unsynced) -> None:
+        """What was to be synced before, and was not."""
+        self.names = self.names or earlier.names
+        self._files = {**earlier._files, **self._files}
+
     def sync(self, disk: Disk, folder: Path) -> None:
-        """Raises OSError; then nobody knows what is on disk."""
+        """Raises OSError; then nobody knows what is on disk, but that nothing is lost where it is one of
+        NO_DESCRIPTOR."""
         for path, file in self._files.items():
             with suppress(FileNotFoundError):  # retention or the cleaner had no more use for it
                 (file or disk.open(path, write=True)).fdatasync()

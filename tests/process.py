@@ -297,6 +297,12 @@ class BrokerProcess:
         """RLIMIT_NOFILE."""
         resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (limit, limit))
 
+    def allow_fds(self, limit: int) -> int:
+        """As `limit_fds`, but it may be raised again. What the limit was before."""
+        before, most = resource.prlimit(self.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (limit, most))
+        return before
+
     def events(self, name: str) -> list[dict[str, object]]:
         """What it has logged under this event's name, over all its starts."""
         found = []

@@ -5,6 +5,7 @@ before: the next is written while that one runs, and a sync covers everything wr
 readable and acknowledged once a sync has covered it (with durability "os": once it is written).
 
 A sync that failed has lost what it covered (fsyncgate); the log takes no more then, and everybody who waits is told.
+One that could not begin, for want of a file descriptor, is tried again: who waits goes on waiting.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 TOGETHER = 256 << 10  # bytes up to which a write takes its sync along
 INLINE = 64 << 10  # durability "os": bytes up to which a write is done on the event loop itself
 MAX_UNSYNCED = 32 << 20  # bytes written ahead of the sync
+RETRY_S = 0.1  # pause after a sync that could not begin
 
 
 class Commit:
@@ -42,16 +44,15 @@ class Commit:
         partition = self._partition
         size = sum(item.header.size for item in accepted)
         together = partition.fsync and size <= TOGETHER and not self._unsynced
+        synced = None
         try:
             async with partition.writing:
                 if not partition.fsync and size <= INLINE:
                     self._append(accepted, sync=False)
                 else:
-                    seconds = await trio.to_thread.run_sync(
+                    synced = await trio.to_thread.run_sync(
                         lambda: self._append(accepted, sync=together), limiter=partition.disk_limiter
                     )
-                    if together:
-                        partition.measures.syncs.observe(seconds)
         except (OSError, StorageError) as error:
             refusal = error if isinstance(error, StorageError) else StorageError(f"{partition}: {error}")
             self._tell(refusal)
@@ -60,7 +61,10 @@ class Commit:
             return
         self._unsynced.extend(accepted)
         self._bytes += size
-        if together or not partition.fsync:
+        if synced is not None:
+            self._synced(*synced)
+            return
+        if not partition.fsync:
             self._settle(accepted[-1].end)
             return
         if not self._syncing:
@@ -69,29 +73,36 @@ class Commit:
         if self._bytes > MAX_UNSYNCED:
             await wait_any([self._moved], lambda: self._bytes <= MAX_UNSYNCED)
 
-    def _append(self, accepted: list[Accepted], *, sync: bool) -> float:
-        """Seconds that the sync took, if there was one."""
+    def _append(self, accepted: list[Accepted], *, sync: bool) -> tuple[int, float] | None:
+        """What `_sync_log` came to, if there was a sync."""
         log, partition = self._partition.log, self._partition
         log.append([(item.header, item.data) for item in accepted], partition.epoch, partition.now_ms())
-        if not sync:
-            return 0.0
-        began = perf_counter()
-        log.sync()
-        return perf_counter() - began
+        return self._sync_log() if sync else None
 
-    def _sync_log(self) -> tuple[int, float]:
-        """Everything below this offset is durable; and the seconds that it took."""
-        began = perf_counter()
-        durable = self._partition.log.sync()
-        return durable, perf_counter() - began
+    def _sync_log(self) -> tuple[int, float] | None:
+        """Everything below this offset is durable; and the seconds that it took. None: it could not begin."""
+        log, began = self._partition.log, perf_counter()
+        try:
+            return log.sync(), perf_counter() - began
+        except StorageError:
+            if log.broken:
+                raise
+            return None
+
+    def _synced(self, durable: int, seconds: float) -> None:
+        self._partition.measures.syncs.observe(seconds)
+        self._settle(durable)
 
     async def _sync(self) -> None:
         partition = self._partition
         try:
             while self._unsynced:
-                durable, seconds = await trio.to_thread.run_sync(self._sync_log, limiter=partition.disk_limiter)
-                partition.measures.syncs.observe(seconds)
-                self._settle(durable)
+                synced = await trio.to_thread.run_sync(self._sync_log, limiter=partition.disk_limiter)
+                if synced is not None:
+                    self._synced(*synced)
+                    continue
+                partition.tell("sync_waits", error="no file descriptor is left for it")
+                await trio.sleep(RETRY_S)
         except KrappyError as error:
             self._fail(error)
         except BaseException as error:

@@ -1,0 +1,70 @@
+"""Too few file descriptors: what waits for one is done once there is one, and connections leave some to the storage."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from krappy import batch
+from krappy.errors import KrappyError, Overloaded
+from krappy.wire import messages as m
+from tests.peer import Gone, Peer
+from tests.process import BrokerProcess, broker_process, wait_until
+
+KEYS: list[bytes | None] = [b"k%d" % number for number in range(10)]
+DATA = batch.encode(KEYS, [b"v" * 100] * 10, timestamps=1)
+SMALL = {"segment.bytes": 2000, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0}
+
+
+@pytest.fixture
+def broker(tmp_path: os.PathLike[str]) -> Iterator[BrokerProcess]:
+    quick = {"retention_check_ms": 100, "cleaner_backoff_ms": 100}
+    with broker_process(tmp_path / "data", durability="fsync", **quick) as made:  # type: ignore[operator]
+        yield made
+
+
+@pytest.mark.parametrize("spare", range(6))
+def test_a_log_goes_on_when_there_are_descriptors_again(broker: BrokerProcess, spare: int) -> None:
+    """A segment is begun, and its folder can't be opened to be synced: nothing is lost by that."""
+    with Peer(broker.address) as peer:
+        peer.ask(m.CreateTopic("t", config=SMALL), m.TopicCreated)
+        handle = peer.ask(m.ProducerRegistration("t"), m.ProducerRegistered).handle
+        for _ in range(3):
+            peer.ask(m.Batch(handle, 0, DATA), m.BatchStored)
+        before = broker.allow_fds(sum(broker.fds().values()) + spare)
+        ids = [peer.send(m.Batch(handle, 0, DATA))[0] for _ in range(20)]
+        peer.ask(m.Ping(), m.Pong)  # they were all taken
+        broker.allow_fds(before)
+        stored = []
+        for id in ids:
+            try:
+                stored.append(peer.answer(id, m.BatchStored).offset)
+            except KrappyError as error:
+                assert "Too many open files" in str(error)  # it could not be written: the producer sends it again
+        for _ in range(10):
+            stored.append(peer.ask(m.Batch(handle, 0, DATA), m.BatchStored).offset)
+        assert stored == sorted(set(stored))
+        assert peer.describe("t")["partitions"][0]["high_watermark"] == stored[-1] + 10
+
+
+def test_connections_leave_some_to_the_storage(broker: BrokerProcess) -> None:
+    with Peer(broker.address) as peer, ExitStack() as crowd:
+        peer.ask(m.CreateTopic("t", config=SMALL), m.TopicCreated)
+        handle = peer.ask(m.ProducerRegistration("t"), m.ProducerRegistered).handle
+        broker.allow_fds(800)
+        for _ in range(850):
+            crowd.enter_context(socket.create_connection(broker.address.rsplit(":", 1)))  # type: ignore[arg-type]
+        wait_until(lambda: sum(broker.fds().values()) > 690, "they have taken what they may")
+        with Peer(broker.address) as one_more:
+            _, error = one_more.receive()
+            assert isinstance(error, Overloaded)
+            with pytest.raises(Gone):
+                one_more.receive()
+        for _ in range(20):
+            peer.ask(m.Batch(handle, 0, DATA), m.BatchStored)
+        assert peer.get("t", b"k1", 0) is not None
+        assert not broker.events("accept_failed")
