@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import trio
 
+from krappy import descriptors
+from krappy.errors import StorageError
 from krappy.store.log import Log
 from krappy.topic_config import TopicConfig
 
@@ -32,6 +34,9 @@ async def open_logs(
     """The logs in the order of `places`, all of them or none: after a failure what was opened is closed, and if it is
     `new` removed. Raises what the first failure raised: StorageError, and what `check_stop` does, which is called from
     threads all the while."""
+    if new and len(places) > descriptors.room():
+        most = descriptors.allowed()
+        raise StorageError(f"every partition keeps a file open, and the broker may have {most} (RLIMIT_NOFILE)")
     logs: list[Log | None] = [None] * len(places)
     failures: list[Exception] = []
 

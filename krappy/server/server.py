@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import resource
 import socket
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import trio
 
+from krappy import descriptors
 from krappy.config import parse_address
 from krappy.errors import KrappyError, Overloaded, Unavailable
 from krappy.measures import Histogram, RequestTimes
@@ -24,8 +24,6 @@ SCRATCH = 256 << 10
 BACKLOG = 1024
 RELIEF_SECONDS = 0.25
 REGISTRATION = 2 << 10  # bytes of memory reckoned for one registration
-KEPT_FDS = 256  # file descriptors that connections leave to the storage, which can't do without,
-KEPT_SHARE = 8  # or this part of all that the process may have, if that is less
 
 
 def _name(protocol: str, kind: int | str) -> str:
@@ -169,11 +167,11 @@ class Server:
     def _start(self, speech: Speech, sock: socket.socket, address: Any) -> None:
         assert self._nursery is not None
         sock.setblocking(False)
-        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         refusal = None
         if len(self.connections) >= self.max_connections:
             refusal = Overloaded(f"{self.max_connections} connections are open: as many as are allowed")
-        elif sock.fileno() >= most - min(KEPT_FDS, most // KEPT_SHARE):  # the lowest that was free
+        elif descriptors.few_left(sock.fileno()):
+            most = descriptors.allowed()
             refusal = Overloaded(f"the broker may have {most} files and connections open, and has nearly as many")
         if refusal is not None:
             self.refused += 1

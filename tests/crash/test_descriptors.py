@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from krappy import batch
-from krappy.errors import KrappyError, Overloaded
+from krappy.errors import KrappyError, Overloaded, StorageError
 from krappy.wire import messages as m
 from tests.peer import Gone, Peer
 from tests.process import BrokerProcess, broker_process, wait_until
@@ -22,7 +22,9 @@ SMALL = {"segment.bytes": 2000, "cleanup.policy": "compact", "min.cleanable.dirt
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
-    with broker_process(tmp_path / "data", durability="fsync", cleaner_backoff_ms=100) as made:
+    with broker_process(
+        tmp_path / "data", durability="fsync", cleaner_backoff_ms=100, view_memtable_bytes=1 << 20
+    ) as made:
         yield made
 
 
@@ -68,3 +70,24 @@ def test_connections_leave_some_to_the_storage(broker: BrokerProcess) -> None:
             peer.ask(m.Batch(handle, 0, DATA), m.BatchStored)
         assert peer.get("t", b"k1", 0) is not None
         assert not broker.events("accept_failed")
+
+
+def test_so_do_topics(broker: BrokerProcess) -> None:
+    """RocksDB would take no more writes, until it is opened again, once it could not open a file."""
+    with Peer(broker.address) as peer:
+        broker.allow_fds(800)
+        for number in range(12):
+            peer.ask(m.CreateTopic(f"t{number}", 50), m.TopicCreated)
+        for _ in range(2):
+            with pytest.raises(StorageError, match="the broker may have 800"):
+                peer.ask(m.CreateTopic("many", 100), m.TopicCreated)
+            with pytest.raises(StorageError, match="the broker may have 800"):
+                peer.ask(m.AlterTopic("t0", partitions=150), m.TopicAltered)
+        assert len(peer.topics()) == 12
+        handle = peer.ask(m.ProducerRegistration("t0"), m.ProducerRegistered).handle
+        for number in range(300):
+            keys: list[bytes | None] = [b"%d-%d" % (number, row) for row in range(100)]
+            data = batch.encode(keys, [b"v" * 100] * 100, timestamps=1)
+            peer.ask(m.Batch(handle, 0, data), m.BatchStored)
+        assert peer.get("t0", b"299-99", 0) is not None
+        assert not broker.events("view_waits")
