@@ -72,8 +72,7 @@ class Broker:
         others: any setting of `krappy.config.ServerConfig`.
 
     Raises ConfigError for a wrong setting, Unavailable for a port that is taken, StorageError when another broker holds
-    the folder, ShuttingDown when `begin_stop` was called before it was up.
-    Must run under trio.
+    the folder, ShuttingDown when `begin_stop` was called before it was up. It runs under trio: Unavailable elsewhere.
     """
 
     def __init__(
@@ -110,6 +109,11 @@ class Broker:
         return self.native_address
 
     async def __aenter__(self) -> Broker:
+        if not trio.lowlevel.in_trio_run():
+            raise Unavailable(
+                "krappy.Broker runs under trio; elsewhere krappy.testing.running.run_broker gives it a thread, or "
+                "`krappy serve` a process"
+            )
         await self._stack.__aenter__()
         try:
             nursery = await self._stack.enter_async_context(trio.open_nursery())

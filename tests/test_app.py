@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 import subprocess
@@ -95,6 +96,15 @@ def test_a_folder_that_is_held_is_one_plain_error(tmp_path: Path) -> None:
                     pytest.fail("it started")
 
     trio.run(main)
+
+
+def test_another_event_loop_is_one_plain_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with krappy.Broker(tmp_path):
+            pytest.fail("it started")
+
+    with pytest.raises(Unavailable, match="runs under trio"):
+        asyncio.run(main())
 
 
 def test_a_relative_folder_stays_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

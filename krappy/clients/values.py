@@ -32,6 +32,8 @@ class Address(NamedTuple):
 def address(given: str | None) -> Address:
     """`host:port`, `host`, `[v6]:port`; None: $KRAPPY_ADDRESS, else 127.0.0.1:7092. Raises ConfigError."""
     text = given if given is not None else os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+    if not isinstance(text, str):
+        raise ConfigError(f"{text!r} is no address; give text such as {DEFAULT_ADDRESS!r}")
     text = text.removeprefix("krappy://").strip().rstrip("/")
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")

@@ -66,8 +66,8 @@ async def test_what_is_no_broker_is_one_clear_error() -> None:
             tasks.cancel_scope.cancel()
 
 
-@pytest.mark.parametrize("wrong", ["", "host:port", "host:0", "host:65536", ":7092", "[::1", "http://h:1"])
-async def test_what_is_no_address(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("wrong", ["", "host:port", "host:0", "host:65536", ":7092", "[::1", "http://h:1", 7092])
+async def test_what_is_no_address(wrong: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KRAPPY_ADDRESS", raising=False)
     if wrong != "[::1":
         with pytest.raises(ConfigError):
