@@ -136,9 +136,13 @@ class ProducerStates:
         for number in silent[: max(1, MOST // 10)]:
             del self._states[number]
 
+    def silent(self, now_ms: int, older_than_ms: int) -> list[int]:
+        """The producers that appended nothing for `older_than_ms`."""
+        return [number for number, state in self._states.copy().items() if now_ms - state.seen_ms > older_than_ms]
+
     def expire(self, now_ms: int, older_than_ms: int) -> int:
-        """Forgets producers that appended nothing for `older_than_ms`; how many."""
-        old = [number for number, state in self._states.copy().items() if now_ms - state.seen_ms > older_than_ms]
+        """Forgets those; how many. No append may run, which might be of one of them."""
+        old = self.silent(now_ms, older_than_ms)
         for number in old:
             self._states.pop(number, None)
         return len(old)

@@ -124,7 +124,9 @@ class Housekeeper:
             await partition.flush_view()
             gone = await partition.reshape(lambda: log.delete_before(before))
             self._broker.report("segments_deleted", partition=str(partition), count=len(gone), start=before)
-        log.producers.expire(now, self._broker.config.producer_id_expiration_ms)
+        life = self._broker.config.producer_id_expiration_ms
+        if log.producers.silent(now, life):
+            await partition.reshape(lambda: log.producers.expire(now, life))
         if log.unsaved_bytes:  # with durability "os" nothing else checkpoints before the end
             await partition.reshape(log.checkpoint)
 

@@ -1,18 +1,24 @@
-"""Group commit where the disk refuses to sync."""
+"""Group commit where the disk refuses to sync, or takes its time to write."""
 
 from __future__ import annotations
 
 import errno
+import threading
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
-from trio.testing import trio_test
+from trio.testing import trio_test, wait_all_tasks_blocked
 
 from krappy import batch
+from krappy.broker.housekeeping import Housekeeper
 from krappy.errors import StorageError
 from krappy.store import disk
-from tests.broker.engine import publish, running
+from tests.broker.engine import publish, running, until
+
+HOUR = 3_600_000
 
 
 def refuse(fd: int) -> None:
@@ -40,3 +46,30 @@ async def test_a_retry_of_what_was_never_synced_is_refused(
         ).wait()
         assert stored.offset == 0
         assert stored.duplicate  # what was synced before is known again
+
+
+@trio_test
+async def test_a_producer_is_not_forgotten_beside_its_own_append(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was silent for long, and is not any more: what it sent before is still known again."""
+    async with running(tmp_path, durability="fsync", retention_check_ms=HOUR) as broker:
+        partition = (await broker.create_topic("t", 1, {"retention.ms": -1}))[0].partition(0)
+        await publish(partition, 1, producer_id=7, producer_epoch=0, base_sequence=0)
+        states = partition.log.producers._states
+        states[7] = states[7]._replace(seen_ms=0)  # which was long ago
+        begun, go_on, append = threading.Event(), threading.Event(), partition.log.append
+
+        def append_slowly(*given: Any) -> int:
+            begun.set()
+            assert go_on.wait(60)
+            return append(*given)
+
+        monkeypatch.setattr(partition.log, "append", append_slowly)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(publish, partition, 1, producer_id=7, producer_epoch=0, base_sequence=1))
+            await until(begun.is_set)
+            nursery.start_soon(Housekeeper(broker).retain, partition)
+            await wait_all_tasks_blocked()
+            go_on.set()
+        assert await publish(partition, 1, producer_id=7, producer_epoch=0, base_sequence=0) == 0
