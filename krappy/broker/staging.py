@@ -137,8 +137,7 @@ class StagingCoordinator:
         core.check_name("attempt", attempt_name)
         async with self._turns.of(name):
             found = self._find(name)
-            there = self._broker.topics_by_id
-            job = core.begin(found, name, ttl_ms, self._broker.now_ms(), topic_name, there)
+            job = core.begin(found, name, ttl_ms, self._broker.now_ms(), topic_name, self._topic_id)
             if id is not None:
                 live, attempt = self._attempt(name, id)
                 live.job = job
@@ -207,6 +206,10 @@ class StagingCoordinator:
         if live.job.publishing and live.trouble is not None:
             raise live.trouble
         return live.job, live.done, live.total
+
+    def _topic_id(self, name: str) -> bytes | None:
+        found = self._broker.topics.get(name)
+        return None if found is None else found.uuid
 
     def _check_topic(self, staging: Staging) -> None:
         """Before anything is decided: what is told now can still be mended."""

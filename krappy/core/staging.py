@@ -16,7 +16,7 @@ publishes; every later one is told what came of that, whatever tokens it names. 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -45,6 +45,7 @@ class State(StrEnum):
     EXPIRED = "Expired"
 
 
+Current = Callable[[str], bytes | None]
 DECIDED = frozenset({State.PUBLISHING, State.MARKING, State.COMMITTED})
 OVER = frozenset({State.COMMITTED, State.ABORTED, State.EXPIRED})
 
@@ -95,34 +96,37 @@ class Staging(NamedTuple):
         return sum(count for _, count in self.counts)
 
 
-def begin(found: Job | None, name: str, ttl_ms: int, now_ms: int, topic: str, there: Container[bytes]) -> Job:
-    """An attempt of a task of this job stages something for `topic`. `there`: ids of the topics that there are.
+def begin(found: Job | None, name: str, ttl_ms: int, now_ms: int, topic: str, current: Current) -> Job:
+    """An attempt of a task of this job stages something for `topic`. `current`: the id of the topic of a name, if any.
 
     What had expired may begin again: of what was dropped there are no tokens any more that could be committed. And so
     may what was committed, when nothing of it is there any more: a topic that was made anew has none of its rows.
 
     Raises InvalidRequest, StagingFenced, StagingCommitted; UnknownTopic when some of what was committed is still there,
-    and this topic's part is not: it can be published neither again nor not at all.
+    and a part of it is missing from a topic that was made anew, or is this one's: it can be published neither again nor
+    not at all.
     """
     check_name("job", name)
     if not 0 < ttl_ms <= MAX_TTL_MS:
         raise InvalidRequest(f"a ttl of {ttl_ms} ms; it may be 1 to {MAX_TTL_MS}")
-    if found is None or found.state is State.EXPIRED:
+    if found is None or found.state is State.EXPIRED or _all_gone(found, current):
         return Job(name, State.OPEN, ttl_ms, now_ms)
-    if found.state is State.COMMITTED:
-        gone = [of for of, id in found.topics if id not in there]
-        if gone and len(gone) == len(found.topics):
-            return Job(name, State.OPEN, ttl_ms, now_ms)
-        if topic in gone:
+    if found.state is not State.OPEN:
+        if lost := [of for of, id in found.topics if current(of) != id and (of == topic or current(of) is not None)]:
             raise UnknownTopic(
-                f"the job '{name:.80}' was committed, and the topic '{topic}' that it was published to was deleted "
+                f"the job '{name:.80}' was committed, and the topic '{lost[0]}' that it was published to was deleted "
                 "since; others that it was published to are there still, so it is not published again: give it another "
                 "name",
-                topic=topic,
+                topic=lost[0],
             )
-    if found.state is not State.OPEN:
         raise refusal(found)
     return found._replace(ttl_ms=max(ttl_ms, found.ttl_ms), touched_ms=now_ms)
+
+
+def _all_gone(found: Job, current: Current) -> bool:
+    """Whether nothing is left of what was committed, since all of its topics were deleted."""
+    committed = found.state is State.COMMITTED
+    return committed and bool(found.topics) and all(current(of) != id for of, id in found.topics)
 
 
 def check_name(what: str, name: str) -> None:

@@ -8,9 +8,9 @@
 
 An event's value is JSON with these fields. Each batch upserts the groups that it has changed, once, though it may be
 replayed: the table of the topic is the aggregate. With a window there is an entry for each group and window, under the
-key GROUP@BEGIN; the watermark says how late an event may come: windows that have ended for longer are forgotten, what
-comes for them then is left out, and counted as late. (Before PySpark 4.2 a run has no empty batch at its end, in which
-windows would be closed: what comes in the batch that follows still counts.)
+key GROUP@BEGIN (the begin in UTC: 2026-01-31T12:00:00Z); the watermark says how late an event may come: windows that
+have ended for longer are forgotten, what comes for them then is left out, and counted as late. (Before PySpark 4.2 a
+run has no empty batch at its end, in which windows would be closed: what comes in the batch that follows still counts.)
 """
 
 from __future__ import annotations
@@ -29,8 +29,16 @@ from krappy.spark.stream_write import batches_to
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-TIME = "yyyy-MM-dd'T'HH:mm:ssXXX"  # of the begin of a window, in a key
 KEY, WINDOW, AT = "__key", "__window", "__at"  # beside an event's own columns
+BOUNDS = ("from", "to")  # of a window, beside the aggregates
+_BEGIN, _SECONDS = f"{WINDOW}.start", f"unix_seconds({WINDOW}.start)"
+_MICROS = f"pmod(unix_micros({_BEGIN}), 1000000)"
+BEGIN_UTC = f"""format_string(
+    '%sT%02d:%02d:%02d%sZ',
+    string(date_from_unix_date(int(({_SECONDS} - pmod({_SECONDS}, 86400)) div 86400))),
+    pmod({_SECONDS}, 86400) div 3600, pmod({_SECONDS}, 3600) div 60, pmod({_SECONDS}, 60),
+    if({_MICROS} = 0, '', format_string('.%06d', {_MICROS}))
+)"""  # whatever the session's time zone is: a key that depended on it would be another one in the next session
 
 
 def run(
@@ -59,7 +67,7 @@ def run(
         checkpoint: a folder that keeps how far it is, and the state of the aggregate.
         fields: of the JSON in an event's value, as in CREATE TABLE. None: a value is text.
         by: the group, in SQL. Events for which it is null are left out.
-        time: of an event, in SQL: a timestamp.
+        time: of an event, in SQL: a timestamp. With a window, events for which it is null are left out.
         window: such as "1 hour". None: one entry for each group, of all time; it is then kept as state for ever.
         watermark: such as "10 minutes"; with a window only. None: "0 seconds", in the order of time.
         where: the events that count, in SQL.
@@ -69,6 +77,10 @@ def run(
     """
     if not aggregates:
         raise ConfigError("a rollup without an aggregate: give one, such as count(*)")
+    if window is not None and (taken := [name for name in aggregates if name.lower() in BOUNDS]):
+        raise ConfigError(
+            f"the aggregate '{taken[0]}': that is what a window's bounds are called; give it another name"
+        )
     if watermark is not None and window is None:
         raise ConfigError("a watermark closes windows: give a window too, or neither")
     if source == to:
@@ -103,9 +115,8 @@ def aggregated(
     if window is not None:
         events = events.withWatermark(AT, watermark or "0 seconds")
         groups.append(sf.window(AT, window).alias(WINDOW))
-        begin, end = sf.col(f"{WINDOW}.start"), sf.col(f"{WINDOW}.end")
-        key = sf.concat_ws("@", key, sf.date_format(begin, TIME))
-        shown += [begin.alias("from"), end.alias("to")]
+        key = sf.concat_ws("@", key, sf.expr(BEGIN_UTC))
+        shown += [sf.col(f"{WINDOW}.{side}").alias(name) for side, name in zip(("start", "end"), BOUNDS, strict=True)]
     found = events.groupBy(*groups).agg(*(sf.expr(text).alias(name) for name, text in aggregates.items()))
     value = sf.to_json(sf.struct(*shown), {"ignoreNullFields": "false"})
     return found.select(key.alias("key"), value.alias("value"))

@@ -7,6 +7,7 @@ broker remembers the job (its setting staging_outcome_ms: a week).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC
 from itertools import islice
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # StreamExecution, MicroBatchExecution
+GROUP = "spark.jobGroup.id"  # the id of a query's run
 ROWS = 5_000  # of a batch that is made of single rows
+
+_RUN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # and not a group that the program has named
+_written: dict[str, set[str]] = {}  # by run: the jobs of its last batch
 
 _Base: Any = DataSourceStreamWriter
 if features().arrow_stream_writer:
@@ -84,22 +89,33 @@ def batches_to(
         name: what stands for the query. None: its id, which its checkpoint keeps; Spark Connect does not tell it, so a
             name is needed there, and a new one when the query begins anew with another checkpoint.
         options: more of a write's, such as compression="zstd".
+
+    It writes one DataFrame of each batch; another one for the same topic needs a function with another name, and is
+    ConfigError without, where Spark tells which run of the query it is (Spark Connect does not).
     """
     given = texts({"topic": topic, "address": address, **options})
 
     def write(batch: DataFrame, id: int) -> None:
-        query = name or _query_id(batch)
+        query = name or _property(batch, QUERY_ID)
         if query is None:
             raise ConfigError("batches_to: Spark does not say which query this is; give it a name to keep: name=…")
-        named = batch.write.format("krappy").mode("append").option("jobId", f"{query}/{id}/{topic}")
-        named.options(**given).save()
+        job, run = f"{query}/{id}/{topic}", _property(batch, GROUP) or ""
+        written = {each for each in _written.get(run, ()) if each.split("/")[-2] == str(id)}
+        if job in written:
+            raise ConfigError(
+                f"batches_to({topic!r}): the batch {id} was written there already, and this would count as the same "
+                "once more: write the union of both, or give each a name to keep: name=…"
+            )
+        batch.write.format("krappy").mode("append").option("jobId", job).options(**given).save()
+        if _RUN.fullmatch(run):
+            _written[run] = {*written, job}
 
     return write
 
 
-def _query_id(batch: DataFrame) -> str | None:
+def _property(batch: DataFrame, name: str) -> str | None:
     try:
-        found: str | None = batch.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
+        found: str | None = batch.sparkSession.sparkContext.getLocalProperty(name)
     except PySparkException:  # Spark Connect has no SparkContext
         return None
     return found

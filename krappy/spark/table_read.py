@@ -153,9 +153,14 @@ class TableReader(DataSourceReader):
                     yield blocks.of_block(block, shape, piece.topic, CREATE_TIME)
         except SnapshotGone as error:
             raise SnapshotGone(
-                "the snapshot that this DataFrame reads has ended: load() it again, or give it a longer life with the "
-                f"option snapshotTtl, now {self._options.snapshot_ttl:g} s: {error}"
+                f"the snapshot that this DataFrame reads has ended: {self._what_to_do()}: {error}"
             ) from None
+
+    def _what_to_do(self) -> str:
+        if self._options.snapshot is not None:
+            return "take another one, with a longer ttl where nobody reads it for so long"
+        ttl = f"{self._options.snapshot_ttl:g} s"
+        return f"load() it again, or give it a longer life with the option snapshotTtl, now {ttl}"
 
 
 def first_rows(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordBatch]:

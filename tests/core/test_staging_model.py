@@ -56,7 +56,7 @@ class Coordinated:
         self.job = job
 
     def stage(self) -> None:
-        self.take(core.begin(self.job, NAME, self.random.choice([10, 50]), self.now, "t", {b"t"}))
+        self.take(core.begin(self.job, NAME, self.random.choice([10, 50]), self.now, "t", {"t": b"t"}.get))
         self.number += 1
         id = f"id-{self.number}"
         self.ever.append(id)

@@ -11,7 +11,7 @@ commands:
     commit JOB ATTEMPT…                   with the tokens of these
     written|complete|fail JOB             what the publication comes to
     abort JOB
-    delete TOPIC                          its id is none any more
+    delete|create TOPIC                   then it has another id
     time MS                               passes; what is overdue expires
 """
 
@@ -34,7 +34,7 @@ class Coordinator:
 
     def __init__(self) -> None:
         self.now = 0
-        self.there = {b"t", b"u", b"v"}  # ids of topics
+        self.there = {name: name.encode() for name in "tuvw"}  # ids of topics
         self.jobs: dict[str, Job] = {}
         self.stagings: dict[str, dict[str, Staging]] = {}  # by job, by attempt: its token
 
@@ -42,7 +42,7 @@ class Coordinator:
         name, attempt = words[0].split("/")
         topic = options.get("topic", "t")
         ttl = int(options.get("ttl", 1_000))
-        job = core.begin(self.jobs.get(name), name, ttl, self.now, topic, self.there)
+        job = core.begin(self.jobs.get(name), name, ttl, self.now, topic, self.there.get)
         task, _, number = attempt.partition(".")
         self.stagings.setdefault(name, {})[attempt] = Staging(attempt, topic, topic.encode(), task, number)
         return self._keep(job)
@@ -71,8 +71,12 @@ class Coordinator:
         return self._keep(core.written(job, [Published("t", 0, 0, count - 1, count)], stagings))
 
     def run_delete(self, words: list[str], options: dict[str, str]) -> str:
-        self.there.remove(words[0].encode())
+        del self.there[words[0]]
         return "gone"
+
+    def run_create(self, words: list[str], options: dict[str, str]) -> str:
+        self.there[words[0]] = b"another " + words[0].encode()
+        return "there"
 
     def run_complete(self, words: list[str], options: dict[str, str]) -> str:
         return self._keep(core.complete(self.jobs[words[0]], self.now))

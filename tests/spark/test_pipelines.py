@@ -371,3 +371,31 @@ def test_a_rollup_of_a_topic_that_was_made_anew(
         assert run([*command, *more]) == 0
         client.delete_topic(topic)
     assert client.table(f"{topic}-to").get("k").value == b'{"n":10}'  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
+def test_a_windows_key_is_its_begin_in_utc(spark: SparkSession, zone: str) -> None:
+    """Every one has a key of its own: in the hour that a clock goes through twice, and where seconds are too coarse."""
+    turns = 1_792_890_000_000  # 2026-10-25T01:00:00Z, when clocks are set back in Berlin
+    moments = [turns + n * 1_800_000 for n in range(-4, 4)] + [turns + 500, 0, 500, 1_774_746_000_000]
+    rows = [(f"{ms}", ms) for ms in moments]
+    before = spark.conf.get("spark.sql.session.timeZone") or "UTC"
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        events = spark.createDataFrame(rows, "said STRING, ms LONG").selectExpr(
+            "binary('g') AS key", "binary(said) AS value", "timestamp_millis(ms) AS timestamp"
+        )
+        read = rollup.parsed(events, None, "key", "timestamp")
+        found = rollup.aggregated(read, {"ms": "max(bigint(value))"}, "500 milliseconds").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    told = {row.key: json.loads(row.value)["ms"] for row in found}
+    assert sorted(told.values()) == sorted(moments)
+    for key, ms in told.items():
+        moment = datetime.fromtimestamp(ms / 1000, UTC)
+        assert key == f"g@{moment:%Y-%m-%dT%H:%M:%S}{'.500000' if ms % 1000 else ''}Z"
+
+
+def test_an_aggregate_that_is_called_like_a_windows_bound(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the aggregate 'From': a window's bounds are called so"):
+        rollup.run(spark, "a", "b", aggregates={"From": "count(*)"}, checkpoint=str(tmp_path), window="1 hour")

@@ -225,3 +225,26 @@ def test_a_running_count_into_a_compacted_topic(
     assert calls == [0, 1, 1]
     found = sorted((event.key, event.value) for event in events(client, to))
     assert found == [(b"0", b"10"), (b"0", b"5"), (b"1", b"10"), (b"1", b"5")]
+
+
+def test_two_writes_of_one_batch(spark: SparkSession, client: Client, address: str, topic: str, tmp_path: Path) -> None:
+    """The second one would count as a replay of the first, and be lost unnoticed."""
+    source_topic, to = f"{topic}-in", f"{topic}-out"
+    client.create_topic(source_topic)
+    client.create_topic(to)
+    send(client, source_topic, range(10))
+    rows = source(spark, address, source_topic, startingOffsets="earliest").select("key", "value")
+
+    def twice(*names: str | None) -> None:
+        def write(batch: DataFrame, id: int) -> None:
+            for low, name in zip((True, False), names, strict=True):
+                part = batch.where("int(string(value)) < 5" if low else "int(string(value)) >= 5")
+                krappy.spark.batches_to(to, address=address, name=name)(part, id)
+
+        run(rows.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / str(names))))
+
+    with pytest.raises(Exception, match="the batch 0 was written there already"):
+        twice(None, None)
+    assert len(events(client, to)) == 5
+    twice(f"{topic}-low", f"{topic}-high")
+    assert len(events(client, to)) == 15
