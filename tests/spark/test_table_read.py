@@ -136,7 +136,7 @@ def test_a_snapshot_stays_as_it_was(client: Client, address: str, users: str) ->
     since = json.dumps({users: {row["partition"]: row["offset"] for row in told}})
     assert len(rows(address, subscribe=users, startingOffsets=since)) == 200  # with no gap and no duplicate
     client.close_snapshot(from_text(text).id)
-    with pytest.raises(SnapshotGone, match="snapshot that this DataFrame reads has ended: take another one, with a longer"):
+    with pytest.raises(SnapshotGone, match="snapshot that this DataFrame reads has ended: take another one"):
         rows(address, snapshot=text)
 
 
