@@ -69,6 +69,9 @@ def cli() -> None:
 
     Commands reach the broker at --address HOST:PORT, else at KRAPPY_ADDRESS, else at 127.0.0.1:7092.
 
+    Exit status: 0 done, 1 an error, 2 wrong usage or a setting that is refused, 130 Ctrl-C, 141 nobody reads the output
+    any more. `get` ends with 3 or 4 for a key that is absent or deleted.
+
     \b
     Completion of commands, options and topic names: put one of these into the start-up file of your shell.
       eval "$(_KRAPPY_COMPLETE=bash_source krappy)"
