@@ -68,7 +68,8 @@ def connect(to: str | None = None, *, timeout: float = 30.0, keepalive: float = 
         keepalive: a broker that was silent for so many seconds is asked whether it lives, and if it is silent for as
             long again, the connection counts as lost.
 
-    Entering raises ConnectionLost when no broker answers there. Later losses are healed in the background.
+    Raises ConfigError for what is no address or no time. Entering raises ConnectionLost when no broker answers there.
+    Later losses are healed in the background.
     """
     return Client(to, timeout=timeout, keepalive=keepalive)
 

@@ -18,6 +18,7 @@ HeadersIn = Mapping[str, Text | None] | Iterable[tuple[str, Text | None]]
 
 DEFAULT_PORT = 7092
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
+LONGEST = 1_000_000_000  # seconds; what sockets and locks take as a timeout ends at nine times that
 ADDRESS_VARIABLE = "KRAPPY_ADDRESS"
 
 
@@ -45,6 +46,13 @@ def address(given: str | None) -> Address:
     if not host or "/" in text or (port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65536)):
         raise ConfigError(f"{text!r} is no address; give host:port, such as {DEFAULT_ADDRESS}")
     return Address(host, int(port) if port else DEFAULT_PORT)
+
+
+def seconds(given: float, what: str) -> float:
+    """A span of time that something may take. Raises ConfigError."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= LONGEST:
+        raise ConfigError(f"{what}={given!r}: give seconds, more than 0 and at most {LONGEST:,}")
+    return given
 
 
 def encoded(value: Text | None, what: str) -> bytes | None:

@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 import krappy
+from krappy import blocking
 from krappy.errors import (
     ConfigError,
     ConnectionLost,
@@ -72,6 +73,14 @@ async def test_what_is_no_address(wrong: Any, monkeypatch: pytest.MonkeyPatch) -
     if wrong != "[::1":
         with pytest.raises(ConfigError):
             krappy.connect(wrong)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, float("inf"), float("nan"), "5", None, True])
+@pytest.mark.parametrize("name", ["timeout", "keepalive"])
+async def test_what_is_no_time(wrong: Any, name: str) -> None:
+    for connect in (krappy.connect, blocking.connect):
+        with pytest.raises(ConfigError, match=f"{name}=.*give seconds"):
+            connect(**{name: wrong})
 
 
 async def test_the_body_s_error_comes_out_as_it_is(address: str, topic: str) -> None:

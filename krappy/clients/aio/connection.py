@@ -9,7 +9,7 @@ import anyio.abc
 
 from krappy.clients.aio.io import AnyioRuntime
 from krappy.clients.link import Link
-from krappy.clients.values import Address, address
+from krappy.clients.values import Address, address, seconds
 from krappy.errors import KrappyError
 
 NOT_OPEN = "this client is not open: use `async with`"
@@ -20,8 +20,8 @@ class Connection:
 
     def __init__(self, to: str | None, timeout: float, keepalive: float = 30.0) -> None:
         self.address: Address = address(to)
-        self.timeout = timeout
-        self.keepalive = keepalive
+        self.timeout = seconds(timeout, "timeout")
+        self.keepalive = seconds(keepalive, "keepalive")
         self._tasks: anyio.abc.TaskGroup | None = None
         self._link: Link | None = None
         self._links: list[Link] = []

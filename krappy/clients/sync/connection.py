@@ -10,7 +10,7 @@ import weakref
 from krappy.clients.link import Link
 from krappy.clients.runtime import run
 from krappy.clients.sync.io import ThreadRuntime
-from krappy.clients.values import Address, address
+from krappy.clients.values import Address, address, seconds
 from krappy.errors import KrappyError
 
 NOT_OPEN = "this client is not open: use `with`, or open()"
@@ -24,8 +24,8 @@ class Connection:
 
     def __init__(self, to: str | None, timeout: float, keepalive: float = 30.0) -> None:
         self.address: Address = address(to)
-        self.timeout = timeout
-        self.keepalive = keepalive
+        self.timeout = seconds(timeout, "timeout")
+        self.keepalive = seconds(keepalive, "keepalive")
         self.runtime = ThreadRuntime()
         self._link: Link | None = None
         self._links: list[Link] = []
