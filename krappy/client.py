@@ -93,6 +93,11 @@ class Client:
         return str(self._connection.address)
 
     @property
+    def trouble(self) -> str:
+        """Why there is no connection to the broker now, while it is tried again; empty while there is one."""
+        return self._link.broken
+
+    @property
     def _link(self) -> Link:
         return self._connection.link
 

@@ -20,6 +20,7 @@ from krappy.cli.options import (
     json_option,
     partition_option,
 )
+from krappy.cli.progress import telling
 from krappy.clients.values import StartAt
 from krappy.types import Event
 
@@ -96,6 +97,7 @@ def consume(
     with (
         connect(address) as client,
         client.consumer(list(topics), **options) as consumer,
+        telling(lambda: client.trouble, "waiting for the broker"),
         output.ending_with_reader(),
     ):
         for events in _up_to(limit, _arriving(consumer, idle)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from krappy.cli import inputs, output
 from krappy.cli.errors import Failure
 from krappy.cli.inputs import BadInput
 from krappy.cli.options import Separator, Stopwatch, address_option, complete_topics, connect, json_option
+from krappy.cli.progress import telling
 
 if TYPE_CHECKING:
     from krappy.blocking import TopicProducer
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from krappy.types import Compression
 
 CHUNK = 2_000  # events of a file handed to the producer at a time
-SILENCE = 3.0  # seconds after which somebody who waits is told why
 MOST_WAITING = 10_000  # things handed over and not known to be stored
 
 
@@ -100,7 +99,7 @@ def produce(
         connect(address) as client,
         client.producer(topic, compression=compression) as producer,
         _progress(source) as advance,
-        _telling_trouble(producer),
+        telling(lambda: producer.trouble, "not stored yet, trying again"),
     ):
         items = inputs.parse(source, kind, key=key, separator=separator, null=null, no_key=no_key, delimiter=delimiter)
         sent = _send_all(producer, itertools.islice(items, limit), source, partition, common, advance)
@@ -209,28 +208,6 @@ def _send(producer: TopicProducer, chunk: list[Item], partition: int | None, com
         timestamps=[now if item.timestamp is None else item.timestamp for item in chunk],
         partition=partition,
     )
-
-
-@contextmanager
-def _telling_trouble(producer: TopicProducer) -> Iterator[None]:
-    """Says on stderr what keeps events from being stored while they are tried again: a full disk, say."""
-    over = threading.Event()
-
-    def look() -> None:
-        told = ""
-        while not over.wait(SILENCE):
-            trouble = producer.trouble
-            if trouble and trouble != told:
-                output.note(f"not stored yet, trying again: {trouble}")
-            told = trouble
-
-    looking = threading.Thread(target=look, name="krappy produce: what keeps it waiting", daemon=True)
-    looking.start()
-    try:
-        yield
-    finally:
-        over.set()
-        looking.join()
 
 
 @contextmanager

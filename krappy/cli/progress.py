@@ -1,8 +1,9 @@
-"""How long work over many bytes is shown: a bar on a terminal, a line now and then in a log."""
+"""What is said on stderr meanwhile: how far work over many bytes has come, and what keeps a command waiting."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 import click
 
 EACH_S = 30.0  # between two lines, where stderr is no terminal
+SILENCE_S = 3.0  # after which somebody who waits is told why
 
 
 @contextmanager
@@ -40,3 +42,25 @@ def _lines(total: int) -> Callable[[str, int], None]:
             click.echo(f"{name}: {done:,} bytes{share}", err=True)
 
     return tell
+
+
+@contextmanager
+def telling(trouble: Callable[[], str], what: str) -> Iterator[None]:
+    """Says on stderr what `trouble` tells when it is asked now and then, each once; empty: there is none."""
+    over = threading.Event()
+
+    def look() -> None:
+        told = ""
+        while not over.wait(SILENCE_S):
+            found = trouble()
+            if found and found != told:
+                click.echo(f"{what}: {found}", err=True)
+            told = found
+
+    looking = threading.Thread(target=look, name="krappy: what keeps it waiting", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()

@@ -16,6 +16,7 @@ from krappy.cli.options import (
     key_bytes,
     partition_option,
 )
+from krappy.cli.progress import telling
 from krappy.types import Entry
 
 ABSENT, DELETED = 3, 4  # exit statuses of `get`
@@ -204,6 +205,7 @@ def watch(
         table = client.table(topic)
         with (
             table.watch(**chosen, partitions=list(partitions) or None) as watched,  # type: ignore[arg-type]
+            telling(lambda: client.trouble, "waiting for the broker"),
             output.ending_with_reader(),
         ):
             for item in watched:

@@ -235,6 +235,11 @@ class Link:
             stream.end()  # its reader then ends the conversation, and with it this request
         return id
 
+    @property
+    def broken(self) -> str:
+        """Why there is no connection now; empty while there is one."""
+        return self.trouble if self._conversation is None else ""
+
     def lives(self, generation: int) -> bool:
         """Whether the connection of that generation is there."""
         return generation == self.generation and self._conversation is not None

@@ -351,6 +351,12 @@ def test_following_outlives_its_connection(broker: RunningBroker) -> None:
             assert process.stdout.readline() == f"{value}\n"
             process.send_signal(signal.SIGPIPE)
             relay.cut()
+        relay.refuse()
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("waiting for the broker: ")
+        relay.refuse(False)
+        producer.send("fourth").result()
+        assert process.stdout.readline() == "fourth\n"
         assert end(process, signal.SIGINT) == 130
 
 
