@@ -191,6 +191,8 @@ def _csv_rows(source: Source, field: str | None, delimiter: str) -> Iterator[Ite
         if names is None:
             return
         names[0] = names[0].removeprefix("\ufeff")  # the mark that spreadsheets put first
+        if twice := next((name for name in names if name and names.count(name) > 1), None):
+            raise BadInput(source.name, rows.line_num, f"names the column '{twice}' twice")
         if field is not None and field not in names:
             raise BadInput(source.name, 1, f"has no column '{field}'; it has {', '.join(names)}")
         column = names.index(field) if field is not None else None

@@ -43,7 +43,9 @@ MOST_WAITING = 10_000  # things handed over and not known to be stored
 @click.option("-s", "--sep", "separator", type=Separator(), help="lines: what stands between key and value.")
 @click.option("--null", metavar="TEXT", help="A value equal to TEXT deletes its key (a tombstone).")
 @click.option("--no-key", default="", metavar="TEXT", help="A key equal to TEXT counts as none.  [default: empty]")
-@click.option("--delimiter", default=",", metavar="CHAR", help="csv: what stands between columns.  [default: ,]")
+@click.option(
+    "--delimiter", type=Separator(), default=",", metavar="CHAR", help="csv: what stands between columns.  [default: ,]"
+)
 @click.option("-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Into this partition.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header for every event.")
 @click.option(

@@ -101,6 +101,12 @@ def test_a_packed_csv_file_is_keyed_by_a_column(krappy: Krappy, topic: str, tmp_
     assert sorted(keys, key=str) == [None, "u1", "u2"]
 
 
+def test_tabs_between_columns(krappy: Krappy, topic: str) -> None:
+    sent = krappy("produce", topic, "-f", "csv", "--key", "id", "--delimiter", "\\t", stdin=b"id\tn\nu1\t5\n")
+    assert sent.status == 0, sent.err
+    assert krappy("scan", topic, "--sep", ":").lines == ['u1:{"id":"u1","n":"5"}']
+
+
 def test_many_lines_of_a_file(krappy: Krappy, topic: str, tmp_path: Path) -> None:
     path = tmp_path / "many.txt"
     path.write_text("".join(f"k{number % 100}:{number}\n" for number in range(5000)))

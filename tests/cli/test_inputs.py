@@ -83,6 +83,7 @@ WRONG: list[tuple[str, str, bytes, dict[str, str], str]] = [
     ("nested too deeply", "json", b"[" * 200_000 + b"\n", {}, "line 1: not JSON"),
     ("no object", "json", b"[1]\n", {"key": "id"}, "line 1: a JSON object is needed, not [1]"),
     ("no such column", "csv", b"a,b\n1,2\n", {"key": "id"}, "has no column 'id'; it has a, b"),
+    ("a column twice", "csv", b"a,b,a\n1,2,3\n", {}, "line 1: names the column 'a' twice"),
     ("a short row", "csv", b"a,b\n1,2\n3\n", {}, "line 3: has 1 fields; the header has 2"),
     ("an open quote", "csv", b'a,b\n"1,2\n', {}, "not CSV"),
     ("not UTF-8 in CSV", "csv", b"a\n\xff\n", {}, "line 2: not UTF-8"),
