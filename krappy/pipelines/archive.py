@@ -11,14 +11,14 @@ were half written are named nowhere: `events` and Spark's own `spark.read.parque
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import functions as sf
 from pyspark.sql import types
 
 from krappy.errors import ConfigError
-from krappy.pipelines.following import Done, Tell, follow, silent
+from krappy.pipelines.following import Done, Tell, follow, last_batch, silent
 from krappy.spark.options import texts
 from krappy.spark.schema import LOG_COLUMNS, spark_schema
 
@@ -78,27 +78,13 @@ def run(
 
 def _check_batches(spark: SparkSession, path: str, checkpoint: str) -> None:
     """Spark counts batches in the checkpoint, and passes over those that the archive's log has already. So with the
-    checkpoint of another archive, or with one that begins anew, events would be lost unnoticed. (Over Spark Connect
-    this program sees no files.)"""
-    if not hasattr(spark, "_jsparkSession"):
-        return
+    checkpoint of another archive, or with one that begins anew, events would be lost unnoticed."""
     archived, begun = last_batch(spark, f"{path.rstrip('/')}/{FILES}"), last_batch(spark, f"{checkpoint}/offsets")
     if not archived <= begun <= archived + 1:  # one may have begun, and not ended
         raise ConfigError(
             f"{path} is an archive of {archived + 1} batches, and {checkpoint} is not its checkpoint, but one of "
             f"{begun + 1} batches: give the one that it was made with, or a new folder for both"
         )
-
-
-def last_batch(spark: SparkSession, folder: str) -> int:
-    """The number of the last batch that one of Spark's own logs has; -1: none. Spark reads no such folder as data."""
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(folder)
-    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    if not files.exists(path):
-        return -1
-    names = [str(each.getPath().getName()).removesuffix(".compact") for each in files.listStatus(path)]
-    return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 def events(spark: SparkSession, path: str, topic: str | None = None) -> DataFrame:

@@ -11,6 +11,7 @@ import krappy.spark
 from krappy.spark.versions import features
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Tell = Callable[[str], None]
@@ -95,3 +96,17 @@ def said(done: Done, progress: Any) -> str:
     rate = f", {progress['processedRowsPerSecond']:,.0f}/s" if progress["processedRowsPerSecond"] else ""
     late = f", {done.late:,} late" if done.late else ""
     return f"batch {progress['batchId']}: {done.events:,} events{rate}{waiting}{late}"
+
+
+def last_batch(spark: SparkSession, folder: str) -> int:
+    """The number of the last batch that one of Spark's own logs has; -1: none, or nobody knows: over Spark Connect this
+    program sees no files. (Spark reads no such folder as data.)"""
+    if not hasattr(spark, "_jsparkSession"):
+        return -1
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    files = path.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    if not files.exists(path):
+        return -1
+    names = [str(each.getPath().getName()).removesuffix(".compact") for each in files.listStatus(path)]
+    return max((int(name) for name in names if name.isdigit()), default=-1)

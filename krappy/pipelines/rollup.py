@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sf
 
-from krappy.errors import ConfigError
-from krappy.pipelines.following import Done, Tell, follow, silent
+from krappy.blocking import Client
+from krappy.errors import ConfigError, UnknownTopic
+from krappy.pipelines.following import Done, Tell, follow, last_batch, silent
 from krappy.spark.connections import client
 from krappy.spark.options import texts
 from krappy.spark.stream_write import batches_to
@@ -64,7 +65,8 @@ def run(
 
     Args:
         aggregates: by name, in SQL, over key (text), value (with its fields), timestamp, partition, offset, headers.
-        checkpoint: a folder that keeps how far it is, and the state of the aggregate.
+        checkpoint: a folder that keeps how far it is, and the state of the aggregate; of one `to` alone, since another
+            one, or one that was made anew, would get only the groups that change from then on.
         fields: of the JSON in an event's value, as in CREATE TABLE. None: a value is text.
         by: the group, in SQL. Events for which it is null are left out.
         time: of an event, in SQL: a timestamp. With a window, events for which it is null are left out.
@@ -86,6 +88,11 @@ def run(
     if source == to:
         raise ConfigError(f"a rollup of {source} into itself would take its own results for events: give another topic")
     broker = client(address)
+    if last_batch(spark, f"{checkpoint}/offsets") >= 0 and not _is_there(broker, to):
+        raise ConfigError(
+            f"{checkpoint} has batches already, and there is no topic {to}: a new one would get what changes from now "
+            "on, no more. Give a new checkpoint"
+        )
     broker.create_topic(to, len(broker.describe(source).partitions), {"cleanup.policy": "compact"}, if_absent=True)
     options = {"subscribe": source, "address": address, "startingOffsets": "earliest", "includeHeaders": True}
     limits = {"maxOffsetsPerTrigger": per_batch, "failOnDataLoss": data_loss_fails}
@@ -94,6 +101,14 @@ def run(
     upserts = aggregated(events, aggregates, window, watermark).writeStream.outputMode("update")
     into = batches_to(to, **texts({"address": address}))
     return follow(upserts.foreachBatch(into).option("checkpointLocation", checkpoint), every, tell)
+
+
+def _is_there(broker: Client, topic: str) -> bool:
+    try:
+        broker.describe(topic)
+    except UnknownTopic:
+        return False
+    return True
 
 
 def parsed(events: DataFrame, fields: str | None, by: str, time: str, where: str | None = None) -> DataFrame:

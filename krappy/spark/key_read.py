@@ -6,7 +6,7 @@ that a scan with a filter gives, also where producers choose partitions themselv
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from krappy.blocking import Client
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def read(
-    connected: Client, keys: Sequence[bytes], places: Sequence[TopicPartition], schema: StructType, tombstones: bool
+    connected: Client, keys: Sequence[bytes], places: Iterable[TopicPartition], schema: StructType, tombstones: bool
 ) -> Iterator[pa.RecordBatch]:
     """The entries of keys. Raises ViewDisabled, UnknownTopic, UnknownPartition."""
     from krappy.spark import by_key

@@ -20,6 +20,9 @@ class Logs(NamedTuple):
     ends: Offsets
     ids: dict[str, str]
 
+    def of(self, topic: str) -> list[TopicPartition]:
+        return [each for each in self.ends if each.topic == topic]
+
 
 def logs(client: Client, wanted: Topics, missing: bool = False) -> Logs:
     """The partitions that are to be read, as they are now; `missing`: topics may be.
@@ -43,8 +46,3 @@ def logs(client: Client, wanted: Topics, missing: bool = False) -> Logs:
         {each: at.last_stable_offset for each, at in zip(places, ends, strict=True)},
         {each.topic: found[each.topic].id for each in places},
     )
-
-
-def partitions(client: Client, wanted: Topics) -> list[TopicPartition]:
-    """The partitions that are to be read. Raises UnknownTopic, UnknownPartition."""
-    return list(logs(client, wanted).ends)

@@ -5,14 +5,13 @@ offset that the snapshot is exact for. Any number of reads with mode=table may n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from krappy.spark.connections import client
 from krappy.spark.held import to_text
-from krappy.spark.logs import partitions
+from krappy.spark.logs import logs
 from krappy.spark.options import Options
 from krappy.spark.table_read import SPLITS, taken
 
@@ -37,10 +36,10 @@ class SnapshotReader(DataSourceReader):
         assert options.topics is not None
         connected = client(options.address)
         rows: list[Row] = []
-        for topic, places in groupby(partitions(connected, options.topics), key=lambda place: place.topic):
-            some = list(places)
-            splits = options.min_partitions or max(SPLITS, len(some) + 1)
-            held = taken(connected, some, splits, options.snapshot_ttl, options.keys)
+        now = logs(connected, options.topics)
+        for topic in now.ids:
+            splits = options.min_partitions or max(SPLITS, len(now.of(topic)) + 1)
+            held = taken(connected, now, topic, splits, options.snapshot_ttl, options.keys)
             text = to_text(held)
             rows += [(text, topic, partition, offset) for partition, offset in sorted(held.offsets.items())]
         return [Taken(rows)]

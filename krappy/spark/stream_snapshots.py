@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from itertools import groupby
 
 from krappy.blocking import KeyRange, Snapshot
 from krappy.errors import KrappyError, SnapshotGone
@@ -29,8 +28,8 @@ class Snapshots:
         """Of each topic's table. Raises UnknownTopic when one was made anew in the meantime."""
         offsets: dict[tuple[str, int], int] = {}
         ids = {}
-        for topic, some in groupby(now.ends, key=lambda each: each.topic):
-            held = self._take(topic, [each.partition for each in some], now.ids[topic])
+        for topic, topic_id in now.ids.items():
+            held = self._take(topic, [each.partition for each in now.of(topic)], topic_id)
             ids[topic] = held.id
             offsets |= {(topic, partition): offset for partition, offset in held.offsets.items()}
         at = {each: offsets[each] for each in now.ends}

@@ -9,19 +9,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from krappy.blocking import Client, KeyRange, Snapshot
-from krappy.errors import SnapshotGone
+from krappy.errors import SnapshotGone, UnknownTopic
 from krappy.spark import key_read
 from krappy.spark.connections import client
 from krappy.spark.held import from_text
 from krappy.spark.keys import Keys
-from krappy.spark.logs import partitions
+from krappy.spark.logs import Logs, logs
 from krappy.spark.options import Options
 from krappy.spark.schema import CREATE_TIME, arrow_schema
 from krappy.types import TopicPartition
@@ -45,9 +44,9 @@ class Lookups(NamedTuple):
 
 
 class Whole(NamedTuple):
-    """All that is wanted of some partitions of a topic, on a snapshot of the task's own."""
+    """All that is wanted of a topic, on a snapshot of the task's own: of the partitions that there are then."""
 
-    places: list[TopicPartition]
+    topic: str
 
 
 class Part(NamedTuple):
@@ -89,27 +88,26 @@ class TableReader(DataSourceReader):
             return [Part(held.topic, held.id, some) for each in held.ranges if (some := within(each, self._keys))]
         assert options.topics is not None
         connected = client(options.address)
-        places = partitions(connected, options.topics)
+        now = logs(connected, options.topics)
         if exact is not None:
             each = min(LOOKUPS, -(-len(exact) // (options.min_partitions or 1))) or 1
             return [Lookups(exact[at : at + each]) for at in range(0, len(exact), each)]
-        by_topic = [list(some) for _, some in groupby(places, key=lambda place: place.topic)]
         if options.limit is not None:
-            return [Whole(some) for some in by_topic]
-        return [piece for some in by_topic for piece in self._split(connected, some)]
+            return [Whole(topic) for topic in now.ids]
+        return [piece for topic in now.ids for piece in self._split(connected, now, topic)]
 
-    def _split(self, connected: Client, places: list[TopicPartition]) -> list[Piece]:
-        options, topic = self._options, places[0].topic
+    def _split(self, connected: Client, now: Logs, topic: str) -> list[Piece]:
+        options, places = self._options, now.of(topic)
         size = _size(connected, places)
         if options.min_partitions is None and size <= SMALL:
-            return [Whole(places)]
+            return [Whole(topic)]
         tasks = options.min_partitions or min(MOST_TASKS, max(2, -(-size // TASK)))
-        held = taken(connected, places, max(tasks, len(places) + 1), options.snapshot_ttl, self._keys)
+        held = taken(connected, now, topic, max(tasks, len(places) + 1), options.snapshot_ttl, self._keys)
         if options.min_partitions is not None:
             return [Part(topic, held.id, [each]) for each in held.ranges]
         if len(held.ranges) <= len(places):  # nothing was worth splitting
             connected.close_snapshot(held.id)
-            return [Whole(places)]
+            return [Whole(topic)]
         return [Part(topic, held.id, some) for at in range(tasks) if (some := held.ranges[at::tasks])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -121,7 +119,7 @@ class TableReader(DataSourceReader):
         connected = client(self._options.address)
         if isinstance(piece, Lookups):
             assert self._options.topics is not None
-            places = partitions(connected, self._options.topics)
+            places = logs(connected, self._options.topics).ends
             yield from key_read.read(connected, piece.keys, places, self._schema, self._options.tombstones)
         elif isinstance(piece, Part):
             yield from self._part(connected, piece)
@@ -131,7 +129,8 @@ class TableReader(DataSourceReader):
     def _whole(self, connected: Client, piece: Whole) -> Iterator[pa.RecordBatch]:
         """On a snapshot that is held no longer than it takes to read it, however slowly Spark takes the rows."""
         options = self._options
-        held = taken(connected, piece.places, len(piece.places), options.snapshot_ttl, self._keys)
+        assert options.topics is not None
+        held = taken(connected, logs(connected, options.topics), piece.topic, 1, options.snapshot_ttl, self._keys)
         batches = self._part(connected, Part(held.topic, held.id, held.ranges))
         try:
             if options.limit is None:  # the table is small
@@ -190,11 +189,17 @@ def within(part: KeyRange, keys: Keys) -> list[KeyRange]:
     return found
 
 
-def taken(connected: Client, places: list[TopicPartition], splits: int, ttl: float, keys: Keys) -> Snapshot:
-    """A snapshot of partitions of one topic, in at least so many ranges where that is worth it."""
+def taken(connected: Client, now: Logs, topic: str, splits: int, ttl: float, keys: Keys) -> Snapshot:
+    """A snapshot of a topic's partitions, in at least so many ranges where that is worth it.
+
+    Raises UnknownTopic when it is not there, or was made anew since `now`: it may have others.
+    """
+    if topic not in now.ids:  # and a pattern meant it
+        raise UnknownTopic(f"the topic '{topic}' was deleted since this read was planned", topic=topic)
     return connected.snapshot(
-        places[0].topic,
-        partitions=[place.partition for place in places],
+        topic,
+        partitions=[place.partition for place in now.of(topic)],
+        topic_id=now.ids[topic],
         splits=splits,
         ttl=ttl,
         prefix=keys.prefix,

@@ -371,6 +371,11 @@ def test_a_rollup_of_a_topic_that_was_made_anew(
         assert run([*command, *more]) == 0
         client.delete_topic(topic)
     assert client.table(f"{topic}-to").get("k").value == b'{"n":10}'  # type: ignore[union-attr]
+    client.create_topic(topic)
+    client.delete_topic(f"{topic}-to")
+    for _ in range(2):
+        assert run(command) == 2
+        assert f"{tmp_path} has batches already, and there is no topic {topic}-to" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "Asia/Kathmandu", "America/St_Johns"])
@@ -397,5 +402,5 @@ def test_a_windows_key_is_its_begin_in_utc(spark: SparkSession, zone: str) -> No
 
 
 def test_an_aggregate_that_is_called_like_a_windows_bound(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the aggregate 'From': a window's bounds are called so"):
+    with pytest.raises(ConfigError, match="the aggregate 'From': that is what a window's bounds are called"):
         rollup.run(spark, "a", "b", aggregates={"From": "count(*)"}, checkpoint=str(tmp_path), window="1 hour")

@@ -140,6 +140,42 @@ def test_a_snapshot_stays_as_it_was(client: Client, address: str, users: str) ->
         rows(address, snapshot=text)
 
 
+@pytest.mark.parametrize("how", ["added", "anew"])
+@pytest.mark.parametrize("options", [{}, {"limit": 1000}])
+def test_a_table_that_is_read_later_has_all_partitions_of_then(
+    client: Client, address: str, topic: str, how: str, options: dict[str, Any]
+) -> None:
+    """Spark keeps what was planned for all that is made of one load()."""
+    client.create_topic(topic, 1)
+    with client.producer(topic) as producer:
+        producer.send("old", key="a")
+    made = source(address, mode="table", subscribe=topic, **options)
+    reader = made.reader(made.schema())
+    [task] = reader.partitions()
+    assert len(list(reader.read(task))) == 1
+    if how == "added":
+        client.alter_topic(topic, partitions=3)
+    else:
+        client.delete_topic(topic)
+        client.create_topic(topic, 3)
+    with client.producer(topic) as producer:
+        for partition in range(3):
+            producer.send("new", key=f"{partition}", partition=partition)
+    batches: list[Any] = list(reader.read(task))
+    found = sorted(row["key"] for batch in batches for row in batch.to_pylist())
+    assert found == [b"0", b"1", b"2", *([b"a"] if how == "added" else [])]
+
+
+def test_a_table_that_is_gone_when_it_is_read(client: Client, address: str, topic: str) -> None:
+    client.create_topic(topic)
+    made = source(address, mode="table", subscribePattern=f"^{topic}$")
+    reader = made.reader(made.schema())
+    [task] = reader.partitions()
+    client.delete_topic(topic)
+    with pytest.raises(UnknownTopic, match="was deleted since this read was planned"):
+        list(reader.read(task))
+
+
 def test_several_topics(client: Client, address: str, topic: str, way: dict[str, int]) -> None:
     for name in ("a", "b"):
         client.create_topic(f"{topic}-{name}", partitions=2)
