@@ -37,6 +37,7 @@ WARNING = {
     "peer_stalled",
     "staged_file_not_removed",
     "staged_job_waits",
+    "sync_waits",
     "table_not_made",
     "transaction_orphaned",
     "transaction_timed_out",
@@ -58,6 +59,7 @@ INFO = {
     "topic_altered",
     "topic_created",
     "topic_deleted",
+    "view_swept",
 }
 LEVELS = {name: level for level, names in (("error", ERROR), ("warning", WARNING), ("info", INFO)) for name in names}
 ENDLESS = {  # what a peer, or a disk that stays full, could have told again and again
@@ -74,6 +76,7 @@ ENDLESS = {  # what a peer, or a disk that stays full, could have told again and
     "snapshot_expired",
     "staged_file_not_removed",
     "staged_job_waits",
+    "sync_waits",
     "table_not_made",
     "transaction_timed_out",
     "transaction_waits",

@@ -55,6 +55,10 @@ class ViewSnapshot:
         """Lets the data of the moment go. Closing again does nothing."""
         self._snapshot = None
 
+    @property
+    def closed(self) -> bool:
+        return self._snapshot is None
+
     def dropped(self, number: int) -> None:
         """This view is being dropped: it can't be read on."""
         self._dropped.add(number)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from krappy.core.splits import KeyFile
+from krappy.entry import floor
 from krappy.store import rocks
 from krappy.store.keys import applied_key, floor_key, number_in, view_end, view_prefix
 from krappy.store.view_snapshot import ViewSnapshot
@@ -26,6 +27,7 @@ from krappy.store.view_snapshot import ViewSnapshot
 __all__ = ["ViewSnapshot", "Views"]
 
 STALL_LIMIT_S = 60.0
+MAX_TAKEN = 1 << 20  # bytes of entries looked at in one go
 
 
 class Views:
@@ -147,6 +149,32 @@ class Views:
             return rocks.keys_from(self._db, first, end, count)
         except Exception as error:
             raise rocks.failure("reading a view", error) from error
+
+    def take_out_below(self, number: int, offset: int, after: bytes | None, count: int) -> tuple[int, bytes | None]:
+        """Takes entries with an offset below `offset` out of a view, of the `count` from the stored key `after` on.
+
+        How many others there are among those, and what to give as `after` to go on; None at the end. Nobody may want
+        these entries any more, in a snapshot neither. Holds the GIL for about a microsecond an entry.
+        """
+        end = view_end(number)
+        try:
+            keys, entries, ended = rocks.pairs_from(self._db, after or view_prefix(number), end, count, MAX_TAKEN)
+        except Exception as error:
+            raise rocks.failure("reading a view", error) from error
+        lowest = floor(offset)
+        gone = [key for key, entry in zip(keys, entries, strict=True) if entry < lowest]
+
+        def fill(batch: rocks.WriteBatch) -> None:
+            for key in gone:
+                batch.delete(key)
+
+        if gone:
+            self._commit(fill)
+        return len(keys) - len(gone), None if ended or not keys else keys[-1] + b"\0"
+
+    def open_snapshots(self) -> weakref.WeakSet[ViewSnapshot]:
+        """Those of this moment."""
+        return weakref.WeakSet(each for each in self._snapshots if not each.closed)
 
     def files(self) -> list[KeyFile]:
         """The table files. One that holds entries of several partitions is told as if they had equal parts of it."""

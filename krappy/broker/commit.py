@@ -101,7 +101,7 @@ class Commit:
                 if synced is not None:
                     self._synced(*synced)
                     continue
-                partition.tell("sync_waits", error="no file descriptor is left for it")
+                partition.report("sync_waits", StorageError("no file descriptor is left for it"))
                 await trio.sleep(RETRY_S)
         except KrappyError as error:
             self._fail(error)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker import cleaning
+from krappy.broker import cleaning, expiry
 from krappy.broker.partition import Partition
 from krappy.broker.table import SCAN_IDLE_MS
 from krappy.core import retention
@@ -35,6 +35,7 @@ class Housekeeper:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._every, lambda: self._broker.config.retention_check_ms, self.retain)
             nursery.start_soon(self._every, self._compaction_ms, self.compact)
+            nursery.start_soon(self._every, lambda: self._broker.config.retention_check_ms, self.sweep)
             while True:
                 await trio.sleep(min(SCAN_CHECK_S, self._compaction_ms() / 1000))
                 self._close_idle_scans()
@@ -129,6 +130,12 @@ class Housekeeper:
             await partition.reshape(lambda: log.producers.expire(now, life))
         if log.unsaved_bytes:  # with durability "os" nothing else checkpoints before the end
             await partition.reshape(log.checkpoint)
+
+    async def sweep(self, partition: Partition) -> None:
+        """Takes entries of expired events out of its view, when there are many."""
+        left = await expiry.sweep(partition)
+        if left is not None:
+            self._broker.report("view_swept", partition=str(partition), below=partition.swept.below, left=left)
 
     async def compact(self, partition: Partition) -> None:
         """Compaction of one partition, when there is enough to win."""

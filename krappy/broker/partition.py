@@ -18,6 +18,7 @@ from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
 from krappy.broker import appender, raw_reads, view_life
 from krappy.broker.appender import Appender
 from krappy.broker.applier import Applier
+from krappy.broker.expiry import Swept
 from krappy.broker.queued import Accepted, Stored
 from krappy.broker.raw_reads import Raw
 from krappy.broker.undecided import UNDECIDED, Undecided
@@ -79,6 +80,7 @@ class Partition:
         self.moved = Signal()  # the high watermark went up, or the partition went away
         self.writing = trio.Lock()  # held by whoever changes the log's segments: a drain, housekeeping
         self.gone: KrappyError | None = None
+        self.swept = Swept()
         self.floor = self.views.floor(number) if config.view else 0
         self.appender = Appender(self)
         self.applier = Applier(self, view_life.first_unapplied(self))
@@ -102,10 +104,9 @@ class Partition:
     def spawn(self, run: Callable[[], Any]) -> None:
         self._services.spawn(run)
 
-    def report(self, event: str, error: KrappyError) -> None:
-        self.tell(event, error=str(error))
-
-    def tell(self, event: str, **facts: Any) -> None:
+    def report(self, event: str, error: KrappyError | None = None, **facts: Any) -> None:
+        if error is not None:
+            facts["error"] = str(error)
         self._services.report(event, partition=str(self), **facts)
 
     # --- publish

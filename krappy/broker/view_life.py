@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.applier import Applier
+from krappy.broker.expiry import Swept
 from krappy.errors import StorageError
 from krappy.topic_config import TopicConfig
 
@@ -27,7 +28,7 @@ def first_unapplied(partition: Partition) -> int:
     applied, lost = views.applied(number), log.recovery.lost_offsets
     end = partition.last_stable_offset
     if applied > end or (applied and lost):
-        partition.tell("view_ahead_of_log", applied=applied, end=end, lost=lost)
+        partition.report("view_ahead_of_log", applied=applied, end=end, lost=lost)
         views.drop(number)
         views.flush()
         partition.floor = applied = 0
@@ -71,7 +72,7 @@ def _raise_floor(partition: Partition) -> None:
 async def _drop(partition: Partition) -> None:
     """On disk when it returns, if the disk lets it: a crash must not bring an old view back where retention has gone on
     without it."""
-    partition.floor = 0
+    partition.floor, partition.swept = 0, Swept()
     partition.views.drop(partition.number)
     try:
         await trio.to_thread.run_sync(partition.views.flush, limiter=partition.disk_limiter)

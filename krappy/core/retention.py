@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from krappy.topic_config import TopicConfig
 
+LEAST_SWEPT = 100_000  # events
 MAX_SPAN = 2**31 - 1  # offsets, and bytes, that one segment may span: its indexes have 31 bits for either
 
 
@@ -99,6 +100,12 @@ def must_clean(config: TopicConfig, segments: Sequence[SegmentInfo], clean_upto:
     if lag is not None and now_ms - min(segment.created_ms for segment in dirty) > lag:
         return True
     return dirty_ratio(segments, clean_upto, upto) >= config.min_dirty_ratio
+
+
+def must_sweep(expired: int, left: int) -> bool:
+    """Whether to look through a view for entries of expired events. `expired`: how many events have expired since the
+    last time; `left`: entries that were left then. So a sweep costs no more than what made it necessary."""
+    return expired > max(LEAST_SWEPT, left)
 
 
 def survives(latest: int | None, offset: int, tombstone: bool, horizon: int | None, now_ms: int) -> bool:

@@ -1,0 +1,103 @@
+"""What has expired leaves the disk, not only the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import trio_test, wait_all_tasks_blocked
+
+from krappy.broker import expiry
+from krappy.broker.broker import Broker
+from krappy.broker.housekeeping import Housekeeper
+from krappy.broker.partition import Partition
+from krappy.core import retention
+from tests.broker.engine import publish, running
+
+COUNT = 50
+KEYS = [b"%02d" % number for number in range(COUNT)]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "LEAST_SWEPT", 10)
+    monkeypatch.setattr(expiry, "STEP", 7)
+    monkeypatch.setattr(expiry, "PAUSE_S", 0.0)
+    monkeypatch.setattr(expiry, "LOOK_S", 0.001)
+
+
+async def made(broker: Broker, **config: object) -> Partition:
+    given = {"retention.ms": -1, **{name.replace("_", "."): value for name, value in config.items()}}
+    partition = (await broker.create_topic("t", 1, given))[0].partition(0)
+    await publish(partition, COUNT, KEYS)
+    assert await partition.view_wait(None, 60)
+    return partition
+
+
+def kept(partition: Partition) -> list[bytes]:
+    """The keys that the database has."""
+    found = partition.views.get_many(partition.number, KEYS)
+    return [key for key, entry in zip(KEYS, found, strict=True) if entry is not None]
+
+
+@trio_test
+async def test_what_has_expired_leaves_the_view_when_it_is_much(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition, keeper = await made(broker), Housekeeper(broker)
+        await partition.delete_records(10)
+        await keeper.sweep(partition)
+        assert kept(partition) == KEYS  # few: not worth it
+        await partition.delete_records(30)
+        await publish(partition, 1, KEYS[:1])
+        assert await partition.view_wait(None, 60)
+        await keeper.sweep(partition)
+        assert kept(partition) == [KEYS[0], *KEYS[30:]]
+        await partition.delete_records(45)
+        await keeper.sweep(partition)
+        assert len(kept(partition)) == 21  # fewer have expired since than were left
+        await publish(partition, 1, KEYS[:1])
+        await partition.delete_records(-1)
+        await keeper.sweep(partition)
+        assert kept(partition) == []
+    async with running(tmp_path) as broker:
+        assert kept(broker.topic("t").partition(0)) == []
+
+
+@trio_test
+async def test_a_table_that_outlives_its_events_is_left_as_it_is(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker, cleanup_policy="compact,delete")
+        await partition.delete_records(-1)
+        await Housekeeper(broker).sweep(partition)
+        assert kept(partition) == KEYS
+
+
+@trio_test
+async def test_a_snapshot_shows_what_has_expired_since(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        snapshot = broker.open_snapshot([partition], None, None, None, 60_000, tombstones=False)
+        await partition.delete_records(40)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Housekeeper(broker).sweep, partition)
+            await wait_all_tasks_blocked()
+            later = broker.open_snapshot([partition], None, None, None, 60_000, tombstones=False)
+            assert snapshot.rows(0, None, None, 1 << 20, tombstones=False).keys == KEYS
+            broker.snapshots.close(snapshot.id)
+        assert kept(partition) == KEYS[40:]  # who began later does not see them anyway
+        assert later.rows(0, None, None, 1 << 20, tombstones=False).keys == KEYS[40:]
+
+
+@trio_test
+async def test_a_topic_may_go_meanwhile(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        snapshot = broker.open_snapshot([partition], None, None, None, 60_000, tombstones=False)
+        await partition.delete_records(40)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Housekeeper(broker).sweep, partition)
+            await wait_all_tasks_blocked()
+            await broker.delete_topic("t")
+            broker.snapshots.close(snapshot.id)
+        assert partition.swept.below == 0
