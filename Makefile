@@ -17,7 +17,7 @@ READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -
 # Two makes at once: the second waits for the first one's .venv. Without flock(1), as on macOS, run one at a time.
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
-.PHONY: help setup demo test test-spark test-cluster check format cover hostile power soak compat peers k8s-test bench bench-spark
+.PHONY: help setup demo test test-spark test-cluster check format cover hostile power soak compat peers peers-kv k8s-test bench bench-spark
 .PHONY: dist clean
 .DEFAULT_GOAL := help
 
@@ -98,6 +98,9 @@ compat: $(READY) ## Kafka's clients in Java, Node.js and C, and Kafka's own tool
 peers: $(READY) ## Apache Kafka beside Krappy, measured by one client (ARGS="--json FILE --scale 0.1")
 	@$(BIN)/python -m tests.compat.tools
 	@$(BIN)/python -m tests.peers.compare $(ARGS)
+
+peers-kv: $(READY) ## NATS JetStream KV beside Krappy; needs Go (ARGS="--json FILE --scale 0.1")
+	@$(BIN)/python -m tests.peers.kv $(ARGS)
 
 k8s-test: $(READY) ## image and manifests on a real Kubernetes (Linux, root, Go; the first time it builds one: 10 minutes and more)
 	@$(BIN)/python -m tests.k8s.cluster $(ARGS)

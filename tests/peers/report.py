@@ -10,7 +10,7 @@ from typing import Any
 
 # What is compared with what: the same promise on both sides, then each as it comes.
 PAIRS = (("krappy", "kafka-fsync"), ("krappy-os", "kafka"), ("krappy", "kafka"))
-LESS_IS_BETTER = ("start-up", "latency", "memory", "bootstrap")
+LESS_IS_BETTER = ("start-up", "latency", "memory", "bootstrap", "CPU")
 
 
 def less_is_better(measure: str) -> bool:
@@ -22,11 +22,15 @@ def ratio(measure: str, ours: float, theirs: float) -> float:
     return theirs / ours if less_is_better(measure) else ours / theirs
 
 
-def summary(results: Mapping[str, Mapping[str, Sequence[float]]], meanings: Mapping[str, str]) -> dict[str, Any]:
+def summary(
+    results: Mapping[str, Mapping[str, Sequence[float]]],
+    meanings: Mapping[str, str],
+    pairs: Sequence[tuple[str, str]] = PAIRS,
+) -> dict[str, Any]:
     """`results`: by server and measure, one value a round."""
     medians = {name: {key: median(values) for key, values in found.items()} for name, found in results.items()}
     ratios: dict[str, dict[str, float]] = {}
-    for ours, theirs in PAIRS:
+    for ours, theirs in pairs:
         if ours in medians and theirs in medians:
             both = [key for key in medians[ours] if key in medians[theirs]]
             ratios[f"{ours}/{theirs}"] = {
