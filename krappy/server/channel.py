@@ -12,6 +12,7 @@ kept here:
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import socket
 import struct
@@ -60,6 +61,8 @@ class Channel:
         self._filled = 0  # how much of it is there,
         self._wanted = 0  # and the size of the whole frame
         self._large_since = 0.0  # when room was made for it
+        self._silent_since = math.inf  # when it began to wait for the peer's bytes; inf: it does not
+        self._silent: RequestTimeout | None = None  # why it waits no longer
         self._stuck_since = 0.0  # when the peer last took something, while answers wait; 0: none wait
         self._outbox: deque[Part] = deque()
         self.outbox_bytes = 0  # of answers that wait to be sent,
@@ -149,8 +152,7 @@ class Channel:
     def finish(self) -> None:
         """Reads no more; what is in flight is answered, then the connection ends (graceful stop)."""
         self._finishing = True
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RD)  # wakes the reader
+        self._stop_reading()
         self.changed.fire()
 
     # --- in
@@ -167,6 +169,8 @@ class Channel:
                     await self._bytes_come()
                     continue
                 if count == 0:
+                    if self._silent is not None:
+                        raise self._silent
                     if self._finishing:
                         return
                     if self._rest or large is not None:
@@ -200,14 +204,28 @@ class Channel:
         self._answered_at_once.clear()
 
     async def _bytes_come(self) -> None:
-        """Waits for the peer. Raises RequestTimeout when it is idle too long, or silent in the middle of a frame."""
+        self._silent_since = trio.current_time()
+        await trio.lowlevel.wait_readable(self._sock)
+        self._silent_since = math.inf
+
+    def look(self, now: float) -> None:
+        """Parts with a peer that is idle for too long, or silent in the middle of a frame. Called now and then: that
+        costs less than a timeout around each wait."""
         halfway = bool(self._rest) or self._large is not None
         seconds = min(self._server.idle_seconds, self._server.stall_seconds) if halfway else self._server.idle_seconds
-        with trio.move_on_after(seconds) as scope:
-            await trio.lowlevel.wait_readable(self._sock)
-        if scope.cancelled_caught and (halfway or not self._waited_for):
-            what = "silent in the middle of a frame" if halfway else "idle"
-            raise RequestTimeout(f"the connection was {what} for {seconds:g} s")
+        if now - self._silent_since < seconds:
+            return
+        if self._waited_for and not halfway:
+            self._silent_since = now
+            return
+        what = "silent in the middle of a frame" if halfway else "idle"
+        self._silent = RequestTimeout(f"the connection was {what} for {seconds:g} s")
+        self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        """Wakes the reader: it finds the connection at its end."""
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RD)
 
     def _fill(self, large: bytearray, count: int) -> None:
         self._filled += count
@@ -304,7 +322,7 @@ class Channel:
             self._charged += len(data)
             self._server.budget.charge(len(data))
         if not self._reading:
-            self._wake.set()
+            self._server.post(self)
 
     def _flush(self) -> None:
         """Sends what can be sent now; the rest is the writer task's."""
@@ -313,6 +331,13 @@ class Channel:
                 self._send_some()
             if self._outbox:
                 self._wake.set()
+
+    def post(self) -> None:
+        """What the server calls for answers that were made outside of the read loop."""
+        before = self.outbox_bytes
+        self._flush()
+        if self.outbox_bytes != before:
+            self.changed.fire()
 
     def _send_some(self) -> None:
         """One pass over the outbox until it is empty or the socket is full. Raises OSError for a dead peer."""

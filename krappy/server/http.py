@@ -107,6 +107,9 @@ class HttpConnection:
         finally:
             self._sock.close()
 
+    def look(self, now: float) -> None:
+        """Each of its waits for the peer has a timeout of its own."""
+
     async def _talk(self, application: Application) -> None:
         from krappy.server.http_exchange import Conversation
 

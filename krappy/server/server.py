@@ -22,7 +22,7 @@ from krappy.wire.messages import REQUESTS
 
 SCRATCH = 256 << 10
 BACKLOG = 1024
-RELIEF_SECONDS = 0.25
+LOOK_SECONDS = 0.25
 REGISTRATION = 2 << 10  # bytes of memory reckoned for one registration
 
 
@@ -43,10 +43,18 @@ class Connected(Protocol):
     async def serve(self) -> None: ...
     def finish(self) -> None: ...
     def drop(self) -> None: ...
+    def look(self, now: float) -> None: ...
     def overdue(self, now: float) -> bool: ...
     def describe(self) -> dict[str, Any]: ...
     @property
     def held(self) -> int: ...
+
+
+class Posting(Protocol):
+    """A connection whose answers wait to be sent."""
+
+    def post(self) -> None: ...
+    def drop(self) -> None: ...
 
 
 class Speech(Protocol):
@@ -97,6 +105,8 @@ class Server:
         self.accepted = 0
         self.refused = 0
         self._accepters: trio.Nursery | None = None
+        self._outgoing: dict[Posting, None] = {}  # who has answers to be sent
+        self._has_outgoing = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._accepting = trio.CancelScope()
 
@@ -104,10 +114,13 @@ class Server:
         self, listeners: list[Listener], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         """Accepts until `stop_accepting`, serves until the last connection has ended or it is cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            await nursery.start(self._accept_all, listeners)
-            task_status.started()
+        async with trio.open_nursery() as posting:
+            posting.start_soon(self._post)
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                await nursery.start(self._accept_all, listeners)
+                task_status.started()
+            posting.cancel_scope.cancel()
 
     async def _accept_all(
         self, listeners: list[Listener], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -117,7 +130,7 @@ class Server:
                 self._accepters = nursery
                 for listener in listeners:
                     nursery.start_soon(self._accept, listener)
-                nursery.start_soon(self._relieve)
+                nursery.start_soon(self._look_after)
                 task_status.started()
 
     def listen(self, listener: Listener) -> None:
@@ -125,10 +138,33 @@ class Server:
         assert self._accepters is not None, "the server does not serve"
         self._accepters.start_soon(self._accept, listener)
 
-    async def _relieve(self) -> None:
-        """While memory is short: parts with peers that keep some waiting for too long, the one with most first."""
+    def post(self, connection: Posting) -> None:
+        """Has its answers sent before long. What one turn of the event loop brings forth is sent together: a task for
+        all of the connections costs less than one for each."""
+        if not self._outgoing:
+            self._has_outgoing.set()
+        self._outgoing[connection] = None
+
+    async def _post(self) -> None:
         while True:
-            await trio.sleep(RELIEF_SECONDS)
+            await self._has_outgoing.wait()
+            self._has_outgoing = trio.Event()
+            outgoing, self._outgoing = self._outgoing, {}
+            for connection in outgoing:
+                try:
+                    connection.post()
+                except Exception as error:
+                    self.fault(error, 0)
+                    connection.drop()
+
+    async def _look_after(self) -> None:
+        """Parts with peers that are silent for too long; and, while memory is short, with those that keep some waiting
+        for too long, the one with most first."""
+        while True:
+            await trio.sleep(LOOK_SECONDS)
+            now = trio.current_time()
+            for connection in self.connections:
+                connection.look(now)
             while self.budget.short:
                 now = trio.current_time()
                 overdue = [connection for connection in self.connections if connection.overdue(now)]
@@ -136,7 +172,7 @@ class Server:
                     break
                 worst = max(overdue, key=lambda connection: connection.held)
                 worst.drop()
-                await wait_any([self.ended], lambda worst=worst: worst not in self.connections, RELIEF_SECONDS)  # type: ignore[misc]
+                await wait_any([self.ended], lambda worst=worst: worst not in self.connections, LOOK_SECONDS)  # type: ignore[misc]
 
     def stop_accepting(self) -> None:
         self._accepting.cancel()
