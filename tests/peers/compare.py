@@ -7,19 +7,15 @@ Consumers read what was just written, out of the page cache. The heap of Kafka i
 
 from __future__ import annotations
 
-import argparse
-import json
-import shutil
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
-from tests.compat.tools import Missing
+from tests.peers.command import compare, parser
 from tests.peers.driver import build, drive
 from tests.peers.peer import KINDS, Peer
-from tests.peers.report import summary, table
+from tests.peers.report import summary
 
 SHAPES = [(100, 1), (100, 16), (1000, 1), (1000, 16)]  # bytes a message, partitions
 KEYS = 1_000_000
@@ -137,26 +133,10 @@ def run(names: list[str], measures: list[str], rounds: int, scale: float, folder
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="make peers", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--servers", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--measures", nargs="+", choices=MEASURES, default=list(MEASURES))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the number of events; 1.0: 10 M for bootstrap")
-    parser.add_argument("--json", type=Path, help="file that takes the summary")
-    asked = parser.parse_args(arguments)
-    folder = Path(tempfile.mkdtemp(prefix="krappy-peers-"))
-    try:
-        build()
-        found = run(asked.servers, asked.measures, asked.rounds, asked.scale, folder)
-    except Missing as reason:
-        sys.stderr.write(f"not compared: {reason}\n")
-        return 1
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1))
-    sys.stdout.write(table(found) + "\n")
-    return 0
+    arguing = parser("peers", __doc__, KINDS, "of the number of events; 1.0: 10 M for bootstrap")
+    arguing.add_argument("--measures", nargs="+", choices=MEASURES, default=list(MEASURES))
+    asked = arguing.parse_args(arguments)
+    return compare(asked, build, lambda folder: run(asked.servers, asked.measures, asked.rounds, asked.scale, folder))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ turns; only one of them works at a time.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -16,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +23,8 @@ from typing import Any, Protocol
 
 from krappy import blocking
 from tests.compat.tools import CACHE, Missing
-from tests.peers.report import summary, table
+from tests.peers.command import compare, parser
+from tests.peers.report import summary
 from tests.process import ROOT, BrokerProcess
 
 SOURCE = Path(__file__).with_name("nats")
@@ -245,25 +244,8 @@ def run(names: list[str], rounds: int, scale: float, folder: Path) -> dict[str, 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="make peers-kv", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--servers", nargs="+", choices=KINDS, default=list(KINDS))
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the number of puts and gets")
-    parser.add_argument("--json", type=Path, help="file that takes the summary")
-    asked = parser.parse_args(arguments)
-    folder = Path(tempfile.mkdtemp(prefix="krappy-peers-"))
-    try:
-        build()
-        found = run(asked.servers, asked.rounds, asked.scale, folder)
-    except Missing as reason:
-        sys.stderr.write(f"not compared: {reason}\n")
-        return 1
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    if asked.json:
-        asked.json.write_text(json.dumps(found, indent=1))
-    sys.stdout.write(table(found) + "\n")
-    return 0
+    asked = parser("peers-kv", __doc__, KINDS, "of the number of puts and gets").parse_args(arguments)
+    return compare(asked, build, lambda folder: run(asked.servers, asked.rounds, asked.scale, folder))
 
 
 if __name__ == "__main__":
