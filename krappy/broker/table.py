@@ -56,10 +56,15 @@ async def wait_for_views(partitions: Sequence[Partition], min_offset: int | None
     """Returns once each view includes what was committed when this was called. Raises RequestTimeout."""
     for partition in partitions:
         if not partition.view_ready(min_offset) and not await partition.view_wait(min_offset, VIEW_PATIENCE):
-            wanted = partition.last_stable_offset if min_offset is None else min_offset + 1
+            end = partition.last_stable_offset
+            if min_offset is not None and min_offset >= end:
+                raise RequestTimeout(
+                    f"{partition} has no event with offset {min_offset} yet: after {VIEW_PATIENCE:g} s of waiting the "
+                    f"next one is {end}"
+                )
             raise RequestTimeout(
                 f"the view of {partition} is taking in what was published: after {VIEW_PATIENCE:g} s of waiting it is "
-                f"at offset {partition.applied} of {wanted}"
+                f"at offset {partition.applied} of {end if min_offset is None else min_offset + 1}"
             )
 
 

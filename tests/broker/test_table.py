@@ -14,7 +14,7 @@ from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.table import STRETCH, TableScan
 from krappy.entry import key_of_bin
-from krappy.errors import UnknownHandle, ViewDisabled
+from krappy.errors import RequestTimeout, UnknownHandle, ViewDisabled
 from tests.broker.engine import publish, running
 
 MANY = 3 * STRETCH + 1
@@ -104,3 +104,20 @@ async def test_pages_of_a_scan_are_filled_though_much_is_left_out(tmp_path: Path
                 ends = page.items and found[page.partition][-1] == held[page.partition][-1]
                 assert len(page.items) == 2 * size or ends or last
             assert found == held
+
+
+@trio_test
+async def test_who_waits_for_a_view_that_is_behind_is_told_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+        with monkeypatch.context() as held:
+            held.setattr("krappy.broker.table.VIEW_PATIENCE", 0.01)
+            held.setattr(broker.views, "busy", lambda: True)
+            await publish(partition, 1, [b"k"])
+            with pytest.raises(RequestTimeout, match="of waiting it is at offset 0 of 1"):
+                await broker.wait_for_views([partition])
+            with pytest.raises(RequestTimeout, match="no event with offset 1 yet"):
+                await broker.wait_for_views([partition], 1)
+        await broker.wait_for_views([partition], 0)

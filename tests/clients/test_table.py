@@ -195,4 +195,4 @@ async def test_a_lookup_that_gives_up_says_what_it_waited_for(
                 await client.table(topic).get("k", min_offset=8)
         if "no answer" not in str(found.value):
             break
-    assert "is taking in what was published: after 0.01 s of waiting it is at offset 3 of 9" in str(found.value)
+    assert "has no event with offset 8 yet: after 0.01 s of waiting the next one is 3" in str(found.value)
