@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from krappy.broker import expiry
 from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
+from krappy.broker.snapshots import LeasedSnapshot
 from krappy.core import retention
 from tests.broker.engine import publish, running
 
@@ -73,15 +76,22 @@ async def test_a_table_that_outlives_its_events_is_left_as_it_is(tmp_path: Path)
         assert kept(partition) == KEYS
 
 
+@asynccontextmanager
+async def swept_beside(broker: Broker, partition: Partition) -> AsyncIterator[LeasedSnapshot]:
+    """A sweep that waits for a snapshot, which is to be closed before the end."""
+    snapshot = broker.open_snapshot([partition], None, None, None, 60_000, tombstones=False)
+    await partition.delete_records(40)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(Housekeeper(broker).sweep, partition)
+        await wait_all_tasks_blocked()
+        yield snapshot
+
+
 @trio_test
 async def test_a_snapshot_shows_what_has_expired_since(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         partition = await made(broker)
-        snapshot = broker.open_snapshot([partition], None, None, None, 60_000, tombstones=False)
-        await partition.delete_records(40)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(Housekeeper(broker).sweep, partition)
-            await wait_all_tasks_blocked()
+        async with swept_beside(broker, partition) as snapshot:
             later = broker.open_snapshot([partition], None, None, None, 60_000, tombstones=False)
             assert snapshot.rows(0, None, None, 1 << 20, tombstones=False).keys == KEYS
             broker.snapshots.close(snapshot.id)
@@ -93,11 +103,7 @@ async def test_a_snapshot_shows_what_has_expired_since(tmp_path: Path) -> None:
 async def test_a_topic_may_go_meanwhile(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         partition = await made(broker)
-        snapshot = broker.open_snapshot([partition], None, None, None, 60_000, tombstones=False)
-        await partition.delete_records(40)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(Housekeeper(broker).sweep, partition)
-            await wait_all_tasks_blocked()
+        async with swept_beside(broker, partition) as snapshot:
             await broker.delete_topic("t")
             broker.snapshots.close(snapshot.id)
         assert partition.swept.below == 0
