@@ -94,20 +94,24 @@ class TableScan:
         passes over what it leaves out, as tombstones. Raises UnknownHandle once it is closed, also meanwhile."""
         keys: list[bytes] = []
         entries: list[bytes] = []
-        room, stretch = max_bytes, max_entries
+        room, stretch, looked = max_bytes, max_entries, 0
         while self._index < len(self._partitions):
             partition = self._partitions[self._index]
-            rows = self._rows(partition, min(stretch, STRETCH), room).first(max_entries - len(keys))
+            stretch = min(stretch, STRETCH)
+            looked += stretch
+            rows = self._rows(partition, stretch, room).first(max_entries - len(keys))
             keys += rows.keys
             entries += rows.entries
             room -= sum(map(len, rows.keys)) + sum(map(len, rows.entries))
             self._following = rows.following
             if rows.following is None:
                 self._index += 1
-            if keys and (rows.following is None or len(keys) == max_entries or room <= 0):
+            if keys and (rows.following is None or len(keys) == max_entries or room <= 0 or looked >= STRETCH):
                 break
-            stretch = max_entries - len(keys) if rows.keys else min(2 * stretch, STRETCH)
-            await trio.lowlevel.checkpoint()
+            stretch = max_entries - len(keys) if rows.keys else 2 * stretch
+            if not keys:  # nobody has reckoned with what is in hand
+                await trio.lowlevel.checkpoint()
+                looked = 0
         else:
             self.close()
             return ScanPage(0, [], True)
