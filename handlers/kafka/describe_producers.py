@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.errors import KrappyError
+from krappy.handlers.kafka.sources import source_for
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
@@ -23,7 +24,7 @@ def describe_producers(session: KafkaSessionPort, request: dict[str, Any], versi
 
 def _partition(session: KafkaSessionPort, name: str, index: int) -> dict[str, Any]:
     try:
-        producers = session.broker.topic(name).partition(index).producers()
+        producers = source_for(session, name, index).producers()
     except KrappyError as error:
         return {
             "partition_index": index,

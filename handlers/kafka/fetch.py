@@ -5,7 +5,8 @@ one batch, however large; the last batch of a partition may be cut short. What t
 other partitions are looked at. A request is answered at once when it may not
 wait, asks for nothing, meets an error, or there are min_bytes; else it waits for its partitions to move, and costs
 nothing meanwhile. There are no fetch sessions (KIP-227): each is answered with session id 0, which tells the client to
-name all its partitions each time.
+name all its partitions each time. A request whose session epoch is 0 or -1 names them all, whatever session it ends by
+that; any other epoch continues a session, and is told that there is none.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ Message = dict[str, Any]
 
 BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-516)
 READ_COMMITTED = 1
+FULL = (0, -1)  # session epochs of a request that names all its partitions: a new session, or none
 MAX_BYTES = 55 << 20  # of one answer, as Kafka's fetch.max.bytes
 MANY = 500  # partitions that are read in one go
 LONG_MS = 100  # an answer that took so long to make is sent without the other partitions,
@@ -202,7 +204,7 @@ class Fetch:
 
 
 def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
-    if request["session_id"]:
+    if request["session_epoch"] not in FULL:
         return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}
     work = Fetch(session, request, version)
     if session.ready and len(work.wanted) <= MANY:

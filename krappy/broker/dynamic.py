@@ -113,8 +113,9 @@ class DynamicSettings:
     # --- as they are to be
 
     def check(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """What would be held for `name`; None takes a setting back. Raises InvalidRequest, as Kafka does."""
-        fixed = sorted(set(changes) - set(KNOWN))
+        """What would be held for `name`; None takes a setting back, and one that is not set stays so, known or not:
+        Kafka's tools take back throttles that nobody has set. Raises InvalidRequest, as Kafka does."""
+        fixed = sorted({setting for setting, value in changes.items() if value is not None} - set(KNOWN))
         if fixed:
             raise InvalidRequest(
                 f"Cannot update these configs dynamically: {', '.join(fixed):.300} (they are read when the broker "

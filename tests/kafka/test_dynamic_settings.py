@@ -54,6 +54,21 @@ def shown(raw: Raw, kind: int, name: str, setting: str) -> tuple[str, int]:
     return found["value"], found["config_source"]
 
 
+THROTTLES = (
+    "leader.replication.throttled.rate",
+    "follower.replication.throttled.rate",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
+)
+
+
+@pytest.mark.parametrize("name", THROTTLES)
+def test_what_is_not_set_can_be_taken_back(broker: BrokerProcess, name: str) -> None:
+    """kafka-reassign-partitions.sh --verify takes these back, whether anybody has set them or not."""
+    with Raw(broker.kafka) as raw:
+        assert change(raw, BROKER, "0", name, None, DELETE) == (Code.NONE, "")
+        assert change(raw, BROKER, "0", name, "1000")[0] == Code.INVALID_REQUEST, "it would not be kept"
+
+
 def settings(peer: Peer, topic: str) -> dict[str, str]:
     return peer.describe(topic)["settings"]  # type: ignore[no-any-return]
 

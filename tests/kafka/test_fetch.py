@@ -186,11 +186,17 @@ def test_leader_epochs(raw: Raw, epoch: int, code: int) -> None:
     assert raw.fetch("fine", 0, current_leader_epoch=epoch)["error_code"] == code
 
 
-def test_there_are_no_sessions(raw: Raw) -> None:
+@pytest.mark.parametrize("session_id", [0, 7])
+@pytest.mark.parametrize("epoch", [-1, 0, 1, -2])
+def test_there_are_no_sessions(raw: Raw, session_id: int, epoch: int) -> None:
+    """Epoch 0 asks for a new session and -1 for none: both name all that they want, and end the session that they
+    name (KIP-227; kafka-go's Client.Fetch sends what it was told last). Other epochs continue a session."""
     raw.make("fine")
-    answer = raw.ask(ApiKey.FETCH, fetch([("fine", 0, 0)], session_id=7, session_epoch=1), 12)
-    assert (answer["error_code"], answer["responses"]) == (Code.FETCH_SESSION_ID_NOT_FOUND, [])
-    assert raw.ask(ApiKey.FETCH, fetch([("fine", 0, 0)], session_epoch=0), 12)["session_id"] == 0
+    answer = raw.ask(ApiKey.FETCH, fetch([("fine", 0, 0)], session_id=session_id, session_epoch=epoch), 12)
+    if epoch in (0, -1):
+        assert (answer["error_code"], answer["session_id"], len(answer["responses"])) == (0, 0, 1)
+    else:
+        assert (answer["error_code"], answer["responses"]) == (Code.FETCH_SESSION_ID_NOT_FOUND, [])
 
 
 def test_read_committed_without_transactions(raw: Raw) -> None:

@@ -91,6 +91,7 @@ def test_refusals_of_joining(raw: Raw) -> None:
     for body, expected in (
         (join(""), Code.INVALID_GROUP_ID),
         (join("x" * 9000), Code.INVALID_GROUP_ID),
+        (join("", session_timeout_ms=1), Code.INVALID_GROUP_ID),  # the name is looked at first
         (join("refused", session_timeout_ms=5999), Code.INVALID_SESSION_TIMEOUT),
         (join("refused", session_timeout_ms=1_800_001), Code.INVALID_SESSION_TIMEOUT),
         (join("refused", "nobody"), Code.UNKNOWN_MEMBER_ID),

@@ -57,7 +57,7 @@ def test_impossible_sizes_close_the_connection(raw: Raw, size: bytes) -> None:
         header(ApiKey.FETCH, 3),
         header(ApiKey.PRODUCE, 2),
         header(ApiKey.PRODUCE, 14),
-        header(ApiKey.METADATA, 12, b"\0" * 40),
+        header(ApiKey.METADATA, 12, b"\0\5" + b"\0" * 38),  # four topics, of which there are two
         header(ApiKey.FETCH, 4, b"\0\0"),
         b"\0\0\0\x0c" + b"\0\3\0\1\0\0\0\1\0\xff" + b"ab",  # the client id ends behind the frame
         b"\0\0\0\x03abc",

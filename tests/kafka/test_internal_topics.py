@@ -57,6 +57,16 @@ def test_they_are_listed_once_they_are_looked_for(fresh: BrokerProcess) -> None:
 
 
 @BOTH
+def test_nobody_writes_to_them(raw: Raw, name: str) -> None:
+    """kafka-transactions.sh find-hanging asks for the producers of every topic, and waits where it is refused."""
+    raw.ask(ApiKey.FIND_COORDINATOR, {"key_type": 1, "coordinator_keys": ["any"]})
+    body = {"topics": [{"name": name, "partition_indexes": [0, 49, 50]}]}
+    first, last, beyond = raw.ask(ApiKey.DESCRIBE_PRODUCERS, body)["topics"][0]["partitions"]
+    assert (first["error_code"], first["active_producers"]) == (last["error_code"], []) == (Code.NONE, [])
+    assert beyond["error_code"] == Code.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@BOTH
 def test_they_are_read_and_empty(raw: Raw, name: str) -> None:
     uuid = raw.topic_id(name)
     [topic] = raw.ask(ApiKey.METADATA, {"topics": [{"topic_id": uuid, "name": None}]})["topics"]

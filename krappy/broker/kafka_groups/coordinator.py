@@ -167,8 +167,7 @@ class KafkaGroups:
         group = self.groups.get(name)
         if group is not None:
             return group
-        if not 0 < len(name) <= LONGEST_NAME:
-            raise Refused(Fault.INVALID_GROUP_ID, f"a group's name has 1 to {LONGEST_NAME} characters")
+        _check_name(name)
         self.check_free(name)
         if self.broker.stopped or len(self.groups) >= MAX_GROUPS:
             raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
@@ -190,9 +189,10 @@ class KafkaGroups:
         later: Later[Joined] = Later()
         fresh = ask._replace(fresh_id=f"{ask.instance_id or ask.client_id or 'member'}-{uuid.uuid4()}"[-255:])
         try:
+            _check_name(name)
             if not self.sessions[0] <= ask.session_ms <= self.sessions[1]:
                 raise Refused(Fault.INVALID_SESSION_TIMEOUT)
-            if ask.member_id and name and name not in self.groups:
+            if ask.member_id and name not in self.groups:
                 self.check_free(name)
                 raise Refused(Fault.UNKNOWN_MEMBER_ID)
             size = sum(len(protocol) + len(metadata) for protocol, metadata in ask.protocols)
@@ -438,3 +438,9 @@ def _failed(reply: Reply) -> Reply:
     if isinstance(reply.answer, Joined):
         return Reply(reply.token, Joined(Fault.COORDINATOR_NOT_AVAILABLE, reply.answer.member_id))
     return Reply(reply.token, Synced(Fault.COORDINATOR_NOT_AVAILABLE))
+
+
+def _check_name(name: str) -> None:
+    """Raises Refused for what can't be a group's name."""
+    if not 0 < len(name) <= LONGEST_NAME:
+        raise Refused(Fault.INVALID_GROUP_ID, f"a group's name has 1 to {LONGEST_NAME} characters")

@@ -71,15 +71,15 @@ def parse_header(frame: memoryview) -> Header:
 def decode_request(api_key: ApiKey, version: int, body: memoryview) -> dict[str, Any]:
     """The body of a request. It has every key of the API, with its default where the version lacks it.
 
-    The body of an ApiVersions request of an unknown version is not looked at: it is answered all the same (KIP-511).
-    Raises ProtocolError.
+    Bytes behind the last field are passed over, as Kafka does: some clients pad. The body of an ApiVersions request of
+    an unknown version is not looked at: it is answered all the same (KIP-511). Raises ProtocolError.
     """
     if _is_unknown(api_key, version):
         return decode_request(api_key, 0, memoryview(b""))
     read = _READERS.get((api_key, version, False)) or _reader(api_key, version, False)
     if api_key is ApiKey.METADATA and version >= 11 and len(body) == 7 and body[:4] == _ALL_TOPICS:
         body = body[3:]
-    return _decoded(read, body, 0, MOST_ELEMENTS, api_key, version)
+    return _decoded(read, body, 0, MOST_ELEMENTS, api_key, version)[0]
 
 
 def decode_response(api_key: ApiKey, version: int, frame: memoryview) -> tuple[int, dict[str, Any]]:
@@ -92,7 +92,10 @@ def decode_response(api_key: ApiKey, version: int, frame: memoryview) -> tuple[i
             pos = skip_tags(frame, 5, len(frame), frame[4])
     except (struct.error, IndexError):
         raise ProtocolError("a response header that ends early") from None
-    return correlation_id, _decoded(read, frame, pos, _ANY_NUMBER, api_key, version)
+    found, pos = _decoded(read, frame, pos, _ANY_NUMBER, api_key, version)
+    if pos != len(frame):
+        raise ProtocolError(f"{api_key.name} version {version}: {len(frame) - pos} bytes too many")
+    return correlation_id, found
 
 
 def encode_response(api_key: ApiKey, version: int, correlation_id: int, body: Mapping[str, Any]) -> list[Part]:
@@ -133,20 +136,18 @@ def _has_tags(api_key: ApiKey, version: int) -> bool:
     return version >= FIRST_FLEXIBLE[api_key] and api_key is not ApiKey.API_VERSIONS
 
 
-def _decoded(read: Reader, frame: memoryview, pos: int, room: int, api_key: ApiKey, version: int) -> dict[str, Any]:
-    end = len(frame)
+def _decoded(
+    read: Reader, frame: memoryview, pos: int, room: int, api_key: ApiKey, version: int
+) -> tuple[dict[str, Any], int]:
+    """The message, and the position behind its last field."""
     try:
-        found, pos = read(frame, pos, end, room)
+        return read(frame, pos, len(frame), room)
     except ProtocolError as error:
         reason = error.text
     except (struct.error, IndexError):
         reason = "the frame ends early"
     except UnicodeDecodeError:
         reason = "a string that is not UTF-8"
-    else:
-        if pos == end:
-            return found
-        reason = f"{end - pos} bytes too many"
     raise ProtocolError(f"{api_key.name} version {version}: {reason}") from None
 
 

@@ -1,4 +1,5 @@
-"""The codec as a table: each (message, bytes) is written, read whole, cut at every byte, and read with more behind it.
+"""The codec as a table: each (message, bytes) is written, read whole, cut at every byte, and read with more behind it
+(which a request may have and a response may not).
 
 The bytes are written out by hand from Kafka's protocol guide and KIP-482, so that they hold the codec where it agrees
 with itself. `records` are any bytes here.
@@ -301,8 +302,10 @@ def test_requests(case: Case) -> None:
     for cut in range(len(frame)):
         with pytest.raises(ProtocolError):
             decode_request(case.key, case.version, frame[parse_header(frame[:cut]).body_at : cut])
-    with pytest.raises(ProtocolError, match="1 bytes too many"):
-        decode_request(case.key, case.version, memoryview(bytes(frame) + b"\0")[header.body_at :])
+    longer = memoryview(bytes(frame) + b"\0")[header.body_at :]
+    assert contains(plain(decode_request(case.key, case.version, longer)), case.message), (
+        "as Kafka, it looks no further"
+    )
 
 
 @pytest.mark.parametrize("case", RESPONSES, ids=name)
@@ -324,6 +327,5 @@ def test_librdkafka_asks_for_all_topics_in_three_bytes_more(version: int) -> Non
     asked = decode_request(ApiKey.METADATA, version, memoryview(bytes.fromhex("00000000 01 00 00")))
     assert asked["topics"] is None
     assert asked["allow_auto_topic_creation"] is True
-    for body in ("00000000 01 00", "00000000 01 00 00 00", "00000001 01 00 00"):
-        with pytest.raises(ProtocolError):
-            decode_request(ApiKey.METADATA, version, memoryview(bytes.fromhex(body)))
+    other = decode_request(ApiKey.METADATA, version, memoryview(bytes.fromhex("00000001 01 00 00")))
+    assert other["allow_auto_topic_creation"] is False, "read as it is written"
