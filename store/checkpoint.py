@@ -10,7 +10,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgpack
 
@@ -19,6 +19,8 @@ from krappy.store.disk import Disk
 from krappy.store.format import CHECKPOINT, CHECKPOINT_HEAD, CHECKPOINT_MAGIC, TEMPORARY
 from krappy.store.producers import ProducerStates
 from krappy.store.segment import Segment
+
+UNKNOWN = 0  # in the file: a time that is not known, or not there
 
 
 class BadCheckpoint(Exception):
@@ -29,7 +31,7 @@ class Checkpoint(NamedTuple):
     recovery: int  # offset: every batch before it was checked and synced
     segment: int  # base offset of the segment that holds it
     position: int  # and where it is there, in bytes
-    created_ms: int  # when that segment got its first batch
+    created_ms: int | None  # when that segment got its first batch; None: it had none
     max_timestamp: int  # ms, of that segment's events up to there; -1 without any
     max_timestamp_offset: int  # last offset of the batch that has it
     entries: int  # of that segment's offset index, all of batches before the recovery point
@@ -78,7 +80,8 @@ class Checkpoint(NamedTuple):
         )
 
     def pack(self) -> bytes:
-        body = msgpack.packb(self._asdict() | {"closed": [list(info) for info in self.closed]})
+        closed = [[*info[:-1], info.created_ms or UNKNOWN] for info in self.closed]
+        body = msgpack.packb(self._asdict() | {"created_ms": self.created_ms or UNKNOWN, "closed": closed})
         return CHECKPOINT_HEAD.pack(CHECKPOINT_MAGIC, zlib.crc32(body), len(body)) + bytes(body)
 
     @classmethod
@@ -94,13 +97,18 @@ class Checkpoint(NamedTuple):
             raise BadCheckpoint("its checksum is wrong")
         try:
             found = msgpack.unpackb(body)
-            closed = tuple(SegmentInfo(*map(int, info)) for info in found.pop("closed"))
+            closed = tuple(_info(*map(int, info)) for info in found.pop("closed"))
             producers, transactions = found.pop("producers"), found.pop("transactions", b"")
             others = ("closed", "producers", "transactions")
-            numbers = {name: int(found[name]) for name in cls._fields if name not in others}
+            numbers: dict[str, Any] = {name: int(found[name]) for name in cls._fields if name not in others}
+            numbers["created_ms"] = numbers["created_ms"] or None
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
             raise BadCheckpoint(f"its content can't be read: {error!r}") from None
         return cls(**numbers, closed=closed, producers=bytes(producers), transactions=bytes(transactions))
+
+
+def _info(base: int, following: int, size: int, max_timestamp: int, created_ms: int) -> SegmentInfo:
+    return SegmentInfo(base, following, size, max_timestamp, created_ms or None)
 
 
 def save(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:

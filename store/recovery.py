@@ -268,7 +268,9 @@ class _Recovery:
 
     def trusted(self, info: SegmentInfo) -> Segment:
         segment = self.segment(info.base_offset, info.next_offset, info.size, info.max_timestamp, info.created_ms)
-        size = self.files[segment.path().name][0]
+        size, changed_ms = self.files[segment.path().name]
+        if segment.created_ms is None:
+            segment.created_ms = changed_ms
         if size != info.size:
             self.report.damage.append(f"{segment.path()} has {size} bytes; it had {info.size} when it was closed")
         return segment
@@ -291,7 +293,8 @@ class _Recovery:
         except Damage as damage:
             self.report.damage.append(f"{segment.path()} at position {damage.position}: {damage.text}")
             segment.next_offset = following
-        segment.max_timestamp = indexer.max_timestamp
+            segment.max_timestamp = changed_ms  # behind it may be later ones than before it: those must not expire
+        segment.max_timestamp = max(segment.max_timestamp, indexer.max_timestamp)
         self.write_indexes(segment, indexer, file)
         return segment
 
@@ -329,7 +332,9 @@ class _Recovery:
         file = self.disk.open(segment.path(), write=True)
         indexer, flushed, position, expected = Indexer(self.interval), (NONE, NONE), 0, base
         if saved and size >= saved.position:
-            position, expected, segment.created_ms = saved.position, saved.recovery, saved.created_ms
+            position, expected = saved.position, saved.recovery
+            if saved.position and saved.created_ms is not None:  # else what it got came later
+                segment.created_ms = saved.created_ms
             indexer, flushed = self.known_indexes(segment, file, saved)
         checked_from, damage = position, None
         try:
@@ -435,7 +440,7 @@ class _Recovery:
 
     # ---------------------------------------------------------------- parts
 
-    def segment(self, base: int, next_offset: int, size: int, max_timestamp: int, created_ms: int) -> Segment:
+    def segment(self, base: int, next_offset: int, size: int, max_timestamp: int, created_ms: int | None) -> Segment:
         return Segment(
             self.disk,
             self.folder,

@@ -54,7 +54,7 @@ class Segment:
         next_offset: int,
         size: int = 0,
         max_timestamp: int = -1,
-        created_ms: int = 0,
+        created_ms: int | None = None,
         dense: bool = True,
         interval: int = 4096,
     ) -> None:

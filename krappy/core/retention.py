@@ -22,12 +22,16 @@ class SegmentInfo(NamedTuple):
     next_offset: int  # behind its last event
     size: int  # bytes
     max_timestamp: int  # ms, of its events; -1 without any
-    created_ms: int  # when its first batch was appended
+    created_ms: int | None  # when its first batch was appended; None: it has none, or that is not known
 
     @property
-    def latest_ms(self) -> int:
-        """The time that retention counts from."""
+    def latest_ms(self) -> int | None:
+        """The time that retention counts from; None when it is not known."""
         return self.max_timestamp if self.max_timestamp >= 0 else self.created_ms
+
+    def age(self, now_ms: int) -> int:
+        """For how long it has had events, in ms; 0 when that is not known."""
+        return 0 if self.created_ms is None else now_ms - self.created_ms
 
 
 def must_roll(config: TopicConfig, segment: SegmentInfo, size: int, last_offset: int, now_ms: int) -> bool:
@@ -38,13 +42,13 @@ def must_roll(config: TopicConfig, segment: SegmentInfo, size: int, last_offset:
         segment.size + size > config.segment_bytes
         or segment.size + size > MAX_SPAN
         or last_offset - segment.base_offset > MAX_SPAN
-        or now_ms - segment.created_ms >= config.segment_ms
+        or segment.age(now_ms) >= config.segment_ms
     )
 
 
 def is_old(config: TopicConfig, segment: SegmentInfo, now_ms: int) -> bool:
     """Whether the active segment is to be closed for its age alone, so that a quiet log is retained and cleaned too."""
-    return segment.size > 0 and now_ms - segment.created_ms >= config.segment_ms
+    return segment.size > 0 and segment.age(now_ms) >= config.segment_ms
 
 
 def expired(config: TopicConfig, segments: Sequence[SegmentInfo], now_ms: int) -> int:
@@ -68,14 +72,16 @@ def expired(config: TopicConfig, segments: Sequence[SegmentInfo], now_ms: int) -
 
 
 def _out_of_time(segment: SegmentInfo, retention_ms: int, now_ms: int) -> bool:
-    return segment.size > 0 and now_ms - segment.latest_ms > retention_ms
+    latest = segment.latest_ms
+    return segment.size > 0 and latest is not None and now_ms - latest > retention_ms
 
 
 def cleanable_upto(config: TopicConfig, segments: Sequence[SegmentInfo], now_ms: int) -> int:
     """The offset up to which the log may be compacted: closed segments whose events are `min.compaction.lag.ms` old."""
     upto = segments[0].base_offset
     for segment in segments[:-1]:
-        if now_ms - segment.latest_ms < config.min_compaction_lag_ms:
+        latest = segment.latest_ms
+        if segment.size and (latest is None or now_ms - latest < config.min_compaction_lag_ms):
             break
         upto = segment.next_offset
     return upto
@@ -97,7 +103,7 @@ def must_clean(config: TopicConfig, segments: Sequence[SegmentInfo], clean_upto:
     if not dirty:
         return False
     lag = config.max_compaction_lag_ms
-    if lag is not None and now_ms - min(segment.created_ms for segment in dirty) > lag:
+    if lag is not None and max(segment.age(now_ms) for segment in dirty) > lag:
         return True
     return dirty_ratio(segments, clean_upto, upto) >= config.min_dirty_ratio
 

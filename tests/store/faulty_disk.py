@@ -20,6 +20,7 @@ class Inode:
     def __init__(self) -> None:
         self.data = bytearray()
         self.synced = b""
+        self.changed_ms = 1
 
     def written(self) -> list[int]:
         """The pages that differ from what is synced."""
@@ -82,6 +83,7 @@ class FaultyFile(File):
         self.disk.operation(f"write {self.path.name}")
         if room is not None:
             self.disk.room = room - len(some)
+        self.inode.changed_ms = self.disk.clock_ms
         held = self.inode.data
         if len(held) < position:
             held += bytes(position - len(held))
@@ -126,6 +128,7 @@ class FaultyDisk(Disk):
         self.operations = 0
         self.dies_at: int | None = None  # the operation that the power does not last for
         self.log: list[str] = []
+        self.clock_ms = 1  # of this moment: files note when they were changed
         self.off = False
 
     # ---------------------------------------------------------------- faults
@@ -199,7 +202,11 @@ class FaultyDisk(Disk):
 
     def names(self, folder: Path) -> dict[str, tuple[int, int]]:
         self.alive()
-        return {path.name: (len(inode.data), 1) for path, inode in self.names_now.items() if path.parent == folder}
+        return {
+            path.name: (len(inode.data), inode.changed_ms)
+            for path, inode in self.names_now.items()
+            if path.parent == folder
+        }
 
     def rename(self, old: Path, new: Path) -> None:
         self.operation(f"rename {old.name} {new.name}")

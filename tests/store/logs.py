@@ -36,7 +36,7 @@ def made(
     data = batch.encode(
         [key] * len(values),
         list(values),
-        timestamps=[at + number for number in range(len(values))],
+        timestamps=at if at < 0 else [at + number for number in range(len(values))],
         codec=codec,
         producer_id=producer,
         producer_epoch=epoch if producer >= 0 else -1,

@@ -16,10 +16,13 @@ from krappy.store.disk import OS_DISK
 from tests.store.logs import filled
 
 OFFSET = st.integers(0, 2**63 - 1)
+MAYBE = st.one_of(st.none(), st.integers(1, 2**62))
 CHECKPOINTS = st.builds(
     Checkpoint,
-    *[OFFSET] * (len(Checkpoint._fields) - 3),
-    closed=st.lists(st.builds(SegmentInfo, OFFSET, OFFSET, OFFSET, st.integers(-1, 2**62), OFFSET)).map(tuple),
+    *[OFFSET] * 3,
+    MAYBE,
+    *[OFFSET] * (len(Checkpoint._fields) - 7),
+    closed=st.lists(st.builds(SegmentInfo, OFFSET, OFFSET, OFFSET, st.integers(-1, 2**62), MAYBE)).map(tuple),
     producers=st.binary(),
     transactions=st.binary(),
 )

@@ -2,7 +2,7 @@
 
 Whatever happens in whatever order, also in the middle of an operation: what was synced is there, at its offset; the
 log is a prefix of what was appended; an offset that was synced is never given again; only what retention or the
-cleaner were told to take is missing.
+cleaner were told to take is missing; and no segment counts as older than what it holds.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ class Model:
     def __init__(self) -> None:
         self.disk = FaultyDisk()
         self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
+        self.appended_ms: dict[int, int] = {}  # when each offset was given
         self.values: dict[int, bytes] = {}  # every offset that ought to be there, below `end`
         self.start = 0
         self.end = 0  # appended
@@ -47,10 +48,13 @@ class Model:
             for _ in range(chance.randrange(1, 4)):
                 self.count += 1
                 values.append(b"%d " % self.count + b"x" * chance.randrange(60))
-            batches.append(made(*values, codec=chance.choice([0, 0, 3])))
+            self.disk.clock_ms += 1000
+            at = chance.choice([-1, self.disk.clock_ms])
+            batches.append(made(*values, at=at, codec=chance.choice([0, 0, 3])))
             self.maybe_values.update(enumerate(values, offset))
+            self.appended_ms.update(dict.fromkeys(range(offset, offset + len(values)), self.disk.clock_ms))
             offset += len(values)
-        assert self.log.append(batches, 0, 1) == self.end
+        assert self.log.append(batches, 0, self.disk.clock_ms) == self.end
         self.values.update(self.maybe_values)
         self.end = offset
 
@@ -140,6 +144,9 @@ class Model:
 
     def check(self, start: int) -> None:
         assert (self.log.start_offset, self.log.end_offset) == (self.start, self.end)
+        for info in self.log.segments:
+            held = [self.appended_ms[offset] for offset in range(info.base_offset, info.next_offset)]
+            assert not held or (info.latest_ms is not None and info.latest_ms >= min(held)), info
         found = [(row.offset, row.value) for row in rows(self.log, start, max_bytes=400)]
         assert found == [(offset, self.values[offset]) for offset in sorted(self.values) if offset >= start]
 

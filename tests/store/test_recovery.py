@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from krappy import batch
+from krappy.core import retention
 from krappy.errors import CorruptBatch, StorageError
+from krappy.store import checkpoint as checkpoints
 from krappy.store.log import Log
 from krappy.topic_config import TopicConfig
 from tests.store.faulty_disk import Everything, FaultyDisk
@@ -80,6 +82,35 @@ def test_a_long_run_checkpoints_by_itself(monkeypatch: pytest.MonkeyPatch) -> No
     size = log.size
     disk.crash(Everything())
     assert opened(FOLDER, disk=disk).recovery.checked_bytes < 2200 < size
+
+
+def test_events_without_a_timestamp_are_as_old_as_their_segment() -> None:
+    """A checkpoint of a segment without events does not know when it will get the first; nor does one say 1970."""
+    disk, week = FaultyDisk(), 7 * 86_400_000
+    log = opened(FOLDER, disk=disk)
+    disk.clock_ms = now = 1_700_000_000_000
+    log.append([made(b"fresh", at=-1)], 0, now)
+    log.sync()
+    for _ in range(2):  # the second time, a checkpoint knows of the events
+        disk.crash(Everything())
+        disk.clock_ms = now
+        log = opened(FOLDER, disk=disk)
+        assert log.segments[0].latest_ms == now
+        assert retention.expired(TopicConfig(retention_ms=week), log.segments, now + week) == 0
+        assert retention.expired(TopicConfig(retention_ms=week), log.segments, now + week + 1) == 1
+
+
+def test_a_checkpoint_of_an_older_version_that_says_1970_is_not_believed() -> None:
+    disk = FaultyDisk()
+    log = opened(FOLDER, disk=disk)
+    disk.clock_ms = now = 1_700_000_000_000
+    log.append([made(b"x" * 600, at=-1)], 0, now)
+    log.append([made(b"x" * 600, at=-1)], 0, now)
+    log.close()
+    saved = checkpoints.load(disk, FOLDER)
+    closed = tuple(info._replace(created_ms=None) for info in saved.closed)
+    checkpoints.save(disk, FOLDER, saved._replace(created_ms=None, closed=closed))
+    assert [info.latest_ms for info in opened(FOLDER, disk=disk).segments] == [now, now]
 
 
 # ---------------------------------------------------------------- the tail
