@@ -17,7 +17,7 @@ READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -
 # Two makes at once: the second waits for the first one's .venv. Without flock(1), as on macOS, run one at a time.
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
-.PHONY: help setup demo test test-spark test-cluster check format cover hostile power soak compat peers peers-kv k8s-test bench bench-spark
+.PHONY: help setup demo test explore test-spark test-cluster check format cover hostile power soak compat peers peers-kv k8s-test bench bench-spark
 .PHONY: dist clean
 .DEFAULT_GOAL := help
 
@@ -51,6 +51,9 @@ demo: $(READY) ## stream all flights of 2013 through a broker and check every an
 test: $(READY) ## run every test (ARGS="-k name" for some)
 	@$(BIN)/python -m pytest -q $(ARGS)
 
+explore: $(READY) ## the tests that make up their own examples, with new ones (which `make test` never tries)
+	@KRAPPY_EXPLORE=1 $(BIN)/python -m pytest -q -m hypothesis $(ARGS)
+
 # A PySpark has a .venv of its own, which is kept. Without JAVA, it runs on the Java that there is, or one that all of
 # them run on; with it, no other is found. Before 4.2 PySpark leaves sockets to the garbage collector.
 OTHER := .cache/pyspark-$(PYSPARK)$(addprefix -java,$(JAVA))
@@ -66,7 +69,7 @@ test-spark: $(READY) ## the tests of Spark with another one (PYSPARK=4.0.5 ARGS=
 		-W ignore::pytest.PytestUnraisableExceptionWarning $(or $(ARGS),tests/spark)
 
 test-cluster: $(READY) ## PySpark on a cluster of its own: a master, two workers, a Connect server (minutes)
-	@KRAPPY_LONG=1 $(BIN)/python -m pytest -q tests/spark/test_cluster.py $(ARGS)
+	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q tests/spark/test_cluster.py $(ARGS)
 
 check: $(READY) ## format, lint, types and layers, without changing anything
 	@$(BIN)/ruff format --check .
@@ -83,10 +86,10 @@ cover: $(READY) ## run the tests and show which lines they do not reach
 	@$(BIN)/coverage report --skip-covered --show-missing
 
 hostile: $(READY) ## peers that send much and take nothing, held to a bound of memory (minutes)
-	@KRAPPY_LONG=1 $(BIN)/python -m pytest -q tests/test_hostile_load.py $(ARGS)
+	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q tests/test_hostile_load.py $(ARGS)
 
 power: $(READY) ## a broker that loses power at hundreds of moments (minutes; Linux, a C compiler)
-	@KRAPPY_LONG=1 $(BIN)/python -m pytest -q tests/power $(ARGS)
+	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q tests/power $(ARGS)
 
 soak: $(READY) ## churn connections and kill the broker for MINUTES=10
 	@$(BIN)/python tests/crash/soak.py --minutes $(MINUTES) $(ARGS)

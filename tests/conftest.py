@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import signal
 
 from hypothesis import HealthCheck, settings
 
 # How long an example takes depends on what else the machine does, and on whether it is the first run in a fresh
 # checkout: it says nothing about the code.
-settings.register_profile("krappy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("krappy")
+common = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# `make test` tries the same examples each time, so that a change is not refused for somebody else's fault by the luck
+# of a seed. `make explore` tries new ones; what it finds is pinned with @example.
+settings.register_profile("same", common, derandomize=True)
+settings.register_profile("explore", common, print_blob=True)
+settings.load_profile("explore" if os.environ.get("KRAPPY_EXPLORE") else "same")
+
+# `nohup make test &` starts with SIGHUP and SIGINT ignored, and a process inherits that: none that a test starts could
+# be ended by them. A handler is not inherited, and this one ignores them as well.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 # Brokers run in this process, too, and a broker holds a file for each partition: some systems begin with 1,024.
 _, _most = resource.getrlimit(resource.RLIMIT_NOFILE)

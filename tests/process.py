@@ -21,10 +21,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 60.0  # seconds that anything may take before the test fails: not a statement about speed
@@ -41,6 +41,17 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIEN
     while not condition():
         assert time.monotonic() < end, f"still not so after {seconds:.0f} s: {what}"
         time.sleep(0.005)
+
+
+@contextmanager
+def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
+    """`subprocess.Popen`, killed at the end if it still runs: Popen's own `with` waits for it without a limit."""
+    with subprocess.Popen(command, **options) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
 
 
 def readable(fd: int, seconds: float) -> bool:
@@ -125,7 +136,7 @@ class Launcher:
             self._zygote.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self._zygote.kill()
-            self._zygote.wait()
+            self._zygote.wait(PATIENCE)
 
 
 class _Forked:

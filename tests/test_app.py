@@ -19,6 +19,7 @@ import krappy
 from krappy.errors import StorageError, Unavailable
 from krappy.store import recovery, walk
 from krappy.testing.running import run_broker
+from tests.process import child
 
 STUCK = """
 import sys
@@ -183,16 +184,13 @@ def test_a_program_that_gives_up_ends_the_recovery(tmp_path: Path, monkeypatch: 
 
 def test_a_stop_that_hangs_ends_all_the_same(tmp_path: Path) -> None:
     command = [sys.executable, "-c", STUCK, str(tmp_path / "data")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.strip() == "broker_ready":
-                    break
-            process.send_signal(signal.SIGTERM)
-            out, err = process.communicate(timeout=60)
-        finally:
-            process.kill()
+    with child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.strip() == "broker_ready":
+                break
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "stop_timed_out" in out
     assert "Thread" in err, "where it hung is told"

@@ -27,6 +27,7 @@ from krappy.store.hold import _files as held_files
 from krappy.store.meta import Meta
 from krappy.testing.running import run_broker
 from tests.cli.test_backup import contents, krappy
+from tests.process import child
 
 PARTITIONS = 24
 
@@ -224,7 +225,7 @@ def test_a_backup_that_is_stopped_leaves_nothing(tmp_path: Path, form: str, numb
             producer.send_columns(None, [b"x" * 100] * 1_000)
         program = [sys.executable, "-c", HALTED, "backup", str(target), "--address", broker.address]
         more = ["--incremental"] if form == "incremental" else []
-        with subprocess.Popen([*program, *more], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        with child([*program, *more], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
             assert process.stdout is not None
             assert process.stdout.readline() == b"half\n"
             process.send_signal(number)
@@ -264,7 +265,7 @@ def test_a_restore_that_is_killed_is_begun_again(backup: Path, tmp_path: Path) -
         tar.add(backup, arcname=".")  # as people pack a folder
     data = tmp_path / "elsewhere"
     command = [sys.executable, "-m", "krappy", "restore", "-", "--data", str(data)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+    with child(command, stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         process.stdin.write(packed.getvalue()[: len(packed.getvalue()) // 2])
         process.stdin.flush()

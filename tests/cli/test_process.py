@@ -24,7 +24,7 @@ from krappy.cli.errors import Failure
 from krappy.cli.spawn import spawn_broker
 from krappy.testing.running import RunningBroker
 from tests.clients.proxy import proxy
-from tests.process import wait_until
+from tests.process import child, wait_until
 
 KRAPPY = [sys.executable, "-m", "krappy"]
 SECONDS = 60.0
@@ -51,12 +51,8 @@ def one_line(said: str) -> bool:
 def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A `krappy` that runs beside the test and is gone at its end."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*KRAPPY, *arguments], text=True, **{**pipes, **options}) as process:
-        try:
-            yield process
-        finally:
-            if process.poll() is None:
-                process.kill()
+    with child([*KRAPPY, *arguments], text=True, **{**pipes, **options}) as process:
+        yield process
 
 
 @contextmanager
@@ -127,7 +123,7 @@ def test_without_the_extra_there_is_no_console_and_serve_says_so(tmp_path: Path)
     assert asked.returncode == 1
     assert "pip install 'krappy[console]'" in asked.stderr
     command = [sys.executable, "-c", code, "serve", "--json", *listen]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with child(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         ready = json.loads(process.stdout.readline())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 
 from krappy.testing.running import RunningBroker
 from tests.cli.conftest import Krappy
-from tests.process import readable
+from tests.process import child, readable
 
 SECONDS = 60.0
 
@@ -22,7 +21,7 @@ def at_terminal(*arguments: str, typed: str = "") -> tuple[int, str]:
     """(exit status, all that the terminal showed) of a `krappy` whose three streams are a terminal."""
     ours, theirs = pty.openpty()
     try:
-        with subprocess.Popen(
+        with child(
             [sys.executable, "-m", "krappy", *arguments],
             stdin=theirs,
             stdout=theirs,
@@ -40,7 +39,6 @@ def at_terminal(*arguments: str, typed: str = "") -> tuple[int, str]:
                 except OSError:  # EIO: the last process that had it open has ended
                     break
             else:
-                process.kill()
                 pytest.fail(f"it did not end: {shown[-300:]!r}")
         return process.returncode, shown.decode()
     finally:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 from krappy.topic_config import TopicConfig
+from tests.process import child
 from tests.store.logs import opened, rows
 
 CONFIG = TopicConfig(segment_bytes=1 << 20, index_interval_bytes=4096)
@@ -38,7 +39,7 @@ while True:
 def test_what_was_synced_survives_a_sigkill(tmp_path: Path) -> None:
     acknowledged = 0
     for cycle in range(8):
-        with subprocess.Popen(
+        with child(
             [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
         ) as writer:
             assert writer.stdout is not None

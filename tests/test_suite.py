@@ -1,0 +1,26 @@
+"""What holds for the suite itself."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+STARTS_ONE = """
+import subprocess, sys
+import tests.conftest
+SLEEPS = "import time; print(flush=True); time.sleep(60)"
+with subprocess.Popen([sys.executable, "-c", SLEEPS], stdout=-1) as process:
+    process.stdout.readline()
+    process.send_signal(int(sys.argv[1]))
+    print(process.wait(30))
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_suite_in_the_background_can_end_what_it_starts(number: int) -> None:
+    """`nohup make test &` ignores SIGHUP (1) and SIGINT (2); what a test starts does not."""
+    command = ["sh", "-c", 'trap "" HUP INT; exec "$@"', "sh", sys.executable, "-c", STARTS_ONE, str(number)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert int(done.stdout) in (-number, 1), done.stderr  # Python ends by KeyboardInterrupt, or of the signal
