@@ -75,7 +75,7 @@ class StagingCoordinator:
         self._limit = broker.config.staging_bytes
         self._outcome_ms = broker.config.staging_outcome_ms
         self._live: dict[str, Live] = {}
-        self._turns = Turns(lambda name: name in self._live)
+        self._turns = Turns()
         self._owners: set[int] = set()  # producer ids of jobs that are being published
         self._attempts = 0
         self._outcomes = 0

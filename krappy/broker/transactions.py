@@ -46,7 +46,7 @@ class TransactionCoordinator:
         self._max_timeout_ms = max_timeout_ms
         self._all: dict[str, Transaction] = {}
         self._names: dict[int, str] = {}  # by producer id
-        self._turns = Turns(lambda name: name in self._all)
+        self._turns = Turns()
         self._due: dict[str, int] = {}  # when an ongoing transaction is aborted
         self._woken = trio.Event()
         self._looks_at = math.inf  # ms: when `_watch` wakes by itself
@@ -245,7 +245,7 @@ class TransactionCoordinator:
     async def _finish(self, name: str) -> None:
         """Completes a prepared transaction, whatever it takes."""
         while not self._turns.closed:
-            async with self._turns.lock(name):
+            async with self._turns.although_closed(name):
                 found = self._all.get(name)
                 if found is None or not found.prepared:
                     return

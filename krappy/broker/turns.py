@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-import trio
-
+from krappy.broker.name_locks import NameLocks
 from krappy.errors import KrappyError, ShuttingDown, UnknownTopic
 from krappy.waiting import Later
 
@@ -15,30 +14,21 @@ from krappy.waiting import Later
 class Turns:
     """One change at a time of what a name stands for."""
 
-    def __init__(self, known: Callable[[str], bool]) -> None:
-        """`known`: whether a name stands for something still; the lock of one that does not is given up."""
-        self._known = known
-        self._locks: dict[str, trio.Lock] = {}
+    def __init__(self) -> None:
+        self._locks = NameLocks()
         self.closed = False  # no turn is given any more
 
     @asynccontextmanager
     async def of(self, name: str) -> AsyncIterator[None]:
-        """Raises ShuttingDown once it is closed."""
-        lock = self.lock(name)
-        await lock.acquire()
-        try:
+        """What was begun is brought to its end, whoever leaves meanwhile. Raises ShuttingDown once it is closed."""
+        async with self._locks.of(name):
             if self.closed:
                 raise ShuttingDown("the broker is shutting down")
-            with trio.CancelScope(shield=True):  # who asked may leave; what was begun is brought to its end
-                yield
-        finally:
-            lock.release()
-            if not self._known(name) and not lock.statistics().tasks_waiting:
-                self._locks.pop(name, None)
+            yield
 
-    def lock(self, name: str) -> trio.Lock:
+    def although_closed(self, name: str) -> AbstractAsyncContextManager[None]:
         """For what goes on while everything closes."""
-        return self._locks.setdefault(name, trio.Lock())
+        return self._locks.of(name)
 
 
 async def written(markers: Iterable[Later[Any]]) -> None:

@@ -1,0 +1,80 @@
+"""Schedules made by a test: the order in which tasks run, how long the disk takes, and where a task is cancelled.
+
+`run` is trio.run with everything that is left to chance decided by a seed: of the tasks that could run any may be
+first, and what goes to a thread is done on the event loop, after as many turns as the seed says. So a schedule that
+shows a fault shows it each time.
+
+`cancelled_at` cancels an operation where it waits for the n-th time.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from unittest import mock
+
+import trio
+import trio.abc
+import trio.testing
+from trio._core import _run
+
+T = TypeVar("T")
+SLOWEST = 4  # turns that a thread takes at the most
+
+
+def run(main: Callable[[], Awaitable[T]], seed: int) -> T:
+    """What `main` comes to in the schedule of this seed. Time passes when nothing else can."""
+    chance = random.Random(seed)
+
+    async def in_thread(work: Callable[..., Any], *args: Any, **_: Any) -> Any:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        for _turn in range(chance.randint(1, SLOWEST)):
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        return work(*args)
+
+    with (
+        mock.patch.object(_run, "_ALLOW_DETERMINISTIC_SCHEDULING", True),
+        mock.patch.object(_run, "_r", chance),
+        mock.patch.object(trio.to_thread, "run_sync", in_thread),
+    ):
+        return trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+class _At(trio.abc.Instrument):
+    """Cancels `scope` when `task`, or one that it has started, has stopped to wait for the n-th time."""
+
+    def __init__(self, task: Any, scope: trio.CancelScope, n: int) -> None:
+        self._task = task
+        self._scope = scope
+        self.left = n
+
+    def after_task_step(self, task: Any) -> None:
+        while task is not None and task is not self._task:
+            task = None if task.parent_nursery is None else task.parent_nursery.parent_task
+        if task is not None and self.left > 0:
+            self.left -= 1
+            if not self.left:
+                self._scope.cancel()
+
+
+@contextmanager
+def _counting(at: _At) -> Iterator[None]:
+    trio.lowlevel.add_instrument(at)
+    try:
+        yield
+    finally:
+        trio.lowlevel.remove_instrument(at)
+
+
+async def cancelled_at(n: int, operation: Callable[[], Awaitable[Any]]) -> bool:
+    """Runs the operation as one whose asker leaves when it waits for the n-th time. False when it did not get there.
+
+    What it raises is raised, but for the cancellation.
+    """
+    with trio.CancelScope() as scope:
+        at = _At(trio.lowlevel.current_task(), scope, n)
+        with _counting(at):
+            await operation()
+    return not at.left
