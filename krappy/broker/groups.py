@@ -10,7 +10,7 @@ connection is lost goes to the next who asks. What was leased counts as delivere
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -21,6 +21,7 @@ from krappy.broker.group import Group, Settings
 from krappy.broker.group_reads import KeptReads
 from krappy.broker.group_writer import GroupWriter, unpack
 from krappy.broker.member import Member
+from krappy.broker.name_locks import whole
 from krappy.errors import (
     GroupNotEmpty,
     InvalidRequest,
@@ -114,30 +115,27 @@ class GroupCoordinator:
 
     async def forget_topic(self, topic: str) -> None:
         """The topic was deleted: groups have no positions in it any more."""
-        async with self._admin:
+        async with whole(self._admin):
             for group in self._groups.values():
-                removed = group.remove(topic)
-                if removed:
-                    self._store.delete_states(group.name, [shared.at for shared in removed])
+                gone = [at for at in group.shared if at[0] == topic]
+                if gone:
+                    self._store.delete_states(group.name, gone)  # first: where the disk refuses, this is tried again
+                    group.remove(topic)
             await self._broker.sync_meta()
 
     def _find_new_partitions(self) -> None:
         """Groups with members take up partitions that their topics have gained, from the first event on."""
         for group in self._groups.values():
             topics = {topic for member in group.members.values() for topic in member.topics}
-            fresh = self._missing(group, sorted(topic for topic in topics if topic in self._broker.topics))
+            there = self._partitions(sorted(topic for topic in topics if topic in self._broker.topics))
+            fresh = [each for each in there if (each.topic, each.index) not in group.shared]
             for partition in fresh:
                 group.add(partition, group.new_leases(partition.start_offset)).changed()
             if fresh:
                 group.stir()
 
-    def _missing(self, group: Group, topics: Sequence[str]) -> list[Partition]:
-        return [
-            partition
-            for topic in topics
-            for partition in self._broker.topic(topic).partitions
-            if (topic, partition.index) not in group.shared
-        ]
+    def _partitions(self, topics: Iterable[str]) -> list[Partition]:
+        return [partition for topic in topics for partition in self._broker.topic(topic).partitions]
 
     def has(self, name: str) -> bool:
         """Whether the name is a native group's."""
@@ -176,32 +174,19 @@ class GroupCoordinator:
             self._broker.topic(topic)
             _check_dead_letter(topic, name, wanted, dead_letter)
         async with self._admin:
+            starts = await self._starts(name, wanted, start, start_at)
+            # Nothing is awaited from here to where the group and its positions are marked to be written: Commit and
+            # Kafka's clients, who do not wait for this lock, may have made it while the disk was waited for.
             self._check_kind(name)
             group, is_new = self._groups.get(name), name not in self._groups
-            known = set() if group is None else {topic for topic, _ in group.shared}
             settings = Settings("shared", order, max_deliveries, dead_letter)
             if group is None:
                 group = Group(self, name, settings)
-            floors: list[tuple[Partition, int]] = []
-            for partition in self._missing(group, wanted):
-                offset = partition.start_offset
-                if partition.topic not in known:
-                    offset = await partition.offset_for(start, start_at)
-                floors.append((partition, offset))
-            for partition, _ in floors:
-                if partition.gone is not None:
-                    raise partition.gone
-            if is_new:
-                self._check_kind(name)  # again: Kafka's clients do not wait for this lock
             group.check_order(order)
             member = group.join(client, wanted, lease_ms)
             try:
                 changed = group.adopt(settings)
-                added = [
-                    group.add(partition, group.new_leases(offset))
-                    for partition, offset in floors
-                    if (partition.topic, partition.index) not in group.shared
-                ]
+                added = [group.add(partition, group.new_leases(offset)) for partition, offset in starts.items()]
                 self._groups[name] = group
                 for shared in added:
                     shared.changed()
@@ -212,6 +197,21 @@ class GroupCoordinator:
                 member.close()
                 raise
             return member
+
+    async def _starts(self, name: str, topics: Sequence[str], start: str, start_at: int | None) -> dict[Partition, int]:
+        """Where the group is to begin in each partition that it has no position in, as of when this returns. Raises
+        UnknownTopic, OffsetOutOfRange."""
+        asked: dict[Partition, int] = {}
+        while True:
+            group = self._groups.get(name)
+            held = {} if group is None else group.shared
+            known = {topic for topic, _ in held}
+            missing = [each for each in self._partitions(topics) if (each.topic, each.index) not in held]
+            unasked = [each for each in missing if each.topic not in known and each not in asked]
+            if not unasked:
+                return {each: each.start_offset if each.topic in known else asked[each] for each in missing}
+            for each in unasked:
+                asked[each] = await each.offset_for(start, start_at)
 
     # --- administration
 
@@ -283,32 +283,35 @@ class GroupCoordinator:
         moves nothing, and may have members. Raises UnknownGroup, UnknownTopic, UnknownPartition, GroupNotEmpty,
         StorageError.
         """
-        async with self._admin:
-            kafka = self._kafka.has(name)
-            group = None if kafka else self._find(name)
+        async with whole(self._admin):
+            targets: dict[tuple[str, Partition], int] = {}
+            while True:  # until nothing had to be waited for since the group was looked at
+                held = self._positions_to_move(name, dry_run=dry_run)
+                chosen = self._chosen({at for at, _ in held}, topic, partitions)
+                unasked = [each for each in chosen if each not in targets]
+                if not unasked:
+                    break
+                for each in unasked:
+                    targets[each] = await _target(each[1], start, start_at)
+            moves = [(of, partition, targets[of, partition]) for of, partition in chosen]
+            answer = [(of, at.index, held.get((of, at.index), at.start_offset), target) for of, at, target in moves]
             if not dry_run:
-                if group is None:
-                    self._kafka.check_empty(name)
-                else:
-                    _check_empty(group)
-            positions = {(at, index): floor for at, index, floor in self.positions(name)}
-            moves: list[tuple[str, Partition, int]] = []
-            for name_of, partition in self._chosen({at for at, _ in positions}, topic, partitions):
-                if start == "offset" and start_at is not None:
-                    target = min(max(start_at, partition.start_offset), partition.high_watermark)
-                else:
-                    target = await partition.offset_for(start, start_at)
-                moves.append((name_of, partition, target))
-            answer = []
-            for name_of, partition, target in moves:
-                old = positions.get((name_of, partition.index), partition.start_offset)
-                answer.append((name_of, partition.index, old, target))
-            if not dry_run:
+                group = self._groups.get(name)
                 if group is None:
                     await self._kafka.move(name, moves)
                 else:
                     await self._move(group, [(partition, target) for _, partition, target in moves])
             return answer
+
+    def _positions_to_move(self, name: str, *, dry_run: bool) -> dict[tuple[str, int], int]:
+        """Raises UnknownGroup, GroupNotEmpty."""
+        if not self._kafka.has(name):
+            group = self._find(name)
+            if not dry_run:
+                _check_empty(group)
+        elif not dry_run:
+            self._kafka.check_empty(name)
+        return {(topic, index): floor for topic, index, floor in self.positions(name)}
 
     def _chosen(self, held: set[str], topic: str | None, indexes: Sequence[int] | None) -> list[tuple[str, Partition]]:
         """Each under the name that the group has a position by: Kafka's may read TOPIC@latest."""
@@ -321,10 +324,12 @@ class GroupCoordinator:
 
     async def _move(self, group: Group, moves: Sequence[tuple[Partition, int]]) -> None:
         moved = []
+        for partition, _ in moves:
+            found = self._broker.topics.get(partition.topic)
+            if found is None or found.partition(partition.index) is not partition:
+                raise UnknownTopic(f"the topic '{partition.topic}' was deleted")
         for partition, offset in moves:
             shared = group.shared.get((partition.topic, partition.index))
-            if partition.gone is not None:
-                raise UnknownTopic(f"the topic '{partition.topic}' was deleted")
             if shared is None:
                 shared = group.add(partition, group.new_leases(offset))
             else:
@@ -338,14 +343,14 @@ class GroupCoordinator:
         if self._kafka.has(name):
             await self._kafka.delete(name)
             return
-        async with self._admin:
+        async with whole(self._admin):
             group = self._find(name)
             _check_empty(group)
+            self._store.delete(name)
             group.gone = True
             for shared in group.shared.values():
                 shared.gone = True
             del self._groups[name]
-            self._store.delete(name)
             await self._broker.sync_meta()
 
     @property
@@ -363,6 +368,13 @@ class GroupCoordinator:
         if group is None:
             raise UnknownGroup(f"there is no group '{name}'", group=name)
         return group
+
+
+async def _target(partition: Partition, start: str, start_at: int | None) -> int:
+    """Where a reset moves a group to in this partition."""
+    if start == "offset" and start_at is not None:
+        return min(max(start_at, partition.start_offset), partition.high_watermark)
+    return await partition.offset_for(start, start_at)
 
 
 def check_group_name(name: str) -> None:
