@@ -69,7 +69,7 @@ class Broker:
             protocol there may be several: "NAME://HOST:PORT,NAME://HOST:PORT".
         listen_http: the same for the console, which needs the extra `console`; "none" here by default.
         report: called with (event, **facts) for what the broker would log.
-        others: any setting of `krappy.config.ServerConfig`.
+        others: any setting of the broker, by its name in `krappy serve --help`, with _ for -.
 
     Raises ConfigError for a wrong setting, Unavailable for a port that is taken, StorageError when another broker holds
     the folder, ShuttingDown when `begin_stop` was called before it was up. It runs under trio: Unavailable elsewhere.
@@ -229,7 +229,7 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
     gc.set_threshold(50_000, 20, 50)
     sys.setswitchinterval(0.001)  # a commit's thread gets its turn soon after its fdatasync
     apart = ("data", *LISTENERS)
-    given = {name: getattr(config, name) for name in config.__slots__ if name not in apart}
+    given = {name: value for name, value in config.flat().items() if name not in apart}
     listen = {name: getattr(config, name) or "none" for name in LISTENERS}
     broker = Broker(config.data, report=report, **listen, **given)
     told = trio.Event()

@@ -10,8 +10,9 @@ numbers. The file is one flat TOML table:
     memory_bytes = 268_435_456
 
 In the file a setting may also bear Kafka's name (`advertised.listeners = "broker.example:9092"`), where Kafka has
-the same one: see `KAFKA_NAMES`. All is read and checked once, at start; an unknown name is an error that names the
-nearest known one.
+the same one: see `KAFKA_NAMES`. What topics get that set nothing is set by Kafka's names for it, `log.retention.ms`
+for a topic's `retention.ms`, with _ for . outside of the file. All is read and checked once, at start; an unknown name
+is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from krappy.errors import ConfigError
-from krappy.topic_config import nearest
+from krappy.errors import ConfigError, InvalidConfig
+from krappy.topic_config import OF_BROKER, Setting, TopicConfig, inherited, nearest
 
 PREFIX = "KRAPPY_"
 FILE_VARIABLE = "KRAPPY_CONFIG"  # names the TOML file
@@ -65,6 +66,8 @@ KAFKA_NAMES = {
     "socket.request.max.bytes": "max_frame_bytes",
     "transaction.max.timeout.ms": "transaction_max_timeout_ms",
 }
+_TOPICS = {name.replace(".", "_"): name for name in OF_BROKER}  # Kafka's names of topics' defaults, by ours
+_FILE_NAMES = {**KAFKA_NAMES, **{kafka: name for name, kafka in _TOPICS.items()}}
 
 
 _ALIAS = re.compile(r"[._-][a-zA-Z0-9._-]{1,48}")
@@ -169,6 +172,7 @@ class ServerConfig:
     log_format: str = _setting(
         "auto", "console, json, or auto: console on a terminal", choices=("auto", "json", "console")
     )
+    topic_defaults: Mapping[str, str] = field(default_factory=dict)  # what was given of `OF_BROKER`
 
     @property
     def kafka_listeners(self) -> tuple[KafkaListener, ...]:
@@ -185,13 +189,18 @@ class ServerConfig:
             )
         return found
 
+    def flat(self) -> dict[str, Any]:
+        """Every setting by its name, as `load` takes them."""
+        topics = {name: self.topic_defaults[kafka] for name, kafka in _TOPICS.items() if kafka in self.topic_defaults}
+        return {**{name: getattr(self, name) for name in _SPECS}, **topics}
+
     @property
     def console_is_local(self) -> bool:
         """Whether only this machine reaches the console."""
         return self.listen_http is None or on_loopback(self.listen_http)
 
 
-_SPECS = {spec.name: spec for spec in fields(ServerConfig)}
+_SPECS = {spec.name: spec for spec in fields(ServerConfig) if spec.metadata}
 
 
 class Described(NamedTuple):
@@ -206,8 +215,8 @@ class Described(NamedTuple):
 
 
 def describe() -> list[Described]:
-    """A row for each setting, in the order of `ServerConfig`."""
-    return [
+    """A row for each setting, in the order of `ServerConfig`; then one for each default of topics."""
+    own = [
         Described(
             name=spec.name,
             flag="--" + spec.name.replace("_", "-"),
@@ -216,8 +225,15 @@ def describe() -> list[Described]:
             default=str(spec.default).lower() if isinstance(spec.default, bool) else str(spec.default),
             doc=spec.metadata["doc"],
         )
-        for spec in fields(ServerConfig)
+        for spec in _SPECS.values()
     ]
+    return own + [_described(name, OF_BROKER[kafka]) for name, kafka in _TOPICS.items()]
+
+
+def _described(name: str, setting: Setting) -> Described:
+    kind = {"BOOLEAN": "true|false", "STRING": "text", "LIST": "text"}.get(setting.kind, "number")
+    flag, variable = "--" + name.replace("_", "-"), PREFIX + name.upper()
+    return Described(name, flag, variable, kind, setting.default, f"{setting.name} of topics: {setting.doc}")
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None) -> ServerConfig:
@@ -229,22 +245,29 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
     """
     if file is None and environ.get(FILE_VARIABLE):
         file = Path(environ[FILE_VARIABLE])
-    specs = {spec.name: spec for spec in fields(ServerConfig)}
     values: dict[str, Any] = {}
+    topics: dict[str, str] = {}
     for source, given in (
         (str(file), _from_file(file)),
         ("the environment", _from_environ(environ)),
         ("the flags", {name: value for name, value in flags.items() if value is not None}),
     ):
         for name, value in given.items():
-            spec = specs.get(name)
-            if spec is None:
-                raise ConfigError(f"{source}: there is no setting '{name!s:.80}'{nearest(name, specs)}", setting=name)
             try:
-                values[name] = _read(spec, value)
+                if name in _TOPICS:
+                    topics[_TOPICS[name]] = OF_BROKER[_TOPICS[name]].read(value)
+                elif name in _SPECS:
+                    values[name] = _read(_SPECS[name], value)
+                else:
+                    near = nearest(name, {**_SPECS, **_TOPICS})
+                    raise ConfigError(f"{source}: there is no setting '{name!s:.80}'{near}", setting=name)
             except ValueError as error:
                 raise ConfigError(f"{source}: {name} = {value!r:.80}: {error}", setting=name) from None
-    config = ServerConfig(**values)
+    try:
+        TopicConfig.parse(inherited(topics))
+    except InvalidConfig as error:
+        raise ConfigError(f"the defaults of topics: {error.text}", **error.details) from None
+    config = ServerConfig(**values, topic_defaults=topics)
     _ = config.kafka_listeners
     if config.latest_alias and not _ALIAS.fullmatch(config.latest_alias):
         raise ConfigError(
@@ -303,7 +326,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in table.items():
         name = prefix + key
         for inner, given in (_flat(value, name + ".") if isinstance(value, dict) else {name: value}).items():
-            ours = KAFKA_NAMES.get(inner, inner)
+            ours = _FILE_NAMES.get(inner, inner)
             if ours in found:
                 raise ConfigError(f"the settings file gives {ours} twice, once by another name", setting=ours)
             found[ours] = given

@@ -115,6 +115,10 @@ class TopicPort(Protocol):
         """The settings that were set for it."""
 
     @property
+    def settings(self) -> Mapping[str, str]:
+        """All in force."""
+
+    @property
     def partitions(self) -> Sequence[PartitionPort]: ...
     def partition(self, index: int) -> PartitionPort: ...
     def describe(self) -> dict[str, Any]: ...

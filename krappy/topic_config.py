@@ -12,19 +12,37 @@ from dataclasses import dataclass
 
 from krappy.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from krappy.errors import InvalidConfig, InvalidTopic
-from krappy.topic_settings import DEFAULTS, DOCS, FOREVER, SETTINGS, Given, Setting, effective, nearest, normalise
+from krappy.topic_settings import (
+    DEFAULTS,
+    DOCS,
+    FOREVER,
+    GENERATION,
+    GENERATIONS,
+    OF_BROKER,
+    SETTINGS,
+    Given,
+    Setting,
+    effective,
+    inherited,
+    nearest,
+    normalise,
+)
 
 __all__ = [
     "DEFAULTS",
     "DOCS",
     "FOREVER",
+    "GENERATION",
+    "GENERATIONS",
     "MAX_NAME",
+    "OF_BROKER",
     "SETTINGS",
     "Given",
     "Setting",
     "TopicConfig",
     "check_topic_name",
     "effective",
+    "inherited",
     "merge",
     "nearest",
     "normalise",
@@ -49,7 +67,7 @@ class TopicConfig:
 
     compact: bool = False
     delete: bool = True
-    retention_ms: int | None = 604_800_000
+    retention_ms: int | None = None
     retention_bytes: int | None = None
     segment_bytes: int = 1 << 30
     segment_ms: int = 604_800_000
@@ -66,7 +84,7 @@ class TopicConfig:
 
     @classmethod
     def parse(cls, given: Mapping[str, Given]) -> TopicConfig:
-        """From settings by Kafka's names; those not given, or None, get Kafka's defaults. Raises InvalidConfig."""
+        """From settings by Kafka's names; those not given, or None, get their defaults. Raises InvalidConfig."""
         of = {**DEFAULTS, **normalise(given)}
         policies = of["cleanup.policy"].split(",")
         config = cls(

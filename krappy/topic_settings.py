@@ -1,5 +1,8 @@
 """The settings that a topic may have, by Kafka's names, with Kafka's defaults and limits: one row for each.
 
+One default is not Kafka's: `retention.ms` is -1, so that nothing expires unless somebody says so. With Kafka's 7 days a
+topic's table would lose the keys that nobody has written for a week.
+
 Everything that is known about a setting stands in its row of `SETTINGS`. Source of names, types, defaults and ranges:
 Kafka's "Topic Configs" (TopicConfig.java, LogConfig.java, ServerTopicConfigSynonyms.java); `view.enable` and
 `latest.ahead.enable` are Krappy's own. Kafka's settings come in three kinds here:
@@ -288,7 +291,7 @@ _TABLE = (
     ),
     Setting(
         "retention.ms",
-        "604800000",
+        "-1",
         integer(-1, FOREVER),
         "LONG",
         "ms that an event is kept; -1: forever",
@@ -339,6 +342,12 @@ _TABLE = (
 SETTINGS: dict[str, Setting] = {setting.name: setting for setting in _TABLE}
 DOCS: dict[str, str] = {setting.name: setting.doc for setting in _TABLE}
 DEFAULTS: dict[str, str] = {setting.name: setting.default for setting in _TABLE}
+# The settings of the broker that are topics' defaults, by Kafka's names for them.
+OF_BROKER: dict[str, Setting] = {setting.broker: setting for setting in _TABLE if setting.broker is not None}
+# A topic keeps the defaults that it was made under: the catalog has the number of their generation with it. What has
+# changed since stands here, by that number; the last one is today's.
+GENERATIONS: tuple[Mapping[str, str], ...] = ({"retention.ms": "604800000"}, {})
+GENERATION = len(GENERATIONS) - 1
 
 
 def normalise(given: Mapping[str, Given]) -> dict[str, str]:
@@ -359,6 +368,11 @@ def normalise(given: Mapping[str, Given]) -> dict[str, str]:
         except ValueError as error:
             raise InvalidConfig(f"{name} = {value!r:.80}: {error}", setting=name) from None
     return found
+
+
+def inherited(of_broker: Mapping[str, str]) -> dict[str, str]:
+    """Settings of the broker, by Kafka's names, as topics have them that set nothing."""
+    return {OF_BROKER[name].name: value for name, value in of_broker.items() if name in OF_BROKER}
 
 
 def effective(held: Mapping[str, str]) -> dict[str, str]:

@@ -9,6 +9,9 @@ of topics comes in an order that a crash can't spoil:
   list. What is on the list on open is finished then. A new topic of the same name may exist at once: it has
   another id and other partition numbers.
 
+A topic keeps the defaults of settings that it was made under (`topic_settings.GENERATIONS`), whatever a later version's
+are: its record ends with the number of their generation. Records without one are of the first.
+
 Partition numbers and producer ids are never given twice, whatever is deleted.
 """
 
@@ -17,7 +20,7 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
 
@@ -27,7 +30,7 @@ from krappy.errors import InvalidPartitions, StorageError, TopicExists, UnknownT
 from krappy.store.format import DATA_FORMAT
 from krappy.store.keys import MAX_NUMBER
 from krappy.store.meta import Meta
-from krappy.topic_config import Given, TopicConfig, check_topic_name, merge, normalise
+from krappy.topic_config import GENERATION, GENERATIONS, Given, TopicConfig, check_topic_name, merge, normalise
 
 CLUSTER_ID = b"c/cluster"
 FORMAT = b"c/format"
@@ -42,12 +45,19 @@ MAX_PARTITIONS = 100_000  # of one topic
 @dataclass(frozen=True, slots=True)
 class Topic:
     """A topic as it is kept. `config`: only what was set, by Kafka's names; `numbers`: one for each partition, the
-    dense number that its view is kept under. `id`: 16 bytes, never given to another topic."""
+    dense number that its view is kept under. `id`: 16 bytes, never given to another topic. `generation`: of the
+    defaults that it was made under."""
 
     name: str
     id: bytes
     config: dict[str, str]
     numbers: list[int]
+    generation: int = 0
+
+    @property
+    def defaults(self) -> Mapping[str, str]:
+        """The defaults that are others for it than for a topic made now."""
+        return GENERATIONS[self.generation]
 
 
 class Catalog:
@@ -92,7 +102,7 @@ class Catalog:
         with self._lock:
             if name in self._topics:
                 raise TopicExists(f"the topic '{name}' exists")
-            return self._save(Topic(name, new_id(), held, []), partitions)
+            return self._save(Topic(name, new_id(), held, [], GENERATION), partitions)
 
     def add_partitions(self, name: str, total: int) -> Topic:
         """Gives a topic more partitions, durably. `total`: how many it is to have. Raises UnknownTopic,
@@ -109,7 +119,7 @@ class Catalog:
         with self._lock:
             topic = self._find(name)
             config = merge(topic.config, changes)
-            return self._save(Topic(name, topic.id, config, topic.numbers), len(topic.numbers))
+            return self._save(replace(topic, config=config), len(topic.numbers))
 
     def delete(self, name: str) -> Topic:
         """Takes a topic out, durably, and remembers that its folders and views are to go. Raises UnknownTopic,
@@ -160,7 +170,7 @@ class Catalog:
         following = self._next_number + more
         if following > MAX_NUMBER + 1:
             raise InvalidPartitions("every partition number there is has been used")
-        saved = Topic(topic.name, topic.id, topic.config, [*topic.numbers, *range(self._next_number, following)])
+        saved = replace(topic, numbers=[*topic.numbers, *range(self._next_number, following)])
         self._meta.write({TOPIC + topic.name.encode(): _pack(saved), NEXT_NUMBER: following.to_bytes(8, "big")})
         self._meta.sync()
         self._next_number = following
@@ -206,5 +216,5 @@ def text_id(id: bytes) -> str:
 
 
 def _pack(topic: Topic) -> bytes:
-    packed: Any = msgpack.packb([topic.name, topic.id, topic.config, topic.numbers])
+    packed: Any = msgpack.packb([topic.name, topic.id, topic.config, topic.numbers, topic.generation])
     return bytes(packed)

@@ -1,9 +1,11 @@
 """Settings that were changed while the broker ran, beside those of topics (catalog.py), in the meta database.
 
     cb/ broker id, or nothing for all brokers  -> msgpack {setting: text}
+    cb/static                                  -> the same: the defaults of topics that the broker was started with
     cg/ group                                  -> the same, of a Kafka group
 
-Names of settings are Kafka's. Durable when `save` returns.
+Names of settings are Kafka's. Durable when `save` returns. What the broker was started with is kept so that a start
+with others is a change like any other.
 """
 
 from __future__ import annotations
@@ -14,9 +16,12 @@ import msgpack
 
 from krappy.errors import StorageError
 from krappy.store.meta import Meta
+from krappy.topic_config import inherited
 
 BROKER = b"cb/"
 GROUP = b"cg/"
+FOR_ALL = ""  # the name under which settings of all brokers are kept
+STATIC = "static"  # and those that the broker was started with
 
 
 class OverrideStore:
@@ -46,3 +51,11 @@ class OverrideStore:
         else:
             self._meta.delete(key)
         self._meta.sync()
+
+
+def topic_defaults(held: Mapping[str, Mapping[str, str]], own: str) -> dict[str, str]:
+    """What topics get that set nothing, by their names for it, of all that is kept. `own`: the broker's id."""
+    found: dict[str, str] = {}
+    for name in (STATIC, FOR_ALL, own):
+        found |= inherited(held.get(name, {}))
+    return found

@@ -10,6 +10,7 @@ import pytest
 
 from krappy.config import ServerConfig, describe, load, parse_address
 from krappy.errors import ConfigError
+from krappy.topic_config import OF_BROKER
 
 
 def test_without_anything_the_defaults() -> None:
@@ -150,9 +151,48 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 
 def test_every_setting_is_described() -> None:
     rows = {row.name: row for row in describe()}
-    assert rows.keys() == {spec.name for spec in fields(ServerConfig)}
+    topics = {name.replace(".", "_") for name in OF_BROKER}
+    assert rows.keys() == {spec.name for spec in fields(ServerConfig) if spec.name != "topic_defaults"} | topics
+    assert rows["log_retention_ms"].flag == "--log-retention-ms"
+    assert (rows["log_retention_ms"].kind, rows["log_retention_ms"].default) == ("number", "-1")
     assert rows["memory_bytes"].flag == "--memory-bytes"
     assert rows["memory_bytes"].variable == "KRAPPY_MEMORY_BYTES"
     assert rows["memory_bytes"].default == str(256 << 20)
     assert rows["durability"].kind == "fsync|os"
     assert all(row.doc for row in rows.values())
+
+
+def test_defaults_of_topics_have_kafkas_names(tmp_path: Path) -> None:
+    file = tmp_path / "krappy.toml"
+    file.write_text('log.retention.ms = 5\nlog_segment_bytes = 1_000_000\nlog.cleanup.policy = "compact"\n')
+    assert load({}, {}).topic_defaults == {}
+    config = load(
+        {"log_retention_bytes": "7"}, {"KRAPPY_LOG_RETENTION_MS": "6", "KRAPPY_COMPRESSION_TYPE": "zstd"}, file
+    )
+    assert config.topic_defaults == {
+        "log.cleanup.policy": "compact",
+        "log.retention.ms": "6",
+        "log.segment.bytes": "1000000",
+        "log.retention.bytes": "7",
+        "compression.type": "zstd",
+    }
+    assert load(config.flat(), {}) == config
+
+
+@pytest.mark.parametrize("name", sorted(OF_BROKER))
+def test_every_default_of_topics_can_be_given(name: str) -> None:
+    default, ours = OF_BROKER[name].default, name.replace(".", "_")
+    assert load({ours: default}, {}).topic_defaults == {name: default}
+    with pytest.raises(ConfigError, match=f"the environment: {ours} = "):
+        load({}, {"KRAPPY_" + ours.upper(): "?"})
+
+
+def test_defaults_of_topics_must_go_together(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"the defaults of topics: max\.compaction\.lag\.ms is below"):
+        load({"log_cleaner_max_compaction_lag_ms": 5, "log_cleaner_min_compaction_lag_ms": 6}, {})
+    with pytest.raises(ConfigError, match="the nearest is 'log_retention_ms'"):
+        load({}, {"KRAPPY_LOG_RETENTION_M": "1"})
+    file = tmp_path / "krappy.toml"
+    file.write_text("log.retention.ms = 5\nlog_retention_ms = 5\n")
+    with pytest.raises(ConfigError, match="gives log_retention_ms twice"):
+        load({}, {}, file)

@@ -45,16 +45,24 @@ def topic_entries(
     given: Mapping[str, str],
     keys: Collection[str] | None,
     inherited: Mapping[str, Sequence[Any]],
+    older: Mapping[str, str],
     *,
     synonyms: bool,
     documentation: bool,
 ) -> list[Message]:
     """A topic's settings, all or those named, where `given` were set for it, and `inherited` for the broker (layers, as
-    `BrokerPort.dynamic` has them). Not to be changed: some are shared."""
+    `BrokerPort.dynamic` has them), and `older` are the defaults that it keeps from when it was made. Not to be changed:
+    some are shared."""
     defaults = _defaults(synonyms, documentation)
     return [
-        _topic_entry(SETTINGS[name], given.get(name), inherited.get(name, ()), synonyms, documentation)
-        if name in given or name in inherited
+        _topic_entry(
+            SETTINGS[name]._replace(default=older.get(name, SETTINGS[name].default)),
+            given.get(name),
+            inherited.get(name, ()),
+            synonyms,
+            documentation,
+        )
+        if name in given or name in inherited or name in older
         else entry
         for name, entry in defaults.items()
         if keys is None or name in keys
@@ -63,7 +71,7 @@ def topic_entries(
 
 def created_entries(given: Mapping[str, str], inherited: Mapping[str, Sequence[Any]]) -> list[Message]:
     """A new topic's settings, as CreateTopics shows them: fields that it lacks are dropped when it is written."""
-    return topic_entries(given, None, inherited, synonyms=False, documentation=False)
+    return topic_entries(given, None, inherited, {}, synonyms=False, documentation=False)
 
 
 @lru_cache(maxsize=4)
@@ -86,10 +94,15 @@ def _topic_entry(
     )
 
 
+_GIVEN = {
+    "broker": Source.DYNAMIC_BROKER_CONFIG,
+    "all": Source.DYNAMIC_DEFAULT_BROKER_CONFIG,
+    "static": Source.STATIC_BROKER_CONFIG,
+}
+
+
 def _layers(name: str, layers: Sequence[Any]) -> Chain:
-    """What was changed while the broker ran."""
-    own, all_of_them = Source.DYNAMIC_BROKER_CONFIG, Source.DYNAMIC_DEFAULT_BROKER_CONFIG
-    return [(name, layer.value, own if layer.own else all_of_them) for layer in layers]
+    return [(name, layer.value, _GIVEN[layer.by]) for layer in layers]
 
 
 def _entry(
@@ -119,8 +132,11 @@ def broker_entries(
     entries = []
     for row in rows:
         if keys is None or row.name in keys:
-            static = Source.STATIC_BROKER_CONFIG if row.given else Source.DEFAULT_CONFIG
-            chain: Chain = [*_layers(row.name, dynamic.layers(row.name)), (row.name, row.value, static)]
+            changed = [layer for layer in dynamic.layers(row.name) if layer.by != "static"]
+            chain: Chain = _layers(row.name, changed)
+            chain.append((row.name, row.value, Source.STATIC_BROKER_CONFIG if row.given else Source.DEFAULT_CONFIG))
+            if row.given and row.default is not None:
+                chain.append((row.name, row.default, Source.DEFAULT_CONFIG))
             doc, fixed = row.doc if documentation else None, row.name not in dynamic.known
             entries.append(_entry(row.name, chain[0], chain if synonyms else [], row.kind, doc, fixed))
     return entries

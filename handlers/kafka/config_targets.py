@@ -9,7 +9,7 @@ from krappy.handlers.kafka.config_entries import Resource
 from krappy.handlers.kafka.refusals import SHOWN, Refused
 from krappy.handlers.kafka.sources import check_not_internal
 from krappy.ports import KafkaSessionPort, SettingsPort
-from krappy.topic_config import SETTINGS, Setting, check_topic_name, effective, merge
+from krappy.topic_config import SETTINGS, Setting, check_topic_name, merge
 from krappy.wire.kafka import Code
 
 Wanted = Mapping[str, str | None]  # None takes a setting back to its default
@@ -40,7 +40,7 @@ def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
             "topic",
             SETTINGS,
             held,
-            effective({**broker.dynamic.topic_defaults, **held}),
+            topic.settings,
             lambda wanted: merge(held, wanted),
             lambda wanted: broker.alter_topic(name, wanted, None),
         )

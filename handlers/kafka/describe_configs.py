@@ -64,7 +64,8 @@ def _describe(session: KafkaSessionPort, resource: Message, request: Message) ->
         topic = topic_named(session, check_topic_name(name))
         if topic is None:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
-        return topic_entries(topic.given, chosen, session.broker.dynamic.topic_layers(), **shown)
+        layers = session.broker.dynamic.topic_layers()
+        return topic_entries(topic.given, chosen, layers, topic.defaults, **shown)
     if kind == Resource.BROKER:
         dynamic = session.broker.dynamic
         if name == "":

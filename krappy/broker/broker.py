@@ -216,6 +216,7 @@ class Broker:
         for topic in self.topics.values():
             for partition in topic.partitions:
                 partition.applier.start()
+        await self.dynamic.take_static()
         self._house_kept = trio.Event()
         self.spawn(self._keep_house)
         self.opened = True

@@ -2,7 +2,8 @@
 the name ""), or for this one (its id), which wins. They are kept, and are in force again after a restart.
 
 What can be changed is what takes effect at once: the defaults of topics' settings, and a few of the broker's own. All
-others are read at its start.
+others are read at its start. Defaults of topics that the broker is started with come after both; a start with others
+than before is a change as well, made once everything is open (`take_static`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import trio
 
 from krappy.config import KAFKA_NAMES, ServerConfig, default_of, read_value
-from krappy.errors import InvalidConfig, InvalidRequest
-from krappy.store.overrides import OverrideStore
-from krappy.topic_config import SETTINGS, Given, Setting, TopicConfig
+from krappy.errors import ConfigError, InvalidConfig, InvalidRequest
+from krappy.store.overrides import FOR_ALL, STATIC, OverrideStore, topic_defaults
+from krappy.topic_config import OF_BROKER, Given, Setting
 from krappy.topic_settings import integer
 from krappy.waiting import Signal
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 THREADS = "background.threads"
 DISK_THREADS = 8
-FOR_ALL = ""  # the name under which settings of all brokers are kept
 _OWN = (  # fields of ServerConfig
     "log.cleaner.backoff.ms",
     "log.cleaner.io.max.bytes.per.second",
@@ -46,19 +46,18 @@ def _of_config(name: str) -> Setting:
 
 
 KNOWN: Mapping[str, Setting] = {
-    **{each.broker: each._replace(name=each.broker) for each in SETTINGS.values() if each.broker is not None},
+    **{name: each._replace(name=name) for name, each in OF_BROKER.items()},
     **{name: _of_config(name) for name in _OWN},
     THREADS: Setting(THREADS, str(DISK_THREADS), integer(1, 128), "INT", "threads that wait for the disk"),
     _UNUSED.name: _UNUSED,
 }
-_TOPICS = {each.broker: each.name for each in SETTINGS.values() if each.broker is not None}
 
 
 class Layer(NamedTuple):
-    """A setting as it was changed: `own`, whether for this broker alone."""
+    """A setting as it was given. `by`: "broker" or "all", as it was changed, or "static", as the broker was started."""
 
     value: str
-    own: bool
+    by: str
 
 
 class DynamicSettings:
@@ -82,16 +81,13 @@ class DynamicSettings:
         return self._held.get(name, {})
 
     def layers(self, setting: str) -> list[Layer]:
-        """A setting's changes that are in force, the one that wins first."""
-        return self._layers(self._held, setting)
-
-    def _layers(self, held: Mapping[str, Mapping[str, str]], setting: str) -> list[Layer]:
-        names = (str(self.static.broker_id), FOR_ALL)
-        return [Layer(held[name][setting], name != FOR_ALL) for name in names if setting in held.get(name, ())]
+        """What was said of a setting, what wins first; of those that are not topics' defaults only what was changed."""
+        names = ((str(self.static.broker_id), "broker"), (FOR_ALL, "all"), (STATIC, "static"))
+        return [Layer(held[setting], by) for name, by in names if setting in (held := self.held(name))]
 
     def effective(self, name: str) -> Mapping[str, str]:
         """All that can be changed, as it is in force for `name`."""
-        layers = (FOR_ALL,) if name == FOR_ALL else (FOR_ALL, name)
+        layers = (STATIC, FOR_ALL) if name == FOR_ALL else (STATIC, FOR_ALL, name)
         found = {setting.name: setting.default for setting in KNOWN.values()}
         found |= {setting: str(getattr(self.static, KAFKA_NAMES[setting])) for setting in _OWN}
         for layer in layers:
@@ -99,8 +95,8 @@ class DynamicSettings:
         return found
 
     def topic_layers(self) -> dict[str, list[Layer]]:
-        """The topics' settings whose defaults were changed, by the topics' names for them."""
-        found = {topic: self.layers(setting) for setting, topic in _TOPICS.items()}
+        """The topics' settings whose defaults were given, by the topics' names for them."""
+        found = {setting.name: self.layers(name) for name, setting in OF_BROKER.items()}
         return {topic: layers for topic, layers in found.items() if layers}
 
     @property
@@ -108,7 +104,7 @@ class DynamicSettings:
         return self._defaults(self._held)
 
     def _defaults(self, held: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-        return {topic: layers[0].value for own, topic in _TOPICS.items() if (layers := self._layers(held, own))}
+        return topic_defaults(held, str(self.static.broker_id))
 
     # --- as they are to be
 
@@ -128,29 +124,48 @@ class DynamicSettings:
                     after[setting] = KNOWN[setting].read(value)
                 except ValueError as error:
                     raise InvalidRequest(f"Invalid value {value!r:.80} for configuration {setting}: {error}") from None
+        self._check_topics(name, after)
+        return after
+
+    def _check_topics(self, name: str, after: Mapping[str, str]) -> None:
+        """Raises InvalidRequest when a topic could not have the defaults that it would get."""
         defaults = self._defaults({**self._held, name: after})
         for topic in self._broker.topics.values():
             try:
-                TopicConfig.parse({**defaults, **topic.given})
+                topic.parse(topic.given, defaults)
             except InvalidConfig as error:
                 raise InvalidRequest(f"the topic '{topic.name}' could not be so: {error.text}") from None
-        return after
 
     async def alter(self, name: str, changes: Mapping[str, str | None]) -> None:
         """In force, and durable, on return. Raises InvalidRequest, StorageError."""
         async with self._lock:
-            after = self.check(name, changes)
-            defaults = self._defaults({**self._held, name: after})
-            for topic in list(self._broker.topics.values()):
-                if topic.inherited != defaults:
-                    await topic.prepare(topic.given, defaults)
-            await trio.to_thread.run_sync(partial(self._store.save, name, after), limiter=self._broker.disk_limiter)
-            self._held[name] = after
-            self._apply()
-            for topic in list(self._broker.topics.values()):
-                if topic.inherited != defaults:
-                    await topic.configure(topic.given, defaults)
+            await self._take(name, self.check(name, changes))
         self.changed.fire()
+
+    async def take_static(self) -> None:
+        """The defaults of topics that the broker was started with, once its topics are open. Raises ConfigError when a
+        topic can't have them, StorageError."""
+        given = dict(self.static.topic_defaults)
+        if given == self.held(STATIC):
+            return
+        async with self._lock:
+            try:
+                self._check_topics(STATIC, given)
+            except InvalidRequest as error:
+                raise ConfigError(f"the defaults of topics: {error.text}") from None
+            await self._take(STATIC, given)
+
+    async def _take(self, name: str, after: dict[str, str]) -> None:
+        defaults = self._defaults({**self._held, name: after})
+        for topic in list(self._broker.topics.values()):
+            if topic.inherited != defaults:
+                await topic.prepare(topic.given, defaults)
+        await trio.to_thread.run_sync(partial(self._store.save, name, after), limiter=self._broker.disk_limiter)
+        self._held[name] = after
+        self._apply()
+        for topic in list(self._broker.topics.values()):
+            if topic.inherited != defaults:
+                await topic.configure(topic.given, defaults)
 
     def _apply(self) -> None:
         changed: dict[str, Any] = {

@@ -73,6 +73,7 @@ class InternalTopic:
         self.name = name
         self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"{cluster_id}/{name}").bytes  # the same after every start
         self.given = INTERNAL[name]
+        self.defaults: Mapping[str, str] = {}
         self.config = TopicConfig.parse(self.given)
         moved = Signal()
         self.partitions: Sequence[InternalPartition] = [

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from krappy.broker.dynamic import DISK_THREADS, THREADS
 from krappy.config import KAFKA_NAMES, PLAINTEXT, ServerConfig
-from krappy.topic_config import DEFAULTS, SETTINGS
+from krappy.topic_config import OF_BROKER
 
 SECRET = "console_token"  # never told
 # Two settings of Kafka may be one here, and offsets.retention has another unit.
@@ -33,18 +33,19 @@ _FIXED = (
 
 
 class BrokerSetting(NamedTuple):
-    """`kind` is Kafka's type of it; `given`: whether it differs from the default."""
+    """`kind` is Kafka's type of it; `given`: whether the broker was started with another than its `default`."""
 
     name: str
     value: str | None
     kind: str
     doc: str
     given: bool
+    default: str | None = None
 
 
 def broker_settings(config: ServerConfig, advertised: str) -> list[BrokerSetting]:
     """Every setting in force, by name. `advertised`: the HOST:PORT that Kafka clients are told."""
-    rows = [*_own(config, advertised), *_topics()]
+    rows = [*_own(config, advertised), *_topics(config)]
     rows += [BrokerSetting(name, value, kind, doc, False) for name, value, kind, doc in _FIXED]
     security = ",".join(f"{each.name}:{PLAINTEXT}" for each in config.kafka_listeners)
     map_doc = "listeners have no encryption yet"
@@ -54,6 +55,8 @@ def broker_settings(config: ServerConfig, advertised: str) -> list[BrokerSetting
 
 def _own(config: ServerConfig, advertised: str) -> Iterator[BrokerSetting]:
     for spec in fields(config):
+        if spec.name == "topic_defaults":
+            continue
         value, doc = getattr(config, spec.name), spec.metadata["doc"]
         given = value != spec.default
         if spec.name == "listen_kafka" and value:
@@ -63,7 +66,8 @@ def _own(config: ServerConfig, advertised: str) -> Iterator[BrokerSetting]:
         if spec.name == SECRET:
             value = None
         for name in _NAMES.get(spec.name, ["krappy." + spec.name]):
-            yield BrokerSetting(name, _text(spec.name, value), _kind(value), doc, given)
+            default = _text(spec.name, spec.default)
+            yield BrokerSetting(name, _text(spec.name, value), _kind(value), doc, given, default)
         if spec.name == "offsets_retention_ms":
             yield BrokerSetting("offsets.retention.minutes", str(value // 60_000), "INT", doc, given)
 
@@ -75,11 +79,12 @@ def _advertised(config: ServerConfig, told: str) -> str:
     return ",".join(f"{each.name}://{each.advertised or alone or each.address}" for each in listeners)
 
 
-def _topics() -> Iterator[BrokerSetting]:
+def _topics(config: ServerConfig) -> Iterator[BrokerSetting]:
     """What a topic gets that sets nothing, under the names that Kafka's brokers have for it."""
-    for setting in SETTINGS.values():
-        if setting.broker is not None:
-            yield BrokerSetting(setting.broker, DEFAULTS[setting.name], setting.kind, setting.doc, False)
+    for name, setting in OF_BROKER.items():
+        given = config.topic_defaults.get(name)
+        value, default = setting.default if given is None else given, setting.default
+        yield BrokerSetting(name, value, setting.kind, setting.doc, given is not None, default)
 
 
 def _text(name: str, value: Any) -> str | None:

@@ -38,6 +38,10 @@ class TableTopic:
         return self._topic.given
 
     @property
+    def defaults(self) -> Mapping[str, str]:
+        return self._topic.defaults
+
+    @property
     def deleted(self) -> bool:
         return self._topic.deleted
 

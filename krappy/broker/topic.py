@@ -19,25 +19,35 @@ class Topic:
     def __init__(
         self, stored: StoredTopic, partitions: list[Partition], inherited: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """`inherited`: settings that the broker has changed for all topics."""
+        """`inherited`: defaults that the broker was given for all topics."""
         self.name = stored.name
         self.id = text_id(stored.id)
         self.uuid = stored.id  # the same as 16 bytes
         self.given = dict(stored.config)  # the settings that were set for it
         self.inherited = inherited
-        self.config = TopicConfig.parse({**inherited, **stored.config})
+        self.defaults = stored.defaults  # those that are others for it than for a topic made now
+        self.config = self.parse(self.given, inherited)
         self.partitions = partitions
         self.deleted = False
 
+    def parse(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> TopicConfig:
+        """Its settings in force, with these. Raises InvalidConfig."""
+        return TopicConfig.parse({**self.defaults, **inherited, **given})
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """All in force, as Kafka writes them."""
+        return effective({**self.defaults, **self.inherited, **self.given})
+
     async def prepare(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
         """To be awaited before these settings are kept. Raises InvalidConfig, StorageError."""
-        config = TopicConfig.parse({**inherited, **given})
+        config = self.parse(given, inherited)
         for partition in self.partitions:
             await partition.keep_absent(config)
 
     async def configure(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
         """Other settings from now on. Raises InvalidConfig."""
-        config = TopicConfig.parse({**inherited, **given})
+        config = self.parse(given, inherited)
         self.given, self.inherited, self.config = dict(given), inherited, config
         for partition in self.partitions:
             await partition.configure(config)
@@ -49,7 +59,7 @@ class Topic:
 
     def describe_settings(self) -> dict[str, Any]:
         """Its id, the settings that were set for it, and all in force."""
-        return {"id": self.id, "config": self.given, "settings": effective({**self.inherited, **self.given})}
+        return {"id": self.id, "config": self.given, "settings": self.settings}
 
     def describe(self) -> dict[str, Any]:
         return {

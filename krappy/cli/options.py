@@ -94,6 +94,29 @@ def moment(text: str) -> datetime:
     return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
+class Lifetime(click.ParamType):  # type: ignore[type-arg]
+    """How long something is kept: such as 12h or 7d, or `forever`. Becomes milliseconds; -1 is forever."""
+
+    name = "lifetime"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "DURATION|forever"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        if value == "forever":
+            return -1
+        found = _AGO.fullmatch(value)
+        try:
+            kept = timedelta(**{_UNITS[found[2]]: float(found[1])}) if found else timedelta()
+        except OverflowError:
+            kept = timedelta()
+        if not kept:
+            self.fail(f"'{value}' is no time such as 90m, 12h or 7d, nor forever", param, ctx)
+        return max(1, kept // timedelta(milliseconds=1))
+
+
 class Group(click.Group):
     """A group of commands that knows what was probably meant."""
 

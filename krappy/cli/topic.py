@@ -9,6 +9,7 @@ import click
 from krappy.cli import output
 from krappy.cli.options import (
     Group,
+    Lifetime,
     Place,
     Setting,
     address_option,
@@ -29,6 +30,21 @@ CONFIG = click.option(
     help="A topic setting, by Kafka's names, such as cleanup.policy=compact; may be given several times.",
 )
 
+RETENTION = click.option(
+    "--retention",
+    type=Lifetime(),
+    help="How long events are kept, such as 12h or 7d: the setting retention.ms.",
+)
+
+
+def _settings(config: tuple[tuple[str, str], ...], retention: int | None) -> dict[str, str]:
+    found = dict(config)
+    if retention is not None:
+        if "retention.ms" in found:
+            raise click.UsageError("--retention is the setting retention.ms: give one of the two")
+        found["retention.ms"] = str(retention)
+    return found
+
 
 @click.group(cls=Group)
 def topic() -> None:
@@ -45,23 +61,34 @@ def topic() -> None:
 @topic.command()
 @click.argument("name")
 @click.option("-p", "--partitions", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
+@RETENTION
 @CONFIG
 @click.option("--if-absent", is_flag=True, help="A topic that exists already is no error.")
 @address_option
 @json_option
 def create(
-    name: str, partitions: int, config: tuple[tuple[str, str], ...], if_absent: bool, address: str, as_json: bool
+    name: str,
+    partitions: int,
+    retention: int | None,
+    config: tuple[tuple[str, str], ...],
+    if_absent: bool,
+    address: str,
+    as_json: bool,
 ) -> None:
     """Make a topic.
 
+    Its events, and the keys of its table, are kept for ever, unless --retention says how long, or the broker was
+    started with another default (`krappy serve --log-retention-ms`).
+
     \b
     Examples:
-      krappy topic create clicks
+      krappy topic create clicks --retention 7d
       krappy topic create users --partitions 3 --config cleanup.policy=compact
-      krappy topic create audit --config view.enable=false --config retention.ms=-1
+      krappy topic create audit --config view.enable=false --retention forever
     """
+    settings = _settings(config, retention)
     with connect(address) as client:
-        created = client.create_topic(name, partitions=partitions, config=dict(config), if_absent=if_absent)
+        created = client.create_topic(name, partitions=partitions, config=settings, if_absent=if_absent)
     if as_json:
         output.emit_json({"topic": name, "created": created})
     else:
@@ -155,6 +182,7 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
 
 @topic.command()
 @click.argument("name", shell_complete=complete_topics)
+@RETENTION
 @CONFIG
 @click.option("--unset", multiple=True, metavar="NAME", help="Back to this setting's default.")
 @click.option("-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="The new total; it only grows.")
@@ -162,6 +190,7 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
 @json_option
 def alter(
     name: str,
+    retention: int | None,
     config: tuple[tuple[str, str], ...],
     unset: tuple[str, ...],
     partitions: int | None,
@@ -175,13 +204,13 @@ def alter(
 
     \b
     Examples:
-      krappy topic alter clicks --config retention.ms=86400000
+      krappy topic alter clicks --retention 24h
       krappy topic alter clicks --unset retention.ms
       krappy topic alter clicks --partitions 6
     """
-    changes: dict[str, str | None] = {**dict(config), **dict.fromkeys(unset)}
+    changes: dict[str, str | None] = {**_settings(config, retention), **dict.fromkeys(unset)}
     if not changes and partitions is None:
-        raise click.UsageError("nothing to change: give --config, --unset or --partitions")
+        raise click.UsageError("nothing to change: give --retention, --config, --unset or --partitions")
     with connect(address) as client:
         before = client.describe(name)
         client.alter_topic(name, config=changes or None, partitions=partitions)

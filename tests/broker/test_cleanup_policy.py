@@ -12,6 +12,8 @@ from trio.testing import trio_test
 from krappy.broker.broker import Broker
 from krappy.broker.partition import Partition
 from krappy.entry import entry_offset
+from krappy.store.overrides import OverrideStore
+from krappy.store.views import Views
 from tests.broker.engine import as_killed, publish, running
 
 KEYS = [b"a", b"b", b"c"]
@@ -65,6 +67,39 @@ async def test_what_was_deleted_does_not_come_back(tmp_path: Path, switch: Switc
         assert await live(partition) == {b"a": 3, b"c": 2}
     async with running(tmp_path / "killed") as broker:
         assert await live(broker.topic("t").partition(0)) == {b"c": 2}
+
+
+@trio_test
+async def test_nor_by_a_start_with_other_defaults(tmp_path: Path) -> None:
+    """The start with them is killed at each moment at which what is on disk changes."""
+    data = tmp_path / "data"
+    async with running(data) as broker:
+        partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+        await publish(partition, 3, KEYS)
+        await partition.delete_records(2)
+    killed = 0
+
+    def killing(write: Callable[..., None]) -> Callable[..., None]:
+        def killed_before_and_after(*given: object) -> None:
+            nonlocal killed
+            as_killed(data, tmp_path / f"killed-{killed}")
+            write(*given)
+            as_killed(data, tmp_path / f"killed-{killed + 1}")
+            killed += 2
+
+        return killed_before_and_after
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Views, "flush", killing(Views.flush))
+        patch.setattr(OverrideStore, "save", killing(OverrideStore.save))
+        async with running(data, log_cleanup_policy="compact") as broker:
+            assert broker.topic("t").config.compact
+            assert await live(broker.topic("t").partition(0)) == {b"c": 2}
+    assert killed >= 4
+    for each in range(killed):
+        for policy in ("compact", "delete", "compact,delete"):
+            async with running(tmp_path / f"killed-{each}", log_cleanup_policy=policy) as broker:
+                assert await live(broker.topic("t").partition(0)) == {b"c": 2}
 
 
 @trio_test

@@ -42,6 +42,30 @@ def test_a_topic_is_made_shown_changed_and_deleted(krappy: Krappy) -> None:
     assert "life" not in krappy("topic", "list").out
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [("7d", "604800000"), ("forever", "-1"), ("1.5h", "5400000"), ("5ms", "5"), ("0.1ms", "1")],
+)
+def test_how_long_a_topic_keeps_its_events(krappy: Krappy, given: str, kept: str) -> None:
+    name = "kept-" + given
+    assert krappy("topic", "create", name, "--retention", given).status == 0
+    described = krappy("topic", "describe", name, "--json").json
+    assert described["config"] == {"retention.ms": kept}
+    assert krappy("topic", "alter", name, "--unset", "retention.ms").status == 0
+    assert krappy("topic", "describe", name, "--json").json["settings"]["retention.ms"] == "-1"
+    assert krappy("topic", "alter", name, "--retention", given).status == 0
+    assert krappy("topic", "describe", name, "--json").json["config"] == {"retention.ms": kept}
+
+
+@pytest.mark.parametrize("given", ["", "7", "0d", "-1d", "a week", "99999999999d", "7d "])
+def test_how_long_a_topic_cannot_keep_its_events(krappy: Krappy, given: str) -> None:
+    result = krappy("topic", "create", "never", "--retention", given)
+    assert result.status == 2
+    assert "is no time such as 90m, 12h or 7d, nor forever" in result.err
+    twice = krappy("topic", "create", "never", "--retention", "7d", "-c", "retention.ms=5")
+    assert (twice.status, "give one of the two" in twice.err) == (2, True)
+
+
 def test_a_wrong_setting_names_the_nearest(krappy: Krappy) -> None:
     result = krappy("topic", "create", "wrong", "-c", "cleanup.polcy=compact")
     assert result.status == 1

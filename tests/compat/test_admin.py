@@ -118,7 +118,7 @@ def test_settings_are_shown_with_defaults_and_changed_one_by_one(admin: Admin, n
     alter(admin, topic, "retention.ms", AlterConfigOpType.DELETE, None)
     found = admin.config(topic)
     assert found["cleanup.policy"].value == "compact"
-    assert found["retention.ms"].value == "604800000"
+    assert found["retention.ms"].value == "-1"
     assert found["retention.ms"].is_default
     for name, bad in (("no.such.setting", "1"), ("retention.ms", "soon")):
         with pytest.raises(KafkaException) as refused:

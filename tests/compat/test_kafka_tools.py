@@ -87,7 +87,7 @@ def test_configs(tool: Tool, new_topic: NewTopic) -> None:
     assert "cleanup.policy=compact,delete" in told
     tool("configs", "--alter", *entity, "--delete-config", "retention.ms")
     assert "retention.ms" not in tool("configs", "--describe", *entity)
-    assert "retention.ms=604800000" in tool("configs", "--describe", "--all", *entity)
+    assert "retention.ms=-1" in tool("configs", "--describe", "--all", *entity)
     tool("configs", "--describe", "--entity-type", "brokers")
 
 

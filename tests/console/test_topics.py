@@ -10,7 +10,7 @@ def test_a_topic_is_created_described_altered_and_deleted(web: Web) -> None:
     web.publish(path, "k", "v")
     told = web.get(path)
     assert told["config"] == {"cleanup.policy": "compact"}
-    assert told["settings"]["retention.ms"] == "604800000"
+    assert told["settings"]["retention.ms"] == "-1"
     assert told["summary"]["events"] == 1
     assert told["summary"]["cleanup_policy"] == "compact"
     assert [each["partition"] for each in told["partitions"]] == [0, 1]

@@ -80,7 +80,7 @@ def test_all_settings_of_a_topic_in_every_version(raw: Raw, topic: str, version:
     assert (given["value"], given["config_source"]) == ("1000", 1)
     assert given["synonyms"] == [
         {"name": "retention.ms", "value": "1000", "source": 1},
-        {"name": "log.retention.ms", "value": "604800000", "source": 5},
+        {"name": "log.retention.ms", "value": "-1", "source": 5},
     ]
     assert (default["value"], default["config_source"]) == ("1073741824", 5)
     assert default["synonyms"] == [{"name": "log.segment.bytes", "value": "1073741824", "source": 5}]
@@ -134,7 +134,7 @@ def test_the_brokers_own_settings_by_kafkas_names(raw: Raw, broker: BrokerProces
         "broker.id": "0",
         "default.replication.factor": "1",
         "log.retention.check.interval.ms": "300000",
-        "log.retention.ms": "604800000",
+        "log.retention.ms": "-1",
         "log.dirs": str(broker.data),
         "message.max.bytes": "1048588",
         "node.id": "0",

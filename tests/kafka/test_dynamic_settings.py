@@ -85,7 +85,7 @@ def test_what_topics_get_that_set_nothing(broker: BrokerProcess) -> None:
         assert shown(raw, TOPIC, "own", "retention.ms") == ("5", OF_TOPIC)
         assert change(raw, BROKER, "0", "log.retention.ms", "2000")[0] == 0, "this broker's own wins"
         chain = [(each["value"], each["source"]) for each in _synonyms(raw, "own")]
-        assert chain == [("5", OF_TOPIC), ("2000", OF_BROKER), ("1000", OF_ALL), ("604800000", DEFAULT)]
+        assert chain == [("5", OF_TOPIC), ("2000", OF_BROKER), ("1000", OF_ALL), ("-1", DEFAULT)]
         assert shown(raw, BROKER, "0", "log.retention.ms") == ("2000", OF_BROKER)
         assert list(describe(raw, BROKER, "")) == ["log.retention.ms"]
     assert broker.stop() == 0
@@ -96,12 +96,39 @@ def test_what_topics_get_that_set_nothing(broker: BrokerProcess) -> None:
         assert change(raw, BROKER, "0", "log.retention.ms", None, DELETE)[0] == 0
         assert shown(raw, TOPIC, "before", "retention.ms") == ("1000", OF_ALL)
         assert change(raw, BROKER, "", "log.retention.ms", None, DELETE)[0] == 0
-        assert shown(raw, TOPIC, "before", "retention.ms") == ("604800000", DEFAULT)
-        assert settings(peer, "before")["retention.ms"] == "604800000"
+        assert shown(raw, TOPIC, "before", "retention.ms") == ("-1", DEFAULT)
+        assert settings(peer, "before")["retention.ms"] == "-1"
 
 
 def _synonyms(raw: Raw, topic: str) -> list[dict[str, Any]]:
     return list(describe(raw, TOPIC, topic, "retention.ms")["retention.ms"]["synonyms"])
+
+
+def test_what_the_broker_was_started_with_comes_after_what_was_changed(tmp_path: Path, launcher: Launcher) -> None:
+    given: dict[str, Any] = {"log_retention_ms": 7000, "log_cleanup_policy": "compact,delete"}
+    with broker_process(tmp_path / "data", launch=launcher, durability="os", **given) as broker:
+        with Raw(broker.kafka) as raw:
+            raw.make("t")
+            assert shown(raw, TOPIC, "t", "retention.ms") == ("7000", STATIC)
+            assert shown(raw, TOPIC, "t", "segment.bytes") == ("1073741824", DEFAULT)
+            assert shown(raw, BROKER, "0", "log.retention.ms") == ("7000", STATIC)
+            assert shown(raw, BROKER, "0", "log.cleanup.policy") == ("compact,delete", STATIC)
+            assert shown(raw, BROKER, "0", "log.segment.bytes") == ("1073741824", DEFAULT)
+            assert describe(raw, BROKER, "") == {}
+            assert change(raw, BROKER, "", "log.retention.ms", "1000")[0] == 0
+            chain = [("1000", OF_ALL), ("7000", STATIC), ("-1", DEFAULT)]
+            assert [(each["value"], each["source"]) for each in _synonyms(raw, "t")] == chain
+            own = describe(raw, BROKER, "0", "log.retention.ms")["log.retention.ms"]
+            assert [(each["value"], each["source"]) for each in own["synonyms"]] == chain
+            assert not own["read_only"]
+            assert change(raw, BROKER, "", "log.cleanup.policy", "delete", SUBTRACT)[0] == 0
+            assert shown(raw, TOPIC, "t", "cleanup.policy") == ("compact", OF_ALL), "changed from what is in force"
+        broker.settings.pop("log_retention_ms")
+        assert broker.stop() == 0
+        broker.start()
+        with Raw(broker.kafka) as raw:
+            chain = [("1000", OF_ALL), ("-1", DEFAULT)]
+            assert [(each["value"], each["source"]) for each in _synonyms(raw, "t")] == chain
 
 
 def test_they_are_honoured_at_once(broker: BrokerProcess) -> None:

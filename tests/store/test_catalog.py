@@ -18,6 +18,7 @@ from krappy.store.catalog import FORMAT, NEXT_NUMBER, PRODUCER_BLOCK, TOPIC, Cat
 from krappy.store.format import DATA_FORMAT
 from krappy.store.keys import MAX_NUMBER
 from krappy.store.meta import Meta
+from krappy.topic_config import GENERATION
 
 
 @pytest.fixture
@@ -49,6 +50,29 @@ def test_data_of_a_newer_version_is_refused(meta: Meta) -> None:
     assert meta.get(FORMAT) == (DATA_FORMAT + 1).to_bytes(4, "big")
 
 
+OLD = (  # as a version with Kafka's 7 days wrote them
+    b"\x94\xa5plain\xc4\x10Y\xb2:\xa0\x86\xb8KN\xb6}RT\xf7\x10\xc3\xa1\x80\x91\x01",
+    b"\x94\xa3own\xc4\x10\x13\x87S\x15\xe3\xa3F\xfa\xa3-\x9a[\x19\xcc\\\x1f\x81\xacretention.ms\xa15\x91\x02",
+)
+
+
+def test_topics_keep_the_defaults_that_they_were_made_under(meta: Meta) -> None:
+    meta.write({TOPIC + b"plain": OLD[0], TOPIC + b"own": OLD[1], FORMAT: bytes([0, 0, 0, 1]), NEXT_NUMBER: bytes([3])})
+    for change in (None, {"segment.ms": 5}, {"segment.ms": None}):
+        catalog = Catalog(meta)
+        if change is not None:
+            catalog.alter("plain", change)
+            catalog.add_partitions("own", len(catalog.list()[0].numbers) + 1)
+        for opened in (catalog, Catalog(meta)):
+            assert [topic.defaults.get("retention.ms") for topic in opened.list()] == ["604800000", "604800000"]
+    catalog.delete("plain")
+    assert [topic.defaults.get("retention.ms") for topic in Catalog(meta).deleting()] == ["604800000"]
+    assert catalog.create("plain", 1).defaults == {}
+    own = catalog.get("own")
+    assert own is not None
+    assert (own.config, own.numbers) == ({"retention.ms": "5"}, [2, 3, 4])
+
+
 def test_ids_differ_and_never_look_like_an_option() -> None:
     ids = {text_id(new_id()) for _ in range(2000)}
     assert len(ids) == 2000
@@ -57,7 +81,7 @@ def test_ids_differ_and_never_look_like_an_option() -> None:
 
 def test_a_topic_is_kept_as_it_was_made(catalog: Catalog, meta: Meta) -> None:
     made = catalog.create("a", 3, {"retention.ms": 5, "segment.ms": None})
-    assert made == Topic("a", made.id, {"retention.ms": "5"}, [1, 2, 3])
+    assert made == Topic("a", made.id, {"retention.ms": "5"}, [1, 2, 3], GENERATION)
     assert len(made.id) == 16
     assert catalog.get("a") == made
     assert "a" in catalog
@@ -89,7 +113,7 @@ def test_partitions_only_grow(catalog: Catalog) -> None:
     first = catalog.create("a", 2)
     catalog.create("b", 1)
     grown = catalog.add_partitions("a", 4)
-    assert grown == Topic("a", first.id, {}, [1, 2, 4, 5])
+    assert grown == Topic("a", first.id, {}, [1, 2, 4, 5], GENERATION)
     for total in (4, 1, 0, -1, 100_001):
         with pytest.raises(InvalidPartitions):
             catalog.add_partitions("a", total)

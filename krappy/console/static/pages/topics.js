@@ -64,7 +64,7 @@ function NewTopic({ close }) {
         <option value="compact">compact: keep the latest event of each key</option>
         <option value="compact,delete">compact and delete</option>
       <//>
-      <${Field} label="Keep events for (hours)" type="number" min="1" value=${retention} onInput=${(event) => setRetention(event.target.value)} hint="Empty: seven days; other settings can be changed afterwards" />
+      <${Field} label="Keep events for (hours)" type="number" min="1" value=${retention} onInput=${(event) => setRetention(event.target.value)} hint="Empty: what the broker gives, for ever unless it was told otherwise; settings can be changed afterwards" />
       <${Trouble} error=${error} />
       <div class="buttons"><button type="button" onClick=${close}>Cancel</button><button type="submit" class="main">Create</button></div>
     </form>

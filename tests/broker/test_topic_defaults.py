@@ -1,0 +1,81 @@
+"""How long a topic keeps what nobody has said anything about; and what a broker was started with, for all topics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trio.testing import trio_test
+
+from krappy import batch
+from krappy.broker.broker import Broker
+from krappy.broker.housekeeping import Housekeeper
+from krappy.errors import ConfigError
+from krappy.store.catalog import TOPIC, Catalog
+from krappy.store.meta import Meta
+from tests.broker.engine import running
+from tests.store.test_catalog import OLD
+
+WEEK_MS = 604_800_000
+QUIET = {"retention_check_ms": 10**9, "cleaner_backoff_ms": 10**9}
+
+
+async def kept(broker: Broker, topic: str) -> bool:
+    """Whether an event that is a year old outlives a look for what has expired."""
+    partition = broker.topic(topic).partition(0)
+    data = batch.encode([b"k"], [b"v"], timestamps=broker.now_ms() - 365 * 86_400_000)
+    stored = await partition.publish(data).wait()
+    await Housekeeper(broker).retain(partition)
+    return partition.start_offset <= stored.offset and partition.look_up(b"k") is not None
+
+
+@trio_test
+async def test_nothing_expires_unless_somebody_says_so(tmp_path: Path) -> None:
+    async with running(tmp_path, **QUIET) as broker:
+        await broker.create_topic("forever", 1, {})
+        await broker.create_topic("week", 1, {"retention.ms": WEEK_MS})
+        assert await kept(broker, "forever")
+        assert not await kept(broker, "week")
+    async with running(tmp_path, log_retention_ms=WEEK_MS, **QUIET) as broker:
+        await broker.create_topic("said", 1, {"retention.ms": -1})
+        assert not await kept(broker, "forever"), "somebody says so"
+        assert await kept(broker, "said")
+
+
+@trio_test
+async def test_a_topic_of_an_older_version_keeps_its_seven_days(tmp_path: Path) -> None:
+    meta = Meta(tmp_path / "meta")
+    Catalog(meta)
+    meta.write({TOPIC + b"plain": OLD[0]}, [b"c/format"])
+    meta.close()
+    for _ in range(2):
+        async with running(tmp_path, **QUIET) as broker:
+            await broker.create_topic("new", 1, {}, if_absent=True)
+            assert broker.topic("plain").config.retention_ms == WEEK_MS
+            assert broker.topic("plain").describe_settings()["settings"]["retention.ms"] == str(WEEK_MS)
+            assert not await kept(broker, "plain")
+            assert await kept(broker, "new")
+            await broker.alter_topic("plain", {"segment.bytes": 10_000}, None)
+    async with running(tmp_path, **QUIET) as broker:
+        await broker.dynamic.alter("", {"log.retention.ms": "-1"})
+        assert broker.topic("plain").config.retention_ms is None
+        await broker.dynamic.alter("", {"log.retention.ms": None})
+        assert broker.topic("plain").config.retention_ms == WEEK_MS
+        await broker.alter_topic("plain", {"retention.ms": -1}, None)
+        assert await kept(broker, "plain")
+
+
+@trio_test
+async def test_defaults_that_a_topic_cannot_have_are_told_with_its_name(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.create_topic("no-table", 1, {"view.enable": False})
+    with pytest.raises(ExceptionGroup) as caught:
+        async with running(tmp_path, log_cleanup_policy="compact"):
+            pass
+    told = caught.value
+    while isinstance(told, ExceptionGroup):
+        [told] = told.exceptions
+    assert isinstance(told, ConfigError)
+    assert "the topic 'no-table' could not be so: cleanup.policy=compact needs view.enable=true" in str(told)
+    async with running(tmp_path) as broker:
+        assert not broker.topic("no-table").config.compact
