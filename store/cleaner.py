@@ -11,8 +11,17 @@ Nothing that is not decided is cleaned. The events of aborted transactions go. A
 cleaning that finds no batch of its transaction before it gives it a delete horizon, and one after that takes it. So
 what it says is known for as long as somebody may hold batches that it speaks of.
 
-The swap, which FORMAT.md describes and recovery finishes, may stop at any point: `.cleaned` is thrown away on open,
-`.swap` is the decision, made by one rename.
+The swap may stop between any two of its steps, by an error, a kill or a loss of power, and readers are beside it all
+the time. Kafka's consumers are told which transactions were aborted, and leave out a producer's events until they meet
+the marker. So a marker never goes before it is forgotten, durably too, that its transaction was aborted; and this is
+not forgotten before nothing of the transaction is left, which an earlier cleaning saw. The steps, in this order:
+
+1. `.cleaned` is written and synced. On open it is thrown away.
+2. Readers are no longer told of the aborted transactions whose markers are not in it (`Pace.swapping`). For a moment
+   such a marker ends nothing, and consumers pass over it.
+3. The log forgets them too. Its checkpoint, which says so, and nothing of the segments that go, is durable.
+4. `.cleaned` becomes `.swap`, durably: the decision. On open it is finished, as FORMAT.md describes.
+5. The old files go, durably. `.swap` gets its place and its indexes, and the log's readers get the new segment.
 """
 
 from __future__ import annotations
@@ -51,7 +60,7 @@ class CleanResult(NamedTuple):
     bytes_after: int
     records_removed: int
     clean_upto: int  # everything before this offset has been compacted
-    markers: Sequence[int] = ()  # offsets of abort markers that are gone
+    markers: Sequence[int] = ()  # offsets of abort markers that the log does not have, by whatever took them
 
 
 class Fate(NamedTuple):
@@ -68,6 +77,7 @@ class Rewritten(NamedTuple):
     file: File
     indexer: Indexer
     removed: int  # records
+    markers: Sequence[int]  # offsets of the markers that it does not have any more
 
 
 def groups(segments: Sequence[Segment], segment_bytes: int) -> Iterator[list[Segment]]:
@@ -129,8 +139,9 @@ class Pace:
     def spend(self, size: int) -> None:
         """Told of bytes read and written, some MiB at a time at the most. It may wait, or raise to end the cleaning."""
 
-    def swapping(self) -> AbstractContextManager[None]:
-        """Held around each change of the log's files."""
+    def swapping(self, markers: Sequence[int]) -> AbstractContextManager[None]:
+        """Held around each change of the log's files. Whoever tells readers which transactions were aborted, beside the
+        log itself, must have forgotten those that ended with these markers when it begins."""
         return nullcontext()
 
 
@@ -157,6 +168,7 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
     first, last = group[0], group[-1]
     writer = _Writer(disk, first, pace, lazy=len(group) == 1)
     removed = 0
+    markers: list[int] = []
     room = MAX_SPAN - sum(segment.size for segment in group)  # for what horizons add
     try:
         for segment in group:
@@ -176,6 +188,7 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
                         kept = _kept(segment, at, data, fate.offsets)
                     if over and not ends and header.delete_horizon is not None and now >= header.delete_horizon:
                         writer.change()
+                        markers.append(header.base_offset)
                         continue
                     if (fate.deletes or over) and header.delete_horizon is None:
                         stamped = _with_horizon(kept, horizon)
@@ -202,7 +215,7 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
         dense=False,
         interval=first.interval,
     )
-    return Rewritten(segment, file, writer.indexer, removed)
+    return Rewritten(segment, file, writer.indexer, removed, markers)
 
 
 def rewrites(

@@ -415,10 +415,10 @@ class Log:
             groups = cleaner.groups(segments, self.config.segment_bytes)
             with refusals(self.folder):
                 for group, new in cleaner.rewrites(self._disk, groups, cleaning, lambda: self._segments):
-                    with pace.swapping():
+                    with pace.swapping(new.markers):
                         removed += new.removed if self._replace(group, new, upto) else 0
             done = segments[-1].next_offset if segments else 0
-            with self._lock:
+            with self._lock:  # those whose markers an older version took, and was killed before it forgot them
                 self.producers.stability.drop(markers := transactions.gone(done))
             with self._shaping:
                 self._clean = max(self._clean, done)
@@ -427,7 +427,7 @@ class Log:
             return CleanResult(before, after, removed, self._clean, markers)
 
     def _replace(self, group: Sequence[Segment], rewritten: cleaner.Rewritten, upto: int) -> bool:
-        """Swaps a cleaned segment in; False when retention was faster."""
+        """Swaps a cleaned segment in, by the steps at the head of cleaner.py; False when retention was faster."""
         with self._shaping:
             if self._segments.replaced(group, rewritten.segment) is None:
                 self._disk.unlink(rewritten.segment.path(LOG + CLEANED))
@@ -435,6 +435,8 @@ class Log:
             # From before the swap until after it the checkpoint knows nothing of these segments, and that offsets
             # may be missing in them: so it is true wherever a crash comes.
             self._sparse = max(self._sparse, upto)
+            with self._lock:
+                self.producers.stability.drop(rewritten.markers)
             try:
                 self._save(self._start, forget=group)
             except StorageError:

@@ -8,7 +8,7 @@ that they delete stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -64,13 +64,14 @@ class _Pace(Pace):
         if self._applier.stopped:
             raise _ViewDropped
 
-    async def _still(self) -> None:
+    async def _still(self, markers: Sequence[int]) -> None:
         with trio.CancelScope(shield=True):  # what is rewritten is swapped in, or it was for nothing
             await self._broker.shrinking.acquire()
+        self._partition.stability.drop(markers)
 
     @contextmanager
-    def swapping(self) -> Iterator[None]:
-        trio.from_thread.run(self._still)
+    def swapping(self, markers: Sequence[int]) -> Iterator[None]:
+        trio.from_thread.run(self._still, markers)
         try:
             yield
         finally:

@@ -218,12 +218,20 @@ class Partition:
             return self.read_now(offset, max_bytes, limit, max_records)
         except BlockingIOError:
             bound = self._limit(limit)
-            span = await trio.to_thread.run_sync(
-                lambda: self.log.read_span(offset, max_bytes, limit=bound, max_records=max_records),
-                limiter=self.disk_limiter,
+            span = await self.in_thread(
+                offset, lambda: self.log.read_span(offset, max_bytes, limit=bound, max_records=max_records)
             )
-            self._readable(offset)  # of what is gone meanwhile nobody knows whether it was aborted
             return self._without_aborted(offset, span) if self.stability else span
+
+    async def in_thread(self, offset: int, read: Callable[[], T]) -> T:
+        """What a thread reads of the log from `offset` on, of which it is still known what was aborted. Raises what the
+        partition has become, and OffsetOutOfRange."""
+        while True:
+            drops = self.stability.drops
+            found = await trio.to_thread.run_sync(read, limiter=self.disk_limiter)
+            self._readable(offset)
+            if self.stability.drops == drops:
+                return found
 
     def _without_aborted(self, offset: int, span: Span) -> Span:
         aborted = self.stability.between(offset, span.next_offset)

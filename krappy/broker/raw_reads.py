@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import trio
-
 from krappy.errors import OffsetOutOfRange
 from krappy.types import FilePart
 
@@ -73,9 +71,7 @@ async def read(partition: Partition, offset: int, max_bytes: int, limit: int, *,
             return Raw(part, limit)
         return _read_on(partition, offset, max_bytes, limit, nowait=False, min_one=min_one)
 
-    found = await trio.to_thread.run_sync(work, limiter=partition.disk_limiter)
-    check_readable(partition, offset)  # of what is gone meanwhile nobody knows whether it was aborted
-    return found
+    return await partition.in_thread(offset, work)
 
 
 def _read_on(partition: Partition, offset: int, max_bytes: int, limit: int, *, nowait: bool, min_one: bool) -> Raw:

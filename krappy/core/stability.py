@@ -61,6 +61,7 @@ class Stability:
     def __init__(self) -> None:
         self.open: dict[int, int] = {}  # producer id -> the first offset of its transaction; oldest first
         self._columns = self._ids, self._firsts, self._lasts, self._stables = [array("q") for _ in range(4)]
+        self.drops = 0  # how often some were dropped: what was read of the log before may still have events of theirs
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stability) and self.open == other.open and list(self) == list(other)
@@ -120,6 +121,7 @@ class Stability:
         for last in markers:
             at = bisect_left(self._lasts, last)
             if at < len(self._lasts) and self._lasts[at] == last:
+                self.drops += 1
                 for column in self._columns:
                     del column[at]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ class Counting(Pace):
             raise Ended
 
     @contextmanager
-    def swapping(self) -> Iterator[None]:
+    def swapping(self, markers: Sequence[int]) -> Iterator[None]:
         self.swaps += 1
         yield
 

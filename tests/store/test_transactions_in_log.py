@@ -1,13 +1,14 @@
 """Random histories of transactions in one log, against lists: what is open, what is decided, what was aborted.
 
 Producers write, commit and abort in any order, with others between them; the log is closed, loses power, loses its
-checkpoint, and its start moves up; cleanings take any of its events. What the log then knows of transactions is what
-the plain lists say.
+checkpoint, and its start moves up; cleanings take any of its events, and are killed at any of their steps. What the log
+then knows of transactions is what the plain lists say, and a consumer that reads committed events gets these.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
@@ -20,8 +21,9 @@ from krappy.store.cleaner import Candidate
 from krappy.store.format import CHECKPOINT
 from krappy.store.log import Log
 from krappy.topic_config import TopicConfig
-from tests.store.faulty_disk import FaultyDisk
-from tests.store.logs import FOLDER
+from tests.store.faulty_disk import Everything, FaultyDisk, PowerLoss
+from tests.store.logs import FOLDER, rows
+from tests.store.read_committed import read_committed
 
 DAY_MS = 86_400_000  # delete.retention.ms
 CONFIG = TopicConfig(segment_bytes=500, index_interval_bytes=100)
@@ -35,6 +37,7 @@ STEPS = st.lists(
         st.tuples(st.sampled_from(["close", "crash", "forget"]), st.just(0), st.just(0), st.just(0)),
         st.tuples(st.just("retain"), st.just(0), st.integers(0, 30), st.just(0)),
         st.tuples(st.just("clean"), st.just(0), st.integers(1, 4), st.sampled_from([0, 1])),
+        st.tuples(st.just("kill a clean"), st.integers(0, 40), st.integers(1, 4), st.sampled_from([0, 1])),
     ),
     max_size=40,
 )
@@ -89,6 +92,16 @@ class Model:
             case "clean":
                 self.days += 2 * codec
                 self.clean(lambda offset: bool(offset % count))
+            case "kill a clean":  # `producer`: at which step
+                self.days += 2 * codec
+                self.log.sync()
+                self.disk.dies_at = self.disk.operations + producer
+                before = self.cleaned.copy()
+                with suppress(PowerLoss):
+                    self.clean(lambda offset: bool(offset % count))
+                self.disk.crash(Everything())
+                self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
+                self.cleaned -= {row.offset for row in rows(self.log)} - before
             case "close":
                 self.log.close()
                 self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
@@ -164,6 +177,9 @@ class Model:
         gone = hidden | self.cleaned
         wanted = [at for at in range(start, end) if self.events[at][2] == "event" and at not in gone]
         assert seen == wanted
+        for first in (start, (start + end) // 2):
+            given_out = [row.offset for row in read_committed(self.log, known, first)]
+            assert given_out == [at for at in wanted if at >= first]
 
 
 @given(STEPS)
@@ -174,6 +190,22 @@ def test_the_log_knows_its_transactions_whatever_happens(steps: list[tuple[str, 
         model.run(*step)
     model.check()
     assert Stability.unpack(model.log.producers.stability.pack()) == model.log.producers.stability
+
+
+@given(st.lists(st.tuples(st.sampled_from(["write", "commit", "abort"]), st.integers(0, 1))), st.integers(0, 30))
+@settings(max_examples=150, deadline=None)
+def test_the_cleaning_that_takes_markers_is_killed_at_any_step(steps: list[tuple[str, int]], at: int) -> None:
+    """The third one: the first takes events, the second gives the markers of what is gone a horizon."""
+    model = Model()
+    for kind, producer in steps:
+        model.run(kind, producer, 1, 0)
+    for producer in (0, 1):
+        model.end(producer, commit=True)
+    model.write(2, 1, 0, transactional=False)  # the last of a segment stays
+    model.log.roll()
+    for kind in ("clean", "clean", "kill a clean"):
+        model.run(kind, at, 99, 1)
+        model.check()
 
 
 @pytest.mark.parametrize("commit", [True, False])

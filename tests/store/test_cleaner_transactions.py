@@ -1,0 +1,196 @@
+"""Cleanings beside consumers that read committed events only: at every step, and after a stop between any two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+from krappy import batch
+from krappy.core.stability import Stability, marker
+from krappy.errors import StorageError
+from krappy.store.cleaner import Candidate, Pace
+from krappy.store.log import Log
+from tests.store.compacted import CONFIG
+from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
+from tests.store.logs import FOLDER
+from tests.store.read_committed import read_committed
+
+NOW = 1_000_000
+SETTINGS = replace(CONFIG, delete_retention_ms=0)
+ACCOUNTS = {b"account-%d" % number for number in range(5)}
+
+
+class Readers(Pace):
+    """What readers beside a cleaning are told, as the broker keeps it: apart from what the log itself knows."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.told: Stability = log.producers.stability.copy()
+        self.swaps = 0
+
+    @contextmanager
+    def swapping(self, markers: Sequence[int]) -> Iterator[None]:
+        self.told.drop(markers)
+        self.swaps += 1
+        yield
+
+    def check(self) -> None:
+        check(self.log, self.told)
+
+
+def check(log: Log, told: Stability) -> None:
+    """Whatever the size of an answer, nothing committed is missing and nothing aborted comes."""
+    for size in (1, 400, 1 << 20):
+        found = [row.key for row in read_committed(log, told, max_bytes=size)]
+        assert [key for key in found if key in ACCOUNTS] == sorted(ACCOUNTS)
+        assert b"aborted" not in found
+
+
+def survives(candidates: list[Candidate]) -> list[bool]:
+    return [True] * len(candidates)
+
+
+def append(log: Log, *keys: bytes, producer: int = -1, sequence: int = -1) -> None:
+    data = batch.encode(
+        keys,
+        [b"v" * 60] * len(keys),
+        timestamps=5,
+        producer_id=producer,
+        producer_epoch=0 if producer >= 0 else -1,
+        base_sequence=sequence,
+        transactional=producer >= 0,
+    )
+    log.append([(batch.check(data), data)], 0, NOW)
+
+
+def end(log: Log, producer: int, *, commit: bool) -> None:
+    data = marker(producer, 0, commit, 7)
+    log.append([(batch.check(data), data)], 0, NOW)
+
+
+def clean(log: Log, pace: Pace | None = None) -> None:
+    log.clean(survives, log.segments[-1].base_offset, NOW, pace or Pace())
+
+
+def due(disk: FaultyDisk) -> Log:
+    """A log whose next cleaning takes the marker of an aborted transaction, of which nothing is left, in its second
+    segment; the transactions before and behind it, of the same producer, are committed."""
+    log = Log.open(FOLDER, SETTINGS, disk=disk)
+    append(log, b"aborted", producer=7, sequence=0)
+    for number in range(3):
+        append(log, *[b"first-%d-%d" % (number, each) for each in range(3)])
+    end(log, 7, commit=False)
+    append(log, *sorted(ACCOUNTS), producer=7, sequence=1)
+    end(log, 7, commit=True)
+    for number in range(8):
+        append(log, *[b"other-%d-%d" % (number, each) for each in range(4)])
+    log.roll()
+    for _ in range(2):  # one takes the events, one gives the marker its horizon
+        clean(log)
+    log.checkpoint()
+    assert len(log.producers.stability) == 1
+    check(log, log.producers.stability)
+    return log
+
+
+def markers(log: Log) -> int:
+    found = at = 0
+    while (span := log.read_span(at, 1 << 20)).data:
+        found += sum(header.is_control for header, _ in batch.split(span.data))
+        at = span.next_offset
+    return found
+
+
+def test_a_consumer_reads_between_any_two_steps_of_a_cleaning() -> None:
+    disk = FaultyDisk()
+    log = due(disk)
+    readers, looking, looks = Readers(log), [False], 0
+
+    def look(name: str) -> bool:
+        nonlocal looks
+        if not looking[0]:
+            looking[0] = True
+            readers.check()
+            looking[0] = False
+            looks += 1
+        return False
+
+    disk.refuses = look
+    before = markers(log)
+    clean(log, readers)
+    disk.refuses = lambda name: False
+    assert looks > 10
+    assert readers.swaps == 1
+    assert markers(log) < before
+    assert not len(readers.told)
+    assert not len(log.producers.stability)
+    readers.check()
+
+
+@pytest.mark.parametrize("keep", [Everything(), Keep()], ids=["a kill", "a loss of power"])
+def test_a_stop_between_any_two_steps_of_a_cleaning(keep: Keep) -> None:
+    disk, step, died, took = FaultyDisk(), 0, True, set()
+    due(disk).close()
+    while died:
+        dying = disk.copy()
+        log = Log.open(FOLDER, SETTINGS, disk=dying)
+        dying.dies_at = dying.operations + step
+        try:
+            clean(log)
+            dying.dies_at, died = None, False
+        except PowerLoss:
+            dying.crash(keep)
+            log = Log.open(FOLDER, SETTINGS, disk=dying)
+        check(log, log.producers.stability)
+        took.add((markers(log), len(log.producers.stability)))
+        for _ in range(2):
+            clean(log)
+            check(log, log.producers.stability)
+        assert not len(log.producers.stability)
+        step += 1
+    assert step > 10
+    assert (2, 1) in took, "the marker is there, and what it ended is known"
+    assert (2, 0) in took, "the marker is there, and ends nothing any more"
+    assert (1, 0) in took, "the marker is gone"
+    assert len(took) == 3
+
+
+def test_a_disk_that_fails_between_any_two_steps_of_a_cleaning() -> None:
+    disk, step, failed = FaultyDisk(), 0, True
+    due(disk).close()
+    while failed:
+        failing = disk.copy()
+        log = Log.open(FOLDER, SETTINGS, disk=failing)
+        readers, at = Readers(log), failing.operations + step
+        failing.refuses = lambda name, failing=failing, at=at: failing.operations > at  # type: ignore[misc]
+        try:
+            clean(log, readers)
+            failed = False
+        except StorageError:
+            failing.refuses = lambda name: False
+        readers.check()
+        with suppress(StorageError):
+            log.close()
+        log = Log.open(FOLDER, SETTINGS, disk=failing)
+        check(log, log.producers.stability)
+        step += 1
+    assert step > 10
+
+
+def test_what_an_older_version_forgot_to_forget_is_made_good() -> None:
+    """It swapped the marker out first; a kill then left a log that says of an aborted transaction without an end."""
+    disk = FaultyDisk()
+    log = due(disk)
+    known = log.producers.stability.copy()
+    clean(log)
+    log.producers.stability = known
+    log.checkpoint()
+    log.close()
+    log = Log.open(FOLDER, SETTINGS, disk=disk)
+    with pytest.raises(AssertionError):
+        check(log, log.producers.stability)
+    clean(log)
+    check(log, log.producers.stability)
