@@ -1,12 +1,14 @@
-"""The one small file of a log that is not derived from its segments: `checkpoint`. Replaced as a whole, atomically.
+"""The one small thing of a log that is not derived from its segments: `checkpoint`. Replaced as a whole, atomically.
 
 It says up to where everything was on disk and checked (the recovery point), what the producers had sent up to
 there, where the log starts, how far it was cleaned, and what its closed segments hold, so that a clean open reads
-no batch. Without it, or with a damaged one, the log still opens: it reads more, and starts at its first segment.
+no batch. It stands in two files, so that damage to one takes nothing back that was said to be durable, such as a
+deletion of records. Without both, the log still opens: it reads more, and starts at its first segment.
 """
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +18,7 @@ import msgpack
 
 from krappy.core.retention import SegmentInfo
 from krappy.store.disk import Disk
-from krappy.store.format import CHECKPOINT, CHECKPOINT_HEAD, CHECKPOINT_MAGIC, TEMPORARY
+from krappy.store.format import CHECKPOINT, CHECKPOINT_COPY, CHECKPOINT_HEAD, CHECKPOINT_MAGIC, TEMPORARY
 from krappy.store.producers import ProducerStates
 from krappy.store.segment import Segment
 
@@ -112,13 +114,38 @@ def _info(base: int, following: int, size: int, max_timestamp: int, created_ms: 
 
 
 def save(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:
-    """Durable when this returns. Raises OSError; the old one then stands."""
-    temporary = folder / (CHECKPOINT + TEMPORARY)
-    disk.write_file(temporary, checkpoint.pack())
-    disk.rename(temporary, folder / CHECKPOINT)
+    """Both files are durable when this returns. Raises OSError; each is then the old one or the new."""
+    data = checkpoint.pack()
+    for name in (CHECKPOINT, CHECKPOINT_COPY):
+        disk.write_file(folder / (name + TEMPORARY), data)
+    for name in (CHECKPOINT, CHECKPOINT_COPY):
+        disk.rename(folder / (name + TEMPORARY), folder / name)
     disk.fsync_dir(folder)
 
 
-def load(disk: Disk, folder: Path) -> Checkpoint:
-    """Raises BadCheckpoint, FileNotFoundError, OSError."""
-    return Checkpoint.unpack(disk.read_file(folder / CHECKPOINT))
+class Loaded(NamedTuple):
+    checkpoint: Checkpoint
+    whole: bool  # both files hold it: else it is to be saved again
+    problems: list[str]  # of a file that is damaged, in words
+
+
+def load(disk: Disk, folder: Path) -> Loaded:
+    """The first of the two files that can be read. Raises BadCheckpoint, FileNotFoundError without any, OSError."""
+    problems: list[str] = []
+    found: dict[str, bytes] = {}
+    for name in (CHECKPOINT, CHECKPOINT_COPY):
+        with contextlib.suppress(FileNotFoundError):
+            found[name] = disk.read_file(folder / name)
+    if not found:
+        raise FileNotFoundError(f"{folder / CHECKPOINT} is missing, and its copy too")
+    taken: Checkpoint | None = None
+    for name, data in found.items():
+        try:
+            checkpoint = Checkpoint.unpack(data)
+        except BadCheckpoint as error:
+            problems.append(f"the file {name} was damaged: {error}")
+        else:
+            taken = taken or checkpoint
+    if taken is None:
+        raise BadCheckpoint("; ".join(problems))
+    return Loaded(taken, len(found) == 2 and len(set(found.values())) == 1, problems)

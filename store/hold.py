@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from krappy.errors import StorageError
-from krappy.store.format import CHECKPOINT, INDEX, LOG, TIME_INDEX, file_name
+from krappy.store.format import CHECKPOINT, CHECKPOINT_COPY, INDEX, LOG, TIME_INDEX, file_name
 from krappy.store.log import Log
 from krappy.store.staging import StagedFiles
 
@@ -52,7 +52,8 @@ def hold_log(log: Log, folder: Path) -> None:
     log.checkpoint()
     try:
         folder.mkdir(parents=True)
-        os.link(log.folder / CHECKPOINT, folder / CHECKPOINT)
+        for name in (CHECKPOINT, CHECKPOINT_COPY):
+            os.link(log.folder / name, folder / name)
         for number, info in enumerate(log.segments, 1):
             closed = number < len(log.segments)
             for suffix in (LOG, INDEX, TIME_INDEX) if closed else (LOG,):

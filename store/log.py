@@ -289,6 +289,7 @@ class Log:
             self.sync()
             if state == self._saved:
                 return
+            self._saved = None  # a save that fails may have written one file of the two
             checkpoints.save(self._disk, self.folder, state)
             self._saved = state
 

@@ -21,6 +21,7 @@ from krappy.store import checkpoint as checkpoints
 from krappy.store.checkpoint import BadCheckpoint, Checkpoint
 from krappy.store.disk import Buffer, Disk, File
 from krappy.store.format import (
+    CHECKPOINT,
     CLEANED,
     INDEX,
     INDEX_ENTRY,
@@ -39,6 +40,8 @@ from krappy.store.index import BadIndex, Indexer, OffsetIndex, TimeIndex
 from krappy.store.producers import ProducerStates
 from krappy.store.segment import NONE, Flushed, Segment
 from krappy.store.walk import Damage, batches, headers
+
+MAY_BE_BACK = "; so the log starts with its first file, and events of it that had been deleted may be there again"
 
 
 @dataclass
@@ -94,7 +97,7 @@ class Recovered:
     start: int
     clean: int
     sparse: int
-    saved: Checkpoint | None  # as it stands in the folder
+    saved: Checkpoint | None  # as it stands in the folder, in both of its files
     touched: list[File]  # what was checked, cut or written here, and may not be synced yet
     report: RecoveryReport
 
@@ -129,6 +132,7 @@ class _Recovery:
         self.touched: list[File] = []
         self.files: dict[str, tuple[int, int]] = {}
         self.saved: Checkpoint | None = None
+        self.whole = False  # it stands in both of its files
 
     def run(self) -> Recovered:
         self.disk.mkdir(self.folder)
@@ -162,7 +166,7 @@ class _Recovery:
             self.report.start_offset,
             saved.clean if saved else bases[0],
             saved.sparse if saved else active.base_offset,
-            saved,
+            saved if self.whole else None,
             self.touched,
             self.report,
         )
@@ -171,14 +175,18 @@ class _Recovery:
 
     def load_checkpoint(self) -> None:
         try:
-            self.saved = checkpoints.load(self.disk, self.folder)
+            loaded = checkpoints.load(self.disk, self.folder)
+            self.saved, self.whole = loaded.checkpoint, loaded.whole
             self.producers.restore(self.saved.producers, self.saved.transactions)
+            if CHECKPOINT not in self.files:
+                self.report.notes.append("the checkpoint was missing; its copy is taken")
+            self.report.notes += [f"{problem}; the other one is taken" for problem in loaded.problems]
         except FileNotFoundError:
             if any(base_offset(name, LOG) is not None for name in self.files):
-                self.report.notes.append("there was no checkpoint")
+                self.report.notes.append(f"there was no checkpoint{MAY_BE_BACK}")
         except (BadCheckpoint, CorruptBatch) as error:
             self.saved = None
-            self.report.notes.append(f"the checkpoint was damaged: {error}")
+            self.report.notes.append(f"the checkpoint was damaged: {error}{MAY_BE_BACK}")
 
     def tidy(self) -> None:
         """Throws away what was never finished; finishes what had been decided."""

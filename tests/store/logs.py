@@ -9,6 +9,7 @@ from typing import NamedTuple
 from krappy import batch
 from krappy.batch import BatchHeader
 from krappy.store.disk import OS_DISK, Disk
+from krappy.store.format import CHECKPOINT, CHECKPOINT_COPY
 from krappy.store.log import Log
 from krappy.topic_config import TopicConfig
 
@@ -82,6 +83,12 @@ def unpacked(data: bytes | bytearray | memoryview) -> list[Row]:
 
 def offsets(found: Sequence[Row]) -> list[int]:
     return [row.offset for row in found]
+
+
+def forget_checkpoint(folder: Path) -> None:
+    """Both files of it."""
+    for name in (CHECKPOINT, CHECKPOINT_COPY):
+        (folder / name).unlink()
 
 
 def log_files(folder: Path, suffix: str = ".log") -> list[Path]:

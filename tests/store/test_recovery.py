@@ -15,7 +15,7 @@ from krappy.store import checkpoint as checkpoints
 from krappy.store.log import Log
 from krappy.topic_config import TopicConfig
 from tests.store.faulty_disk import Everything, FaultyDisk
-from tests.store.logs import FOLDER, SMALL, filled, log_files, made, offsets, opened, rows
+from tests.store.logs import FOLDER, SMALL, filled, forget_checkpoint, log_files, made, offsets, opened, rows
 
 ONE = TopicConfig(index_interval_bytes=100)  # all in one segment
 
@@ -107,7 +107,7 @@ def test_a_checkpoint_of_an_older_version_that_says_1970_is_not_believed() -> No
     log.append([made(b"x" * 600, at=-1)], 0, now)
     log.append([made(b"x" * 600, at=-1)], 0, now)
     log.close()
-    saved = checkpoints.load(disk, FOLDER)
+    saved = checkpoints.load(disk, FOLDER).checkpoint
     closed = tuple(info._replace(created_ms=None) for info in saved.closed)
     checkpoints.save(disk, FOLDER, saved._replace(created_ms=None, closed=closed))
     assert [info.latest_ms for info in opened(FOLDER, disk=disk).segments] == [now, now]
@@ -325,7 +325,7 @@ def test_a_missing_segment_is_refused(tmp_path: Path, number: int) -> None:
         opened(tmp_path)
     assert str(tmp_path) in str(caught.value)
     if number:
-        (tmp_path / "checkpoint").unlink()
+        forget_checkpoint(tmp_path)
         with pytest.raises(StorageError, match="missing"):
             opened(tmp_path)
 
@@ -360,9 +360,10 @@ def test_without_a_checkpoint(tmp_path: Path) -> None:
     log.append([made(b"a", producer=7, sequence=0)], 0, 1)
     log.close()
     infos, producers = log.segments, log.producers
-    (tmp_path / "checkpoint").unlink()
+    forget_checkpoint(tmp_path)
     log = opened(tmp_path)
-    assert log.recovery.notes == ["there was no checkpoint"]
+    (note,) = log.recovery.notes
+    assert note.startswith("there was no checkpoint; ")
     assert log.start_offset == infos[0].base_offset  # the best that can be known
     assert offsets(rows(log)) == list(range(infos[0].base_offset, 121))
     assert [info[:4] for info in log.segments] == [info[:4] for info in infos]
@@ -372,26 +373,64 @@ def test_without_a_checkpoint(tmp_path: Path) -> None:
     assert opened(tmp_path).recovery.clean
 
 
-def test_a_damaged_checkpoint_is_none() -> None:
-    source, *_ = four_batches(closed=True)
-    whole = source.read_file(FOLDER / "checkpoint")
+def damaged_checkpoints(whole: bytes) -> list[bytes]:
     damaged = [whole[:length] for length in range(len(whole))]
     damaged += [flipped(whole, position) for position in range(len(whole))]
-    damaged += [bytes(len(whole)), random.Random(2).randbytes(200), whole + b"x"]
-    for data in damaged:
+    return [*damaged, bytes(len(whole)), random.Random(2).randbytes(200), whole + b"x"]
+
+
+def test_a_damaged_checkpoint_is_none() -> None:
+    source, *_ = four_batches(closed=True)
+    for data in damaged_checkpoints(source.read_file(FOLDER / "checkpoint")):
         disk = source.copy()
         disk.put(FOLDER / "checkpoint", data)
+        disk.put(FOLDER / "checkpoint.copy", data)
         log = opened(FOLDER, ONE, disk)
         assert log.recovery.notes[0].startswith("the checkpoint was damaged")
         assert offsets(rows(log)) == list(range(12))
         assert not log.recovery.damage
 
 
+@pytest.mark.parametrize("name", ["checkpoint", "checkpoint.copy"])
+def test_damage_to_one_of_its_two_files_takes_nothing_back(name: str) -> None:
+    """Whatever happens to either: what was deleted stays deleted, it is told, and both are whole again."""
+    source = FaultyDisk()
+    log = filled(FOLDER, 4, config=ONE, disk=source)
+    log.append([made(b"x", producer=5, sequence=0)], 0, 1)
+    log.delete_before(7)
+    log.close()
+    whole = source.read_file(FOLDER / name)
+    for data in [None, *damaged_checkpoints(whole)]:
+        disk = source.copy()
+        if data is None:
+            disk.unlink(FOLDER / name)
+        else:
+            disk.put(FOLDER / name, data)
+        log = opened(FOLDER, ONE, disk)
+        assert log.start_offset == 7
+        assert offsets(rows(log)) == list(range(7, 13))
+        assert log.producers.get(5) is not None
+        assert log.recovery.checked_bytes == 0
+        if data is not None:
+            assert f"the file {name} was damaged" in str(log.recovery)
+        assert disk.read_file(FOLDER / "checkpoint") == disk.read_file(FOLDER / "checkpoint.copy") == whole
+        disk.crash()
+        assert opened(FOLDER, ONE, disk).recovery.clean
+
+
+def test_a_folder_of_an_older_version_has_one_checkpoint(tmp_path: Path) -> None:
+    filled(tmp_path, 40).close()
+    (tmp_path / "checkpoint.copy").unlink()
+    log = opened(tmp_path)
+    assert log.recovery.clean
+    assert (tmp_path / "checkpoint.copy").read_bytes() == (tmp_path / "checkpoint").read_bytes()
+
+
 def test_damage_in_an_older_segment_without_a_checkpoint_is_reported_not_cut(tmp_path: Path) -> None:
     log = filled(tmp_path, 40)
     log.close()
     infos = log.segments
-    (tmp_path / "checkpoint").unlink()
+    forget_checkpoint(tmp_path)
     file = log_files(tmp_path)[1]
     data = bytearray(file.read_bytes())
     size = len(data) // 2 + 3

@@ -9,7 +9,7 @@ import pytest
 
 from krappy.store.log import Log
 from tests.store.compacted import Table
-from tests.store.logs import filled, log_files, made, offsets, opened, rows
+from tests.store.logs import filled, forget_checkpoint, log_files, made, offsets, opened, rows
 
 
 def problems(log: Log) -> list[str]:
@@ -35,7 +35,7 @@ def test_a_sound_log_after_a_clean_and_a_kill(tmp_path: Path) -> None:
     assert problems(opened(tmp_path)) == []
     table = Table(tmp_path / "b-0")
     table.fill(200, 10)
-    (tmp_path / "b-0" / "checkpoint").unlink()
+    forget_checkpoint(tmp_path / "b-0")
     assert problems(opened(tmp_path / "b-0")) == []
 
 

@@ -18,7 +18,7 @@ from krappy import batch
 from krappy.batch import BatchHeader
 from krappy.core.stability import Hidden, Stability, commits, marker, without
 from krappy.store.cleaner import Candidate
-from krappy.store.format import CHECKPOINT
+from krappy.store.format import CHECKPOINT, CHECKPOINT_COPY
 from krappy.store.log import Log
 from krappy.topic_config import TopicConfig
 from tests.store.faulty_disk import Everything, FaultyDisk, PowerLoss
@@ -111,6 +111,7 @@ class Model:
                 self.disk.crash()
                 if kind == "forget" and not start:  # a checkpoint that says where the log starts must not be lost
                     self.disk.unlink(FOLDER / CHECKPOINT)
+                    self.disk.unlink(FOLDER / CHECKPOINT_COPY)
                 self.log = Log.open(FOLDER, CONFIG, disk=self.disk)
 
     def clean(self, survives: Callable[[int], bool]) -> None:
