@@ -77,6 +77,8 @@ class TopicConfig:
     delete_retention_ms: int = 86_400_000
     max_message_bytes: int = 1_048_588
     log_append_time: bool = False
+    timestamp_after_ms: int | None = 3_600_000  # how far ahead of the broker's clock events may be
+    timestamp_before_ms: int | None = None  # and how far behind
     index_interval_bytes: int = 4096
     codec: int | None = None  # as in krappy.codecs; None: the producer's
     view: bool = True
@@ -100,6 +102,8 @@ class TopicConfig:
             delete_retention_ms=int(of["delete.retention.ms"]),
             max_message_bytes=int(of["max.message.bytes"]),
             log_append_time=of["message.timestamp.type"] == "LogAppendTime",
+            timestamp_after_ms=_limit(of["message.timestamp.after.max.ms"]),
+            timestamp_before_ms=_limit(of["message.timestamp.before.max.ms"]),
             index_interval_bytes=int(of["index.interval.bytes"]),
             codec=CODECS.get(of["compression.type"]),
             view=of["view.enable"] == "true",

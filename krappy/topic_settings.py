@@ -220,18 +220,18 @@ _TABLE = (
     ),
     Setting(
         "message.timestamp.after.max.ms",
-        str(FOREVER),
-        _only(str(FOREVER), "events are taken whatever their timestamps", _DURATION),
+        "3600000",
+        _DURATION,
         "LONG",
-        "no limit: events are taken however far in the future their timestamps are",
+        "ms by which a producer's timestamp may be ahead of the broker's clock",
         "log.message.timestamp.after.max.ms",
     ),
     Setting(
         "message.timestamp.before.max.ms",
         str(FOREVER),
-        _only(str(FOREVER), "events are taken whatever their timestamps", _DURATION),
+        _DURATION,
         "LONG",
-        "no limit: events are taken however old their timestamps are",
+        "ms by which a producer's timestamp may be behind the broker's clock",
         "log.message.timestamp.before.max.ms",
     ),
     Setting(
@@ -346,7 +346,10 @@ DEFAULTS: dict[str, str] = {setting.name: setting.default for setting in _TABLE}
 OF_BROKER: dict[str, Setting] = {setting.broker: setting for setting in _TABLE if setting.broker is not None}
 # A topic keeps the defaults that it was made under: the catalog has the number of their generation with it. What has
 # changed since stands here, by that number; the last one is today's.
-GENERATIONS: tuple[Mapping[str, str], ...] = ({"retention.ms": "604800000"}, {})
+GENERATIONS: tuple[Mapping[str, str], ...] = (
+    {"retention.ms": "604800000", "message.timestamp.after.max.ms": str(FOREVER)},
+    {},
+)
 GENERATION = len(GENERATIONS) - 1
 
 

@@ -94,15 +94,14 @@ def _topic_entry(
     )
 
 
-_GIVEN = {
-    "broker": Source.DYNAMIC_BROKER_CONFIG,
-    "all": Source.DYNAMIC_DEFAULT_BROKER_CONFIG,
-    "static": Source.STATIC_BROKER_CONFIG,
-}
-
-
 def _layers(name: str, layers: Sequence[Any]) -> Chain:
-    return [(name, layer.value, _GIVEN[layer.by]) for layer in layers]
+    return [(name, layer.value, _source(layer.by)) for layer in layers]
+
+
+def _source(by: str) -> Source:
+    if by == "static":
+        return Source.STATIC_BROKER_CONFIG
+    return Source.DYNAMIC_BROKER_CONFIG if by == "broker" else Source.DYNAMIC_DEFAULT_BROKER_CONFIG
 
 
 def _entry(

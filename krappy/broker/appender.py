@@ -20,7 +20,7 @@ from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
 from krappy.broker.commit import INLINE, Commit
 from krappy.broker.queued import Accepted, Loose, Publish, Stored, record_size
 from krappy.broker.undecided import UNDECIDED
-from krappy.core.admission import MAX_OPENED, admit
+from krappy.core.admission import MAX_OPENED, Times, admit
 from krappy.entry import entry_offset, is_tombstone
 from krappy.errors import InvalidRecord, KrappyError, OffsetMismatch, RecordTooLarge, ShuttingDown, StorageError
 from krappy.types import ABSENT, Record
@@ -48,7 +48,19 @@ class Appender:
         self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None, *, by_header: bool = False
     ) -> Later[Stored]:
         """Queues one record batch. Raises at once what is wrong with the batch itself."""
-        header, data, columns, cost, named = admit(data, self._partition.config, by_header=by_header)
+        partition = self._partition
+        times = Times(partition.config, partition.now_ms())
+        return self._publish(data, expect, times, by_header=by_header)
+
+    def _publish(
+        self,
+        data: bytes | memoryview,
+        expect: Sequence[tuple[int, int]] | None,
+        times: Times | None,
+        *,
+        by_header: bool = False,
+    ) -> Later[Stored]:
+        header, data, columns, cost, named = admit(data, self._partition.config, times, by_header=by_header)
         if named:
             expect = named
         elif expect:
@@ -62,15 +74,20 @@ class Appender:
         self._queue(Publish(header, data, columns, expect, later))
         return later
 
-    def publish_record(self, record: Record, expect: int | None = None) -> Later[Stored]:
-        """Queues one record; it shares a batch with those that arrive beside it."""
+    def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[Stored]:
+        """Queues one record; it shares a batch with those that arrive beside it. `taken`: it is an event that was taken
+        once, so that its timestamp is good."""
         config = self._partition.config
         now = self._partition.now_ms()
+        times = None
+        if record.timestamp is not None and not taken:
+            times = Times(config, now)
+            times.admit_one(record.timestamp)
         if expect is not None or record_size(record) > config.max_message_bytes // 2:
             timestamps = now if record.timestamp is None else record.timestamp
             headers = [record.headers] if record.headers else None
             data = batches.encode([record.key], [record.value], timestamps=timestamps, headers=headers)
-            return self.publish(data, None if expect is None else [(0, expect)])
+            return self._publish(data, None if expect is None else [(0, expect)], times)
         if record.key is None and config.compact:
             raise InvalidRecord("an event without a key; a topic with cleanup.policy=compact needs one")
         last = self._waiting[-1] if self._waiting else None

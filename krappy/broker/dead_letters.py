@@ -97,7 +97,7 @@ class Undertaker:
                     if offset in rows:
                         record = _record(shared, piece.columns, rows[offset], grave)
                         place = (offset if record.key is None else partition_for(record.key, len(target))) % len(target)
-                        under_way.append((offset, target[place].publish_record(record)))
+                        under_way.append((offset, target[place].publish_record(record, taken=True)))
         try:
             for offset, later in under_way:
                 await later.wait()

@@ -122,9 +122,10 @@ class Partition:
         self._alive()
         return self.appender.publish(data, expect, by_header=by_header)
 
-    def publish_record(self, record: Record, expect: int | None = None) -> Later[Stored]:
+    def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[Stored]:
+        """`taken`: an event that was taken once: its timestamp is not judged again."""
         self._alive()
-        return self.appender.publish_record(record, expect)
+        return self.appender.publish_record(record, expect, taken=taken)
 
     def publish_own(self, header: BatchHeader, data: bytes) -> Later[Stored]:
         """Appends a batch of a transaction of the broker's own. Raises RecordTooLarge."""

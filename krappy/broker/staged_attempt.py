@@ -13,7 +13,7 @@ import trio
 
 from krappy.batch import TRANSACTIONAL, BatchHeader
 from krappy.broker.queued import Stored
-from krappy.core.admission import admit
+from krappy.core.admission import Times, admit
 from krappy.core.staging import Staging
 from krappy.errors import InvalidRecord, InvalidRequest, KrappyError, StorageError, UnknownTopic
 from krappy.store.producers import ProducerStates
@@ -85,7 +85,7 @@ class Attempt:
         if self.topic.deleted:
             raise UnknownTopic(f"the topic '{self.topic.name}' was deleted")
         config = self.topic.partition(partition).config
-        header, data, columns, cost, _ = admit(data, config)
+        header, data, columns, cost, _ = admit(data, config, Times(config, self._services.now_ms()))
         if header.attributes & TRANSACTIONAL:
             raise InvalidRecord("a transactional batch can't be staged: its commit is the job's")
         keyless = not config.compact and (columns is None or None in columns.keys)  # for what can't be told: perhaps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -33,14 +33,62 @@ class Admitted(NamedTuple):
     expect: Conditions = ()
 
 
-def admit(data: bytes | memoryview, config: TopicConfig, *, by_header: bool = False) -> Admitted:
+class Times:
+    """The timestamps that a topic takes from producers just now. Where the broker stamps events, any.
+
+    Of negative ones -1 alone means something: that there is none. Others are refused, as by Kafka's own producer; its
+    broker takes them, and then fails to recompress them.
+    """
+
+    def __init__(self, config: TopicConfig, now_ms: int) -> None:
+        before, after = config.timestamp_before_ms, config.timestamp_after_ms
+        self._now, self._before, self._after = now_ms, before, after
+        self._any = config.log_append_time
+        self._least = 0 if before is None else max(0, now_ms - before)
+        self._most = None if after is None else now_ms + after
+
+    def admit(self, smallest: int, largest: int, every: Callable[[], Sequence[int]]) -> None:
+        """Of a batch. `smallest`: at least exact where it is below 0; `every`: all of them, asked for only when these
+        two do not decide. Raises InvalidTimestamp that names the records."""
+        if self._any:
+            return
+        within = smallest >= NO_TIMESTAMP and (self._most is None or largest <= self._most)
+        if within and (not self._least or not any(map(self.wrong, every()))):
+            return
+        wrong = ((index, what) for index, time in enumerate(every()) if (what := self.wrong(time)))
+        raise _named(InvalidTimestamp, wrong)
+
+    def admit_one(self, time: int) -> None:
+        """Raises InvalidTimestamp."""
+        if what := self.wrong(time):
+            raise InvalidTimestamp("the event " + what, index=0)
+
+    def wrong(self, time: int) -> str:
+        """What is wrong with a timestamp; empty when nothing is."""
+        if self._any or time == NO_TIMESTAMP:
+            return ""
+        if time < 0:
+            return f"has the timestamp {time}, which is before 1970; -1 says that there is none"
+        if self._most is not None and time > self._most:
+            return (
+                f"has the timestamp {time}, which is {time - self._now} ms ahead of the broker's clock; "
+                f"message.timestamp.after.max.ms is {self._after} (timestamps are milliseconds)"
+            )
+        if time < self._least:
+            return (
+                f"has the timestamp {time}, which is {self._now - time} ms behind the broker's clock; "
+                f"message.timestamp.before.max.ms is {self._before}"
+            )
+        return ""
+
+
+def admit(data: bytes | memoryview, config: TopicConfig, times: Times | None, *, by_header: bool = False) -> Admitted:
     """Checks a producer's batch: size, CRC, structure, and what the topic demands of its records.
 
-    The rules are Kafka's (LogValidator.java): magic 2, not a control batch, offsets dense from 0, times of creation,
-    every record keyed when the topic is compacted; and a max timestamp that is not its records' is put right, since
-    retention and seeks by time go by it. Of negative timestamps -1 alone means something: that there is none. Others
-    are refused, as by Kafka's own producer; its broker takes them, and then fails to recompress them. Where the broker
-    stamps events, whatever they bear is taken. `by_header`: conditions are taken from the records' headers.
+    The rules are Kafka's (LogValidator.java): magic 2, not a control batch, offsets dense from 0, times of creation
+    within the topic's limits, every record keyed when the topic is compacted; and a max timestamp that is not its
+    records' is put right, since retention and seeks by time go by it. `times`: None for events that
+    were taken once. `by_header`: conditions are taken from the records' headers.
     Raises RecordTooLarge, InvalidRecord, InvalidTimestamp, CorruptBatch, UnsupportedCompression.
     """
     if len(data) > config.max_message_bytes:
@@ -62,16 +110,17 @@ def admit(data: bytes | memoryview, config: TopicConfig, *, by_header: bool = Fa
     limit = max(MAX_OPENED, config.max_message_bytes)
     if not (config.view or config.compact):
         latest, negative, named = batches.validate(data, limit=limit, mention=MENTION if by_header else b"")
-        if negative < NO_TIMESTAMP and not config.log_append_time:
-            raise _untimely(batches.decode(data, limit=limit).timestamps)
+        if times is not None:
+            times.admit(negative, latest, lambda: batches.decode(data, limit=limit).timestamps)
         expect = conditions(batches.decode(data, limit=limit)) if named else ()
         return Admitted(*_timed(header, data, latest), None, 0, expect)
     columns = batches.decode(data, limit=limit, keyed=True)
     if config.compact and None in columns.keys:
         raise _keyless(columns.keys)
-    if min(columns.timestamps) < NO_TIMESTAMP and not config.log_append_time:
-        raise _untimely(columns.timestamps)
-    header, data = _timed(header, data, max(columns.timestamps))
+    latest = max(columns.timestamps)
+    if times is not None:
+        times.admit(min(columns.timestamps), latest, lambda: columns.timestamps)
+    header, data = _timed(header, data, latest)
     expect = conditions(columns) if by_header else ()
     cost = _cost(header, columns, len(data))
     if cost > MAX_KEPT and cost > MAX_RATIO * len(data):
@@ -90,12 +139,6 @@ def _timed(header: BatchHeader, data: bytes | memoryview, latest: int) -> tuple[
 def _keyless(keys: Sequence[object]) -> InvalidRecord:
     what = "has no key; a topic with cleanup.policy=compact needs one"
     return _named(InvalidRecord, ((index, what) for index, key in enumerate(keys) if key is None))
-
-
-def _untimely(timestamps: Sequence[int]) -> InvalidRecord:
-    what = "is before 1970; -1 says that there is none"
-    wrong = ((index, f"has the timestamp {time}, which {what}") for index, time in enumerate(timestamps) if time < -1)
-    return _named(InvalidTimestamp, wrong)
 
 
 def _named(kind: type[InvalidRecord], wrong: Iterable[tuple[int, str]]) -> InvalidRecord:

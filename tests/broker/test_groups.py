@@ -215,6 +215,29 @@ async def test_the_dead_are_buried_as_they_were_with_where_they_came_from(tmp_pa
         await broker.groups.join("h/i", "a", ["t"], dead_letter="graveyard")
 
 
+@pytest.mark.parametrize("size", [1, 900_000])
+@trio_test
+async def test_the_dead_are_buried_whatever_their_timestamps(tmp_path: Path, size: int) -> None:
+    """They were taken once: what the dead-letter topic takes of producers is nothing to them."""
+    far = 2**60
+    async with running(tmp_path, log_message_timestamp_after_max_ms=0, log_message_timestamp_before_max_ms=0) as broker:
+        given = {"message.timestamp.after.max.ms": 2**63 - 1, "message.timestamp.before.max.ms": 2**63 - 1}
+        topic, _ = await broker.create_topic("t", 1, given)
+        for time in (1_000, far):
+            await topic.partitions[0].publish(batch.encode([b"k"], [b"v" * size], timestamps=time)).wait()
+        member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
+        leased: set[int] = set()
+        while len(leased) < 2:
+            with trio.fail_after(60):
+                leased |= set(offsets(await member.poll(*ALL)))
+        member.nack([("t", 0, 0, 1)])
+        await until(lambda: broker.groups.positions("g") == [("t", 0, 2)])
+        dead = broker.topic("t.g.dead").partitions[0]
+        assert [event.timestamp for event in await read_all(dead)] == [1_000, far]
+        with pytest.raises(errors.InvalidTimestamp):
+            dead.publish(batch.encode([b"k"], [b"v"], timestamps=far))
+
+
 @trio_test
 async def test_the_dead_of_groups_with_like_names_are_buried_all_the_same(tmp_path: Path) -> None:
     """Though nobody may create two topics whose names differ in dots and underscores alone."""

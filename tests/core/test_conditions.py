@@ -50,6 +50,6 @@ def test_other_headers_are_none_of_its_business(headers: Headers) -> None:
 def test_it_is_found_in_every_batch_when_it_is_looked_for(codec: int, view: str) -> None:
     config = TopicConfig.parse({"view.enable": view})
     data = one((HEADER, b"5"), codec=codec)
-    assert list(admit(data, config, by_header=True).expect) == [(1, 5)]
-    assert not admit(data, config).expect
-    assert not admit(one(("x", HEADER.encode()), codec=codec), config, by_header=True).expect
+    assert list(admit(data, config, None, by_header=True).expect) == [(1, 5)]
+    assert not admit(data, config, None).expect
+    assert not admit(one(("x", HEADER.encode()), codec=codec), config, None, by_header=True).expect

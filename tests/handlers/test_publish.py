@@ -58,6 +58,19 @@ def test_a_timestamp_before_1970_is_refused(raw: Raw, view: str) -> None:
     assert read_all(raw, "t") == [(0, 0, None, b"x")]
 
 
+def test_a_timestamp_far_from_the_brokers_clock_is_refused(raw: Raw) -> None:
+    raw.call(m.CreateTopic("t", 1, {"message.timestamp.before.max.ms": 3_600_000}))
+    handle, now = raw.producer("t").handle, time.time_ns() // 1_000_000
+    for wrong, setting in ((now + 7_200_000, "after"), (now * 1_000_000, "after"), (0, "before")):
+        for size in (1, 600_000):  # one that shares its batch, and one that does not
+            with pytest.raises(errors.InvalidTimestamp, match=f"message.timestamp.{setting}.max.ms is 3600000"):
+                raw.call(m.Message(handle, b"v" * size, b"k", wrong))
+        with pytest.raises(errors.InvalidTimestamp, match=f"record 1 has the timestamp {wrong}"):
+            raw.call(m.Batch(handle, 0, batch.encode(None, [b"x", b"y", b"z"], timestamps=[-1, wrong, now])))
+    raw.call(m.Message(handle, b"v", b"k", now + 1_800_000))
+    assert len(read_all(raw, "t")) == 1
+
+
 def test_a_retried_batch_is_stored_once(raw: Raw) -> None:
     producer = raw.producer("t", idempotent=True)
     data = records((b"a", b"1"), (b"b", b"2"), producer_id=producer.producer_id, producer_epoch=0, base_sequence=0)

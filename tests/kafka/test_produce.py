@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from time import time_ns
+
 import pytest
 
 from krappy import batch
+from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code, encode_request
 from tests.kafka.raw import Raw, create, produce, values_of
 from tests.peer import Peer
@@ -154,6 +157,29 @@ def test_a_timestamp_before_1970_is_refused_and_named(
 
 
 @pytest.mark.parametrize("view", ["true", "false"])
+def test_timestamps_far_from_the_brokers_clock_are_refused_and_named(
+    raw: Raw, broker: BrokerProcess, view: str
+) -> None:
+    """By default those more than an hour ahead, as in Kafka; what is stored stays readable when the limits change."""
+    topic, hour, now = f"far-{view}", 3_600_000, time_ns() // 1_000_000
+    create(broker, topic, view_enable=view)
+    for times in ([now - 40 * 365 * 24 * hour], [0], [-1], [now], [now + hour // 2]):
+        assert raw.produce(topic, batch.encode(None, [b"v"], timestamps=times))["error_code"] == 0
+    for wrong in (now + 2 * hour, now * 1000, now * 1_000_000, 2**63 - 1):
+        found = raw.produce(topic, batch.encode(None, [b"v"] * 3, timestamps=[now, wrong, -1 if wrong < 2**62 else 0]))
+        assert (found["error_code"], found["base_offset"]) == (Code.INVALID_TIMESTAMP, -1)
+        assert [each["batch_index"] for each in found["record_errors"]] == [1]
+        assert "message.timestamp.after.max.ms is 3600000" in found["record_errors"][0]["batch_index_error_message"]
+    with Peer(broker.address) as peer:
+        limits = {"message.timestamp.after.max.ms": 0, "message.timestamp.before.max.ms": hour}
+        peer.ask(m.AlterTopic(topic, limits), m.TopicAltered)
+    for times, code in (([now - hour // 2, -1], 0), ([-1], 0), ([now, 0], 32), ([now + hour // 2], 32)):
+        assert raw.produce(topic, batch.encode(None, [b"v"] * len(times), timestamps=times))["error_code"] == code
+    read = [time for _, data in batch.split(raw.fetch(topic, 0)["records"]) for time in batch.decode(data).timestamps]
+    assert read == [now - 40 * 365 * 24 * hour, 0, -1, now, now + hour // 2, now - hour // 2, -1, -1]
+
+
+@pytest.mark.parametrize("view", ["true", "false"])
 def test_no_timestamp_is_one_as_in_kafka(raw: Raw, broker: BrokerProcess, view: str) -> None:
     topic = f"timeless-{view}"
     create(broker, topic, view_enable=view)
@@ -168,7 +194,7 @@ def test_no_timestamp_is_one_as_in_kafka(raw: Raw, broker: BrokerProcess, view: 
 def test_where_the_broker_stamps_events_what_they_bore_is_nothing(raw: Raw, broker: BrokerProcess, view: str) -> None:
     topic = f"stamped-anyway-{view}"
     create(broker, topic, message_timestamp_type="LogAppendTime", view_enable=view)
-    for time in (-1, -5, -(2**63)):
+    for time in (-1, -5, -(2**63), 2**63 - 1):
         found = raw.produce(topic, batch.encode([b"k"], [b"v"], timestamps=time))
         assert found["error_code"] == 0
         assert found["log_append_time_ms"] > 1_600_000_000_000
