@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from krappy.errors import Unavailable as Unavailable
     from krappy.errors import UnknownGroup as UnknownGroup
     from krappy.errors import UnknownPartition as UnknownPartition
+    from krappy.errors import UnknownProducer as UnknownProducer
     from krappy.errors import UnknownTopic as UnknownTopic
     from krappy.errors import UnsupportedCompression as UnsupportedCompression
     from krappy.errors import ViewDisabled as ViewDisabled
@@ -67,7 +68,7 @@ _ERRORS = (
     "ConfigError ConnectionLost CorruptBatch GroupFull GroupNotEmpty InvalidConfig InvalidPartitions InvalidRecord "
     "InvalidRequest InvalidTopic KrappyError LeaseLost OffsetMismatch OffsetOutOfRange OutOfOrderSequence Overloaded "
     "ProducerFenced ProtocolError RecordTooLarge RequestTimeout ShuttingDown SnapshotGone StorageError TopicExists "
-    "Unavailable UnknownGroup UnknownPartition UnknownTopic UnsupportedCompression ViewDisabled"
+    "Unavailable UnknownGroup UnknownPartition UnknownProducer UnknownTopic UnsupportedCompression ViewDisabled"
 )
 _HOMES = {
     **dict.fromkeys(_ERRORS.split(), "krappy.errors"),

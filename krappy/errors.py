@@ -181,6 +181,12 @@ class ProducerFenced(BrokerError):
     code, name = 47, "INVALID_PRODUCER_EPOCH"
 
 
+class UnknownProducer(BrokerError):
+    """A producer id that this broker has given to nobody: another one must be asked for."""
+
+    code, name = 59, "UNKNOWN_PRODUCER_ID"
+
+
 class InvalidTransaction(BrokerError):
     """The transaction is not in a state in which this can be done, or this partition is not part of it."""
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
 from typing import Any
@@ -38,6 +38,7 @@ NEXT_NUMBER = b"c/next-number"
 NEXT_PRODUCER = b"c/next-producer"
 TOPIC = b"t/"
 DELETING = b"d/"
+FAR = 1_000_000  # producer ids
 PRODUCER_BLOCK = 1000  # ids reserved by one write, as Kafka's ProducerIdManager does
 MAX_PARTITIONS = 100_000  # of one topic
 
@@ -149,6 +150,18 @@ class Catalog:
             given = self._next_producer
             self._next_producer += 1
             return given
+
+    def was_given(self, producer_id: int) -> bool:
+        """Whether somebody may have this producer id from here."""
+        return producer_id < self._next_producer
+
+    def know_producer_ids(self, found: Iterable[int]) -> None:
+        """Never gives any of these, which stand in logs although this catalog has not given them, as after damage to
+        it: who gets such an id would be told that what it sends is there already. Those far away were made up,
+        and are not come to before many a start. Durable."""
+        near = [each for each in found if self._next_producer <= each < self._next_producer + FAR]
+        if near:
+            self.skip_producer_ids(max(near) + 1 - self._next_producer)
 
     def skip_producer_ids(self, count: int) -> None:
         """Never gives the next `count` ids: somebody may have had them, of whom this catalog does not know. Durable."""

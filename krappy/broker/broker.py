@@ -34,6 +34,7 @@ from krappy.broker.machine import Machine
 from krappy.broker.meta_sync import MetaSync
 from krappy.broker.opening import Place, open_logs
 from krappy.broker.partition import Partition
+from krappy.broker.producer_ids import ProducerIds
 from krappy.broker.settings import BrokerSetting, broker_settings
 from krappy.broker.snapshots import LeasedSnapshot, Snapshots
 from krappy.broker.staging import StagingCoordinator
@@ -91,6 +92,7 @@ class Broker:
         self.kafka_groups: KafkaGroups
         self.transactions: TransactionCoordinator
         self.staging: StagingCoordinator
+        self.producer_ids: ProducerIds
         self.views: Views
         self.meta: Meta
         self.catalog: Catalog
@@ -128,8 +130,8 @@ class Broker:
         self._report(event, **facts)
 
     def check_producer(self, producer_id: int) -> None:
-        """Raises InvalidTransaction."""
-        self.staging.check_producer(producer_id)
+        """Raises InvalidTransaction, UnknownProducer."""
+        self.producer_ids.check(producer_id)
 
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None:
         """Raises InvalidTransaction, ProducerFenced."""
@@ -196,6 +198,8 @@ class Broker:
         for topic, stored in topics:
             self.topics[stored.name] = self.topics_by_id[stored.id] = topic
             self.names.add(stored.name)
+        self.producer_ids = ProducerIds(self)
+        await self.producer_ids.open()
         self.groups = GroupCoordinator(self, GroupStore(self.meta))
         await self.groups.open()
         self.kafka_groups = KafkaGroups(self, GroupOffsets(self.meta), OverrideStore(self.meta, GROUP))
@@ -422,8 +426,7 @@ class Broker:
         return str(folder.absolute()), usage.total, usage.free
 
     async def new_producer_id(self) -> int:
-        """An id that no producer ever had, durably so."""
-        return await self._in_thread(self.catalog.next_producer_id)
+        return await self.producer_ids.new()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work, limiter=self.disk_limiter)

@@ -138,7 +138,7 @@ class Partition:
         return self.appender.publish_marker(marker(producer_id, epoch, commit, self.now_ms()))
 
     def check_producer(self, producer_id: int) -> None:
-        """Raises InvalidTransaction for a producer id under which the broker itself publishes just now."""
+        """Whether a client may write under this producer id. Raises InvalidTransaction, UnknownProducer."""
         self._services.check_producer(producer_id)
 
     def check_transactional(self, header: BatchHeader) -> None:
@@ -146,6 +146,14 @@ class Partition:
         self._services.check_transactional(
             header.producer_id, header.producer_epoch, TopicPartition(self.topic, self.index)
         )
+
+    def producer_ids(self) -> set[int]:
+        """Of everybody whose events it remembers or has undecided."""
+        return {id for id, _ in self.log.producers.items()} | self.log.producers.stability.open.keys()
+
+    def has_producer(self, id: int) -> bool:
+        """Whether it is one of these."""
+        return self.log.producers.get(id) is not None or id in self.log.producers.stability.open
 
     def producers(self) -> list[ActiveProducer]:
         """Every producer that is remembered here, by its id."""

@@ -25,7 +25,6 @@ from krappy.core import staging as core
 from krappy.core.staging import Job, Staging, State
 from krappy.errors import (
     InvalidRecord,
-    InvalidTransaction,
     KrappyError,
     Overloaded,
     ShuttingDown,
@@ -40,6 +39,7 @@ from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
+    from krappy.broker.partition import Partition
 
 MAX_JOBS = 10_000  # that are not over
 MAX_ATTEMPTS = 50_000  # of all of them together
@@ -119,11 +119,6 @@ class StagingCoordinator:
         """Whether a publication is under way under this producer id, which then is nobody else's."""
         return producer_id in self._owners
 
-    def check_producer(self, producer_id: int) -> None:
-        """Raises InvalidTransaction for somebody else's batch under such an id."""
-        if producer_id in self._owners:
-            raise InvalidTransaction(f"producer {producer_id} is the broker's own, for a staged job")
-
     # --- requests
 
     async def stage(
@@ -186,7 +181,8 @@ class StagingCoordinator:
                 for token in tokens:
                     assert live is not None
                     self._check_topic(live.attempts[token].staging)
-                job = job._replace(producer_id=await self._broker.new_producer_id())
+                targets = [] if live is None else self._targets([live.attempts[token].staging for token in tokens])
+                job = job._replace(producer_id=await self._broker.producer_ids.new_own(targets))
                 await self._broker.decisions.wait()
                 self._store.put(job)
                 await self._broker.sync_meta()
@@ -223,6 +219,15 @@ class StagingCoordinator:
                 f"the topic '{staging.topic}' has cleanup.policy=compact now, and task '{staging.task:.80}' staged "
                 "events without a key"
             )
+
+    def _targets(self, stagings: Sequence[Staging]) -> list[Partition]:
+        """The partitions that these go to, as far as they are there."""
+        targets: dict[Partition, None] = {}
+        for staging in stagings:
+            topic = self._broker.topics_by_id.get(staging.topic_id)
+            if topic is not None:
+                targets |= dict.fromkeys(topic.partition(index) for index, _ in staging.counts)
+        return list(targets)
 
     async def abort(self, name: str, id: str | None = None) -> None:
         """Drops what a job has staged and refuses whatever comes of it; or, with `id`, drops one attempt alone.
@@ -416,7 +421,8 @@ class StagingCoordinator:
     async def _anew(self, live: Live) -> None:
         """What is in the logs is aborted, and all is appended again. After a crash, the next start aborts it."""
         before = live.job
-        after = before._replace(producer_id=await self._broker.new_producer_id())
+        targets = self._targets([live.attempts[token].staging for token in before.tokens])
+        after = before._replace(producer_id=await self._broker.producer_ids.new_own(targets))
         self._owners.add(after.producer_id)
         await self._broker.decisions.wait()
         await self._save(live, after)

@@ -27,7 +27,7 @@ from operator import add
 
 from krappy import batch as record_batch
 from krappy.clients.lane import Batch, Lane, Settled, Ticket, cut
-from krappy.errors import KrappyError, OutOfOrderSequence, RequestTimeout
+from krappy.errors import KrappyError, OutOfOrderSequence, RequestTimeout, UnknownProducer
 from krappy.types import Headers
 
 RECORD_OVERHEAD = 24  # bytes of a record beside key, value and headers, for what fits in a batch
@@ -270,7 +270,9 @@ class Accumulator:
             batch.back = True
             lane.break_at(position)
         else:
-            if idempotent and (behind or gap or batch.tries > 1):
+            # Who has given its producer id to nobody may be another broker, or an empty one: a new id helps.
+            unknown = isinstance(error, UnknownProducer)
+            if idempotent and (behind or gap or unknown or batch.tries > 1):
                 lane.break_at(position)
             else:
                 lane.sequence = batch.sequence

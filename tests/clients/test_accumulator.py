@@ -25,6 +25,7 @@ from krappy.errors import (
     Overloaded,
     RecordTooLarge,
     RequestTimeout,
+    UnknownProducer,
 )
 
 
@@ -185,6 +186,23 @@ def test_a_refusal_for_good_with_others_behind_needs_a_new_producer_id() -> None
     settle(a)
     assert isinstance(bad.error, RecordTooLarge)
     assert good.at == (0, 0)
+
+
+def test_an_id_that_the_broker_does_not_know_is_replaced() -> None:
+    """As when its folder was emptied: one batch is refused, and what comes after it goes under a new id."""
+    a = accumulator(batch_bytes=1)
+    lost = add(a, b"lost")
+    [batch] = a.take(0.0)
+    a.refused(batch, UnknownProducer("nobody's"), 0.0)
+    assert (a.renew, a.producer) == (True, (-1, -1))
+    after = add(a, b"after")
+    a.registered(3, 8, 0, 1_000_000)
+    [batch] = a.take(0.0)
+    assert record_batch.check(a.encode(batch)).producer_id == 8
+    a.stored(batch, 0, 1000)
+    settle(a)
+    assert isinstance(lost.error, UnknownProducer)
+    assert after.at == (0, 0)
 
 
 def test_a_new_producer_id_is_for_the_partition_that_needs_it_alone() -> None:

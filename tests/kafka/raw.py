@@ -106,6 +106,13 @@ class Raw:
         """Makes a topic by asking for it; its id."""
         return self.topic_id(name)
 
+    def new_producer_id(self) -> int:
+        """As an idempotent producer is given one."""
+        given: int = self.ask(ApiKey.INIT_PRODUCER_ID, {"transactional_id": None, "transaction_timeout_ms": 1000})[
+            "producer_id"
+        ]
+        return given
+
     def produce(self, topic: str, records: bytes, index: int = 0, acks: int = -1, version: int = 12) -> dict[str, Any]:
         """One partition's answer to a Produce request."""
         answer = self.ask(ApiKey.PRODUCE, produce(topic, records, index, acks), version)

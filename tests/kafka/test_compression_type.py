@@ -32,8 +32,9 @@ def stored(raw: Raw, topic: str) -> list[tuple[BatchHeader, bytes]]:
 def test_batches_are_stored_as_the_topic_has_it(raw: Raw, broker: BrokerProcess, wanted: str) -> None:
     topic = f"as-{wanted}"
     create(broker, topic, compression_type=wanted)
+    producer = raw.new_producer_id()
     for count, codec in enumerate(CODECS.values()):
-        sent = produced(codec, producer_id=4000, producer_epoch=0, base_sequence=count * len(VALUES))
+        sent = produced(codec, producer_id=producer, producer_epoch=0, base_sequence=count * len(VALUES))
         assert raw.produce(topic, sent)["base_offset"] == count * len(VALUES)
         again = raw.produce(topic, sent)
         assert (again["error_code"], again["base_offset"]) == (0, count * len(VALUES)), "a retry is known as one"
@@ -41,7 +42,7 @@ def test_batches_are_stored_as_the_topic_has_it(raw: Raw, broker: BrokerProcess,
     assert len(found) == len(CODECS)
     for count, (header, data) in enumerate(found):
         assert header.codec == CODECS[wanted]
-        assert (header.producer_id, header.producer_epoch) == (4000, 0)
+        assert (header.producer_id, header.producer_epoch) == (producer, 0)
         assert (header.base_sequence, header.base_offset) == (count * len(VALUES), count * len(VALUES))
         assert (header.count, header.max_timestamp) == (len(VALUES), 7000)
         assert batch.decode(data).values == VALUES

@@ -202,7 +202,8 @@ def test_a_restart_keeps_cluster_topics_and_events(tmp_path: Path, launcher: Lau
         with Raw(broker.kafka) as raw:
             uuid = raw.make("kept")
             cluster = raw.ask(ApiKey.METADATA, {"topics": []})["cluster_id"]
-            once = batch.encode(None, [b"x"], timestamps=1, producer_id=1, producer_epoch=0, base_sequence=0)
+            producer = raw.new_producer_id()
+            once = batch.encode(None, [b"x"], timestamps=1, producer_id=producer, producer_epoch=0, base_sequence=0)
             assert raw.produce("kept", once)["base_offset"] == 0
         broker.kill()
         broker.start()

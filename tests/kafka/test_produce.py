@@ -236,8 +236,9 @@ def test_no_partitions_at_all(raw: Raw) -> None:
 
 def test_idempotence(raw: Raw) -> None:
     raw.make("once")
+    first, second = raw.new_producer_id(), raw.new_producer_id()
 
-    def send(sequence: int, count: int = 1, epoch: int = 0, producer: int = 4000) -> tuple[int, int]:
+    def send(sequence: int, count: int = 1, epoch: int = 0, producer: int = first) -> tuple[int, int]:
         records = batch.encode(
             None, [b"x"] * count, timestamps=1, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
         )
@@ -251,8 +252,9 @@ def test_idempotence(raw: Raw) -> None:
     assert send(1, epoch=1) == (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)
     assert send(0, epoch=1) == (0, 3)
     assert send(3) == (Code.INVALID_PRODUCER_EPOCH, -1)
-    assert send(2**31 - 1, producer=5000) == (0, 4)  # of an unknown producer any sequence is taken
-    assert send(0, producer=5000) == (0, 5)  # it wraps
+    assert send(2**31 - 1, producer=second) == (0, 4)  # of an unknown producer any sequence is taken
+    assert send(0, producer=second) == (0, 5)  # it wraps
+    assert send(0, producer=second + 1) == (Code.UNKNOWN_PRODUCER_ID, -1)  # nobody was given it
 
 
 def test_pipelined_requests_keep_their_order(raw: Raw) -> None:

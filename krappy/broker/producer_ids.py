@@ -1,0 +1,55 @@
+"""Producer ids: who may write under which.
+
+Clients are given theirs one after the other, and nobody may write under one that was not given yet: its log would take
+what its later owner sends for a retry. The broker's own, for the publications of staged jobs, come from a range that
+no client is given any of, so that what a log has under one of them is that job's and nobody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.errors import InvalidTransaction, UnknownProducer
+
+if TYPE_CHECKING:
+    from krappy.broker.broker import Broker
+    from krappy.broker.partition import Partition
+
+OWN = 1 << 62  # the broker's own begin here
+
+
+class ProducerIds:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._catalog = broker.catalog
+
+    async def open(self) -> None:
+        """Ids that stand in the logs are not given any more, whoever has written them there."""
+        partitions = [each for topic in self._broker.topics.values() for each in topic.partitions]
+
+        def know() -> None:
+            self._catalog.know_producer_ids({id for each in partitions for id in each.producer_ids()})
+
+        await trio.to_thread.run_sync(know, limiter=self._broker.disk_limiter)
+
+    async def new(self) -> int:
+        """An id that no producer ever had, durably so."""
+        return await trio.to_thread.run_sync(self._catalog.next_producer_id, limiter=self._broker.disk_limiter)
+
+    async def new_own(self, partitions: Collection[Partition]) -> int:
+        """One of the broker's own, of which these partitions know nothing; a log of before there was such a range may
+        know anything."""
+        while True:
+            id = OWN + await self.new()
+            if not any(partition.has_producer(id) for partition in partitions):
+                return id
+
+    def check(self, id: int) -> None:
+        """Whether a client may write under it. Raises InvalidTransaction for the broker's own, UnknownProducer."""
+        if id >= OWN or self._broker.staging.owns(id):
+            raise InvalidTransaction(f"producer {id} is the broker's own, for a staged job")
+        if not self._catalog.was_given(id):
+            raise UnknownProducer(f"this broker has given the producer id {id} to nobody: ask for a new one")
