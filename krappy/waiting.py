@@ -6,7 +6,8 @@ The only primitives that the broker and the server share; both run on one trio e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 import trio
@@ -33,6 +34,19 @@ class Signal:
         if self._callbacks:
             for callback in tuple(self._callbacks):
                 callback()
+
+
+@contextmanager
+def subscribed(callbacks: Iterable[tuple[Signal, Callable[[], None]]]) -> Iterator[None]:
+    """`with` while each callback is called when its signal fires."""
+    callbacks = tuple(callbacks)
+    for signal, callback in callbacks:
+        signal.subscribe(callback)
+    try:
+        yield
+    finally:
+        for signal, callback in callbacks:
+            signal.unsubscribe(callback)
 
 
 async def wait_any(signals: Iterable[Signal], ready: Callable[[], bool], seconds: float = math.inf) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from krappy.handlers.kafka.refusals import DONE, NO, Refused, bounded, refusal, replicas
+from krappy.handlers.kafka.refusals import DONE, NO, Refused, refusal, replicas
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
@@ -15,11 +15,11 @@ Message = dict[str, Any]
 async def alter_partition_reassignments(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Each partition is answered for: to this broker is done at once, elsewhere is impossible, nothing is to cancel."""
     responses = []
-    for asked in bounded(request["topics"]):
+    for asked in request["topics"]:
         topic = session.broker.topics.get(asked["name"])
         count = 0 if topic is None else len(topic.partitions)
         rows = []
-        for each in bounded(asked["partitions"]):
+        for each in asked["partitions"]:
             index = each["partition_index"]
             try:
                 _check(index, count, each["replicas"], session.node.node_id)

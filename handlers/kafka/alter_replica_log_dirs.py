@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from krappy.handlers.kafka.refusals import bounded
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
@@ -15,12 +14,12 @@ async def alter_replica_log_dirs(session: KafkaSessionPort, request: Message, ve
     """The folder that DescribeLogDirs names is where each partition is already; there is no other."""
     folder, _, _ = await session.broker.log_dir()
     results = []
-    for place in bounded(request["dirs"]):
-        for asked in bounded(place["topics"]):
+    for place in request["dirs"]:
+        for asked in place["topics"]:
             topic = session.broker.topics.get(asked["name"])
             count = 0 if topic is None else len(topic.partitions)
             rows = []
-            for index in bounded(asked["partitions"]):
+            for index in asked["partitions"]:
                 if place["path"] != folder:
                     code = Code.LOG_DIR_NOT_FOUND
                 else:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from krappy.handlers.kafka.config_targets import Target, Wanted, target
-from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, more_than_once, refusal
+from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, more_than_once, refusal
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
@@ -16,7 +16,7 @@ Changes = Callable[[Target, list[Message]], Wanted]
 
 async def change_configs(session: KafkaSessionPort, request: Message, changes: Changes) -> Message:
     """The answer. `changes` says what a resource's entry asks of its target."""
-    resources = bounded(request["resources"])
+    resources = request["resources"]
     asked = {(each["resource_type"], each["resource_name"]): each for each in resources}
     twice = more_than_once((each["resource_type"], each["resource_name"]) for each in resources)
     responses = []

@@ -6,18 +6,29 @@ from krappy.core.kafka.assignors import Partition
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.group_answers import Message, by_topic, group_code
 from krappy.handlers.kafka.operations import ON_GROUP
+from krappy.handlers.kafka.rows import counted
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
 CLASSIC_MEMBER, MEMBER_OF_KIP_848 = 0, 1  # KIP-1099
 
 
-def consumer_group_describe(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    groups = [_describe(session, name) for name in request["group_ids"]]
+async def consumer_group_describe(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    groups = []
+    async with counted(session) as rows:
+        for name in request["group_ids"]:
+            groups.append(_describe(session, name))
+            await rows.add(1 + sum(map(_rows, groups[-1]["members"])))
     if request["include_authorized_operations"]:
         for group in groups:
             group["authorized_operations"] = ON_GROUP
     return {"throttle_time_ms": 0, "groups": groups}
+
+
+def _rows(member: Message) -> int:
+    """What a member takes in the answer: two topics of an assignment, or ten names, are like a row."""
+    parts = len(member["assignment"]["topic_partitions"]) + len(member["target_assignment"]["topic_partitions"])
+    return 1 + parts // 2 + len(member["subscribed_topic_names"]) // 10
 
 
 def _describe(session: KafkaSessionPort, name: str) -> Message:

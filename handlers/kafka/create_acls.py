@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.handlers.kafka.describe_acls import NO_AUTHORIZER
-from krappy.handlers.kafka.refusals import bounded
 from krappy.ports import KafkaSessionPort
 
 
 def create_acls(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
-    return {"throttle_time_ms": 0, "results": [NO_AUTHORIZER for _ in bounded(request["creations"])]}
+    return {"throttle_time_ms": 0, "results": [NO_AUTHORIZER for _ in request["creations"]]}

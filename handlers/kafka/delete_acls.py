@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.handlers.kafka.describe_acls import NO_AUTHORIZER
-from krappy.handlers.kafka.refusals import bounded
 from krappy.ports import KafkaSessionPort
 
 
 def delete_acls(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
-    results = [{**NO_AUTHORIZER, "matching_acls": []} for _ in bounded(request["filters"])]
+    results = [{**NO_AUTHORIZER, "matching_acls": []} for _ in request["filters"]]
     return {"throttle_time_ms": 0, "filter_results": results}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.errors import KrappyError
-from krappy.handlers.kafka.refusals import bounded
 from krappy.handlers.kafka.sources import is_internal, topic_named
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code, code_for
@@ -16,10 +15,10 @@ UNKNOWN = -1  # the low watermark of a partition that was not changed
 
 async def delete_records(session: KafkaSessionPort, request: Message, version: int) -> Message:
     topics = []
-    for asked in bounded(request["topics"]):
+    for asked in request["topics"]:
         topic = session.broker.topics.get(asked["name"])
         partitions = []
-        for partition in bounded(asked["partitions"]):
+        for partition in asked["partitions"]:
             index, start, code = partition["partition_index"], UNKNOWN, Code.NONE
             if topic is None and is_internal(topic_named(session, asked["name"])):
                 code = Code.INVALID_TOPIC_EXCEPTION

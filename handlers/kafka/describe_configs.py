@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from krappy.handlers.kafka.config_entries import (
@@ -14,7 +13,7 @@ from krappy.handlers.kafka.config_entries import (
     topic_entries,
 )
 from krappy.handlers.kafka.config_targets import check_broker
-from krappy.handlers.kafka.refusals import DONE, NO, Refused, bounded, refusal
+from krappy.handlers.kafka.refusals import DONE, NO, Refused, refusal
 from krappy.handlers.kafka.sources import topic_named
 from krappy.ports import KafkaSessionPort
 from krappy.topic_config import check_topic_name
@@ -28,7 +27,7 @@ ENTRY, ENTRY_DOCUMENTED = 150, 250  # bytes that one setting takes at the most, 
 async def describe_configs(session: KafkaSessionPort, request: Message, version: int) -> Message:
     results = []
     size = 0
-    for resource in _distinct(bounded(request["resources"])):
+    for resource in request["resources"]:
         named = {"resource_type": resource["resource_type"], "resource_name": resource["resource_name"]}
         try:
             if size > MAX_ANSWER:
@@ -42,19 +41,6 @@ async def describe_configs(session: KafkaSessionPort, request: Message, version:
             results.append({**refusal(error), **named, "configs": []})
         await session.pause()
     return {"throttle_time_ms": 0, "results": results}
-
-
-def _distinct(resources: Sequence[Message]) -> list[Message]:
-    """Each resource once: for one that is named twice with different keys, all of them."""
-    found: dict[tuple[int, str], Message] = {}
-    for each in resources:
-        keys = each["configuration_keys"]
-        first = found.setdefault((each["resource_type"], each["resource_name"]), {**each, "configuration_keys": set()})
-        if keys is None or first["configuration_keys"] is None:
-            first["configuration_keys"] = None
-        else:
-            first["configuration_keys"].update(keys)
-    return list(found.values())
 
 
 def _describe(session: KafkaSessionPort, resource: Message, request: Message) -> list[Message]:

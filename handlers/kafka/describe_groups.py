@@ -5,14 +5,19 @@ from __future__ import annotations
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.group_answers import Message, group_code
 from krappy.handlers.kafka.operations import ON_GROUP
+from krappy.handlers.kafka.rows import counted
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
 NOT_FOUND_SINCE = 6  # before, a group that is not there is a dead one (KIP-1043)
 
 
-def describe_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    groups = [_describe(session, name, version) for name in request["groups"]]
+async def describe_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    groups = []
+    async with counted(session) as rows:
+        for name in request["groups"]:
+            groups.append(_describe(session, name, version))
+            await rows.add(1 + len(groups[-1]["members"]))
     if request["include_authorized_operations"]:
         for group in groups:
             group["authorized_operations"] = ON_GROUP

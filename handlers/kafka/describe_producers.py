@@ -5,21 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.errors import KrappyError
+from krappy.handlers.kafka.rows import counted
 from krappy.handlers.kafka.sources import source_for
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
 
-def describe_producers(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
-    return {
-        "topics": [
-            {
-                "name": topic["name"],
-                "partitions": [_partition(session, topic["name"], index) for index in topic["partition_indexes"]],
-            }
-            for topic in request["topics"]
-        ]
-    }
+async def describe_producers(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
+    topics = []
+    async with counted(session) as rows:
+        for topic in request["topics"]:
+            partitions = []
+            for index in topic["partition_indexes"]:
+                partitions.append(_partition(session, topic["name"], index))
+                await rows.add(1 + len(partitions[-1]["active_producers"]))
+            topics.append({"name": topic["name"], "partitions": partitions})
+    return {"topics": topics}
 
 
 def _partition(session: KafkaSessionPort, name: str, index: int) -> dict[str, Any]:

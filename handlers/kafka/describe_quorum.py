@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from krappy.handlers.kafka.refusals import bounded
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, Code
 
@@ -23,11 +22,10 @@ def describe_quorum(session: KafkaSessionPort, request: Message, version: int) -
             {
                 "topic_name": topic["topic_name"],
                 "partitions": [
-                    _partition(session, topic["topic_name"], each["partition_index"])
-                    for each in bounded(topic["partitions"])
+                    _partition(session, topic["topic_name"], each["partition_index"]) for each in topic["partitions"]
                 ],
             }
-            for topic in bounded(request["topics"])
+            for topic in request["topics"]
         ],
         "nodes": [
             {"node_id": node.node_id, "listeners": [{"name": "PLAINTEXT", "host": node.host, "port": node.port}]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.handlers.kafka.operations import ON_TOPIC
-from krappy.handlers.kafka.refusals import bounded
 from krappy.handlers.kafka.sources import is_internal, topic_named, topics_listed
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, Code
@@ -16,7 +15,7 @@ PAGE = 2000  # partitions of one answer at the most (Kafka's max.request.partiti
 
 async def describe_topic_partitions(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """All topics when none is named. An answer that is full says where the next request is to begin: `next_cursor`."""
-    names = {topic["name"] for topic in bounded(request["topics"])} or {topic.name for topic in topics_listed(session)}
+    names = {topic["name"] for topic in request["topics"]} or {topic.name for topic in topics_listed(session)}
     cursor = request["cursor"]
     first, skip = ("", 0) if cursor is None else (cursor["topic_name"], max(0, cursor["partition_index"]))
     room = max(1, min(request["response_partition_limit"], PAGE))

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from krappy.handlers.kafka.refusals import bounded
+from krappy.handlers.kafka.rows import counted
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
 Message = dict[str, Any]
 
 
-def describe_transactions(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    states = [_state(session, name) for name in dict.fromkeys(bounded(request["transactional_ids"]))]
+async def describe_transactions(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    states = []
+    async with counted(session) as rows:
+        for name in request["transactional_ids"]:
+            states.append(_state(session, name))
+            await rows.add(1 + len(states[-1].get("topics", ())))
     return {"throttle_time_ms": 0, "transaction_states": states}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from krappy.handlers.kafka.refusals import SHOWN, bounded
+from krappy.handlers.kafka.refusals import SHOWN
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
@@ -17,6 +17,6 @@ def describe_user_scram_credentials(session: KafkaSessionPort, request: dict[str
             "error_message": f"there are no credentials of the user '{user['name']:.{SHOWN}}'",
             "credential_infos": [],
         }
-        for user in bounded(request["users"])
+        for user in request["users"] or ()
     ]
     return {"throttle_time_ms": 0, "error_code": 0, "error_message": None, "results": results}

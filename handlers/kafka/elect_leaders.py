@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from krappy.handlers.kafka.refusals import bounded
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
@@ -14,10 +13,10 @@ Message = dict[str, Any]
 async def elect_leaders(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Partitions that are named are answered for, one by one; of all partitions none needs an election."""
     results = []
-    for asked in bounded(request["topic_partitions"]):
+    for asked in request["topic_partitions"] or ():
         topic = session.broker.topics.get(asked["topic"])
         count = 0 if topic is None else len(topic.partitions)
-        rows = [_result(index, 0 <= index < count) for index in bounded(asked["partitions"])]
+        rows = [_result(index, 0 <= index < count) for index in asked["partitions"]]
         results.append({"topic": asked["topic"], "partition_result": rows})
         await session.pause()
     return {"throttle_time_ms": 0, "error_code": 0, "replica_election_results": results}

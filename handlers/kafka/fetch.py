@@ -11,7 +11,7 @@ that; any other epoch continues a session, and is told that there is none.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from krappy.errors import KrappyError, UnknownTopic
@@ -54,13 +54,26 @@ class Fetch:
         self.session = session
         self.request = request
         self.committed = request["isolation_level"] == READ_COMMITTED
+        self.by_id = version >= BY_ID_SINCE
         self.topics: list[tuple[Message, list[Wanted]]] = []
+        self.wanted: list[Wanted] = []
         self.failed = False  # a partition has an error: that is to be told at once
-        by_id = version >= BY_ID_SINCE
-        for asked in request["topics"]:
-            topic = topic_of(session, asked["topic"], asked["topic_id"], by_id)
-            self.topics.append((asked, [self._find(topic, partition, by_id) for partition in asked["partitions"]]))
-        self.wanted = [wanted for _, each in self.topics for wanted in each]
+        self._moved: dict[int, Wanted] = {}  # what is to be looked at (again) while it waits, by the ids of sources
+        self._there: dict[int, int] = {}  # bytes that were found there
+        self._bytes = 0  # the sum of these
+
+    def find(self) -> Iterator[None]:
+        """Finds what is asked for; gives others their turn after each `MANY` partitions."""
+        for asked in self.request["topics"]:
+            topic = topic_of(self.session, asked["topic"], asked["topic_id"], self.by_id)
+            found: list[Wanted] = []
+            self.topics.append((asked, found))
+            for partition in asked["partitions"]:
+                wanted = self._find(topic, partition, self.by_id)
+                found.append(wanted)
+                self.wanted.append(wanted)
+                if len(self.wanted) % MANY == 0:
+                    yield
 
     def _find(self, topic: Any, asked: Message, by_id: bool) -> Wanted:
         source, error = None, Code.NONE
@@ -90,11 +103,15 @@ class Fetch:
         return self.failed or not self.wanted or self.request["max_wait_ms"] <= 0
 
     def enough(self) -> bool:
-        """Whether there is what the client wants to have before it is answered, or a reason to wait no longer."""
-        least, found = self.request["min_bytes"], 0
+        """Whether there is what the client wants to have before it is answered, or a reason to wait no longer.
+
+        Only what has moved is looked at: a request may name very many partitions, and one event moves one of them.
+        """
+        least = self.request["min_bytes"]
         if least <= 0:
             return True
-        for wanted in self.wanted:
+        moved, self._moved = self._moved, {}
+        for at, wanted in moved.items():
             source, offset = wanted.source, wanted.offset
             if source.gone is not None or offset < source.start_offset:
                 return True
@@ -103,18 +120,30 @@ class Fetch:
                 if least <= 1:
                     return True
                 try:
-                    found += source.available(offset, wanted.asked["partition_max_bytes"], limit)
+                    found = source.available(offset, wanted.asked["partition_max_bytes"], limit)
                 except (KrappyError, BlockingIOError):
                     return True
-                if found >= least:
+                self._bytes += found - self._there.get(at, 0)
+                self._there[at] = found
+                if self._bytes >= least:
                     return True
         return False
+
+    async def _until_enough(self) -> None:
+        by_source = {id(wanted.source): wanted for wanted in self.wanted}
+        self._moved = dict(by_source)
+
+        def moved(source: Any) -> None:
+            self._moved[id(source)] = by_source[id(source)]
+
+        sources = [wanted.source for wanted in self.wanted]
+        seconds = self.request["max_wait_ms"] / 1000
+        await self.session.broker.wait_for_moves(sources, self.enough, seconds, told=moved)
 
     async def wait(self) -> Message:
         """The answer, once it is time for it."""
         if not self.at_once:
-            sources = [wanted.source for wanted in self.wanted]
-            await self.session.broker.wait_for_moves(sources, self.enough, self.request["max_wait_ms"] / 1000)
+            await self._until_enough()
         async with self.session.answering(self.room) as allowed:
             left, first = allowed, True
             begun = self.session.broker.now_ms()
@@ -207,7 +236,10 @@ def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message 
     if request["session_epoch"] not in FULL:
         return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}
     work = Fetch(session, request, version)
-    if session.ready and len(work.wanted) <= MANY:
+    finding = work.find()
+    for _ in finding:
+        return _find_many(session, work, finding)
+    if session.ready:
         try:
             answer = work.now()
             if answer is not None:
@@ -215,6 +247,12 @@ def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message 
         except BlockingIOError:
             pass
     return work.wait()
+
+
+async def _find_many(session: KafkaSessionPort, work: Fetch, finding: Iterator[None]) -> Message:
+    for _ in finding:
+        await session.pause()
+    return await work.wait()
 
 
 def _code(error: KrappyError, wanted: Wanted) -> Code:

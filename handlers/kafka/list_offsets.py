@@ -6,11 +6,14 @@ from collections.abc import Coroutine
 from typing import Any
 
 from krappy.errors import KrappyError
+from krappy.handlers.kafka.refusals import more_than_once
+from krappy.handlers.kafka.rows import FEW, counted
 from krappy.handlers.kafka.sources import source_for, wrong_epoch
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code, code_for
 
 Message = dict[str, Any]
+Twice = set[tuple[str, int]]
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}  # KIP-734, KIP-405, KIP-1005
@@ -18,35 +21,42 @@ READ_COMMITTED = 1
 
 
 def list_offsets(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
-    times = [asked["timestamp"] for topic in request["topics"] for asked in topic["partitions"]]
-    if any(time >= 0 or time == MAX_TIMESTAMP for time in times):
-        return _look_up(session, request, version)  # in the log
+    """A partition that is named twice is refused, as in Kafka (`ListOffsetsRequest.duplicatePartitions`)."""
+    asked = [(topic["name"], asked) for topic in request["topics"] for asked in topic["partitions"]]
+    twice = more_than_once((name, each["partition_index"]) for name, each in asked) if len(asked) > 1 else set()
+    in_log = any(each["timestamp"] >= 0 or each["timestamp"] == MAX_TIMESTAMP for _, each in asked)
+    if in_log or len(asked) > FEW:
+        return _look_up(session, request, version, twice)
     topics = []
     for topic in request["topics"]:
-        partitions = [
-            _end(session, topic["name"], asked, request["isolation_level"], version)[0] for asked in topic["partitions"]
-        ]
+        partitions = [_end(session, topic["name"], each, request, version, twice)[0] for each in topic["partitions"]]
         topics.append({"name": topic["name"], "partitions": partitions})
     return {"topics": topics}
 
 
-async def _look_up(session: KafkaSessionPort, request: Message, version: int) -> Message:
+async def _look_up(session: KafkaSessionPort, request: Message, version: int, twice: Twice) -> Message:
     topics = []
-    for topic in request["topics"]:
-        partitions = []
-        for asked in topic["partitions"]:
-            answer, source = _end(session, topic["name"], asked, request["isolation_level"], version)
-            if source is not None:
-                await _find(answer, source, asked["timestamp"], request["isolation_level"])
-            partitions.append(answer)
-        topics.append({"name": topic["name"], "partitions": partitions})
+    async with counted(session) as rows:
+        for topic in request["topics"]:
+            partitions = []
+            for asked in topic["partitions"]:
+                answer, source = _end(session, topic["name"], asked, request, version, twice)
+                if source is not None:
+                    await _find(answer, source, asked["timestamp"], request["isolation_level"])
+                partitions.append(answer)
+                await rows.add(1)
+            topics.append({"name": topic["name"], "partitions": partitions})
     return {"topics": topics}
 
 
-def _end(session: KafkaSessionPort, name: str, asked: Message, isolation: int, version: int) -> tuple[Message, Any]:
+def _end(
+    session: KafkaSessionPort, name: str, asked: Message, request: Message, version: int, twice: Twice
+) -> tuple[Message, Any]:
     """The answer for a partition, and its source when the log has to be searched for it."""
     index, time = asked["partition_index"], asked["timestamp"]
     answer: Message = {"partition_index": index, "error_code": 0, "timestamp": -1, "offset": -1}
+    if (name, index) in twice:
+        return answer | {"error_code": Code.INVALID_REQUEST}, None
     try:
         source = source_for(session, name, index)
         if source.gone is not None:
@@ -62,7 +72,7 @@ def _end(session: KafkaSessionPort, name: str, asked: Message, isolation: int, v
     elif time >= 0 or time == MAX_TIMESTAMP:
         return answer, source
     elif time != LATEST_TIERED:  # of that there is none here
-        answer["offset"] = _limit(source, isolation) if time == LATEST else source.told_earliest()
+        answer["offset"] = _limit(source, request["isolation_level"]) if time == LATEST else source.told_earliest()
         answer["leader_epoch"] = source.epoch
     return answer, None
 

@@ -25,7 +25,6 @@ def metadata(session: KafkaSessionPort, request: Message, version: int) -> Messa
     asked = request["topics"]
     if asked is None or (version == 0 and not asked):
         return _answer(session, request, [_topic(session, topic) for topic in topics_listed(session)])
-    asked = list({(topic["name"], topic["topic_id"]): topic for topic in asked}.values())  # each once, as in Kafka
     if request["allow_auto_topic_creation"]:
         absent = [topic["name"] for topic in asked if _may_create(session, topic)]
         if absent:

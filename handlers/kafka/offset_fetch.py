@@ -7,6 +7,7 @@ from typing import Any
 from krappy.core.kafka.faults import Fault
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.group_answers import Message, group_code
+from krappy.handlers.kafka.rows import Rows, counted
 from krappy.handlers.kafka.sources import topic_named, topic_of
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, Code
@@ -16,79 +17,87 @@ SEVERAL_SINCE = 8  # groups (KIP-709)
 BY_ID_SINCE = 10
 
 
-def offset_fetch(session: KafkaSessionPort, request: Message, version: int) -> Message:
+async def offset_fetch(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    asked = request["groups"]
+    if version < SEVERAL_SINCE:
+        asked = [{"group_id": request["group_id"], "topics": request["topics"], "member_id": None, "member_epoch": -1}]
     stable = bool(request.get("require_stable", False))
+    async with counted(session) as rows:
+        told = [await _group(session, rows, each, stable, version) for each in asked]
     if version >= SEVERAL_SINCE:
-        return {
-            "throttle_time_ms": 0,
-            "groups": [_group(session, asked, stable, version) for asked in request["groups"]],
-        }
-    asked = {"group_id": request["group_id"], "topics": request["topics"], "member_id": None, "member_epoch": -1}
-    told = _group(session, asked, stable, version)
-    return {"throttle_time_ms": 0, "error_code": told["error_code"], "topics": told["topics"]}
+        return {"throttle_time_ms": 0, "groups": told}
+    return {"throttle_time_ms": 0, "error_code": told[0]["error_code"], "topics": told[0]["topics"]}
 
 
-def _group(session: KafkaSessionPort, asked: Message, stable: bool, version: int) -> Message:
+async def _group(session: KafkaSessionPort, rows: Rows, asked: Message, stable: bool, version: int) -> Message:
     name, topics = asked["group_id"], asked["topics"]
+    told: list[Message] = []
+    answer: Message = {"group_id": name, "error_code": Code.NONE, "topics": told}
+    await rows.add(1)
     try:
         group = session.broker.kafka_groups.offsets.readable(
             name, asked.get("member_id"), asked.get("member_epoch", -1)
         )
     except KrappyError as error:
-        code = group_code(error)
-        told = [_failed(topic, code) for topic in topics or ()] if version < CODE_OF_GROUP_SINCE else []
-        return {"group_id": name, "error_code": code, "topics": told}
+        answer["error_code"] = code = group_code(error)
+        if version < CODE_OF_GROUP_SINCE:
+            for topic in topics or ():
+                told.append(_failed(topic, code))
+                await rows.add(len(topic["partition_indexes"]))
+        return answer
     if topics is not None:
-        return {
-            "group_id": name,
-            "error_code": Code.NONE,
-            "topics": [_topic(session, group, topic, stable, version) for topic in topics],
-        }
+        for topic in topics:
+            told.append(await _topic(session, rows, group, topic, stable, version))
+        return answer
     found: dict[str, list[int]] = {}
-    for topic, index in sorted({*group.offsets, *_staged(group)}) if group is not None else ():
-        found.setdefault(topic, []).append(index)
-    told = []
-    for topic, indexes in found.items():
-        known = topic_named(session, topic)
+    for of, index in sorted({*group.offsets, *_staged(group)}) if group is not None else ():
+        found.setdefault(of, []).append(index)
+    for of, indexes in found.items():
+        known = topic_named(session, of)
         if known is not None or version < BY_ID_SINCE:
             uuid = UUID_ZERO if known is None else known.uuid
-            told.append(_positions(group, topic, uuid, indexes, stable))
-    return {"group_id": name, "error_code": Code.NONE, "topics": told}
+            told.append(await _positions(rows, group, of, uuid, indexes, stable))
+    return answer
 
 
 def _staged(group: Any) -> set[tuple[str, int]]:
     return {at for offsets in group.pending.values() for at in offsets}
 
 
-def _topic(session: KafkaSessionPort, group: Any, asked: Message, stable: bool, version: int) -> Message:
+async def _topic(
+    session: KafkaSessionPort, rows: Rows, group: Any, asked: Message, stable: bool, version: int
+) -> Message:
     indexes = asked["partition_indexes"]
     if version < BY_ID_SINCE:
-        return _positions(group, asked["name"], UUID_ZERO, indexes, stable)
+        return await _positions(rows, group, asked["name"], UUID_ZERO, indexes, stable)
     topic = topic_of(session, "", asked["topic_id"], True)
     if isinstance(topic, Code):
+        await rows.add(len(indexes))
         return _failed(asked, topic)
-    return _positions(group, topic.name, asked["topic_id"], indexes, stable)
+    return await _positions(rows, group, topic.name, asked["topic_id"], indexes, stable)
 
 
-def _positions(group: Any, name: str, uuid: bytes, indexes: list[int], stable: bool) -> Message:
+async def _positions(rows: Rows, group: Any, name: str, uuid: bytes, indexes: list[int], stable: bool) -> Message:
     told = []
     for index in indexes:
-        offset = None if group is None else group.offsets.get((name, index))
-        if stable and group is not None and group.unstable((name, index)):
-            told.append(_nothing(index, Fault.UNSTABLE_OFFSET_COMMIT))
-        elif offset is None:
-            told.append(_nothing(index, Code.NONE))
-        else:
-            told.append(
-                {
-                    "partition_index": index,
-                    "committed_offset": offset.offset,
-                    "committed_leader_epoch": offset.leader_epoch,
-                    "metadata": offset.metadata,
-                    "error_code": Code.NONE,
-                }
-            )
+        told.append(_position(group, name, index, stable))
+        await rows.add(1)
     return {"name": name, "topic_id": uuid, "partitions": told}
+
+
+def _position(group: Any, name: str, index: int, stable: bool) -> Message:
+    offset = None if group is None else group.offsets.get((name, index))
+    if stable and group is not None and group.unstable((name, index)):
+        return _nothing(index, Fault.UNSTABLE_OFFSET_COMMIT)
+    if offset is None:
+        return _nothing(index, Code.NONE)
+    return {
+        "partition_index": index,
+        "committed_offset": offset.offset,
+        "committed_leader_epoch": offset.leader_epoch,
+        "metadata": offset.metadata,
+        "error_code": Code.NONE,
+    }
 
 
 def _failed(asked: Message, code: int) -> Message:

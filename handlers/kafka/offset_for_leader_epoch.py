@@ -5,21 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.errors import KrappyError
+from krappy.handlers.kafka.rows import counted
 from krappy.handlers.kafka.sources import source_for, wrong_epoch
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import code_for
 
 
-def offset_for_leader_epoch(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
-    return {
-        "topics": [
-            {
-                "topic": topic["topic"],
-                "partitions": [_partition(session, topic["topic"], asked) for asked in topic["partitions"]],
-            }
-            for topic in request["topics"]
-        ]
-    }
+async def offset_for_leader_epoch(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
+    topics = []
+    async with counted(session) as rows:
+        for topic in request["topics"]:
+            partitions = []
+            for asked in topic["partitions"]:
+                partitions.append(_partition(session, topic["topic"], asked))
+                await rows.add(1)
+            topics.append({"topic": topic["topic"], "partitions": partitions})
+    return {"topics": topics}
 
 
 def _partition(session: KafkaSessionPort, name: str, asked: dict[str, Any]) -> dict[str, Any]:

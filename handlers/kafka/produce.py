@@ -8,6 +8,8 @@ because there is no answer to tell it. A record's header may make it conditional
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from krappy.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, MAGIC
@@ -19,6 +21,8 @@ from krappy.errors import (
     OffsetMismatch,
     UnsupportedCompression,
 )
+from krappy.handlers.kafka.refusals import more_than_once
+from krappy.handlers.kafka.rows import FEW
 from krappy.handlers.kafka.sources import is_internal, topic_of
 from krappy.ports import KafkaSessionPort, LaterPort
 from krappy.wire.kafka import Code, code_for
@@ -28,54 +32,112 @@ Message = dict[str, Any]
 BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-516)
 ZSTD_SINCE = 7  # KIP-110
 ZSTD = 4
+COST = 1 << 10  # bytes that a batch takes beside its own until it is written
+Named = AbstractSet[tuple[str, bytes, int]]  # topic, its id, partition
+NOBODY: Named = frozenset()
 NO_ANSWER, LEADER, ALL = 0, 1, -1
 
 
-def produce(session: KafkaSessionPort, request: Message, version: int) -> LaterPort:
-    acks = request["acks"]
-    laters: list[Any] = []
-    waiting: list[tuple[Message, bool, Any]] = []  # (the answer to complete, LogAppendTime, partition) of each later
-    responses = []
-    for data in request["topic_data"]:
-        name, uuid = data["name"], data["topic_id"]
-        topic = topic_of(session, name, uuid, version >= BY_ID_SINCE, reading=False)
+def produce(session: KafkaSessionPort, request: Message, version: int) -> LaterPort | Coroutine[Any, Any, Any]:
+    topics = request["topic_data"]
+    twice = NOBODY
+    if len(topics) != 1 or len(topics[0]["partition_data"]) != 1:
+        twice = _named_twice(topics)
+        if sum(len(data["partition_data"]) for data in topics) > FEW:
+            return _produce_many(session, request, version, twice)
+    work = Work()
+    for data in topics:
+        _publish(session, work, data, work.topic(data), data["partition_data"], request["acks"], version, twice)
+    return session.gather(work.laters, lambda results: _finish(results, work, request["acks"]))
+
+
+async def _produce_many(session: KafkaSessionPort, request: Message, version: int, twice: Named) -> Message | None:
+    """The same; others have their turn meanwhile."""
+    work = Work()
+    async with session.answering(COST * sum(len(data["partition_data"]) for data in request["topic_data"])):
+        for data in request["topic_data"]:
+            asked, answers = data["partition_data"], work.topic(data)
+            for at in range(0, len(asked), FEW):
+                _publish(session, work, data, answers, asked[at : at + FEW], request["acks"], version, twice)
+                await session.pause()
+        later = session.gather(work.laters, lambda results: _finish(results, work, request["acks"]))
+        answer: Message | None = await later.wait()
+        return answer
+
+
+class Work:
+    """The answer in the making, and what it waits for."""
+
+    __slots__ = ("laters", "responses", "waiting")
+
+    def __init__(self) -> None:
+        self.responses: list[Message] = []
+        self.laters: list[Any] = []
+        self.waiting: list[tuple[Message, bool, Any]] = []  # (answer to complete, LogAppendTime, partition) of each
+
+    def topic(self, data: Message) -> list[Message]:
+        """Where the answers to the partitions of this topic go."""
         answers: list[Message] = []
-        responses.append({"name": name, "topic_id": uuid, "partition_responses": answers})
-        for asked in data["partition_data"]:
-            answer: Message = {"index": asked["index"], "error_code": 0, "base_offset": -1}
-            answers.append(answer)
-            if isinstance(topic, Code):
-                _absent(answer, topic, topic_of(session, name, uuid, version >= BY_ID_SINCE))
-                continue
-            if acks not in (NO_ANSWER, LEADER, ALL):
-                answer["error_code"] = Code.INVALID_REQUIRED_ACKS
-                continue
-            try:
-                partition = topic.partition(asked["index"])
-                later = partition.publish(_checked(asked["records"], version), by_header=True)
-            except KrappyError as error:
-                _refuse(answer, error)
-                continue
-            laters.append(later)
-            waiting.append((answer, topic.config.log_append_time, partition))
+        self.responses.append({"name": data["name"], "topic_id": data["topic_id"], "partition_responses": answers})
+        return answers
 
-    def finish(results: list[Any]) -> Message | None:
-        for result, (answer, append_time, partition) in zip(results, waiting, strict=True):
-            if isinstance(result, KrappyError):
-                _refuse(answer, result)
-            elif isinstance(result, Exception):
-                raise result
-            else:
-                answer["base_offset"] = result.offset
-                answer["log_start_offset"] = partition.start_offset
-                if append_time:
-                    answer["log_append_time_ms"] = result.timestamp
-        if acks == NO_ANSWER:
-            _complain(responses)
-            return None
-        return {"responses": responses}
 
-    return session.gather(laters, finish)
+def _publish(
+    session: KafkaSessionPort,
+    work: Work,
+    data: Message,
+    answers: list[Message],
+    parts: list[Message],
+    acks: int,
+    version: int,
+    twice: Named,
+) -> None:
+    """Publishes these batches to one topic, each before the next."""
+    name, uuid = data["name"], data["topic_id"]
+    topic = topic_of(session, name, uuid, version >= BY_ID_SINCE, reading=False)
+    for asked in parts:
+        answer: Message = {"index": asked["index"], "error_code": 0, "base_offset": -1}
+        answers.append(answer)
+        if isinstance(topic, Code):
+            _absent(answer, topic, topic_of(session, name, uuid, version >= BY_ID_SINCE))
+            continue
+        if acks not in (NO_ANSWER, LEADER, ALL):
+            answer["error_code"] = Code.INVALID_REQUIRED_ACKS
+            continue
+        try:
+            if twice and (name, uuid, asked["index"]) in twice:
+                # Kafka would write the last one, and acknowledge all of them.
+                raise InvalidRequest("a partition that the request names more than once; it takes one batch")
+            partition = topic.partition(asked["index"])
+            later = partition.publish(_checked(asked["records"], version), by_header=True)
+        except KrappyError as error:
+            _refuse(answer, error)
+            continue
+        work.laters.append(later)
+        work.waiting.append((answer, topic.config.log_append_time, partition))
+
+
+def _finish(results: list[Any], work: Work, acks: int) -> Message | None:
+    for result, (answer, append_time, partition) in zip(results, work.waiting, strict=True):
+        if isinstance(result, KrappyError):
+            _refuse(answer, result)
+        elif isinstance(result, Exception):
+            raise result
+        else:
+            answer["base_offset"] = result.offset
+            answer["log_start_offset"] = partition.start_offset
+            if append_time:
+                answer["log_append_time_ms"] = result.timestamp
+    if acks == NO_ANSWER:
+        _complain(work.responses)
+        return None
+    return {"responses": work.responses}
+
+
+def _named_twice(topics: list[Message]) -> Named:
+    return more_than_once(
+        (data["name"], data["topic_id"], asked["index"]) for data in topics for asked in data["partition_data"]
+    )
 
 
 def _checked(records: memoryview | None, version: int) -> memoryview:

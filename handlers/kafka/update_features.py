@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from krappy.handlers.kafka.refusals import DONE, SHOWN, Refused, bounded, refusal
+from krappy.handlers.kafka.refusals import DONE, SHOWN, Refused, refusal
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
@@ -19,7 +19,7 @@ class UpdateFeatures:
         self._features = features
 
     def __call__(self, session: KafkaSessionPort, request: Message, version: int) -> Message:
-        updates = bounded(request["feature_updates"])
+        updates = request["feature_updates"]
         try:
             for update in updates:
                 self._check(update["feature"], update["max_version_level"])

@@ -61,7 +61,7 @@ from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
 from krappy.topic_config import TopicConfig, merge
 from krappy.types import TopicPartition
-from krappy.waiting import Later, Signal, wait_any
+from krappy.waiting import Later, Signal, subscribed, wait_any
 
 Report = Callable[..., None]
 T = TypeVar("T")
@@ -434,16 +434,18 @@ class Broker:
     # --- for handlers
 
     async def wait_for_moves(
-        self, sources: Sequence[Any], ready: Callable[[], bool], seconds: float, *, topics: bool = False
+        self, parts: Sequence[Any], ready: Callable[[], bool], seconds: float, *, topics: bool = False, told: Any = None
     ) -> bool:
-        """Waits until `ready()`, which is asked again whenever one of the sources has moved. False after `seconds`.
+        """Waits until `ready()`, which is asked again whenever one of the parts has moved. False after `seconds`.
 
-        `topics`: asked also when any topic was made, deleted or got partitions.
+        `topics`: asked also when any topic was made, deleted or got partitions. `told(part)` hears before that
+        which one has moved, so that `ready` need not look at all of them.
         """
-        signals = [*{id(source.moved): source.moved for source in sources}.values(), self.stopping]
+        signals = [*{id(part.moved): part.moved for part in parts}.values(), self.stopping]
         if topics:
             signals.append(self.topics_changed)
-        return await wait_any(signals, lambda: self.stopped or ready(), seconds)
+        with subscribed([] if told is None else [(each.moved, partial(told, each)) for each in parts]):
+            return await wait_any(signals, lambda: self.stopped or ready(), seconds)
 
     async def wait_for_views(self, partitions: Sequence[Partition], min_offset: int | None = None) -> None:
         await table.wait_for_views(partitions, min_offset)

@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 from krappy.errors import ProtocolError
 from krappy.wire.kafka.apis import FIRST_FLEXIBLE, RANGES, ApiKey
 from krappy.wire.kafka.notation import Field, at, read
-from krappy.wire.kafka.reading import Reader, compile_reader, skip_tags
+from krappy.wire.kafka.reading import MOST, Reader, compile_reader, skip_tags
 from krappy.wire.kafka.schema import TABLE
 from krappy.wire.kafka.writing import Part, Writer, compile_writer
 
-MOST_ELEMENTS = 1 << 17  # of all arrays of a request together: what a small frame may grow to in memory is bounded
+# Elements of all arrays of a request together: what a small frame may grow to in memory, and how long it takes to read
+# (about 100 ms), are bounded.
+MOST_ELEMENTS = 40_000
 _ANY_NUMBER = 1 << 31
 # librdkafka (2.16, at least) asks for all topics by a null array of four bytes where the version has one.
 _ALL_TOPICS = bytes(4)
@@ -177,7 +179,7 @@ def _fields(api_key: ApiKey, version: int, response: bool) -> tuple[Field, ...]:
 
 def _reader(api_key: ApiKey, version: int, response: bool) -> Reader:
     fields = _fields(api_key, version, response)
-    found = compile_reader(fields, version >= FIRST_FLEXIBLE[api_key])
+    found = compile_reader(fields, version >= FIRST_FLEXIBLE[api_key], _ANY_NUMBER if response else MOST)
     return _READERS.setdefault((api_key, version, response), found)
 
 

@@ -11,9 +11,15 @@ its tag. The fields of a struct follow it, indented by two:
       leader_epoch  int32    5+  = -1    its default where the version lacks it, or a writer leaves it out
       leader        {}       10+  tag 0  one struct; a tagged field: left out when it equals its default
       cursor        {}?              a struct that may be null
+    topics          []       once name,topic_id   each element once: those of the same key are one
+      partitions    []int32  once                 each number once
 
 Types: bool, int8, int16, uint16, int32, uint32, int64, float64, uuid (16 bytes), string, bytes, records. Without
 `=`, a default is 0, "", b"", an empty array, or a struct of defaults.
+
+A request's array that is a set for Kafka is marked `once`: whoever reads it finds each element once, at the place of
+the first of its key. Of several the last one stands (as in Kafka, which puts them into a map), but their own arrays
+that are marked `once` are joined. An array is not marked where Kafka refuses what is named twice, or answers by place.
 """
 
 from __future__ import annotations
@@ -79,6 +85,7 @@ class Field:
     default: Any
     tag: int | None
     fields: tuple[Field, ...] = ()
+    once: tuple[str, ...] | None = None  # of an array that is a set: the fields that are its key; none: the element
     present: bool = True
     nullable: bool = False
 
@@ -114,13 +121,15 @@ def _block(lines: list[tuple[int, str]], indent: int) -> tuple[tuple[Field, ...]
 def _field(line: str, inner: tuple[Field, ...]) -> Field:
     name, written, *more = line.split()
     match = _TYPE.fullmatch(written)
-    versions = default = tag = None
+    versions = default = tag = once = None
     while more:
         word = more.pop(0)
         if word == "=" and more:
             default = more.pop(0)
         elif word == "tag" and more:
             tag = int(more.pop(0))
+        elif word == "once":
+            once = tuple(more.pop(0).split(",")) if inner and more else ()
         elif versions is None:
             versions = word
         else:
@@ -131,9 +140,11 @@ def _field(line: str, inner: tuple[Field, ...]) -> Field:
     is_struct = kind == "{}" or (array and not kind)
     if is_struct != bool(inner) or not (is_struct or kind in FIXED or kind in ("string", "bytes", "records")):
         raise ValueError(f"an unknown type, or fields missing: {line!r}")
+    if once is not None and not (array and set(once) <= {each.name for each in inner} and bool(once) == is_struct):
+        raise ValueError(f"once by what? {line!r}")
     nulls = Span.read(match[4]) if match[3] else NEVER
     value = None if array or is_struct or nulls != NEVER else _default(kind, default)
-    return Field(name, "struct" if is_struct else kind, array, Span.read(versions), nulls, value, tag, inner)
+    return Field(name, "struct" if is_struct else kind, array, Span.read(versions), nulls, value, tag, inner, once)
 
 
 def _default(kind: str, text: str | None) -> Any:

@@ -4,7 +4,8 @@ Rules of this file: the function takes a memoryview of bytes and raises Protocol
 UnicodeDecodeError for bytes that are not the message, nothing else; `codec` makes ProtocolError of them all. Every
 length is held against what is left of the frame before anything is made of it: numbers are read by `unpack_from` and by
 index, which check, and slices, which would be cut short silently, are checked first. A count of elements must fit into
-what is left when each is as short as it can be, and `room` bounds how many elements a whole message may have.
+what is left when each is as short as it can be; `room` bounds how many elements a whole message may have, and
+`MOST` how many of a request one array may have. Arrays that are sets have each element once (`notation`).
 
 Fields of fixed width that follow each other, and the length or its first byte of what comes next, are read by one
 `unpack_from`. Everything is in one function: calls are what costs.
@@ -13,19 +14,22 @@ Fields of fixed width that follow each other, and the length or its first byte o
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import itemgetter
 from struct import Struct
 from typing import Any, NoReturn
 
 from krappy.errors import ProtocolError
 from krappy.wire.kafka.notation import FIXED, Field
 
+MOST = 20_000  # elements of one array of a request: topics, partitions of a topic, groups, resources
 LONGEST_STRING = 32767  # Kafka's limit; for flexible versions too
 Reader = Callable[[memoryview, int, int, int], tuple[dict[str, Any], int]]  # (frame, position, its end, room)
 
 
-def compile_reader(fields: tuple[Field, ...], flexible: bool) -> Reader:
-    """A function (frame, position, end, room) -> (message, position after it)."""
+def compile_reader(fields: tuple[Field, ...], flexible: bool, most: int = MOST) -> Reader:
+    """A function (frame, position, end, room) -> (message, position after it). `most`: elements of one array."""
     source = _Source(flexible)
+    source.names["most"] = most
     value = source.struct(fields)
     lines = ["def read(buf, pos, end, room):", *("    " + line for line in source.lines), f"    return {value}, pos"]
     exec("\n".join(lines), source.names)
@@ -171,7 +175,7 @@ class _Source:
         self.null(size, value, field.nullable)
         shortest = smallest(field, self.flexible)
         self.add(f"if {size}{f' * {shortest}' if shortest > 1 else ''} > end - pos:", "    short()")
-        self.add(f"room -= {size}", "if room < 0:", "    wrong('too many elements')")
+        self.add(f"room -= {size}", f"if room < 0 or {size} > most:", "    wrong('too many elements')")
         if field.kind in FIXED and field.kind != "uuid":
             self.names["Struct"] = Struct
             self.add(f"{value} = list(Struct(f'>{{{size}}}{FIXED[field.kind]}').unpack_from(buf, pos))")
@@ -188,6 +192,11 @@ class _Source:
             else:
                 element = self.blob(field.kind, False)
             self.add(f"{append}({element})")
+            self.indent = self.indent[4:]
+        if field.once is not None:
+            once = self.new("f")
+            self.names[once] = _once(field)
+            self.add(f"if {size} > 1:", f"    {value} = {once}({value})")
         self.indent = outer
         return value
 
@@ -206,6 +215,33 @@ def smallest(field: Field, flexible: bool) -> int:
     if not total:
         raise ValueError(f"{field.name}: an element of no bytes")
     return total
+
+
+def _once(field: Field) -> Callable[[list[Any]], list[Any]]:
+    """A function that gives the elements of an array of this field, each once."""
+    if not field.once:
+        return lambda found: list(dict.fromkeys(found))
+    key = itemgetter(*field.once)
+    inner = [(each.name, _once(each)) for each in field.fields if each.present and each.once is not None]
+
+    def once(found: list[Any]) -> list[Any]:
+        last = dict(zip(map(key, found), found, strict=True))
+        if len(last) == len(found):
+            return found
+        if not inner:
+            return list(last.values())
+        joined: dict[Any, list[Any]] = {}
+        for element in found:
+            joined.setdefault(key(element), []).append(element)
+        for of, each in last.items():
+            if len(same := joined[of]) > 1:
+                for name, inner_once in inner:
+                    parts = [other[name] for other in same]
+                    # Null stands for all that there is.
+                    each[name] = None if None in parts else inner_once([one for part in parts for one in part])
+        return list(last.values())
+
+    return once
 
 
 def skip_tags(buf: memoryview, pos: int, end: int, number: int) -> int:

@@ -136,6 +136,28 @@ def _expected(given: Any, field: Field) -> Any:
     if not field.present:
         return eval(field.fresh())
     inner = given[field.name]
-    if field.kind != "struct" or inner is None:
+    if inner is None:
         return inner
-    return [expected(one, field.fields) for one in inner] if field.array else expected(inner, field.fields)
+    if field.kind == "struct":
+        inner = [expected(one, field.fields) for one in inner] if field.array else expected(inner, field.fields)
+    return inner if field.once is None else once(inner, field)
+
+
+def once(elements: list[Any], field: Field) -> list[Any]:
+    """What a reader of an array that is a set makes of its elements: each at the place of the first of its key."""
+    kept: list[Any] = []
+    for element in elements:
+        if not field.once:
+            kept += [element] if element not in kept else []
+            continue
+        at = next((at for at, one in enumerate(kept) if all(one[name] == element[name] for name in field.once)), None)
+        if at is None:
+            kept.append(element)
+            continue
+        joined = dict(element)
+        for inner in field.fields:
+            if inner.present and inner.once is not None:
+                both = (kept[at][inner.name], element[inner.name])
+                joined[inner.name] = None if None in both else once([*both[0], *both[1]], inner)
+        kept[at] = joined
+    return kept

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import struct
 import tracemalloc
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,7 @@ from krappy.errors import ProtocolError
 from krappy.wire.kafka import RANGES, ApiKey, decode_request, decode_response, encode_response, parse_header
 from krappy.wire.kafka.codec import MOST_ELEMENTS
 from krappy.wire.kafka.notation import at, read
-from krappy.wire.kafka.reading import compile_reader
+from krappy.wire.kafka.reading import MOST, compile_reader
 from tests.wire.kafka.samples import KINDS, Kind
 
 ONE_PARTITION = "ffff 0001 00000001 00000001 0001 61 00000001 00000000"  # a Produce up to the length of the records
@@ -84,22 +83,21 @@ def test_nothing_is_allocated_for_a_count_that_does_not_fit() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("key", [ApiKey.OFFSET_FETCH, ApiKey.METADATA])
-def test_a_request_has_so_many_elements_and_no_more(key: ApiKey) -> None:
+def test_an_array_of_a_request_has_so_many_elements_and_no_more() -> None:
     """A name of no letters is one byte on the wire and a dict of hundreds in memory."""
-    fits: dict[str, Any]
-    more: dict[str, Any]
-    if key is ApiKey.METADATA:
-        kind, elements = Kind(key, 9, False), [{"name": ""}] * MOST_ELEMENTS
-        fits, more = {"topics": elements}, {"topics": [*elements, {"name": ""}]}
-    else:  # the elements of all arrays count together
-        kind, numbers = Kind(key, 1, False), [0] * (MOST_ELEMENTS // 2 - 1)
-        topic: dict[str, Any] = {"name": "t", "partition_indexes": numbers}
-        fits = {"topics": [topic, topic]}
-        more = {"topics": [topic, {"name": "t", "partition_indexes": [*numbers, 0]}]}
-    kind.decode(kind.encode(fits))
+    kind = Kind(ApiKey.METADATA, 9, False)
+    kind.decode(kind.encode({"topics": [{"name": ""}] * MOST}))
     with pytest.raises(ProtocolError, match="too many elements"):
-        kind.decode(kind.encode(more))
+        kind.decode(kind.encode({"topics": [{"name": ""}] * (MOST + 1)}))
+
+
+def test_the_elements_of_all_arrays_count_together() -> None:
+    kind, numbers = Kind(ApiKey.OFFSET_FETCH, 1, False), [0] * (MOST_ELEMENTS // 4 - 1)
+    topics = [{"name": f"{number}", "partition_indexes": numbers} for number in range(4)]
+    kind.decode(kind.encode({"topics": topics}))
+    topics[3] = {"name": "3", "partition_indexes": [*numbers, 0]}
+    with pytest.raises(ProtocolError, match="too many elements"):
+        kind.decode(kind.encode({"topics": topics}))
 
 
 def test_a_response_may_have_more() -> None:

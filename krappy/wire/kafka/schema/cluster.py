@@ -6,7 +6,7 @@ from krappy.wire.kafka.notation import Shape
 TABLE: dict[ApiKey, Shape] = {
     ApiKey.METADATA: Shape(
         request="""
-        topics                                 []?1+
+        topics                                 []?1+  once name,topic_id
           topic_id                             uuid        10+
           name                                 string?10+
         allow_auto_topic_creation              bool        4+    = true
@@ -44,7 +44,7 @@ TABLE: dict[ApiKey, Shape] = {
         request="""
         key               string    -3
         key_type          int8      1+
-        coordinator_keys  []string  4+
+        coordinator_keys  []string  4+  once
         """,
         response="""
         throttle_time_ms  int32    1+
@@ -130,7 +130,7 @@ TABLE: dict[ApiKey, Shape] = {
     ),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Shape(
         request="""
-        topics                    []
+        topics                    []  once name
           name                    string
         response_partition_limit  int32   = 2000
         cursor                    {}?

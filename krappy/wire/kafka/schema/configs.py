@@ -6,10 +6,10 @@ from krappy.wire.kafka.notation import Shape
 TABLE: dict[ApiKey, Shape] = {
     ApiKey.DESCRIBE_CONFIGS: Shape(
         request="""
-        resources              []
+        resources              []  once resource_type,resource_name
           resource_type        int8
           resource_name        string
-          configuration_keys   []string?
+          configuration_keys   []string?  once
         include_synonyms       bool
         include_documentation  bool       3+
         """,

@@ -48,7 +48,7 @@ TABLE: dict[ApiKey, Shape] = {
         request="""
         group_id             string
         member_id            string   -2
-        members              []       3+
+        members              []       3+  once member_id,group_instance_id
           member_id          string
           group_instance_id  string?
           reason             string?  5+
@@ -70,7 +70,7 @@ TABLE: dict[ApiKey, Shape] = {
         group_instance_id  string?  3+
         protocol_type      string?  5+
         protocol_name      string?  5+
-        assignments        []
+        assignments        []  once member_id
           member_id        string
           assignment       bytes
         """,
@@ -84,7 +84,7 @@ TABLE: dict[ApiKey, Shape] = {
     ),
     ApiKey.DESCRIBE_GROUPS: Shape(
         request="""
-        groups                         []string
+        groups                         []string  once
         include_authorized_operations  bool      3+
         """,
         response="""
@@ -108,8 +108,8 @@ TABLE: dict[ApiKey, Shape] = {
     ),
     ApiKey.LIST_GROUPS: Shape(
         request="""
-        states_filter  []string  4+
-        types_filter   []string  5+
+        states_filter  []string  4+  once
+        types_filter   []string  5+  once
         """,
         response="""
         throttle_time_ms  int32   1+
@@ -123,7 +123,7 @@ TABLE: dict[ApiKey, Shape] = {
     ),
     ApiKey.DELETE_GROUPS: Shape(
         request="""
-        groups_names  []string
+        groups_names  []string  once
         """,
         response="""
         throttle_time_ms  int32

@@ -12,12 +12,12 @@ TABLE: dict[ApiKey, Shape] = {
         instance_id             string?
         rack_id                 string?
         rebalance_timeout_ms    int32           = -1
-        subscribed_topic_names  []string?
+        subscribed_topic_names  []string?  once
         subscribed_topic_regex  string?     1+
         server_assignor         string?
-        topic_partitions        []?
+        topic_partitions        []?  once topic_id
           topic_id              uuid
-          partitions            []int32
+          partitions            []int32  once
         """,
         response="""
         throttle_time_ms       int32
@@ -34,7 +34,7 @@ TABLE: dict[ApiKey, Shape] = {
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Shape(
         request="""
-        group_ids                      []string
+        group_ids                      []string  once
         include_authorized_operations  bool
         """,
         response="""

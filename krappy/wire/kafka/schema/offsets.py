@@ -11,10 +11,10 @@ TABLE: dict[ApiKey, Shape] = {
         member_id                      string
         group_instance_id              string?  7+
         retention_time_ms              int64    -4   = -1
-        topics                         []
+        topics                         []  once name,topic_id
           name                         string   -9
           topic_id                     uuid     10+
-          partitions                   []
+          partitions                   []  once partition_index
             partition_index            int32
             committed_offset           int64
             committed_leader_epoch     int32    6+   = -1
@@ -33,17 +33,17 @@ TABLE: dict[ApiKey, Shape] = {
     ApiKey.OFFSET_FETCH: Shape(
         request="""
         group_id               string   -7
-        topics                 []?2-7   -7
+        topics                 []?2-7   -7  once name
           name                 string
-          partition_indexes    []int32
-        groups                 []       8+
+          partition_indexes    []int32  once
+        groups                 []       8+  once group_id
           group_id             string
           member_id            string?  9+
           member_epoch         int32    9+   = -1
-          topics               []?
+          topics               []?  once name,topic_id
             name               string   8-9
             topic_id           uuid     10+
-            partition_indexes  []int32
+            partition_indexes  []int32  once
         require_stable         bool     7+
         """,
         response="""
@@ -74,9 +74,9 @@ TABLE: dict[ApiKey, Shape] = {
     ApiKey.OFFSET_DELETE: Shape(
         request="""
         group_id             string
-        topics               []
+        topics               []  once name
           name               string
-          partitions         []
+          partitions         []  once partition_index
             partition_index  int32
         """,
         response="""

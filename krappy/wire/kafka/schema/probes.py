@@ -31,9 +31,9 @@ TABLE: dict[ApiKey, Shape] = {
     ),
     ApiKey.DESCRIBE_LOG_DIRS: Shape(
         request="""
-        topics        []?
+        topics        []?  once topic
           topic       string
-          partitions  []int32
+          partitions  []int32  once
         """,
         response="""
         throttle_time_ms       int32
@@ -54,11 +54,11 @@ TABLE: dict[ApiKey, Shape] = {
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: Shape(
         request="""
-        dirs            []
+        dirs            []  once path
           path          string
-          topics        []
+          topics        []  once name
             name        string
-            partitions  []int32
+            partitions  []int32  once
         """,
         response="""
         throttle_time_ms     int32
@@ -93,9 +93,9 @@ TABLE: dict[ApiKey, Shape] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: Shape(
         request="""
         timeout_ms           int32    = 60000
-        topics               []?
+        topics               []?  once name
           name               string
-          partition_indexes  []int32
+          partition_indexes  []int32  once
         """,
         response="""
         throttle_time_ms       int32
@@ -133,9 +133,9 @@ TABLE: dict[ApiKey, Shape] = {
     ),
     ApiKey.DESCRIBE_QUORUM: Shape(
         request="""
-        topics               []
+        topics               []  once topic_name
           topic_name         string
-          partitions         []
+          partitions         []  once partition_index
             partition_index  int32
         """,
         response="""
@@ -173,9 +173,9 @@ TABLE: dict[ApiKey, Shape] = {
     ApiKey.ELECT_LEADERS: Shape(
         request="""
         election_type     int8        1+
-        topic_partitions  []?
+        topic_partitions  []?  once topic
           topic           string
-          partitions      []int32
+          partitions      []int32  once
         timeout_ms        int32           = 60000
         """,
         response="""
@@ -209,7 +209,7 @@ TABLE: dict[ApiKey, Shape] = {
     ),
     ApiKey.LIST_CONFIG_RESOURCES: Shape(
         request="""
-        resource_types  []int8  1+
+        resource_types  []int8  1+  once
         """,
         response="""
         throttle_time_ms   int32

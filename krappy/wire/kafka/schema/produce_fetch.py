@@ -54,10 +54,10 @@ TABLE: dict[ApiKey, Shape] = {
         isolation_level           int8
         session_id                int32    7+
         session_epoch             int32    7+    = -1
-        topics                    []
+        topics                    []  once topic,topic_id
           topic                   string   -12
           topic_id                uuid     13+
-          partitions              []
+          partitions              []  once partition
             partition             int32
             current_leader_epoch  int32    9+    = -1
             fetch_offset          int64
@@ -65,10 +65,10 @@ TABLE: dict[ApiKey, Shape] = {
             log_start_offset      int64    5+    = -1
             partition_max_bytes   int32
             replica_directory_id  uuid     17+                 tag 0
-        forgotten_topics_data     []       7+
+        forgotten_topics_data     []       7+  once topic,topic_id
           topic                   string   7-12
           topic_id                uuid     13+
-          partitions              []int32
+          partitions              []int32  once
         rack_id                   string   11+
         """,
         response="""
@@ -131,9 +131,9 @@ TABLE: dict[ApiKey, Shape] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Shape(
         request="""
         replica_id                int32   3+  = -2
-        topics                    []
+        topics                    []  once topic
           topic                   string
-          partitions              []
+          partitions              []  once partition
             partition             int32
             current_leader_epoch  int32       = -1
             leader_epoch          int32

@@ -56,9 +56,9 @@ TABLE: dict[ApiKey, Shape] = {
     ),
     ApiKey.DELETE_RECORDS: Shape(
         request="""
-        topics               []
+        topics               []  once name
           name               string
-          partitions         []
+          partitions         []  once partition_index
             partition_index  int32
             offset           int64
         timeout_ms           int32

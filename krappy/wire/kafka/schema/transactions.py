@@ -23,9 +23,9 @@ TABLE: dict[ApiKey, Shape] = {
         v3_and_below_transactional_id  string
         v3_and_below_producer_id       int64
         v3_and_below_producer_epoch    int16
-        v3_and_below_topics            []
+        v3_and_below_topics            []  once name
           name                         string
-          partitions                   []int32
+          partitions                   []int32  once
         """,
         response="""
         throttle_time_ms               int32
@@ -69,9 +69,9 @@ TABLE: dict[ApiKey, Shape] = {
         generation_id               int32    3+  = -1
         member_id                   string   3+
         group_instance_id           string?  3+
-        topics                      []
+        topics                      []  once name
           name                      string
-          partitions                []
+          partitions                []  once partition_index
             partition_index         int32
             committed_offset        int64
             committed_leader_epoch  int32    2+  = -1
@@ -88,9 +88,9 @@ TABLE: dict[ApiKey, Shape] = {
     ),
     ApiKey.DESCRIBE_PRODUCERS: Shape(
         request="""
-        topics               []
+        topics               []  once name
           name               string
-          partition_indexes  []int32
+          partition_indexes  []int32  once
         """,
         response="""
         throttle_time_ms                int32
@@ -111,7 +111,7 @@ TABLE: dict[ApiKey, Shape] = {
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: Shape(
         request="""
-        transactional_ids  []string
+        transactional_ids  []string  once
         """,
         response="""
         throttle_time_ms             int32
@@ -130,8 +130,8 @@ TABLE: dict[ApiKey, Shape] = {
     ),
     ApiKey.LIST_TRANSACTIONS: Shape(
         request="""
-        state_filters        []string
-        producer_id_filters  []int64
+        state_filters        []string  once
+        producer_id_filters  []int64  once
         duration_filter      int64     1+  = -1
         """,
         response="""
