@@ -98,6 +98,11 @@ def entry_offset(entry: bytes) -> int:
     return int.from_bytes(entry[2:10], "big")
 
 
+def entry_timestamp(entry: bytes) -> int:
+    """The timestamp of an entry, without decoding the rest."""
+    return int.from_bytes(entry[11:19], "big", signed=True)
+
+
 def is_tombstone(entry: bytes) -> bool:
     """Whether an entry says that its key was deleted, without decoding it."""
     return entry[VALUE_AT] == NIL

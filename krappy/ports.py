@@ -121,6 +121,18 @@ class TopicPort(Protocol):
     @property
     def partitions(self) -> Sequence[PartitionPort]: ...
     def partition(self, index: int) -> PartitionPort: ...
+    @property
+    def scattered(self) -> bool:
+        """Whether a key may stand in another partition than the one that its murmur2 names."""
+
+    async def newest(
+        self, keys: Sequence[bytes], pause: Callable[[], Awaitable[None]]
+    ) -> tuple[list[int], list[bytes | None]]:
+        """In which partition each key's newest entry stands, and the entry. The caller has waited for the views."""
+
+    async def holders(self, key: bytes, pause: Callable[[], Awaitable[None]]) -> list[int]:
+        """The partitions that have an entry of a key, a tombstone too."""
+
     def describe(self) -> dict[str, Any]: ...
     def describe_settings(self) -> dict[str, Any]: ...
 

@@ -38,6 +38,11 @@ def floor_key(number: int) -> bytes:
     return applied_key(number) + b"f"
 
 
+def strays_key(number: int) -> bytes:
+    """Where it is kept whether any key of this partition's view belongs to another partition."""
+    return applied_key(number) + b"s"
+
+
 def key_range(
     number: int, start: bytes | None = None, end: bytes | None = None, prefix: bytes | None = None
 ) -> tuple[bytes, bytes]:

@@ -21,7 +21,7 @@ from typing import Any
 from krappy.core.splits import KeyFile
 from krappy.entry import floor
 from krappy.store import rocks
-from krappy.store.keys import applied_key, floor_key, number_in, view_end, view_prefix
+from krappy.store.keys import applied_key, floor_key, number_in, strays_key, view_end, view_prefix
 from krappy.store.view_snapshot import ViewSnapshot
 
 __all__ = ["ViewSnapshot", "Views"]
@@ -68,6 +68,14 @@ class Views:
         """Durable after the next `flush`. Raises StorageError."""
         self._commit(lambda batch: batch.put(floor_key(number), offset.to_bytes(8, "big")))
 
+    def strays(self, number: int) -> tuple[int, bool] | None:
+        """Among how many partitions the keys of this view were judged, and whether any of them belongs to another
+        partition; None: nobody knows."""
+        found: Any = self._get(strays_key(number))
+        if not found or int.from_bytes(found[5:13], "big") != self.applied(number):  # others have written since
+            return None
+        return int.from_bytes(found[:4], "big"), found[4] != 0
+
     def _get(self, asked: bytes | list[bytes]) -> Any:
         try:
             return self._db.get(asked)  # type: ignore[arg-type]
@@ -79,11 +87,18 @@ class Views:
         for them. Cheap enough to ask before each."""
         return rocks.behind(self._db)
 
-    def apply(self, number: int, entries: Mapping[bytes, bytes], applied: int, deletes: Sequence[bytes] = ()) -> None:
+    def apply(
+        self,
+        number: int,
+        entries: Mapping[bytes, bytes],
+        applied: int,
+        deletes: Sequence[bytes] = (),
+        strays: tuple[int, bool] | None = None,
+    ) -> None:
         """Puts entries (record key to packed entry) and moves the applied offset, all or nothing.
 
         `applied`: the next offset to apply after this. `deletes`: keys that leave the view altogether: tombstones
-        whose time is over. Holds the GIL
+        whose time is over. `strays`: what `strays` is to say; None: that nobody knows. Holds the GIL
         for about 1 µs an entry: keep a batch to about 500. When RocksDB has no memtable free it sleeps (without the
         GIL) until there is one, which `busy` warns of. Raises StorageError.
         """
@@ -97,6 +112,8 @@ class Views:
             for key in gone:
                 batch.delete(key)
             put(applied_key(number), applied.to_bytes(8, "big"))
+            if strays is not None:
+                put(strays_key(number), strays[0].to_bytes(4, "big") + bytes([strays[1]]) + applied.to_bytes(8, "big"))
 
         if gone and self._snapshots:
             held = list(zip(deletes, self.get_many(number, deletes), strict=True))
@@ -208,6 +225,7 @@ class Views:
             batch.delete_range(first, end)
             batch.delete(applied_key(number))
             batch.delete(floor_key(number))
+            batch.delete(strays_key(number))
 
         for snapshot in list(self._snapshots):
             snapshot.dropped(number)

@@ -10,7 +10,7 @@ from aiokafka.partitioner import murmur2 as aiokafka_murmur2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy.partitioner import murmur2, murmur2_unsigned, partition_for
+from krappy.partitioner import any_elsewhere, murmur2, murmur2_unsigned, partition_for
 
 with warnings.catch_warnings():  # of functions of Python's own that kafka-python still calls as it is imported
     warnings.simplefilter("ignore")
@@ -49,3 +49,25 @@ def test_long_keys() -> None:
 def test_partitions(key: bytes, partitions: int) -> None:
     assert partition_for(key, partitions) == (aiokafka_murmur2(key) & 0x7FFFFFFF) % partitions
     assert partition_for(key, 1) == 0
+
+
+keys_of_all_sizes = st.lists(st.binary(max_size=20) | st.binary(min_size=1020, max_size=1030), max_size=40)
+
+
+@given(keys_of_all_sizes, st.integers(1, 100_000) | st.sampled_from([1, 2, 3, 4, 12, 16, 99_999, 100_000]), st.data())
+def test_keys_judged_together_are_judged_as_one_by_one(keys: list[bytes], partitions: int, data: st.DataObject) -> None:
+    index = data.draw(st.integers(0, min(partitions, 5) - 1))
+    if data.draw(st.booleans()):  # all of them at home, but for one perhaps
+        keys = [key for key in keys if murmur2(key) % partitions == index] * 5 + keys[:1]
+    assert any_elsewhere(keys, partitions, index) == any(murmur2(key) % partitions != index for key in keys)
+
+
+@pytest.mark.parametrize("partitions", [2, 3, 4, 7, 12, 100_000])
+def test_many_keys_of_one_length_are_judged_together(partitions: int) -> None:
+    for size in range(10):
+        keys = [number.to_bytes(10, "big")[10 - size :] for number in range(500)]
+        for index in (0, 1, partitions - 1):
+            mine = [key for key in keys if murmur2(key) % partitions == index]
+            assert not any_elsewhere(mine, partitions, index)
+            stranger = next((key for key in keys if murmur2(key) % partitions != index), None)
+            assert stranger is None or any_elsewhere([*mine, stranger], partitions, index)

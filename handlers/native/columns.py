@@ -18,7 +18,6 @@ from krappy.handlers.native.table import (
     chosen_partitions,
     look_up_spread,
 )
-from krappy.partitioner import partition_for
 from krappy.ports import PartitionPort, SessionPort, TopicPort
 from krappy.types import Span
 from krappy.wire import messages
@@ -97,8 +96,7 @@ async def get_columns(session: SessionPort, request: messages.GetColumns) -> mes
         raise InvalidRequest(f"the keys are no column: {error}", field="offsets") from None
     if len(keys) > MOST_KEYS:
         raise InvalidRequest(f"{len(keys)} keys; at most {MOST_KEYS} may be asked for at once", field="keys")
-    count = len(topic.partitions)
-    only = 0 if count == 1 else request.partition
+    only = 0 if len(topic.partitions) == 1 else request.partition
     await session.broker.wait_for_views(topic.partitions if only is None else [topic.partition(only)])
     where: list[int] = []
     entries: list[bytes | None] = []
@@ -106,12 +104,8 @@ async def get_columns(session: SessionPort, request: messages.GetColumns) -> mes
     async with session.answering(MAX_ANSWER) as room:
         while len(entries) < len(keys):
             some = keys[len(entries) : len(entries) + step]
-            if only is None:
-                at = [partition_for(key, count) for key in some]
-                found = look_up_spread(topic, some, at)
-                where += at
-            else:
-                found = topic.partition(only).look_up_many(some)
+            at, found = await look_up_spread(session, topic, some, only)
+            where += at
             if heads_only:
                 found = [entry and entry[: entry_columns.END] for entry in found]
             entries += found

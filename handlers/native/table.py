@@ -18,7 +18,10 @@ MAX_ANSWER = 16 << 20  # bytes of the entries that one MultiGet may bring
 
 
 def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine[Any, Any, messages.Got]:
-    partition = _partition(session.broker.topic(request.topic), request.key, request.partition)
+    topic = session.broker.topic(request.topic)
+    if request.partition is None and topic.scattered:
+        return _get_newest(session, topic, request)
+    partition = _partition(topic, request.key, request.partition)
     if partition.view_ready(request.min_offset):
         return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
     return _get_later(session, partition, request)
@@ -28,6 +31,15 @@ async def _get_later(session: SessionPort, partition: PartitionPort, request: me
     await session.broker.wait_for_views([partition], request.min_offset)
     await session.writable()
     return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
+
+
+async def _get_newest(session: SessionPort, topic: TopicPort, request: messages.Get) -> messages.Got:
+    await session.broker.wait_for_views(topic.partitions)
+    if request.min_offset is not None:
+        await session.broker.wait_for_views([_partition(topic, request.key, None)], request.min_offset)
+    await session.writable()
+    (where,), (found,) = await topic.newest([request.key], session.pause)
+    return messages.Got(where, [found or NIL])
 
 
 def multi_get(
@@ -50,8 +62,8 @@ def multi_get(
 
 
 async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: messages.MultiGet) -> messages.MultiGot:
-    keys, count = request.keys, len(topic.partitions)
-    only = 0 if count == 1 else request.partition
+    keys = request.keys
+    only = 0 if len(topic.partitions) == 1 else request.partition
     await session.broker.wait_for_views(topic.partitions if only is None else [topic.partition(only)])
     indexes: list[int] = []
     entries: list[bytes] = []
@@ -59,8 +71,8 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
     async with session.answering(MAX_ANSWER) as room:
         for start in range(0, len(keys), SLICE):
             some = keys[start : start + SLICE]
-            where = [partition_for(key, count) for key in some] if only is None else [only] * len(some)
-            found = [entry or NIL for entry in look_up_spread(topic, some, where)]
+            where, there = await look_up_spread(session, topic, some, only)
+            found = [entry or NIL for entry in there]
             indexes += where
             entries += found
             size += sum(map(len, found))
@@ -70,15 +82,23 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
     return messages.MultiGot(indexes, entries)
 
 
-def look_up_spread(topic: TopicPort, keys: list[bytes], where: list[int]) -> list[bytes | None]:
-    """The entry of each key, in the partition that `where` has for it."""
+async def look_up_spread(
+    session: SessionPort, topic: TopicPort, keys: list[bytes], only: int | None
+) -> tuple[list[int], list[bytes | None]]:
+    """The partition and the entry of each key. `only`: the partition to look in."""
+    if only is not None:
+        return [only] * len(keys), topic.partition(only).look_up_many(keys)
+    if topic.scattered:
+        return await topic.newest(keys, session.pause)
+    count = len(topic.partitions)
+    where = [partition_for(key, count) for key in keys]
     found: list[bytes | None] = [None] * len(keys)
     for index in set(where):
         places = [place for place, its in enumerate(where) if its == index]
         looked_up = topic.partition(index).look_up_many([keys[place] for place in places])
         for place, entry in zip(places, looked_up, strict=True):
             found[place] = entry
-    return found
+    return where, found
 
 
 def check_size(size: int, room: int) -> None:
@@ -148,12 +168,25 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
 
 
 async def history(session: SessionPort, request: messages.History) -> messages.HistoryFound:
-    partition = _partition(session.broker.topic(request.topic), request.key, request.partition)
+    topic = session.broker.topic(request.topic)
+    if request.partition is None and topic.scattered:
+        partition = await _only_holder(session, topic, request.key)
+    else:
+        partition = _partition(topic, request.key, request.partition)
     async with session.answering(min(request.max_bytes, MAX_PAGE_BYTES)) as room:
         entries, following = await session.broker.history(
             partition, request.key, request.offset, request.max_records, room
         )
     return messages.HistoryFound(partition.index, following, entries)
+
+
+async def _only_holder(session: SessionPort, topic: TopicPort, key: bytes) -> PartitionPort:
+    """Where all events of a key are. Raises InvalidRequest when several partitions have some."""
+    await session.broker.wait_for_views(topic.partitions)
+    some = await topic.holders(key, session.pause)
+    if len(some) > 1:
+        raise InvalidRequest(f"events of this key are in the partitions {some}: say which", field="partition")
+    return _partition(topic, key, some[0] if some else None)
 
 
 def _partition(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort:

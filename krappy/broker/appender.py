@@ -10,7 +10,7 @@ Rules, kept here and nowhere else:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -18,11 +18,13 @@ import trio
 from krappy import batch as batches
 from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
 from krappy.broker.commit import INLINE, Commit
+from krappy.broker.elsewhere import Elsewhere, look
 from krappy.broker.queued import Accepted, Loose, Publish, Stored, record_size
 from krappy.broker.undecided import UNDECIDED
 from krappy.core.admission import MAX_OPENED, Times, admit
 from krappy.entry import entry_offset, is_tombstone
 from krappy.errors import InvalidRecord, KrappyError, OffsetMismatch, RecordTooLarge, ShuttingDown, StorageError
+from krappy.partitioner import any_elsewhere
 from krappy.types import ABSENT, Record
 from krappy.waiting import Later, Signal, wait_any
 
@@ -140,10 +142,15 @@ class Appender:
                 items = self._take()
                 if self._partition.config.codec is not None:
                     await self._recompress(items, self._partition.config.codec)
-                await self._prepare_conditions(items)
-                accepted = self._decide(items)
-                if accepted:
-                    await self.commit.write(accepted)
+                if not self._keys_elsewhere(items):
+                    await self._prepare_conditions(items)
+                keys = self._keys_elsewhere(items)  # again: one may have come to be astray
+                if keys:
+                    async with self._partition.strays.conditions:
+                        await self._write(items, await self._prepare_conditions(items, keys))
+                        await self.commit.settled()
+                else:
+                    await self._write(items)
         except BaseException as error:
             refusal = error if isinstance(error, KrappyError) else StorageError(f"{self._partition}: {error!r}")
             for item in items + self._waiting:
@@ -155,20 +162,39 @@ class Appender:
             self._running = False
             self._ended.fire()
 
-    async def _prepare_conditions(self, items: list[Publish | Loose]) -> None:
+    async def _write(self, items: list[Publish | Loose], elsewhere: Elsewhere | None = None) -> None:
+        accepted = self._decide(items, elsewhere)
+        if accepted:
+            await self.commit.write(accepted)
+
+    def _keys_elsewhere(self, items: list[Publish | Loose]) -> list[bytes]:
+        """The keys that conditions are about, if other partitions may have them, too."""
+        strays, index = self._partition.strays, self._partition.index
+        found: list[bytes] = []
+        if strays.count > 1:
+            for item in items:
+                if isinstance(item, Publish) and item.expect:
+                    keys = (item.columns or batches.decode(item.data)).keys
+                    found += [key for row, _ in item.expect if (key := keys[row]) is not None]
+        return found if strays or any_elsewhere(found, strays.count, index) else []
+
+    async def _prepare_conditions(self, items: list[Publish | Loose], keys: Collection[bytes] = ()) -> Elsewhere | None:
         """A condition is decided by the view, which must hold everything that was written before. Where it never will,
-        those with a condition are refused, and no others."""
+        those with a condition are refused, and no others. What other partitions have of `keys`, if there are any."""
         conditional = [item for item in items if isinstance(item, Publish) and item.expect]
         if not conditional:
-            return
+            return None
         try:
             await self.commit.settled()
             await self._partition.applier.caught_up()
             await self._partition.undecided.refresh()
+            if keys:
+                return await look(self._partition, keys)
         except KrappyError as error:
             for item in conditional:
                 item.reject(error)
             items[:] = [item for item in items if item not in conditional]
+        return None
 
     async def idle(self) -> None:
         """Returns when nothing waits and nothing is on its way to the disk."""
@@ -232,7 +258,7 @@ class Appender:
             item.reject(error)
         items[:] = [each for each in items if isinstance(each, Loose) or not each.later.done]
 
-    def _decide(self, items: list[Publish | Loose]) -> list[Accepted]:
+    def _decide(self, items: list[Publish | Loose], elsewhere: Elsewhere | None = None) -> list[Accepted]:
         partition = self._partition
         config = partition.config
         offset = partition.log.end_offset
@@ -261,7 +287,8 @@ class Appender:
                     if header.attributes & TRANSACTIONAL and not own:
                         partition.check_transactional(header)
                     if item.expect:
-                        partition.check_expected(columns or batches.decode(data), item.expect, overlay, offset)
+                        written = columns or batches.decode(data)
+                        partition.check_expected(written, item.expect, overlay, offset, elsewhere)
                 if config.log_append_time and not header.is_control:
                     data = batches.restamp_time(data, partition.now_ms())
                     header = batches.read_header(data)

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
 from krappy import batch as batches
 from krappy.batch import TRANSACTIONAL, Columns
+from krappy.broker.strays import ViewStrays
 from krappy.entry import pack_columns
 from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, ShuttingDown, StorageError
 from krappy.waiting import Signal, wait_any
@@ -38,6 +40,7 @@ class Applier:
     def __init__(self, partition: Partition, applied: int) -> None:
         self._partition = partition
         self.applied = applied  # the next offset to fold in: everything below is in the view
+        self.strays = ViewStrays(partition, applied)
         # Base offset, number of records, columns (None: no record has a key), bytes.
         self._fresh: deque[tuple[int, int, Columns | None, int]] = deque()
         self._kept = 0
@@ -60,11 +63,16 @@ class Applier:
         return self._stopped is not None
 
     @property
+    def closing(self) -> bool:
+        return self._closing
+
+    @property
     def behind(self) -> bool:
         return self.applied < self._partition.last_stable_offset
 
     def committed(self, accepted: list[Accepted]) -> None:
         """Tells of batches that have just become readable."""
+        self.strays.committed(accepted)
         for item in accepted:
             self._undecided += item.header.size
             columns, size = item.columns, item.header.size
@@ -83,6 +91,7 @@ class Applier:
             self._wanted.set()
 
     def start(self) -> None:
+        self.strays.applied(self.applied)
         if not self._running and self.behind and self.failed is None and not self.stopped:
             self._running = True
             self.idle = trio.Event()
@@ -148,6 +157,7 @@ class Applier:
             await self._apply_from_log()
         if not self.behind:
             self._lag = 0
+        self.strays.applied(self.applied)
         self.moved.fire()
 
     def close(self) -> None:
@@ -236,7 +246,9 @@ class Applier:
     async def _store(self, entries: dict[bytes, bytes], applied: int) -> None:
         if entries:
             await self._room()
-            self._partition.views.apply(self._partition.number, entries, applied)
+            kept = self.strays.applying(entries.keys(), applied)
+            self._partition.views.apply(self._partition.number, entries, applied, strays=kept)
+            self.strays.applied(applied)
         self.applied = applied
 
     async def _room(self) -> None:
@@ -250,7 +262,14 @@ class Applier:
 
     def persist(self) -> None:
         """Writes the applied offset itself, so that keyless batches at the end are not read again."""
-        self._partition.views.apply(self._partition.number, {}, self.applied)
+        self.take_out(())
+
+    def take_out(self, keys: Sequence[bytes]) -> None:
+        """These keys leave the view."""
+        kept = self.strays.applying((), self.applied)
+        self._partition.views.apply(self._partition.number, {}, self.applied, keys, kept)
+        if keys:
+            self.strays.taken_out()
 
 
 def _packed(columns: Columns, offsets: object, start: int, stop: int) -> dict[bytes, bytes]:

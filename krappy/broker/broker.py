@@ -105,6 +105,7 @@ class Broker:
         self._admin = trio.Lock()  # one change of the catalog at a time
         self._meta_sync = MetaSync(self)
         self.shrinking = trio.Lock()  # held while events are taken out of a log
+        self.counting = trio.CapacityLimiter(1)  # of those who look through whole views
         self.decisions = backup.Gate()  # closed while a backup is taken
         self._housekeeping = trio.CancelScope()
         self._house_kept = trio.Event()
@@ -243,7 +244,9 @@ class Broker:
         ]
         logs = await self._open_logs([(topic, index) for topic, index, _ in wanted], new=new)
         for (topic, index, number), log in zip(wanted, logs, strict=True):
-            topic.partitions.append(Partition(self, topic.name, index, number, topic.config, log))
+            topic.partitions.append(Partition(self, topic.name, index, number, topic.config, log, topic.strays))
+        for topic, _ in topics:
+            topic.strays.begin()
 
     async def _open_logs(self, wanted: Sequence[tuple[Topic, int]], *, new: bool) -> list[Log]:
         places = [
@@ -390,7 +393,9 @@ class Broker:
             raise
         for log in logs:
             index = len(topic.partitions)
-            topic.partitions.append(Partition(self, topic.name, index, stored.numbers[index], topic.config, log))
+            number = stored.numbers[index]
+            topic.partitions.append(Partition(self, topic.name, index, number, topic.config, log, topic.strays))
+        topic.strays.begin()
 
     async def delete_topic(self, name: str) -> None:
         async with self._admin:

@@ -17,7 +17,7 @@ import trio
 from krappy.broker.partition import Partition
 from krappy.core import retention
 from krappy.core.throttle import Throttle
-from krappy.entry import entry_offset, is_tombstone
+from krappy.entry import entry_offset, floor, is_tombstone
 from krappy.store.cleaner import Candidate, CleanResult, Pace
 from krappy.waiting import wait_any
 
@@ -92,6 +92,9 @@ async def clean(broker: Broker, partition: Partition, now: int, throttle: Thrott
             some = records[start : start + LOOK_UP]
             found = iter(views.get_many(number, [key for key, *_ in some if key is not None]))
             pace.check_view()
+            deleting = _deleting_elsewhere(
+                partition, [key for key, _, tombstone, _ in some if tombstone and key is not None]
+            )
             for key, offset, tombstone, horizon in some:
                 if key is None:
                     kept.append(False)  # as Kafka's cleaner: a compacted log has no place for it
@@ -99,6 +102,7 @@ async def clean(broker: Broker, partition: Partition, now: int, throttle: Thrott
                 entry = next(found)
                 latest = None if entry is None else entry_offset(entry)
                 keep = retention.survives(latest, offset, tombstone, horizon, now)
+                keep = keep or (latest == offset and key in deleting)
                 if tombstone and not keep and latest == offset:
                     forgotten.append((key, offset))
                 kept.append(keep)
@@ -126,6 +130,22 @@ async def clean(broker: Broker, partition: Partition, now: int, throttle: Thrott
     )
 
 
+def _deleting_elsewhere(partition: Partition, keys: list[bytes]) -> set[bytes]:
+    """Those of these deleted keys that have a value in another partition: without the tombstone it might be the newest
+    again (strays.py)."""
+    found: set[bytes] = set()
+    if keys and partition.strays:
+        for other in partition.strays.others(partition):
+            entries = partition.views.get_many(other.number, keys)
+            living = floor(other.expired_below)
+            found.update(
+                key
+                for key, entry in zip(keys, entries, strict=True)
+                if entry is not None and not is_tombstone(entry) and entry >= living
+            )
+    return found
+
+
 def _forget(partition: Partition, tombstones: list[tuple[bytes, int]]) -> None:
     """Takes tombstones that the log has lost out of the view, unless their keys have come back meanwhile."""
     found = partition.views.get_many(partition.number, [key for key, _ in tombstones])
@@ -135,4 +155,4 @@ def _forget(partition: Partition, tombstones: list[tuple[bytes, int]]) -> None:
         if entry is not None and is_tombstone(entry) and entry_offset(entry) == offset
     ]
     if deletes:
-        partition.views.apply(partition.number, {}, partition.applied, deletes)
+        partition.applier.take_out(deletes)

@@ -37,7 +37,7 @@ class Commit:
         self._bytes = 0
         self._again: list[tuple[int, Later[Stored], Stored]] = []  # retries of what is not durable yet
         self._syncing = False
-        self._moved = Signal()
+        self.moved = Signal()
 
     async def write(self, accepted: list[Accepted]) -> None:
         """Appends; returns when the next batches may be written. The batches' own Laters tell of the rest."""
@@ -71,7 +71,7 @@ class Commit:
             self._syncing = True
             partition.spawn(self._sync)
         if self._bytes > MAX_UNSYNCED:
-            await wait_any([self._moved], lambda: self._bytes <= MAX_UNSYNCED)
+            await wait_any([self.moved], lambda: self._bytes <= MAX_UNSYNCED)
 
     def _append(self, accepted: list[Accepted], *, sync: bool) -> tuple[int, float] | None:
         """What `_sync_log` came to, if there was a sync."""
@@ -110,7 +110,7 @@ class Commit:
             raise
         finally:
             self._syncing = False
-            self._moved.fire()
+            self.moved.fire()
 
     def _settle(self, durable: int) -> None:
         """Everything below this offset is durable: it becomes readable, and is acknowledged."""
@@ -130,7 +130,7 @@ class Commit:
             self._again = [each for each in self._again if each[0] >= durable]
             for _, later, stored in ready:
                 later.resolve(stored)
-        self._moved.fire()
+        self.moved.fire()
 
     def _tell(self, error: KrappyError) -> None:
         """Publishers hear of it; so must whoever looks after the disk."""
@@ -163,4 +163,4 @@ class Commit:
 
     async def settled(self) -> None:
         """Returns when nothing is on its way to the disk."""
-        await wait_any([self._moved], lambda: not self._unsynced and not self._syncing)
+        await wait_any([self.moved], lambda: not self._unsynced and not self._syncing)

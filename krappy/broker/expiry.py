@@ -45,4 +45,5 @@ async def sweep(partition: Partition) -> int | None:
             break
         await trio.sleep(PAUSE_S)
     swept.below, swept.left = below, left
+    applier.strays.taken_out()
     return left

@@ -132,7 +132,8 @@ class Housekeeper:
             await partition.reshape(log.checkpoint)
 
     async def sweep(self, partition: Partition) -> None:
-        """Takes entries of expired events out of its view, when there are many."""
+        """Takes entries of expired events out of its view, when there are many, and looks through one with strays."""
+        partition.applier.strays.tend()
         left = await expiry.sweep(partition)
         if left is not None:
             self._broker.report("view_swept", partition=str(partition), below=partition.swept.below, left=left)

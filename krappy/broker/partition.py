@@ -10,6 +10,7 @@ All methods run on the event loop; what may block for the disk goes to a worker 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import trio
@@ -18,9 +19,11 @@ from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
 from krappy.broker import appender, raw_reads, view_life
 from krappy.broker.appender import Appender
 from krappy.broker.applier import Applier
+from krappy.broker.elsewhere import Elsewhere
 from krappy.broker.expiry import Swept
 from krappy.broker.queued import Accepted, Stored
 from krappy.broker.raw_reads import Raw
+from krappy.broker.strays import Strays
 from krappy.broker.undecided import UNDECIDED, Undecided
 from krappy.core.stability import marker, without
 from krappy.entry import entry_offset
@@ -54,6 +57,7 @@ class Services(Protocol):
     fsync: bool
     disk_limiter: trio.CapacityLimiter
     shrinking: trio.Lock  # held while events are taken out of a log
+    counting: trio.CapacityLimiter  # of those who look through whole views
 
     def check_producer(self, producer_id: int) -> None: ...
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
@@ -63,8 +67,11 @@ class Services(Protocol):
 
 
 class Partition:
-    def __init__(self, services: Services, topic: str, index: int, number: int, config: TopicConfig, log: Log) -> None:
+    def __init__(
+        self, services: Services, topic: str, index: int, number: int, config: TopicConfig, log: Log, strays: Strays
+    ) -> None:
         self._services = services
+        self.strays = strays  # of its topic
         self.topic = topic
         self.index = index
         self.number = number  # dense, broker-wide: the prefix of this partition's keys in the views
@@ -97,6 +104,10 @@ class Partition:
     @property
     def disk_limiter(self) -> trio.CapacityLimiter:
         return self._services.disk_limiter
+
+    @property
+    def counting(self) -> trio.CapacityLimiter:
+        return self._services.counting
 
     def now_ms(self) -> int:
         return self._services.now_ms()
@@ -423,9 +434,14 @@ class Partition:
         return entry
 
     def check_expected(
-        self, columns: Columns, expect: Sequence[tuple[int, int]], overlay: dict[bytes, int], base_offset: int
+        self,
+        columns: Columns,
+        expect: Sequence[tuple[int, int]],
+        overlay: dict[bytes, int],
+        base_offset: int,
+        elsewhere: Elsewhere | None,
     ) -> None:
-        """Raises OffsetMismatch, or ViewDisabled: a condition is decided by the view.
+        """Raises OffsetMismatch, or ViewDisabled: a condition is decided by the view; `elsewhere`: and by others'.
 
         TransactionPending for a key that has been written behind the last stable offset, which the view has not yet.
         """
@@ -437,7 +453,11 @@ class Partition:
                 raise TransactionPending(
                     f"{self}: the key was written beside a transaction that is not decided yet; try again", index=index
                 )
-        appender.check_expected(columns, expect, overlay, self.look_up, base_offset)
+        look_up = self.look_up
+        if elsewhere is not None:
+            elsewhere.check(columns, expect, overlay)
+            look_up = partial(elsewhere.here, self)
+        appender.check_expected(columns, expect, overlay, look_up, base_offset)
 
     # --- life
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from krappy.broker import strays
 from krappy.broker.partition import Partition
+from krappy.broker.strays import Pause, Strays
 from krappy.errors import UnknownPartition
 from krappy.store.catalog import Topic as StoredTopic
 from krappy.store.catalog import text_id
@@ -28,6 +30,7 @@ class Topic:
         self.defaults = stored.defaults  # those that are others for it than for a topic made now
         self.config = self.parse(self.given, inherited)
         self.partitions = partitions
+        self.strays = Strays(partitions)
         self.deleted = False
 
     def parse(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> TopicConfig:
@@ -57,6 +60,20 @@ class Topic:
             return self.partitions[index]
         raise UnknownPartition(f"'{self.name}' has partitions 0 to {len(self.partitions) - 1}, not {index}")
 
+    @property
+    def scattered(self) -> bool:
+        """Whether a key may stand in another partition than its own: all of them have to be asked, then."""
+        return bool(self.strays)
+
+    async def newest(self, keys: Sequence[bytes], pause: Pause) -> tuple[list[int], list[bytes | None]]:
+        """In which partition each key's newest entry stands, and the entry (strays.py)."""
+        partitions = list(self.partitions)
+        return await strays.newest(partitions, keys, pause, len(partitions))
+
+    async def holders(self, key: bytes, pause: Pause) -> list[int]:
+        """The partitions that have an entry of a key, a tombstone too."""
+        return await strays.holders(list(self.partitions), key, pause)
+
     def describe_settings(self) -> dict[str, Any]:
         """Its id, the settings that were set for it, and all in force."""
         return {"id": self.id, "config": self.given, "settings": self.settings}
@@ -65,6 +82,7 @@ class Topic:
         return {
             "name": self.name,
             **self.describe_settings(),
+            "scattered": self.scattered,
             "partitions": [
                 {
                     "partition": p.index,

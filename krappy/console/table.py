@@ -126,7 +126,8 @@ def _place(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort:
 @routes.get("/topics/{topic}/table/entry", summary="The latest value of a key")
 async def get_entry(call: Call, topic: str, query: EntryQuery) -> EntryShown:
     key = query_bytes(query.key, query.key_encoding, "key")
-    partition = _place(call.broker.topic(topic), key, query.partition)
+    found = call.broker.topic(topic)
+    partition = _place(found, key, query.partition)
     if query.min_offset is not None and query.min_offset >= partition.high_watermark:
         raise OffsetOutOfRange(
             f"{topic}-{partition.index} has no event at offset {query.min_offset} to wait for: it ends at "
@@ -135,27 +136,38 @@ async def get_entry(call: Call, topic: str, query: EntryQuery) -> EntryShown:
             end=partition.high_watermark,
         )
     await call.broker.wait_for_views([partition], query.min_offset)
-    return show_entry(call.viewer(query.keys, query.values), partition.index, key, partition.look_up(key))
+    viewer = call.viewer(query.keys, query.values)
+    if query.partition is None and found.scattered:
+        await call.broker.wait_for_views(found.partitions)
+        (index,), (entry,) = await found.newest([key], call.pause)
+        return show_entry(viewer, index, key, entry)
+    return show_entry(viewer, partition.index, key, partition.look_up(key))
 
 
 @routes.post("/topics/{topic}/table/lookup", summary="The latest values of many keys, in the order of the keys")
 async def look_up(call: Call, topic: str, body: Lookup) -> Entries:
     found = call.broker.topic(topic)
     viewer = call.viewer(body.keys_as, body.values_as, body.value_bytes)
-    placed = []
-    for given in body.keys:
-        key = bytes_of(given, "keys", packed=call.packed) or b""
-        placed.append((_place(found, key, body.partition), key))
-    await call.broker.wait_for_views(list({partition.index: partition for partition, _ in placed}.values()))
+    keys = [bytes_of(given, "keys", packed=call.packed) or b"" for given in body.keys]
+    partitions = [_place(found, key, body.partition) for key in keys]
+    scattered = body.partition is None and found.scattered
+    asked = found.partitions if scattered else list({each.index: each for each in partitions}.values())
+    await call.broker.wait_for_views(asked)
     entries: list[EntryShown] = []
     size = 0
-    for start in range(0, len(placed), SLICE):
-        for partition, key in placed[start : start + SLICE]:
-            entry = partition.look_up(key)
+    for start in range(0, len(keys), SLICE):
+        some = keys[start : start + SLICE]
+        if scattered:
+            where, there = await found.newest(some, call.pause)
+        else:
+            its = partitions[start : start + SLICE]
+            where = [partition.index for partition in its]
+            there = [partition.look_up(key) for partition, key in zip(its, some, strict=True)]
+        for index, key, entry in zip(where, some, there, strict=True):
             size += len(entry or b"")
             if size > MAX_PAGE and len(entries) > 0:
                 raise RecordTooLarge(f"the entries take more than {MAX_PAGE} bytes; ask for fewer keys at once")
-            entries.append(show_entry(viewer, partition.index, key, entry))
+            entries.append(show_entry(viewer, index, key, entry))
         await call.pause()
     return Entries(entries)
 
@@ -224,7 +236,15 @@ def after_prefix(prefix: bytes) -> bytes | None:
 @routes.get("/topics/{topic}/table/history", summary="The raw events of a key")
 async def get_history(call: Call, topic: str, query: HistoryQuery) -> HistoryPage:
     key = query_bytes(query.key, query.key_encoding, "key")
-    partition = _place(call.broker.topic(topic), key, query.partition)
+    found = call.broker.topic(topic)
+    index = query.partition
+    if index is None and found.scattered:
+        await call.broker.wait_for_views(found.partitions)
+        some = await found.holders(key, call.pause)
+        if len(some) > 1:
+            raise InvalidRequest(f"events of this key are in the partitions {some}: say which", field="partition")
+        index = some[0] if some else None
+    partition = _place(found, key, index)
     entries, following = await call.broker.history(partition, key, query.offset, query.limit, MAX_PAGE)
     viewer = call.viewer(query.keys, query.values, query.value_bytes)
     shown = await in_slices(show_entry(viewer, partition.index, key, entry) for entry in entries)

@@ -12,6 +12,7 @@ import trio
 from krappy import batch
 from krappy.broker import applier
 from krappy.broker.applier import Applier
+from krappy.broker.strays import Strays
 from krappy.entry import entry_offset
 from krappy.store.views import Views
 from tests.broker import engine
@@ -20,7 +21,10 @@ from tests.broker import engine
 def test_batches_that_were_not_kept_leave_no_gap(tmp_path: Path) -> None:
     """Offsets 5 to 9 were too much to keep: the batches in memory end before them, whatever is kept behind."""
     views = Views(tmp_path / "views")
-    partition: Any = SimpleNamespace(views=views, number=1, high_watermark=15, last_stable_offset=15)
+    config = SimpleNamespace(view=False)
+    partition: Any = SimpleNamespace(
+        views=views, number=1, index=0, high_watermark=15, last_stable_offset=15, config=config, strays=Strays([])
+    )
     columns = batch.decode(batch.encode([b"a", b"b", b"c", b"d", b"e"], [b"v"] * 5, timestamps=1))
 
     async def apply() -> int:

@@ -1,0 +1,99 @@
+"""What the other partitions of a topic have of keys that conditions in one partition are about (strays.py).
+
+Before such conditions are decided, whatever was acknowledged anywhere is in the views. They are decided one at a time
+in a topic, and what was accepted is readable before the next one is: so none is decided on what another one changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from krappy.batch import Columns
+from krappy.broker.strays import is_newer, newest
+from krappy.entry import VALUE_AT, entry_offset, is_tombstone
+from krappy.errors import OffsetMismatch, TransactionPending
+from krappy.partitioner import partition_for
+from krappy.waiting import wait_any
+
+if TYPE_CHECKING:
+    from krappy.broker.partition import Partition
+
+SLICE = 64  # keys looked up together
+HEAD = VALUE_AT + 1  # bytes of an entry that tell all but its value
+
+
+class Elsewhere(NamedTuple):
+    """`newest`: by key, the newest entry elsewhere, its head alone, and its partition. `undecided`: keys that an open
+    transaction has written elsewhere."""
+
+    newest: dict[bytes, tuple[bytes, int]]
+    undecided: set[bytes]
+
+    def check(self, columns: Columns, expect: Sequence[tuple[int, int]], overlay: Collection[bytes]) -> None:
+        """Raises TransactionPending for a condition that can't be decided now. `overlay`: keys written just before."""
+        seen: set[bytes | None] = set()
+        at = 0
+        for index, _ in sorted(expect):
+            seen.update(columns.keys[at:index])
+            at = index
+            key = columns.keys[index]
+            if key in self.undecided:
+                raise TransactionPending(
+                    "the key was written beside a transaction that is not decided yet; try again", index=index
+                )
+            if key in self.newest and (key in seen or key in overlay):
+                raise TransactionPending("the key was written just before, and stands elsewhere, too", index=index)
+
+    def here(self, partition: Partition, key: bytes) -> bytes | None:
+        """The entry in this partition that a condition is decided by; None where a tombstone elsewhere is newer.
+
+        Raises OffsetMismatch where a value elsewhere is.
+        """
+        entry, other = partition.look_up(key), self.newest.get(key)
+        if other is None:
+            return entry
+        its, at = other
+        home = partition_for(key, partition.strays.count)
+        if entry is not None and is_newer(entry, partition.index, its, at, home):
+            return entry
+        if is_tombstone(its):
+            return None
+        offset = entry_offset(its)
+        raise OffsetMismatch(
+            f"the key's newest event stands in another partition, {at}, at offset {offset}: write to that one",
+            current=offset,
+        )
+
+
+async def look(partition: Partition, keys: Collection[bytes]) -> Elsewhere:
+    """All that is acknowledged counts. Raises why it can't be known."""
+    partition.view_ready(0)
+    strays = partition.strays
+    first = partition.applier.strays.expect()
+    others = strays.others(partition)
+    undecided: set[bytes] = set()
+    for other in others:
+        if first:  # what was decided before without a look at this partition is in the log now, and soon readable
+            async with other.writing:
+                end = other.log.end_offset
+            await wait_any([other.moved, other.appender.commit.moved], lambda: _settled(other, end))  # noqa: B023
+        other.view_ready(0)  # raises what has become of it
+        await other.applier.caught_up()
+        await other.undecided.refresh()
+        undecided.update(filter(other.undecided.holds, keys))
+    found: dict[bytes, tuple[bytes, int]] = {}
+    distinct = list(dict.fromkeys(keys))
+    for start in range(0, len(distinct), SLICE):
+        some = distinct[start : start + SLICE]
+        where, entries = await newest(others, some, trio.lowlevel.checkpoint, strays.count)
+        for key, index, entry in zip(some, where, entries, strict=True):
+            if entry is not None:
+                found[key] = entry[:HEAD], index
+    return Elsewhere(found, undecided)
+
+
+def _settled(other: Partition, end: int) -> bool:
+    return other.high_watermark >= end or other.gone is not None or bool(other.log_failed)

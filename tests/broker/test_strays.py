@@ -1,0 +1,234 @@
+"""What is known of keys in other partitions than their own: kept, lost, decided anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import trio_test
+
+from krappy import batch
+from krappy.broker import strays as strays_module
+from krappy.broker.broker import Broker
+from krappy.broker.housekeeping import Housekeeper
+from krappy.broker.topic import Topic
+from krappy.entry import entry_offset
+from krappy.errors import OffsetMismatch
+from krappy.partitioner import partition_for
+from krappy.store import keys as stored_keys
+from krappy.store.views import Views
+from krappy.types import ABSENT
+from tests.broker.engine import as_killed, running, until
+
+COUNT = 4
+MINE = [key for key in (b"k%d" % number for number in range(400)) if partition_for(key, COUNT) == 1][:50]
+ASTRAY = next(key for key in (b"k%d" % number for number in range(400)) if partition_for(key, COUNT) == 2)
+
+COMPACTED: dict[str, Any] = {
+    "cleanup.policy": "compact",
+    "min.compaction.lag.ms": 0,
+    "delete.retention.ms": 0,
+    "segment.ms": 1,
+}
+
+
+async def publish(topic: Topic, partition: int, *keys: bytes, value: bytes | None = b"v", timestamp: int = 1) -> None:
+    data = batch.encode(list(keys), [value] * len(keys), timestamps=timestamp)
+    await topic.partition(partition).publish(data).wait()
+
+
+async def folded(topic: Topic) -> None:
+    for partition in topic.partitions:
+        assert await partition.view_wait(None, 60)
+
+
+async def new(broker: Broker, count: int = COUNT, **config: Any) -> Topic:
+    return (await broker.create_topic("t", count, config))[0]
+
+
+@trio_test
+async def test_a_topic_is_scattered_from_the_acknowledgement_of_its_first_stray_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await new(broker)
+        assert not topic.scattered
+        await publish(topic, 1, *MINE)
+        await publish(topic, 2, ASTRAY)
+        assert not topic.scattered, "keys that stand where they should"
+        await publish(topic, 1, *MINE, ASTRAY)
+        assert topic.scattered, "nobody may be told that the key is absent, although the view does not have it yet"
+    async with running(tmp_path) as broker:
+        assert broker.topic("t").scattered
+
+
+@trio_test
+async def test_the_keys_of_a_transaction_count_before_lookups_can_miss_them(tmp_path: Path) -> None:
+    """Such batches are not at hand when they become readable: until they are applied, nothing is known."""
+    async with running(tmp_path) as broker:
+        topic = await new(broker)
+        partition = topic.partition(1)
+        partition.applier._kept = 1 << 60  # as if too much were waiting: they come from the log
+        await publish(topic, 1, *MINE)
+        await folded(topic)
+        assert not topic.scattered
+        data = batch.encode([ASTRAY], [b"v"], timestamps=1)
+        header = batch.read_header(data)
+        await partition.publish_own(header, data).wait()  # without columns
+        assert topic.scattered
+        await folded(topic)
+        assert topic.scattered
+
+
+@trio_test
+async def test_a_view_of_before_is_looked_through_and_safe_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "before") as broker:
+        topic = await new(broker)
+        await publish(topic, 1, *MINE)
+        await folded(topic)
+    forget(tmp_path / "before")
+    gate = trio.Event()
+    look = strays_module.ViewStrays._any
+
+    async def later(self: strays_module.ViewStrays) -> bool:
+        await gate.wait()
+        return await look(self)
+
+    monkeypatch.setattr(strays_module.ViewStrays, "_any", later)
+    async with running(tmp_path / "before") as broker:
+        topic = broker.topic("t")
+        assert topic.scattered, "nothing is known of it yet"
+        gate.set()
+        await until(lambda: not topic.scattered)
+    async with running(tmp_path / "before") as broker:
+        assert not broker.topic("t").scattered, "it is kept"
+
+
+def forget(data: Path) -> None:
+    """Leaves the views as they were written before anything was kept of strays."""
+    views = Views(data / "views")
+    for number in range(1, COUNT + 1):
+        views._commit(lambda batch, number=number: batch.delete(stored_keys.strays_key(number)))  # type: ignore[misc]
+    views.close()
+
+
+@trio_test
+async def test_a_stray_in_a_view_of_before_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strays_module, "AT_ONCE", 3)
+    monkeypatch.setattr(strays_module, "LEAST", 2)
+    async with running(tmp_path) as broker:
+        topic = await new(broker)
+        await publish(topic, 1, *MINE, ASTRAY)
+        await folded(topic)
+    forget(tmp_path)
+    async with running(tmp_path) as broker:
+        topic = broker.topic("t")
+        await until(lambda: topic.strays.unsure == {1})
+        for _ in range(20):
+            await trio.lowlevel.checkpoint()
+        assert topic.scattered
+
+
+@trio_test
+async def test_what_is_known_survives_a_kill_with_the_events_that_it_is_about(tmp_path: Path) -> None:
+    async with running(tmp_path / "a") as broker:
+        topic = await new(broker)
+        await publish(topic, 1, *MINE)
+        await folded(topic)
+        await trio.to_thread.run_sync(broker.views.flush)
+        await publish(topic, 1, ASTRAY)
+        await folded(topic)
+        as_killed(tmp_path / "a", tmp_path / "b")
+        await trio.to_thread.run_sync(broker.views.flush)
+        as_killed(tmp_path / "a", tmp_path / "c")
+    for killed in ("b", "c"):
+        async with running(tmp_path / killed) as broker:
+            topic = broker.topic("t")
+            assert topic.scattered
+            await folded(topic)
+            assert topic.scattered
+
+
+@trio_test
+async def test_added_partitions_let_keys_be_judged_anew(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await new(broker, 1)
+        await publish(topic, 0, *(b"k%d" % number for number in range(100)))
+        await folded(topic)
+        assert not topic.scattered
+        await broker.alter_topic("t", {}, 3)
+        assert topic.scattered
+        await until(lambda: topic.strays.unsure == {0})
+        where, found = await topic.newest([b"k1"], trio.lowlevel.checkpoint)
+        assert where == [0]
+        assert found[0] is not None
+    async with running(tmp_path) as broker:
+        assert broker.topic("t").strays.unsure == {0}
+
+
+@trio_test
+async def test_a_topic_whose_strays_were_compacted_away_is_none_of_them_any_more(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await new(broker, **COMPACTED)
+        partition = topic.partition(1)
+        await publish(topic, 1, *MINE, ASTRAY)
+        await publish(topic, 1, ASTRAY, value=None)
+        await folded(topic)
+        assert topic.scattered
+        keeper = Housekeeper(broker)
+        with trio.fail_after(60):
+            while partition.views.get(partition.number, ASTRAY) is not None:
+                await partition.reshape(partition.log.roll)
+                await keeper.clean(partition, broker.now_ms() + 1)
+        await until(lambda: not topic.scattered)
+
+
+@trio_test
+async def test_a_tombstone_stays_while_it_deletes_something_in_another_partition(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await new(broker, **COMPACTED)
+        await publish(topic, 1, ASTRAY, timestamp=1)
+        await publish(topic, 2, ASTRAY, value=None, timestamp=2)
+        await publish(topic, 2, b"other", value=b"v", timestamp=2)
+        partition, keeper = topic.partition(2), Housekeeper(broker)
+        for _ in range(3):
+            await partition.reshape(partition.log.roll)
+            await keeper.clean(partition, broker.now_ms() + 10)
+        where, found = await topic.newest([ASTRAY], trio.lowlevel.checkpoint)
+        assert where == [2], "the deleted key is alive again"
+        assert [entry is not None and entry_offset(entry) for entry in found] == [0]
+
+
+@trio_test
+@pytest.mark.parametrize("first", [1, 2])
+async def test_of_two_who_claim_a_key_in_two_partitions_at_once_one_has_it(tmp_path: Path, first: int) -> None:
+    """The first stray of a topic comes with a condition, beside one in the key's own partition."""
+    async with running(tmp_path) as broker:
+        topic = await new(broker)
+        data = batch.encode([ASTRAY], [b"v"], timestamps=1)
+        order = [first, 3 - first]
+        laters = [topic.partition(index).publish(data, [(0, ABSENT)]) for index in order]
+        refused: list[str] = []
+        for later in laters:
+            try:
+                await later.wait()
+            except OffsetMismatch as error:
+                refused.append(str(error))
+        assert len(refused) == 1
+        assert "another partition" in refused[0]
+
+
+@trio_test
+async def test_views_with_strays_judge_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as broker:
+        topic = await new(broker)
+        await publish(topic, 1, ASTRAY)
+
+        def judged(*_: object) -> bool:
+            raise AssertionError("it is known")
+
+        monkeypatch.setattr(strays_module, "any_elsewhere", judged)
+        await publish(topic, 1, *MINE)
+        await folded(topic)

@@ -1,0 +1,223 @@
+"""Keys in other partitions than their own: every face of a table gives what one dict of the newest entries has.
+
+Histories of producers with partitioners of all kinds, tombstones, timestamps in any order, added partitions, restarts,
+and views that are lost and folded anew.
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import tempfile
+from array import array
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from krappy import batch
+from krappy.blocking import Client
+from krappy.errors import InvalidRequest, OffsetMismatch
+from krappy.partitioner import partition_for
+from krappy.testing.running import RunningBroker, run_broker
+from krappy.types import ABSENT, Entry
+from krappy.wire import messages as m
+from tests.console.web import Web
+from tests.handlers.raw import Raw
+
+KEYS = [b"", b"a", b"ab", b"b", b"key-0001", b"key-0002", b"key-0003"]
+MOST = 6  # partitions
+
+
+class Publish(NamedTuple):
+    """`spread`: murmur2 is right, crc32 is what librdkafka does, others go by chance."""
+
+    spread: str
+    records: list[tuple[bytes, bytes | None, int, int]]  # key, value, timestamp, chance
+
+
+class Expect(NamedTuple):
+    """Writes to a partition if the key stands where it is believed to."""
+
+    partition: int
+    key: bytes
+    believed: bool
+
+
+keys = st.sampled_from(KEYS)
+records = st.tuples(keys, st.none() | st.binary(min_size=1, max_size=3), st.integers(0, 6), st.integers(0, MOST - 1))
+steps = st.one_of(
+    st.builds(Publish, st.sampled_from(["murmur2", "crc32", "chance"]), st.lists(records, min_size=1, max_size=6)),
+    st.builds(Expect, st.integers(0, MOST - 1), keys, st.booleans()),
+    st.sampled_from(["add", "restart", "rebuild"]),
+)
+
+
+class Standing(NamedTuple):
+    timestamp: int
+    value: bytes | None
+    offset: int
+
+
+class Model:
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.held: dict[tuple[int, bytes], Standing] = {}
+        self.ends = [0] * MOST
+
+    def write(self, partition: int, key: bytes, value: bytes | None, timestamp: int) -> None:
+        self.held[partition, key] = Standing(timestamp, value, self.ends[partition])
+        self.ends[partition] += 1
+
+    def newest(self, key: bytes) -> tuple[int, Standing] | None:
+        home = partition_for(key, self.count)
+        some = [(each.timestamp, at == home, at) for (at, its), each in self.held.items() if its == key]
+        if not some:
+            return None
+        at = max(some)[2]
+        return at, self.held[at, key]
+
+    def table(self, *, tombstones: bool) -> dict[bytes, Entry]:
+        found = {}
+        for key in KEYS:
+            newest = self.newest(key)
+            if newest is not None and (tombstones or newest[1].value is not None):
+                at, held = newest
+                found[key] = Entry(key, held.value, at, held.offset, held.timestamp, ())
+        return found
+
+
+def by_get(client: Client) -> dict[bytes, Entry]:
+    table = client.table("t")
+    return {key: found for key in KEYS if (found := table.get(key)) is not None}
+
+
+def by_get_many(client: Client) -> dict[bytes, Entry]:
+    return {entry.key: entry for entry in client.table("t").get_many(KEYS) if entry is not None}
+
+
+def by_columns(client: Client) -> dict[bytes, Entry]:
+    block = client.table("t").get_columns(KEYS)
+    columns = block.lists()
+    partitions = [block.partition] * len(KEYS) if block.partitions is None else array("i", block.partitions).tolist()
+    return {
+        key: Entry(key, columns["value"][row], partitions[row], columns["offset"][row], columns["timestamp"][row], ())
+        for row, (key, there) in enumerate(zip(KEYS, block.there(), strict=True))
+        if there
+    }
+
+
+LOOKUPS: list[Callable[[Client], dict[bytes, Entry]]] = [by_get, by_get_many, by_columns]
+
+
+class Running:
+    """A broker that is restarted, the clients of it, and what it should have."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        self.model = Model(count)
+        self.stack = ExitStack()
+        self.start()
+        self.client.create_topic("t", count)
+
+    def start(self) -> None:
+        broker: RunningBroker = self.stack.enter_context(
+            run_broker(self.folder, durability="os", listen_http="127.0.0.1:0")
+        )
+        self.client = self.stack.enter_context(broker.connect())
+        self.raw = self.stack.enter_context(Raw(broker.address))
+        self.web = Web(
+            self.stack.enter_context(
+                httpx.Client(base_url=f"http://{broker.http_address}", timeout=60.0, trust_env=False)
+            )
+        )
+
+    def step(self, step: Any) -> None:
+        if isinstance(step, Publish):
+            self.publish(step)
+        elif isinstance(step, Expect):
+            self.expect(step)
+        elif step == "add":
+            if self.model.count < MOST:
+                self.model.count += 1
+                self.client.alter_topic("t", partitions=self.model.count)
+        else:
+            self.stack.close()
+            if step == "rebuild":
+                shutil.rmtree(self.folder / "views")
+            self.start()
+
+    def publish(self, step: Publish) -> None:
+        handle, count = self.raw.producer("t").handle, self.model.count
+        for key, value, timestamp, chance in step.records:
+            choices = {"murmur2": partition_for(key, count), "crc32": crc32(key) % count, "chance": chance % count}
+            partition = choices[step.spread]
+            self.raw.call(m.Batch(handle, partition, batch.encode([key], [value], timestamps=timestamp)))
+            self.model.write(partition, key, value, timestamp)
+
+    def expect(self, step: Expect) -> None:
+        partition = step.partition % self.model.count
+        newest = self.model.newest(step.key)
+        alive = newest is not None and newest[1].value is not None
+        where, offset = (newest[0], newest[1].offset) if newest is not None and alive else (partition, ABSENT)
+        right = step.believed and where == partition
+        handle = self.raw.producer("t").handle
+        data = batch.encode([step.key], [b"E"], timestamps=7)
+        expected = offset if step.believed else 10**9
+        try:
+            self.raw.call(m.Batch(handle, partition, data, expect=[(0, expected)]))
+        except OffsetMismatch:
+            assert not right, f"a condition did not hold that should: {step}"
+            return
+        assert right, f"a condition held that should not: {step}"
+        self.model.write(partition, step.key, b"E", 7)
+
+    def check(self) -> None:
+        everything = self.model.table(tombstones=True)
+        for face in LOOKUPS:
+            assert face(self.client) == everything, face.__name__
+        assert self.by_http() == everything
+        self.check_histories()
+
+    def by_http(self) -> dict[bytes, Entry]:
+        found = self.web.post("/topics/t/table/lookup", {"keys": [key.decode() for key in KEYS], "values_as": "base64"})
+        together = {key: _shown(key, each) for key, each in zip(KEYS, found["entries"], strict=True)}
+        for key in KEYS:
+            one = self.web.get("/topics/t/table/entry", key=key.decode(), values="base64")
+            assert _shown(key, one) == together[key]
+        return {key: entry for key, entry in together.items() if entry is not None}
+
+    def check_histories(self) -> None:
+        for key in KEYS:
+            partitions = {at for at, its in self.model.held if its == key}
+            if len(partitions) > 1:
+                with pytest.raises(InvalidRequest, match="say which"):
+                    list(self.client.table("t").history(key))
+            else:
+                found = list(self.client.table("t").history(key))
+                assert {entry.partition for entry in found} == partitions
+
+
+def _shown(key: bytes, shown: dict[str, Any]) -> Entry | None:
+    """What the console shows of a key; None: absent."""
+    if shown["status"] == "absent":
+        return None
+    value = None if shown["status"] == "deleted" else base64.b64decode(shown["value"]["data"])
+    return Entry(key, value, shown["partition"], shown["offset"], shown["timestamp"], ())
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(1, 3), st.lists(steps, min_size=1, max_size=8))
+def test_every_face_has_the_newest(count: int, history: list[Any]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        running = Running(Path(folder) / "data", count)
+        with running.stack:
+            for step in history:
+                running.step(step)
+                running.check()
