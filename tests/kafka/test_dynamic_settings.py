@@ -230,9 +230,11 @@ def test_the_settings_of_a_group(broker: BrokerProcess) -> None:
     with Raw(broker.kafka) as raw:
         assert shown(raw, GROUP, "g", HEARTBEAT) == ("77", OF_GROUP)
         beat = {"group_id": "g", "member_id": "one", "member_epoch": 1}
-        assert raw.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, beat)["heartbeat_interval_ms"] == 77
+        told = raw.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, beat)
+        assert told["heartbeat_interval_ms"] == 77
         assert change(raw, GROUP, "g", SESSION, "100")[0] == 0
-        raw.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, beat)
+        again = raw.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, beat | {"member_epoch": told["member_epoch"]})
+        assert again["error_code"] == 0  # refused, it would leave the session at the 50 s of before
 
         def state() -> str:
             [found] = raw.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, {"group_ids": ["g"]})["groups"]
