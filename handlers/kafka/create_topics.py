@@ -22,7 +22,7 @@ DEFAULT = -1
 async def create_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
     broker = session.broker
     timeout = request["timeout_ms"]
-    deadline = broker.now_ms() + timeout if timeout > 0 else None  # librdkafka's 0: wait for nobody else
+    deadline = broker.clock.steady_ms() + timeout if timeout > 0 else None  # librdkafka's 0: wait for nobody else
     topics = bounded(request["topics"])
     twice = more_than_once(topic["name"] for topic in topics)
     asked = {topic["name"]: topic for topic in topics}
@@ -34,7 +34,7 @@ async def create_topics(session: KafkaSessionPort, request: Message, version: in
                 raise Refused(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
             if too_many:
                 raise Refused(Code.POLICY_VIOLATION, f"more than {MAX_PARTITIONS} partitions in one request")
-            if deadline is not None and broker.now_ms() >= deadline:
+            if deadline is not None and broker.clock.steady_ms() >= deadline:
                 raise Refused(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
             answers.append(await _create(session, topic, validate_only=request["validate_only"]))
         except NO as error:

@@ -20,7 +20,7 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
     else:
         asked = list(bounded(request["topics"]))
     timeout = request["timeout_ms"]
-    deadline = broker.now_ms() + timeout if timeout > 0 else None
+    deadline = broker.clock.steady_ms() + timeout if timeout > 0 else None
     meant = [_name(session, topic) for topic in asked]  # before any of them is gone
     twice = more_than_once(name for name in meant if name is not None)
     answers: list[Message] = []
@@ -43,7 +43,7 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
             found = broker.topics.get(name)
             if found is None:
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
-            if deadline is not None and broker.now_ms() >= deadline:
+            if deadline is not None and broker.clock.steady_ms() >= deadline:
                 raise Refused(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
             await broker.delete_topic(name)
             answers[-1] |= {"name": name, "topic_id": found.uuid, **DONE}

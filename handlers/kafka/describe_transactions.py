@@ -28,12 +28,13 @@ def _state(session: KafkaSessionPort, name: str) -> Message:
     topics: dict[str, list[int]] = {}
     for topic, partition in sorted(found.partitions):
         topics.setdefault(topic, []).append(partition)
+    started_ms = session.broker.clock.as_told(found.started_ms) if found.started_ms >= 0 else -1
     return {
         "error_code": 0,
         "transactional_id": name,
         "transaction_state": str(found.stage),
         "transaction_timeout_ms": found.timeout_ms,
-        "transaction_start_time_ms": found.started_ms,
+        "transaction_start_time_ms": started_ms,
         "producer_id": found.producer_id,
         "producer_epoch": found.epoch,
         "topics": [{"topic": topic, "partitions": partitions} for topic, partitions in topics.items()],

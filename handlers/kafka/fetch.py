@@ -146,7 +146,7 @@ class Fetch:
             await self._until_enough()
         async with self.session.answering(self.room) as allowed:
             left, first = allowed, True
-            begun = self.session.broker.now_ms()
+            begun = self.session.broker.clock.steady_ms()
             found: list[Message] = []
             for number, wanted in enumerate(self.wanted):
                 if number % MANY == MANY - 1:
@@ -158,7 +158,7 @@ class Fetch:
                     limit = wanted.limit(self.committed)
                     most = min(wanted.asked["partition_max_bytes"], left)
                     raw = None
-                    if allowed - left >= WORTH and self.session.broker.now_ms() - begun > LONG_MS:
+                    if allowed - left >= WORTH and self.session.broker.clock.steady_ms() - begun > LONG_MS:
                         most = 0  # what there is goes first: the client works on it meanwhile
                     if wanted.offset < limit and (first or most > 0):
                         raw = await wanted.source.fetch(wanted.offset, max(1, most), limit, min_one=first)

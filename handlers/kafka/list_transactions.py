@@ -15,7 +15,7 @@ def list_transactions(session: KafkaSessionPort, request: dict[str, Any], versio
     known = set(Stage)
     states, producers, ms = request["state_filters"], set(request["producer_id_filters"]), request["duration_filter"]
     wanted = {state for state in states if state in known}
-    now = session.broker.now_ms()
+    now = session.broker.clock.steady_ms()
     found = [
         {
             "transactional_id": each.name,

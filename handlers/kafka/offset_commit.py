@@ -43,7 +43,7 @@ def read_offsets(
     session: KafkaSessionPort, request: Message, version: int, *, by_id: bool
 ) -> tuple[dict[tuple[str, int], Offset], list[Message]]:
     """The offsets of a request that may be committed, and its answer's topics: None as the code of those."""
-    now = session.broker.now_ms()
+    now = session.broker.clock.steady_ms()
     retention = request.get("retention_time_ms", -1)
     expires = now + retention if retention >= 0 and version <= RETENTION_UNTIL else None
     offsets: dict[tuple[str, int], Offset] = {}

@@ -278,7 +278,7 @@ class Appender:
                     header, data, columns, laters = item.header, item.data, item.columns, [item.later]
                     own = item.own or header.is_control
                     if header.producer_id >= 0 and not own:
-                        partition.check_producer(header.producer_id)
+                        partition.check_producer(header)
                     if header.producer_id >= 0 and header.producer_id not in started:
                         original = partition.log.producers.check(header)
                         if original is not None:

@@ -13,7 +13,6 @@ It is the only caller of the store. Nothing here knows sockets or protocols.
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
@@ -24,6 +23,7 @@ import trio
 
 from krappy.broker import backup, deletion, table
 from krappy.broker.ahead import Ahead
+from krappy.broker.clock import Clock
 from krappy.broker.dynamic import DISK_THREADS, DynamicSettings
 from krappy.broker.groups import GroupCoordinator
 from krappy.broker.housekeeping import Housekeeper
@@ -84,6 +84,7 @@ class Broker:
         self.topics_changed = Signal()
         self.measures = StoreMeasures()
         self.machine = Machine(self)
+        self.clock = Clock()
         self.started_ms = self.now_ms()
         self.opened = False  # everything is recovered, and nothing closed yet
         self.stopping = Signal()
@@ -114,7 +115,7 @@ class Broker:
     # --- services to its parts
 
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000
+        return self.clock.now_ms()
 
     def spawn(self, run: Callable[..., Any], *args: Any) -> None:
         assert self._nursery is not None, "the broker is not running"
@@ -130,9 +131,9 @@ class Broker:
     def report(self, event: str, **facts: Any) -> None:
         self._report(event, **facts)
 
-    def check_producer(self, producer_id: int) -> None:
+    def check_producer(self, producer_id: int, *, transactional: bool) -> None:
         """Raises InvalidTransaction, UnknownProducer."""
-        self.producer_ids.check(producer_id)
+        self.producer_ids.check(producer_id, transactional=transactional)
 
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None:
         """Raises InvalidTransaction, ProducerFenced."""

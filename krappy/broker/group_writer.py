@@ -93,14 +93,15 @@ class GroupWriter:
         puts: dict[Group, dict[tuple[str, int], bytes]] = {group: {} for group in groups}
         for shared in states:
             if not shared.gone:
-                puts.setdefault(shared.group, {})[shared.at] = pack_state(shared)
+                puts.setdefault(shared.group, {})[shared.at] = pack_state(shared, self._broker.clock.ahead_ms)
         for group, packed in puts.items():
             if not group.gone:
                 self._store.put(group.name, pack_settings(group) if group in groups else None, packed)
 
 
-def pack_state(shared: Shared) -> bytes:
-    packed: bytes = msgpack.packb(shared.leases.dump())
+def pack_state(shared: Shared, ahead_ms: int) -> bytes:
+    """`ahead_ms`: of the clock by which the next start will read it."""
+    packed: bytes = msgpack.packb(shared.leases.dump(ahead_ms))
     return packed
 
 

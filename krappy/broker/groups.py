@@ -55,7 +55,7 @@ class GroupCoordinator:
         self.max_members = broker.config.group_max_members
         self.reads = KeptReads()
         self.writer = GroupWriter(broker, store)
-        self.alarms = Alarms(broker.now_ms)
+        self.alarms = Alarms(self.now_ms)
         self._undertaker = Undertaker(broker)
         self.bury = self._undertaker.bury
 
@@ -64,7 +64,8 @@ class GroupCoordinator:
         return self._broker.stopped
 
     def now_ms(self) -> int:
-        return self._broker.now_ms()
+        """Of the clock that nobody sets: leases and delays do not depend on the wall's."""
+        return self._broker.clock.steady_ms()
 
     # --- life
 
@@ -102,6 +103,11 @@ class GroupCoordinator:
             return
         self._wake_all()
         await self._undertaker.close()
+        if self._broker.clock.was_set:
+            for group in self._groups.values():
+                for shared in group.shared.values():
+                    if shared.leases.due is not None:
+                        self.writer.mark(shared)
         try:
             await self.writer.durable(always=True).wait()
         except StorageError as error:
@@ -236,7 +242,7 @@ class GroupCoordinator:
             for at, shared in sorted(self._find(name).shared.items()):
                 for run in shared.leases.runs():
                     if run.member is not None:
-                        yield run.member, *at, run.first, run.last, run.due
+                        yield run.member, *at, run.first, run.last, self._broker.clock.as_told(run.due)
 
     def positions(self, name: str) -> list[Position]:
         """The committed floor of each partition. Raises UnknownGroup."""

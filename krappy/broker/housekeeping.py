@@ -59,7 +59,7 @@ class Housekeeper:
         await wait_any([broker.dynamic.changed], lambda: broker.config is not config, seconds)
 
     def _close_idle_scans(self) -> None:
-        now = self._broker.now_ms()
+        now = self._broker.clock.steady_ms()
         for scan in [scan for scan in self._broker.scans if now - scan.used_ms > SCAN_IDLE_MS]:
             scan.close()
 

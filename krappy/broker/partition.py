@@ -59,7 +59,7 @@ class Services(Protocol):
     shrinking: trio.Lock  # held while events are taken out of a log
     counting: trio.CapacityLimiter  # of those who look through whole views
 
-    def check_producer(self, producer_id: int) -> None: ...
+    def check_producer(self, producer_id: int, *, transactional: bool) -> None: ...
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
     def now_ms(self) -> int: ...
     def spawn(self, run: Callable[[], Any]) -> None: ...
@@ -148,9 +148,9 @@ class Partition:
         self._alive()
         return self.appender.publish_marker(marker(producer_id, epoch, commit, self.now_ms()))
 
-    def check_producer(self, producer_id: int) -> None:
-        """Whether a client may write under this producer id. Raises InvalidTransaction, UnknownProducer."""
-        self._services.check_producer(producer_id)
+    def check_producer(self, header: BatchHeader) -> None:
+        """Whether a client may write under its producer id. Raises InvalidTransaction, UnknownProducer."""
+        self._services.check_producer(header.producer_id, transactional=bool(header.attributes & TRANSACTIONAL))
 
     def check_transactional(self, header: BatchHeader) -> None:
         """Whether a transactional batch may be appended now. Raises InvalidTransaction, ProducerFenced."""

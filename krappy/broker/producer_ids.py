@@ -47,9 +47,10 @@ class ProducerIds:
             if not any(partition.has_producer(id) for partition in partitions):
                 return id
 
-    def check(self, id: int) -> None:
-        """Whether a client may write under it. Raises InvalidTransaction for the broker's own, UnknownProducer."""
+    def check(self, id: int, *, transactional: bool) -> None:
+        """Whether a client may write under it. Raises InvalidTransaction for the broker's own, UnknownProducer. What is
+        `transactional` must be of an open transaction, too, which is looked at elsewhere."""
         if id >= OWN or self._broker.staging.owns(id):
             raise InvalidTransaction(f"producer {id} is the broker's own, for a staged job")
-        if not self._catalog.was_given(id):
+        if not transactional and not self._catalog.was_given(id):
             raise UnknownProducer(f"this broker has given the producer id {id} to nobody: ask for a new one")

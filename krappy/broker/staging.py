@@ -88,7 +88,7 @@ class StagingCoordinator:
 
     async def open(self) -> None:
         """Takes up every job where it was left. Raises StorageError for a state that can't be read."""
-        now = self._broker.now_ms()
+        now = self._broker.clock.steady_ms()
         found = await self._in_thread(self._store.load_all)
         self._outcomes = await self._in_thread(self._store.count_outcomes)
         for job, sealed in found:
@@ -132,7 +132,7 @@ class StagingCoordinator:
         core.check_name("attempt", attempt_name)
         async with self._turns.of(name):
             found = self._find(name)
-            job = core.begin(found, name, ttl_ms, self._broker.now_ms(), topic_name, self._topic_id)
+            job = core.begin(found, name, ttl_ms, self._broker.clock.steady_ms(), topic_name, self._topic_id)
             if id is not None:
                 live, attempt = self._attempt(name, id)
                 live.job = job
@@ -161,7 +161,7 @@ class StagingCoordinator:
             attempt.check()
             if not attempt.staging.sealed:
                 sealed = core.seal(staged, records)
-                job = live.job._replace(touched_ms=self._broker.now_ms())
+                job = live.job._replace(touched_ms=self._broker.clock.steady_ms())
                 self._store.put(job, sealed)
                 await self._broker.sync_meta()
                 live.job, attempt.staging = job, sealed
@@ -176,7 +176,7 @@ class StagingCoordinator:
         async with self._turns.of(name):
             found = self._find(name)
             live = self._live.get(name)
-            job = core.commit(found, name, tokens, {} if live is None else live.staged, self._broker.now_ms())
+            job = core.commit(found, name, tokens, {} if live is None else live.staged, self._broker.clock.steady_ms())
             if job is not found:
                 for token in tokens:
                     assert live is not None
@@ -238,7 +238,7 @@ class StagingCoordinator:
             found = self._find(name)
             live = self._live.get(name)
             if id is None:
-                job = core.abort(found, name, self._broker.now_ms())
+                job = core.abort(found, name, self._broker.clock.steady_ms())
                 if job is not found:
                     await self._end(live or Live(job), job)
             elif live is not None and live.job.state is State.OPEN and id in live.attempts:
@@ -257,18 +257,18 @@ class StagingCoordinator:
                 len(live.attempts),
                 sum(attempt.staging.sealed for attempt in live.attempts.values()),
                 sum(attempt.size for attempt in live.attempts.values()),
-                -1 if live.job.publishing else live.job.touched_ms + live.job.ttl_ms,
+                -1 if live.job.publishing else self._broker.clock.as_told(live.job.touched_ms + live.job.ttl_ms),
             )
             for name, live in sorted(self._live.items())
         ]
 
     async def tend(self) -> None:
         """Drops jobs that were silent for too long; forgets those that were over long ago."""
-        now = self._broker.now_ms()
+        now = self._broker.clock.steady_ms()
         for name in [name for name, live in self._live.items() if core.overdue(live.job, now)]:
             async with self._turns.of(name):
                 live = self._live.get(name)
-                if live is not None and core.overdue(live.job, self._broker.now_ms()):
+                if live is not None and core.overdue(live.job, self._broker.clock.steady_ms()):
                     self._broker.report("staged_job_expired", job=name, attempts=len(live.attempts))
                     await self._end(live, core.expire(live.job, now))
         before = now - self._outcome_ms
@@ -301,7 +301,7 @@ class StagingCoordinator:
 
     def _add(self, live: Live, staging: Staging, topic: Any) -> Attempt:
         def touch() -> None:
-            live.job = live.job._replace(touched_ms=self._broker.now_ms())
+            live.job = live.job._replace(touched_ms=self._broker.clock.steady_ms())
 
         attempt = Attempt(self._broker, self.files, staging, topic, self._claim, touch)
         live.attempts[staging.id] = attempt
@@ -410,7 +410,7 @@ class StagingCoordinator:
         commit = live.job.state is State.MARKING
         await publication.mark(commit=commit)
         if commit:  # should this be lost, the markers are found to be there on the next start
-            await self._save_end(live, core.complete(live.job, self._broker.now_ms()), sync=False)
+            await self._save_end(live, core.complete(live.job, self._broker.clock.steady_ms()), sync=False)
         self._over(live)
 
     async def _save(self, live: Live, job: Job) -> None:
@@ -431,7 +431,7 @@ class StagingCoordinator:
 
     async def _fail(self, live: Live, error: KrappyError) -> None:
         """Nothing of it will be published: decided first, then its transaction is aborted, now or by the next start."""
-        failed = core.fail(live.job, self._broker.now_ms(), error.text)
+        failed = core.fail(live.job, self._broker.clock.steady_ms(), error.text)
         self._broker.report("staged_job_failed", job=failed.name, error=error.text)
         tokens = live.job.tokens
         await self._broker.decisions.wait()

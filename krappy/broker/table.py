@@ -85,7 +85,7 @@ class TableScan:
         # Appliers run on this same loop, so what they have applied is what the snapshot holds.
         self.offsets = [(partition.index, partition.applied) for partition in partitions]
         self._starts = [partition.expired_below for partition in partitions]
-        self.used_ms = broker.now_ms()
+        self.used_ms = broker.clock.steady_ms()
         if resumable:
             broker.scans.add(self)
 
@@ -123,7 +123,7 @@ class TableScan:
     def _rows(self, partition: Partition, count: int, room: int) -> Rows:
         if self._snapshot is None:
             raise UnknownHandle("this scan is closed: it ended, or nobody asked for its next page in time")
-        self.used_ms = self._broker.now_ms()
+        self.used_ms = self._broker.clock.steady_ms()
         return self._snapshot.rows(
             partition.number,
             start=self._chosen.start if self._following is None else self._following,

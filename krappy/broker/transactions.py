@@ -58,8 +58,10 @@ class TransactionCoordinator:
 
     async def open(self) -> None:
         """Takes up every transaction where it was left. Raises StorageError for a state that can't be read."""
+        now = self._now()
         for transaction in self._store.load_all().values():
-            self._set(transaction)
+            started, updated = min(now, transaction.started_ms), min(now, transaction.updated_ms)
+            self._set(transaction._replace(started_ms=started, updated_ms=updated))
         self._opened = True
         for transaction in self._all.values():
             if transaction.prepared:
@@ -87,6 +89,10 @@ class TransactionCoordinator:
         self._watching.cancel()
         if self._opened:
             await self._ended.wait()
+            if self._broker.clock.was_set:
+                for transaction in self._all.values():
+                    if transaction.stage is Stage.ONGOING:
+                        self._keep(transaction)
 
     def _set(self, transaction: Transaction) -> None:
         """What has become durable."""
@@ -106,6 +112,10 @@ class TransactionCoordinator:
     def _of(self, producer_id: int) -> Transaction | None:
         name = self._names.get(producer_id)
         return None if name is None else self._all[name]
+
+    def _now(self) -> int:
+        """Of the clock that nobody sets: a transaction does not end because the wall's jumped."""
+        return self._broker.clock.steady_ms()
 
     # --- requests
 
@@ -127,7 +137,7 @@ class TransactionCoordinator:
                     found,
                     name,
                     timeout_ms,
-                    self._broker.now_ms(),
+                    self._now(),
                     new_id=new_id,
                     expected_id=expected_id,
                     expected_epoch=expected_epoch,
@@ -163,7 +173,7 @@ class TransactionCoordinator:
         """EndTxn: decides, and completes unless the disk refuses just then. Raises as core's `end`."""
         async with self._turns.of(name):
             found = self._all.get(name)
-            ended = core.end(found, producer_id, epoch, self._broker.now_ms(), commit=commit)
+            ended = core.end(found, producer_id, epoch, self._now(), commit=commit)
             if ended is not found:
                 await self._broker.decisions.wait()
                 await self._save(ended)
@@ -177,7 +187,7 @@ class TransactionCoordinator:
         Raises as core's `check_offsets`, and Refused when the group does not have this member in this generation.
         """
         core.check_offsets(self._all.get(name), producer_id, epoch, member.group)
-        now = self._broker.now_ms()
+        now = self._now()
         staged = {(at.topic, at.partition): Offset(*position, now) for at, position in offsets.items()}
         await self._broker.kafka_groups.stage_offsets(
             member.group, producer_id, member.id, member.generation, member.instance_id, staged
@@ -201,7 +211,7 @@ class TransactionCoordinator:
     ) -> None:
         async with self._turns.of(name):
             found = self._all.get(name)
-            changed = change(found, self._broker.now_ms())
+            changed = change(found, self._now())
             if changed is not found:
                 if found is None or found.stage is not Stage.ONGOING:
                     await self._broker.decisions.wait()
@@ -212,10 +222,16 @@ class TransactionCoordinator:
 
         Raises StorageError: it then may or may not be on disk.
         """
-        self._store.put(transaction)
+        self._keep(transaction)
         if sync:
             await self._broker.sync_meta()
         self._set(transaction)
+
+    def _keep(self, transaction: Transaction) -> None:
+        """On disk its times are the wall's: by that the next start goes on."""
+        ahead = self._broker.clock.ahead_ms
+        started = transaction.started_ms + ahead if transaction.started_ms >= 0 else transaction.started_ms
+        self._store.put(transaction._replace(started_ms=started, updated_ms=transaction.updated_ms + ahead))
 
     async def _complete(self, transaction: Transaction) -> None:
         """Does what was decided, or leaves it to a task that tries again until it is done."""
@@ -238,8 +254,8 @@ class TransactionCoordinator:
         await written(markers)
         for group in sorted(transaction.groups):
             self._broker.kafka_groups.complete_transaction(group, transaction.producer_id, commit)
-        completed = core.complete(transaction, self._broker.now_ms())
-        self._store.put(completed)  # should it be lost, all of this is done again
+        completed = core.complete(transaction, self._now())
+        self._keep(completed)  # should it be lost, all of this is done again
         self._set(completed)
 
     async def _finish(self, name: str) -> None:
@@ -267,10 +283,10 @@ class TransactionCoordinator:
                 while True:
                     self._looks_at = min(self._due.values(), default=math.inf)
                     self._woken = trio.Event()
-                    wait = min((self._looks_at - self._broker.now_ms()) / 1000, next_expiry - trio.current_time())
+                    wait = min((self._looks_at - self._now()) / 1000, next_expiry - trio.current_time())
                     with trio.move_on_after(max(0.0, wait)):
                         await self._woken.wait()
-                    now = self._broker.now_ms()
+                    now = self._now()
                     for name in [name for name, due in self._due.items() if due <= now]:
                         await self._guarded(self._time_out, name)
                     if trio.current_time() >= next_expiry:
@@ -289,10 +305,10 @@ class TransactionCoordinator:
     async def _time_out(self, name: str) -> None:
         async with self._turns.of(name):
             found = self._all.get(name)
-            if found is None or not core.overdue(found, self._broker.now_ms()):
+            if found is None or not core.overdue(found, self._now()):
                 return
             self._broker.report("transaction_timed_out", transactional_id=name, producer_id=found.producer_id)
-            fenced = core.fence(found, self._broker.now_ms())
+            fenced = core.fence(found, self._now())
             await self._broker.decisions.wait()
             await self._save(fenced)
             await self._complete(fenced)
@@ -307,7 +323,7 @@ class TransactionCoordinator:
     async def _forget(self, name: str) -> None:
         async with self._turns.of(name):
             found = self._all.get(name)
-            if found is not None and core.expired(found, self._broker.now_ms(), ID_LIFE_MS):
+            if found is not None and core.expired(found, self._now(), ID_LIFE_MS):
                 self._store.delete(name)
                 del self._all[name]
                 self._names.pop(found.producer_id, None)

@@ -116,7 +116,7 @@ class Place:
             cookies = _cookies(call.request)
 
             def allowed() -> bool:
-                return console.guard.is_session(call.request.headers, cookies, console.broker.now_ms())
+                return console.guard.is_session(call.request.headers, cookies, console.broker.clock.steady_ms())
 
             await EventStream(found, console.pacer, allowed, binary=call.binary)(scope, receive, send)
         finally:
@@ -170,7 +170,7 @@ class App:
         scope["path"] = _path(scope["raw_path"])
         request = Request(scope)
         path = scope["path"]
-        now = self._console.broker.now_ms()
+        now = self._console.broker.clock.steady_ms()
         self._console.guard.check(request.method, path, request.headers, _cookies(request), now)
         await self._router(scope, receive, send)
 

@@ -46,13 +46,13 @@ async def log_in(call: Call, body: Login) -> LoggedIn:
     if not guard.is_token(body.token):
         raise Refusal(401, "NOT_LOGGED_IN", "this is not the console's token")
     seconds = SESSION_MS // 1000
-    call.set_cookie(_cookie(guard.sessions.open(call.broker.now_ms()), seconds, call.request.url.scheme))
+    call.set_cookie(_cookie(guard.sessions.open(call.broker.clock.steady_ms()), seconds, call.request.url.scheme))
     return LoggedIn(True, seconds)
 
 
 @routes.post("/logout", summary="End this session, or all sessions")
 async def log_out(call: Call, query: LogoutQuery) -> LoggedOut:
-    sessions, now = call.console.guard.sessions, call.broker.now_ms()
+    sessions, now = call.console.guard.sessions, call.broker.clock.steady_ms()
     ended = sessions.close_all(now) if query.all else sessions.close(call.request.cookies.get(COOKIE, ""), now)
     call.set_cookie(_cookie("", 0, call.request.url.scheme))
     return LoggedOut(True, ended)

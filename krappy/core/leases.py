@@ -386,17 +386,18 @@ class Leases:
 
     # --- state as plain numbers
 
-    def dump(self) -> list[int]:
+    def dump(self, ahead_ms: int = 0) -> list[int]:
         """All that outlives a restart, as a flat list of ints: version, frontier, how many were buried, then for each
         run the distance to the one before, its length, its deliveries, and when it may be leased (ms; 0: at once).
 
-        Who holds what is left out, so this is a few numbers, however many members there are.
+        Who holds what is left out, so this is a few numbers, however many members there are. `ahead_ms`: of the clock
+        that these times are to be of.
         """
         flat = [_VERSION, self.frontier, self.buried]
         end = 0  # of the run before
         last_run: tuple[int, int] | None = None  # deliveries and due of the run before
         for run in self._runs:
-            due = run.due if run.state == DELAYED else 0
+            due = max(1, run.due + ahead_ms) if run.state == DELAYED else 0
             if last_run == (run.deliveries, due) and run.first == end:
                 flat[-3] += len(run)
             else:

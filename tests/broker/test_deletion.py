@@ -29,7 +29,7 @@ async def test_groups_begin_anew_in_a_topic_that_is_made_anew(tmp_path: Path, mo
         await publish(topic.partition(0), 5)
         positions = broker.kafka_groups.offsets
         found = positions.check("kafka", "", -1, None)
-        await positions.commit(found, {("t", 0): Offset(5, -1, "", broker.now_ms())})
+        await positions.commit(found, {("t", 0): Offset(5, -1, "", broker.clock.steady_ms())})
         await broker.groups.commit("native", [("t", 0, 5)])
         await broker.delete_topic("t")
     for folder in ("data", "killed"):

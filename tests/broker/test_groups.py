@@ -288,8 +288,8 @@ async def test_an_answer_holds_an_event_once_however_short_the_lease(
             for _ in range(50):
                 await publish(partition, 10)
         member = await broker.groups.join("g", "a", ["t"], lease_ms=1)
-        ticks = iter(range(broker.now_ms(), 2**53, 5))
-        monkeypatch.setattr(broker, "now_ms", lambda: next(ticks))
+        ticks = iter(range(broker.clock.steady_ms(), 2**53, 5))
+        monkeypatch.setattr(broker.clock, "steady_ms", lambda: next(ticks))
         got = events(await member.poll(1500, 1 << 20))
         assert len({(event.partition, event.offset) for event in got}) == len(got) == 1500
 

@@ -24,7 +24,7 @@ SETTINGS: dict[str, Any] = {"group_initial_rebalance_delay_ms": 0}
 
 
 def offset(broker: Broker, at: int, metadata: str = "", age: int = 0) -> Offset:
-    return Offset(at, 3, metadata, broker.now_ms() - age)
+    return Offset(at, 3, metadata, broker.clock.steady_ms() - age)
 
 
 async def commit(
@@ -210,7 +210,7 @@ def test_offsets_are_forgotten_when_the_group_has_been_empty_for_long(tmp_path: 
             old = {("t", 0): offset(broker, 1, age=10**7), ("u", 0): offset(broker, 1, age=10**7)}
             first = await join(broker, "g")
             await commit(broker, "g", old, first.member_id, first.generation)
-            group, now = groups.find("g"), broker.now_ms()
+            group, now = groups.find("g"), broker.clock.steady_ms()
             groups.offsets.expire(group, now)
             assert [*group.offsets] == [("t", 0)]  # nobody subscribes to u
             groups.leave("g", [(first.member_id, None)])
@@ -258,7 +258,7 @@ def test_sessions_end_and_leave_nothing(tmp_path: Path) -> None:
             await until(lambda: groups.find("g").machine.empty and groups.find("h").machine.empty)
             await until(lambda: groups.get("new") is None)
             for name in ("g", "h"):
-                groups.offsets.expire(groups.find(name), broker.now_ms())
+                groups.offsets.expire(groups.find(name), broker.clock.steady_ms())
             assert not groups.groups
 
     run(work)

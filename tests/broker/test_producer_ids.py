@@ -50,7 +50,7 @@ async def spoil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: list[int])
     async with running(tmp_path) as broker:
         partition = await made(broker)
         with monkeypatch.context() as before:
-            before.setattr(ProducerIds, "check", lambda self, id: None)
+            before.setattr(ProducerIds, "check", lambda self, id, transactional: None)
             for id in ids:
                 await partition.publish(written_by(id)).wait()
 

@@ -82,8 +82,8 @@ async def test_a_batch_that_is_sent_again_is_staged_once(tmp_path: Path) -> None
 async def test_a_silent_job_expires_and_a_busy_one_does_not(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         partition = await made(broker)
-        now = broker.now_ms()
-        broker.now_ms = lambda: now  # type: ignore[method-assign]
+        now = broker.clock.steady_ms()
+        broker.clock.steady_ms = lambda: now  # type: ignore[method-assign]
         token = await staged(broker, "silent", "a")
         busy = await (await begin(broker, "busy")).write("a")
         now += HOUR

@@ -357,10 +357,10 @@ async def test_an_idle_transactional_id_is_forgotten_and_an_open_one_is_not(tmp_
         await (await Producer(broker, "idle").init()).write((b"a", b"1"))
         await Producer(broker, "idle").init()
         await (await Producer(broker, "open").init()).write((b"a", b"1"))
-        now = broker.now_ms()
+        now = broker.clock.steady_ms()
         assert await broker.transactions.expire(now) == 0
-        broker.now_ms = lambda: now + 8 * 86_400_000  # type: ignore[method-assign]
-        await broker.transactions.expire(broker.now_ms())
+        broker.clock.steady_ms = lambda: now + 8 * 86_400_000  # type: ignore[method-assign]
+        await broker.transactions.expire(broker.clock.steady_ms())
         assert [each.name for each in broker.transactions.list()] == ["open"]
 
 

@@ -81,7 +81,7 @@ class KafkaGroups:
 
     async def open(self) -> None:
         """Takes up every group where it was left. Raises StorageError for what can't be read."""
-        now, wall = self.now(), self.broker.now_ms()
+        now, wall = self.now(), self.broker.clock.steady_ms()
         for name, kept in self.store.load_all().items():
             group = load(self, name, kept, self.rules, self.settings.rules(name), now, wall)
             self.groups[name] = group
@@ -171,7 +171,7 @@ class KafkaGroups:
         self.check_free(name)
         if self.broker.stopped or len(self.groups) >= MAX_GROUPS:
             raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
-        group = self.groups[name] = KafkaGroup(self, name, ClassicGroup(self.rules), self.broker.now_ms())
+        group = self.groups[name] = KafkaGroup(self, name, ClassicGroup(self.rules), self.broker.clock.steady_ms())
         return group
 
     def forget(self, group: KafkaGroup) -> None:
@@ -357,7 +357,7 @@ class KafkaGroups:
             machine = downgrade(machine, self.rules, self.now(), self.topics)
             group.move_to(machine)
         if machine.empty and group.empty_since is None:
-            group.empty_since, machine.saved = self.broker.now_ms(), False
+            group.empty_since, machine.saved = self.broker.clock.steady_ms(), False
         elif not machine.empty and group.empty_since is not None:
             group.empty_since, machine.saved = None, False
         replies = [*answers]

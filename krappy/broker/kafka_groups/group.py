@@ -22,7 +22,7 @@ EACH_PARTITION = 150
 
 
 class KafkaGroup:
-    """`empty_since`: when (ms, the wall's clock) its last member left; None while it has some."""
+    """`empty_since`: when (ms, the clock that nobody sets) its last member left; None while it has some."""
 
     def __init__(self, owner: KafkaGroups, name: str, machine: ClassicGroup | ModernGroup, empty_since: int) -> None:
         self.owner = owner

@@ -73,7 +73,7 @@ class NativeView:
     async def move(self, name: str, moves: Sequence[tuple[str, Partition, int]]) -> None:
         """Sets positions: (topic's name, partition, offset). Durable on return. Raises GroupNotEmpty, StorageError."""
         self.check_empty(name)
-        now = self._broker.now_ms()
+        now = self._broker.clock.steady_ms()
         offsets = {(topic, partition.index): Offset(offset, -1, "", now) for topic, partition, offset in moves}
         await self._owner.offsets.commit(self._find(name), offsets)
 

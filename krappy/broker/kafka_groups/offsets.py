@@ -206,7 +206,7 @@ class Offsets:
             await trio.sleep(every / 1000)
             for group in [*self._owner.groups.values()]:
                 try:
-                    self.expire(group, self._broker.now_ms())
+                    self.expire(group, self._broker.clock.steady_ms())
                 except KrappyError as error:
                     self._broker.report("offsets_not_expired", group=group.name, error=str(error))
                 await trio.lowlevel.checkpoint()

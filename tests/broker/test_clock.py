@@ -1,0 +1,96 @@
+"""The wall's clock is set while a broker runs: durations do not notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import trio_test
+
+from krappy.broker.clock import Clock
+from krappy.core.kafka.offset import Offset
+from tests.broker.engine import events, publish, running, until
+from tests.broker.transactional import Producer
+
+HOUR = 3_600_000
+ALL = (1000, 1 << 20)
+Jump = Callable[[int], None]
+
+
+@pytest.fixture
+def jump(monkeypatch: pytest.MonkeyPatch) -> Jump:
+    """Sets the wall's clock forward by so many ms, or back."""
+    right, by = Clock.now_ms, [0]
+    monkeypatch.setattr(Clock, "now_ms", lambda self: right(self) + by[0])
+
+    def jump(ms: int) -> None:
+        by[0] += ms
+
+    return jump
+
+
+@pytest.mark.parametrize("by", [-HOUR, 0, HOUR])
+@trio_test
+async def test_a_lease_lasts_as_long_as_it_was_to(tmp_path: Path, jump: Jump, by: int) -> None:
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.partitions[0], 2)
+        short = await broker.groups.join("g", "a", ["t"], lease_ms=200)
+        long = await broker.groups.join("g", "b", ["t"], lease_ms=HOUR // 2)
+        waits = await broker.groups.join("g", "c", ["t"])
+        assert [got.offset for got in events(await short.poll(1, 1 << 20))] == [0]
+        assert [got.offset for got in events(await long.poll(1, 1 << 20))] == [1]
+        jump(by)
+        with trio.fail_after(60):
+            assert [got.offset for got in events(await waits.poll(*ALL, 120_000))] == [0]
+        assert not (await waits.poll(*ALL)).leases
+        told = [due for member, _, _, _, _, due in broker.groups.held("g") if member == long.name]
+        assert abs(told[0] - (broker.now_ms() + HOUR // 2)) < HOUR // 4  # by the clock that people see
+
+
+@pytest.mark.parametrize("by", [-HOUR, 0, HOUR])
+@trio_test
+async def test_a_delay_goes_on_after_a_restart(tmp_path: Path, jump: Jump, by: int) -> None:
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.partitions[0], 1)
+        member = await broker.groups.join("g", "a", ["t"])
+        await member.poll(*ALL)
+        member.nack([("t", 0, 0, 0)], HOUR // 2)
+        jump(by)
+    async with running(tmp_path) as broker:
+        [shared] = broker.groups._groups["g"].shared.values()
+        assert shared.leases.due is not None
+        assert abs(shared.leases.due - broker.clock.steady_ms() - HOUR // 2) < HOUR // 4
+
+
+@pytest.mark.parametrize("by", [-HOUR, HOUR])
+@trio_test
+async def test_a_transaction_ends_when_its_timeout_is_over(tmp_path: Path, jump: Jump, by: int) -> None:
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, {}))[0].partitions[0]
+        long = await Producer(broker, "long").init(10 * 60_000)
+        await long.write((b"k", b"long"))
+        short = await Producer(broker, "short").init(300)
+        await short.write((b"k", b"short"))
+        jump(by)
+        await until(lambda: short.id not in partition.stability.open)
+        assert long.id in partition.stability.open
+    async with running(tmp_path) as broker:
+        found = broker.transactions.find("long")
+        assert found is not None
+        assert abs(found.started_ms - broker.clock.steady_ms()) < 60_000
+
+
+@trio_test
+async def test_positions_are_kept_for_their_time(tmp_path: Path, jump: Jump) -> None:
+    async with running(tmp_path, offsets_retention_ms=HOUR) as broker:
+        await broker.create_topic("t", 1, {})
+        offsets = broker.kafka_groups.offsets
+        group = offsets.check("g", "", -1, None)
+        await offsets.commit(group, {("t", 0): Offset(0, -1, "", broker.clock.steady_ms())})
+        jump(2 * HOUR)
+        offsets.expire(group, broker.clock.steady_ms())
+        assert group.offsets
