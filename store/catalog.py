@@ -1,7 +1,8 @@
 """What the broker knows about itself: its cluster id, its topics and their settings, the producer ids given out.
 
-All of it is in the meta database, and every change is one atomic write; it is on disk after `Meta.sync`. A change
-of topics comes in an order that a crash can't spoil:
+All of it is in the meta database, and every change is one atomic write; it is on disk after `Meta.sync`. When that
+fails, the change is taken back, here and there; numbers and ids that it took stay taken. A change of topics comes in
+an order that a crash can't spoil:
 
 - Created: the topic is written and synced here first, its folders and views are made after it. What is missing of
   them on open is made then, empty.
@@ -127,8 +128,7 @@ class Catalog:
         StorageError."""
         with self._lock:
             topic = self._find(name)
-            self._meta.write({DELETING + topic.id: _pack(topic)}, [TOPIC + name.encode()])
-            self._meta.sync()
+            self._meta.change_durably({DELETING + topic.id: _pack(topic)}, [TOPIC + name.encode()])
             del self._topics[name]
             self._deleting[topic.id] = topic
             return topic
@@ -184,9 +184,10 @@ class Catalog:
         if following > MAX_NUMBER + 1:
             raise InvalidPartitions("every partition number there is has been used")
         saved = replace(topic, numbers=[*topic.numbers, *range(self._next_number, following)])
-        self._meta.write({TOPIC + topic.name.encode(): _pack(saved), NEXT_NUMBER: following.to_bytes(8, "big")})
-        self._meta.sync()
-        self._next_number = following
+        if more:
+            self._meta.put(NEXT_NUMBER, following.to_bytes(8, "big"))
+            self._next_number = following  # before anything can fail that leaves a topic with these on the disk
+        self._meta.change_durably({TOPIC + topic.name.encode(): _pack(saved)})
         self._topics[topic.name] = saved
         return saved
 

@@ -3,28 +3,65 @@
 A write is in the log file when `put`, `delete` or `write` returns, so it survives the death of the process; it
 survives the loss of power once a `sync` that began after it is done. Values are msgpack, chosen by their owners:
 catalog.py and groups.py. VIEWS.md lists the keys.
+
+When the disk refuses a write or a sync, RocksDB takes nothing more until it is opened anew, and what a failed sync
+has left on the disk nobody knows. So a write that was taken is kept here until a sync has succeeded behind it, and
+`reopen` writes all that is kept once more. Therefore:
+
+- A write that raises was not applied, and never will be.
+- One that was taken is on disk after the next sync that succeeds, however many fail before it. Who changes memory
+  along with it has nothing to take back when a sync fails.
+- Who changes memory only after the sync takes the write back when that fails: see `change`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
+from krappy.errors import StorageError
 from krappy.store import rocks
+
+SPARE = 512 << 10  # bytes that opening it takes, beside what its write-ahead log holds
 
 
 class Meta:
     """Bytes by bytes keys, in key order. Safe to call from several threads."""
 
-    def __init__(self, folder: Path) -> None:
-        """Opens or creates the database. Raises StorageError."""
+    def __init__(self, folder: Path, *, keep: bool = True) -> None:
+        """Opens or creates the database. `keep`: what is not synced yet, for `reopen`; who never syncs must not.
+
+        Raises StorageError.
+        """
         self.folder = folder
-        self._db = rocks.open_db(folder, cache_bytes=2 << 20, memtable_bytes=8 << 20, open_files=64)
+        self.failure = ""  # why it takes no writes, until `reopen`; empty while it does
+        self._keep = keep
+        self._lock = Lock()  # held for a write: what is kept is what the database was given
+        self._opening = Lock()  # held for a sync, and while it is opened anew
+        self._unsynced: dict[bytes, bytes | None] = {}  # None: deleted
+        self._closed = False
+        self._held: rocks.Rdict | None = self._open()  # None: it could not be opened anew
+
+    @property
+    def _db(self) -> rocks.Rdict:
+        if self._held is None:
+            raise StorageError(self.failure)
+        return self._held
+
+    def _open(self) -> rocks.Rdict:
+        return rocks.open_db(self.folder, cache_bytes=2 << 20, memtable_bytes=8 << 20, open_files=64)
 
     def close(self) -> None:
         """Syncs and closes. Closing again does nothing."""
+        if self._closed:
+            return
+        if self.failure:
+            self.reopen()
+        self._closed = True
         try:
             self._db.flush_wal(sync=True)
             self._db.close()
@@ -33,36 +70,14 @@ class Meta:
         except Exception as error:
             raise rocks.failure("closing the catalog", error) from error
 
+    # --- reading
+
     def get(self, key: bytes) -> bytes | None:
         try:
             found: bytes | None = self._db.get(key)
         except Exception as error:
             raise rocks.failure("reading the catalog", error) from error
         return found
-
-    def put(self, key: bytes, value: bytes) -> None:
-        try:
-            self._db.put(key, value)
-        except Exception as error:
-            raise rocks.failure("writing the catalog", error) from error
-
-    def delete(self, key: bytes) -> None:
-        try:
-            self._db.delete(key)
-        except Exception as error:
-            raise rocks.failure("writing the catalog", error) from error
-
-    def write(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes] = ()) -> None:
-        """All of it or nothing. A key in both is deleted."""
-        batch = rocks.batch()
-        for key, value in puts.items():
-            batch.put(key, value)
-        for key in deletes:
-            batch.delete(key)
-        try:
-            self._db.write(batch)
-        except Exception as error:
-            raise rocks.failure("writing the catalog", error) from error
 
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Every key that begins with `prefix` and its value, in key order, as of the first one asked for."""
@@ -75,16 +90,119 @@ class Meta:
         except Exception as error:
             raise rocks.failure("reading the catalog", error) from error
 
+    # --- writing
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.write({key: value})
+
+    def delete(self, key: bytes) -> None:
+        self.write({}, [key])
+
+    def write(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes] = ()) -> None:
+        """All of it or nothing. A key in both is deleted. Raises StorageError."""
+        changes = {**puts, **dict.fromkeys(deletes)}
+        with self._lock:
+            if self.failure:
+                raise StorageError(self.failure)
+            self._give(changes)
+            if self._keep:
+                self._unsynced.update(changes)
+
+    def change(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes] = ()) -> Callable[[], None]:
+        """As `write`, for who changes memory only after the sync. What it returns takes the write back, and can't be
+        refused: what the disk does not take now, `reopen` gives it. Nobody may change these keys in between."""
+        keys = [*puts, *deletes]
+        before = {key: self.get(key) for key in keys}
+        self.write(puts, deletes)
+
+        def take_back() -> None:
+            with self._lock:
+                self._unsynced.update(before)
+                if not self.failure:
+                    with suppress(StorageError):
+                        self._give(before)
+
+        return take_back
+
+    def change_durably(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes] = ()) -> None:
+        """As `change` with a sync, and taken back when that fails. Raises StorageError."""
+        take_back = self.change(puts, deletes)
+        try:
+            self.sync()
+        except BaseException:
+            take_back()
+            raise
+
+    def _give(self, changes: Mapping[bytes, bytes | None]) -> None:
+        batch = rocks.batch()
+        for key, value in changes.items():
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        try:
+            self._db.write(batch)
+        except Exception as error:
+            raise self._failed("writing the catalog", error) from error
+
+    def _failed(self, what: str, error: Exception) -> Exception:
+        """Notes that the disk refused; what to raise. A database that was closed needs no mending."""
+        failure = rocks.failure(what, error)
+        if isinstance(failure, StorageError) and not self._closed:
+            self.failure = self.failure or f"{failure}; the catalog takes no changes until it is opened anew"
+        return failure
+
+    # --- durability
+
+    def sync(self) -> None:
+        """Everything written before this call is on disk when it returns. Releases the GIL: call it in a worker.
+
+        Raises StorageError.
+        """
+        with self._opening:
+            with self._lock:
+                if self.failure:
+                    raise StorageError(self.failure)
+                taken, self._unsynced = self._unsynced, {}
+            try:
+                self._db.flush_wal(sync=True)
+            except Exception as error:
+                with self._lock:
+                    self._unsynced = {**taken, **self._unsynced}
+                    failure = self._failed("syncing the catalog", error)
+                raise failure from error
+
+    def room_to_reopen(self) -> int:
+        """Bytes of disk that `reopen` may take."""
+        logs = sum(log.stat().st_size for log in self.folder.glob("[0-9]*.log"))
+        return SPARE + 2 * logs + sum(len(key) + len(value or b"") for key, value in [*self._unsynced.items()])
+
+    def reopen(self) -> None:
+        """After a failure: opens the database anew, and writes and syncs what is kept. Meanwhile it can't be read.
+
+        Raises StorageError, and may be called again then. An iterator of `items` that is still held keeps it from that.
+        """
+        with self._opening:
+            before, self._held = self._held, None
+            if before is not None:
+                with suppress(
+                    Exception
+                ):  # it says once more what failed, or that it is just being read, and closes later
+                    before.close()
+                del before
+            self._held = self._open()
+            with self._lock:
+                self._give(self._unsynced)
+                try:
+                    self._db.flush_wal(sync=True)
+                except Exception as error:
+                    raise self._failed("syncing the catalog", error) from error
+                self._unsynced.clear()
+                self.failure = ""
+
     def checkpoint(self, folder: Path) -> None:
         """A copy of the database as it is now in a new folder, of hard links where it can be. Raises StorageError."""
         try:
             rocks.Checkpoint(self._db).create_checkpoint(os.fspath(folder))
         except Exception as error:
             raise rocks.failure("copying the catalog", error) from error
-
-    def sync(self) -> None:
-        """Everything written before this call is on disk when it returns. Releases the GIL: call it in a worker."""
-        try:
-            self._db.flush_wal(sync=True)
-        except Exception as error:
-            raise rocks.failure("syncing the catalog", error) from error

@@ -44,13 +44,12 @@ class OverrideStore:
         return found
 
     def save(self, name: str, settings: Mapping[str, str]) -> None:
-        """Raises StorageError."""
+        """Raises StorageError: then they are what they were."""
         key = self._kind + name.encode()
         if settings:
-            self._meta.put(key, msgpack.packb(dict(settings)))
+            self._meta.change_durably({key: msgpack.packb(dict(settings))})
         else:
-            self._meta.delete(key)
-        self._meta.sync()
+            self._meta.change_durably({}, [key])
 
 
 def topic_defaults(held: Mapping[str, Mapping[str, str]], own: str) -> dict[str, str]:

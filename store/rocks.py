@@ -88,6 +88,8 @@ def failure(what: str, error: Exception) -> Exception:
     """What to raise for an error that came out of rocksdict, which raises bare Exception; others stay as they are."""
     if isinstance(error, DbClosedError):
         return StorageError(f"{what}: the database is closed")
+    if isinstance(error, RuntimeError) and "borrowed" in str(error):
+        return StorageError(f"{what}: the database is being closed")
     if type(error) is not Exception and not isinstance(error, OSError):
         return error
     kind = Stalled if "Write stall" in str(error) else StorageError

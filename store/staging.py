@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -185,22 +185,22 @@ class StagingStore:
         value = self._meta.get(group_key(OUTCOME, name))
         return None if value is None else _job(name, value)
 
-    def put(self, job: Job, sealed: Staging | None = None) -> None:
-        """A job that is not over, and an attempt that was sealed now."""
+    def put(self, job: Job, sealed: Staging | None = None) -> Callable[[], None]:
+        """A job that is not over, and an attempt that was sealed now. What it returns takes that back."""
         puts = {group_key(JOB, job.name): _packed_job(job)}
         if sealed is not None:
             puts[group_key(STAGING, job.name, sealed.id)] = _packed_staging(sealed)
-        self._meta.write(puts)
+        return self._meta.change(puts)
 
-    def end(self, job: Job, sealed: Sequence[str]) -> None:
-        """A job that is over now; what it has sealed is forgotten."""
+    def end(self, job: Job, sealed: Sequence[str]) -> Callable[[], None]:
+        """A job that is over now; what it has sealed is forgotten. What it returns takes that back."""
         name = job.name
         puts = {group_key(OUTCOME, name): _packed_job(job), _ended(job.touched_ms, name): b""}
-        self._meta.write(puts, [group_key(JOB, name), *(group_key(STAGING, name, id) for id in sealed)])
+        return self._meta.change(puts, [group_key(JOB, name), *(group_key(STAGING, name, id) for id in sealed)])
 
-    def drop(self, name: str, id: str) -> None:
-        """Forgets one sealed attempt of a job that is not over."""
-        self._meta.delete(group_key(STAGING, name, id))
+    def drop(self, name: str, id: str) -> Callable[[], None]:
+        """Forgets one sealed attempt of a job that is not over. What it returns takes that back."""
+        return self._meta.change({}, [group_key(STAGING, name, id)])
 
     def count_outcomes(self) -> int:
         return sum(1 for _ in self._meta.items(ENDED))

@@ -5,6 +5,8 @@ A write is durable after `Meta.sync`, which the broker shares among all writes t
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgpack
 
 from krappy.core.transactions import Stage, Transaction
@@ -25,8 +27,9 @@ class TransactionStore:
         """Every transactional id. Raises StorageError for what it can't read."""
         return {found.name: found for found in (_unpacked(*row) for row in self._meta.items(TRANSACTION))}
 
-    def put(self, transaction: Transaction) -> None:
-        self._meta.put(TRANSACTION + transaction.name.encode(), _packed(transaction))
+    def put(self, transaction: Transaction) -> Callable[[], None]:
+        """What it returns takes it back."""
+        return self._meta.change({TRANSACTION + transaction.name.encode(): _packed(transaction)})
 
     def delete(self, name: str) -> None:
         self._meta.delete(TRANSACTION + name.encode())

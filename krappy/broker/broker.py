@@ -139,9 +139,17 @@ class Broker:
         """Raises InvalidTransaction, ProducerFenced."""
         self.transactions.check_write(producer_id, epoch, at)
 
-    async def sync_meta(self) -> None:
-        """Returns once everything written to the meta database so far is on disk; one sync serves all callers."""
-        await self._meta_sync.wait()
+    async def sync_meta(self, take_back: Callable[[], None] | None = None) -> None:
+        """Returns once everything written to the meta database so far is on disk; one sync serves all callers.
+
+        `take_back`: of `Meta.change`, called when that can't be said: the sync failed, or nobody waits for it any more.
+        """
+        try:
+            await self._meta_sync.wait()
+        except BaseException:
+            if take_back is not None:
+                take_back()
+            raise
 
     def meta_synced(self) -> Later[None]:
         """As `sync_meta`, without a task that waits."""
@@ -190,7 +198,7 @@ class Broker:
         check_whole(data)
         OS_DISK.mkdir(data / "topics")
         await self._in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
-        self.meta = Meta(data / "meta")
+        self.meta = Meta(data / "meta", keep=self.fsync)
         self.catalog = Catalog(self.meta)
         self.dynamic = DynamicSettings(self, OverrideStore(self.meta, BROKER), self._admin)
         self.internal = InternalTopics(self.catalog.cluster_id, self.topics_changed)
@@ -233,6 +241,7 @@ class Broker:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(Housekeeper(self).run)
                     nursery.start_soon(Ahead(self, self.latest).run)
+                    nursery.start_soon(self._meta_sync.mend)
         finally:
             self._house_kept.set()
 

@@ -1,17 +1,22 @@
-"""Group commit of the meta database: one sync serves all who wait for one."""
+"""Group commit of the meta database: one sync serves all who wait for one. And its mending, once the disk refused."""
 
 from __future__ import annotations
 
+import shutil
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.errors import KrappyError
+from krappy.errors import KrappyError, StorageError
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
+
+
+LOOK_S = 0.25  # between two looks whether it has failed
+LONGEST_PAUSE_S = 4.0  # between two tries to open it anew
 
 
 class MetaSync:
@@ -58,3 +63,34 @@ class MetaSync:
                         later.resolve(None)
         finally:
             self._running = False
+
+    async def mend(self) -> None:
+        """Opens the database anew when it has failed, once there is room for that. Until cancelled."""
+        told, pause = False, LOOK_S
+        while True:
+            await trio.sleep(pause)
+            if not self._broker.meta.failure:
+                continue
+            if not told:
+                self._broker.report("catalog_failed", error=self._broker.meta.failure)
+            told = True
+            try:
+                done = await trio.to_thread.run_sync(self._try_reopen, limiter=self._broker.disk_limiter)
+            except KrappyError as error:
+                self._broker.report("catalog_failed", error=str(error))
+                pause = min(LONGEST_PAUSE_S, 2 * pause)
+                continue
+            if done:
+                self._broker.report("catalog_reopened")
+                told, pause = False, LOOK_S
+
+    def _try_reopen(self) -> bool:
+        """Whether it was; not where there is no room: it can be read as it is, which it can't when opening fails."""
+        meta = self._broker.meta
+        try:
+            if shutil.disk_usage(meta.folder).free < meta.room_to_reopen():
+                return False
+        except OSError as error:
+            raise StorageError(f"{meta.folder}: {error}") from error
+        meta.reopen()
+        return True

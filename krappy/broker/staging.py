@@ -162,8 +162,7 @@ class StagingCoordinator:
             if not attempt.staging.sealed:
                 sealed = core.seal(staged, records)
                 job = live.job._replace(touched_ms=self._broker.clock.steady_ms())
-                self._store.put(job, sealed)
-                await self._broker.sync_meta()
+                await self._broker.sync_meta(self._store.put(job, sealed))
                 live.job, attempt.staging = job, sealed
             return attempt.staging.id
 
@@ -184,8 +183,7 @@ class StagingCoordinator:
                 targets = [] if live is None else self._targets([live.attempts[token].staging for token in tokens])
                 job = job._replace(producer_id=await self._broker.producer_ids.new_own(targets))
                 await self._broker.decisions.wait()
-                self._store.put(job)
-                await self._broker.sync_meta()
+                await self._broker.sync_meta(self._store.put(job))
                 live = self._live.setdefault(name, Live(job))
                 live.job = job
                 self._owners.add(job.producer_id)
@@ -244,8 +242,7 @@ class StagingCoordinator:
             elif live is not None and live.job.state is State.OPEN and id in live.attempts:
                 attempt = live.attempts[id]
                 if attempt.staging.sealed:
-                    self._store.drop(name, id)
-                    await self._broker.sync_meta()
+                    await self._broker.sync_meta(self._store.drop(name, id))
                 self._drop(live, id, UnknownStaging("this attempt was dropped"))
 
     def list(self) -> list[StagedJob]:
@@ -334,9 +331,9 @@ class StagingCoordinator:
         self._over(live)
 
     async def _save_end(self, live: Live, job: Job, *, sync: bool = True) -> None:
-        self._store.end(job, [id for id, attempt in live.attempts.items() if attempt.staging.sealed])
+        take_back = self._store.end(job, [id for id, attempt in live.attempts.items() if attempt.staging.sealed])
         if sync:
-            await self._broker.sync_meta()
+            await self._broker.sync_meta(take_back)
         live.job = job
         self._outcomes += 1
 
@@ -414,8 +411,7 @@ class StagingCoordinator:
         self._over(live)
 
     async def _save(self, live: Live, job: Job) -> None:
-        self._store.put(job)
-        await self._broker.sync_meta()
+        await self._broker.sync_meta(self._store.put(job))
         live.job = job
 
     async def _anew(self, live: Live) -> None:

@@ -220,18 +220,18 @@ class TransactionCoordinator:
     async def _save(self, transaction: Transaction, *, sync: bool = True) -> None:
         """Makes a state durable, then true; without `sync` so that it survives this process, and no power loss.
 
-        Raises StorageError: it then may or may not be on disk.
+        Raises StorageError: then it is what it was, but for a crash just then, after which it may be either.
         """
-        self._keep(transaction)
+        take_back = self._keep(transaction)
         if sync:
-            await self._broker.sync_meta()
+            await self._broker.sync_meta(take_back)
         self._set(transaction)
 
-    def _keep(self, transaction: Transaction) -> None:
-        """On disk its times are the wall's: by that the next start goes on."""
+    def _keep(self, transaction: Transaction) -> Callable[[], None]:
+        """On disk its times are the wall's: by that the next start goes on. What it returns takes it back."""
         ahead = self._broker.clock.ahead_ms
         started = transaction.started_ms + ahead if transaction.started_ms >= 0 else transaction.started_ms
-        self._store.put(transaction._replace(started_ms=started, updated_ms=transaction.updated_ms + ahead))
+        return self._store.put(transaction._replace(started_ms=started, updated_ms=transaction.updated_ms + ahead))
 
     async def _complete(self, transaction: Transaction) -> None:
         """Does what was decided, or leaves it to a task that tries again until it is done."""

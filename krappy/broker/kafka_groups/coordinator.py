@@ -368,11 +368,12 @@ class KafkaGroups:
         failed = None
         if not machine.saved or (isinstance(machine, ModernGroup) and machine.dirty):
             must_sync = True
+            head, changed = None if machine.saved else group.head(), group.changed_members()
             try:
-                head = None if machine.saved else group.head()
-                self.store.write(group.name, head, members=group.changed_members())
+                self.store.write(group.name, head, members=changed)
                 machine.saved = True
             except KrappyError as error:
+                group.not_kept(changed)
                 self.broker.report("group_write_failed", group=group.name, error=str(error))
                 failed = error
                 replies = [_failed(reply) for reply in replies]
@@ -380,8 +381,11 @@ class KafkaGroups:
         self._bytes += size - group.bytes
         group.bytes = size
         self._attend(group)
-        if group.forgettable and not machine.turns:
-            self.forget(group)  # nobody ever got in
+        if group.forgettable and not machine.turns:  # nobody ever got in
+            try:
+                self.forget(group)
+            except KrappyError as error:  # it goes when offsets are looked through
+                self.broker.report("group_write_failed", group=group.name, error=str(error))
         if must_sync and replies and self.broker.fsync:
             self.broker.spawn(self._resolve_synced, replies)
         else:

@@ -87,6 +87,11 @@ class KafkaGroup:
         self.machine.dirty = set()
         return found
 
+    def not_kept(self, changed: dict[str, bytes | None]) -> None:
+        """What `changed_members` gave could not be written: it is with the next write."""
+        self._left = {**changed, **self._left}
+        self.machine.saved = False
+
 
 def load(
     owner: KafkaGroups, name: str, kept: KeptGroup, classic: Rules, modern: ModernRules, now: int, wall: int
