@@ -21,7 +21,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from krappy import codecs, record_reader, record_writer, varint
-from krappy.codecs import DEFAULT_LIMIT
+from krappy.codecs import ANY, DEFAULT_LIMIT
 from krappy.errors import CorruptBatch
 from krappy.record_reader import Columns
 from krappy.types import Headers
@@ -287,7 +287,7 @@ def _assemble(head: bytes, covered: bytes, payload: Buffer) -> bytes:
     return b"".join((head, b"\x02", _CRC.pack(crc), covered, payload))
 
 
-def _records(batch: Buffer, limit: int) -> tuple[BatchHeader, bytes, int]:
+def _records(batch: Buffer, limit: int, parts: int = ANY) -> tuple[BatchHeader, bytes, int]:
     """The header, and the plain records as a buffer and where in it they start."""
     header = read_header(batch)
     if header.size != len(batch):
@@ -301,18 +301,18 @@ def _records(batch: Buffer, limit: int) -> tuple[BatchHeader, bytes, int]:
     if not header.count and header.size == HEADER_SIZE:
         return header, b"", 0
     with memoryview(batch) as view, view[HEADER_SIZE:] as payload:
-        return header, codecs.decompress(header.attributes & CODEC_MASK, payload, limit), 0
+        return header, codecs.decompress(header.attributes & CODEC_MASK, payload, limit, parts), 0
 
 
-def decode(batch: Buffer, *, limit: int = DEFAULT_LIMIT, keyed: bool = False) -> Columns:
+def decode(batch: Buffer, *, limit: int = DEFAULT_LIMIT, keyed: bool = False, parts: int = ANY) -> Columns:
     """The records of one whole batch, offsets absolute.
 
     `limit`: bytes that a compressed batch may grow to, and that the records, and the headers, of any batch may take in
-    memory at RECORD_COST each. `keyed`: for who wants values of keyed records alone; others' values may be missing
-    (None), which is faster. Raises CorruptBatch for any malformed structure, UnsupportedCompression for an unknown
-    codec. The checksum is `check`'s part.
+    memory at RECORD_COST each. `parts`: as for `codecs.decompress`. `keyed`: for who wants values of keyed records
+    alone; others' values may be missing (None), which is faster. Raises CorruptBatch for any malformed structure,
+    UnsupportedCompression for an unknown codec. The checksum is `check`'s part.
     """
-    return _read(*_records(batch, limit), limit, keyed)
+    return _read(*_records(batch, limit, parts), limit, keyed)
 
 
 def _read(header: BatchHeader, buf: bytes, position: int, limit: int, keyed: bool = False) -> Columns:
@@ -337,9 +337,9 @@ class Validated(NamedTuple):
     mentioned: bool  # whether the records have what was looked for anywhere
 
 
-def validate(batch: Buffer, *, limit: int = DEFAULT_LIMIT, mention: bytes = b"") -> Validated:
+def validate(batch: Buffer, *, limit: int = DEFAULT_LIMIT, mention: bytes = b"", parts: int = ANY) -> Validated:
     """Raises exactly what `decode` would, without building its columns. `mention`: bytes to look for in the records."""
-    header, buf, position = _records(batch, limit)
+    header, buf, position = _records(batch, limit, parts)
     negative, latest = _validate(header, buf, position, limit)
     return Validated(latest, negative, bool(mention) and mention in buf)
 

@@ -1,7 +1,8 @@
 """The four compressions of a RecordBatch (gzip, snappy, lz4, zstd), as Kafka's clients write and read them.
 
 Rules of this file: whatever the bytes, only CorruptBatch and UnsupportedCompression leave `decompress`; and its
-`limit` bounds the output before memory is spent on it.
+`limit` bounds the output before memory is spent on it. The time is linear in input and output: a stream's members or
+frames behind the first are given to their library in windows that grow, because it copies what it leaves over.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ DEFAULT_LIMIT = 256 << 20  # bytes that one batch may decompress to, unless the 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK = 32 << 10
+_WINDOW = 512  # bytes of a member or frame behind the first that are tried at first
+ANY = 1 << 62
+_LEAST_PART = 10  # bits: a part of 1 KiB, which is snappy-java's smallest block, is always possible
 _SNAPPY_RATIO = 22  # a 3-byte copy element yields at most 64 bytes
 
 
@@ -41,8 +45,9 @@ def compress(codec: int, data: bytes) -> bytes:
     raise UnsupportedCompression(f"compression codec {codec}")
 
 
-def decompress(codec: int, data: bytes | memoryview, limit: int = DEFAULT_LIMIT) -> bytes:
-    """What `data` holds, at most `limit` bytes.
+def decompress(codec: int, data: bytes | memoryview, limit: int = DEFAULT_LIMIT, parts: int = ANY) -> bytes:
+    """What `data` holds, at most `limit` bytes. `parts`: how many members (gzip), frames (lz4) or blocks (snappy) that
+    may be in at the most, beside one for each KiB.
 
     Raises CorruptBatch for bytes that are not a whole `codec` stream or that hold more than `limit`,
     UnsupportedCompression for a codec that does not exist.
@@ -52,11 +57,11 @@ def decompress(codec: int, data: bytes | memoryview, limit: int = DEFAULT_LIMIT)
             raise _too_large(limit)
         return bytes(data)
     if codec == GZIP:
-        return _read_gzip(data, limit)
+        return _read_gzip(data, limit, parts)
     if codec == SNAPPY:
-        return _read_snappy(data, limit)
+        return _read_snappy(data, limit, parts)
     if codec == LZ4:
-        return _read_lz4(data, limit)
+        return _read_lz4(data, limit, parts)
     if codec == ZSTD:
         return _read_zstd(data, limit)
     raise UnsupportedCompression(f"compression codec {codec}")
@@ -66,30 +71,44 @@ def _too_large(limit: int) -> CorruptBatch:
     return CorruptBatch(f"a batch that decompresses to more than {limit} bytes")
 
 
+def _check_parts(codec: str, count: int, most: int, held: int) -> None:
+    """`count` parts have held as many bytes."""
+    if count > most + (held >> _LEAST_PART):
+        raise CorruptBatch(f"{codec}: more than {most} parts that hold less than a KiB each")
+
+
 def _first_guess(data: bytes | memoryview) -> int:
     """Bytes to set aside for the output before any of it was seen."""
     return max(1 << 16, 16 * len(data))
 
 
-def _read_gzip(data: bytes | memoryview, limit: int) -> bytes:
+def _read_gzip(data: bytes | memoryview, limit: int, most: int) -> bytes:
     parts: list[bytes] = []
-    room = limit
-    rest = data
+    view = memoryview(data)
+    position, size, room, count = 0, len(view), limit, 0
+    window = size
     while True:  # one turn a member: RFC 1952 allows several
         engine = zlib.decompressobj(wbits=31)
-        try:
-            part = engine.decompress(rest, room + 1)
-        except zlib.error as error:
-            raise CorruptBatch(f"gzip: {error}") from None
-        room -= len(part)
-        if room < 0:
-            raise _too_large(limit)
-        if not engine.eof:
-            raise CorruptBatch("gzip: cut short")
-        parts.append(part)
-        rest = engine.unused_data
-        if not rest:
+        while not engine.eof:
+            if position == size:
+                raise CorruptBatch("gzip: cut short")
+            chunk = view[position : position + window]
+            try:
+                part = engine.decompress(chunk, room + 1)
+            except zlib.error as error:
+                raise CorruptBatch(f"gzip: {error}") from None
+            room -= len(part)
+            if room < 0:
+                raise _too_large(limit)
+            position += len(chunk)
+            window *= 2
+            parts.append(part)
+        position -= len(engine.unused_data)
+        if position == size:
             return parts[0] if len(parts) == 1 else b"".join(parts)
+        count += 1
+        _check_parts("gzip", count, most, limit - room)
+        window = _WINDOW
 
 
 def _write_xerial(data: bytes) -> bytes:
@@ -101,7 +120,7 @@ def _write_xerial(data: bytes) -> bytes:
     return b"".join(parts)
 
 
-def _read_snappy(data: bytes | memoryview, limit: int) -> bytes:
+def _read_snappy(data: bytes | memoryview, limit: int, most: int) -> bytes:
     if bytes(data[:8]) != _XERIAL_MAGIC:
         return _read_snappy_block(data, limit)
     parts: list[bytes] = []
@@ -118,6 +137,7 @@ def _read_snappy(data: bytes | memoryview, limit: int) -> bytes:
         position += length
         room -= len(part)
         parts.append(part)
+        _check_parts("snappy", len(parts), most, limit - room)
     return b"".join(parts)
 
 
@@ -133,27 +153,37 @@ def _read_snappy_block(data: bytes | memoryview, limit: int) -> bytes:
         raise CorruptBatch(f"snappy: {error}") from None
 
 
-def _read_lz4(data: bytes | memoryview, limit: int) -> bytes:
+def _read_lz4(data: bytes | memoryview, limit: int, most: int) -> bytes:
     parts: list[bytes] = []
-    room = limit
-    rest: bytes | memoryview | None = data
-    while rest:  # several frames may follow each other
+    view = memoryview(data)
+    position, size, room, count = 0, len(view), limit, 0
+    window = size
+    while position < size:  # several frames may follow each other
         engine = lz4.frame.LZ4FrameDecompressor()
-        step = _first_guess(rest)  # the library sets aside as much as it is told that there may be
-        try:
-            while not engine.eof:
-                if engine.needs_input and rest is None:
+        step = 0
+        while not engine.eof:
+            chunk = view[:0]
+            if engine.needs_input:
+                if position == size:
                     raise CorruptBatch("lz4: cut short")
-                part = engine.decompress(rest or b"", min(step, room + 1))
-                rest = None
-                room -= len(part)
-                if room < 0:
-                    raise _too_large(limit)
-                parts.append(part)
-                step *= 4
-        except (RuntimeError, EOFError) as error:
-            raise CorruptBatch(f"lz4: {error}") from None
-        rest = engine.unused_data
+                chunk = view[position : position + window]
+                position += len(chunk)
+                window *= 2
+                # The library sets aside as much as it is told that there may be.
+                step = max(step, 16 * len(chunk) if count else _first_guess(chunk))
+            try:
+                part = engine.decompress(chunk, min(step, room + 1))
+            except (RuntimeError, EOFError) as error:
+                raise CorruptBatch(f"lz4: {error}") from None
+            room -= len(part)
+            if room < 0:
+                raise _too_large(limit)
+            parts.append(part)
+            step *= 4
+        position -= len(engine.unused_data or b"")
+        count += 1
+        _check_parts("lz4", count, most, limit - room)
+        window = _WINDOW
     if not parts:
         raise CorruptBatch("lz4: empty")
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -9,6 +9,7 @@ import tracemalloc
 import warnings
 import zlib
 from collections.abc import Callable
+from typing import Any
 
 import aiokafka.codec
 import cramjam
@@ -248,3 +249,68 @@ def test_what_is_written_is_what_java_reads() -> None:
     assert flags["block_linked"] is False  # Kafka's own reader knows independent blocks only
     assert compress(GZIP, TEXT)[:3] == b"\x1f\x8b\x08"
     assert codecs.NAMES == ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+EMPTY = {
+    codecs.GZIP: gzip.compress(b"", mtime=0),
+    codecs.SNAPPY: b"\0\0\0\1\0",
+    codecs.LZ4: lz4.frame.compress(b"", store_size=False),
+}
+
+
+def many(codec: int, count: int, last: bytes) -> bytes:
+    """`count` members, frames or blocks without content, and one with it."""
+    head = codecs._XERIAL_HEADER if codec == codecs.SNAPPY else b""
+    found: bytes = head + EMPTY[codec] * count + codecs.compress(codec, last)[len(head) :]
+    return found
+
+
+@pytest.mark.parametrize("codec", [codecs.GZIP, codecs.LZ4])
+def test_many_parts_are_read_in_linear_time(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in bytes that go into the library, of which each call may leave over almost all."""
+    fed = 0
+
+    class Counting:
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            self._engine = make(*arguments, **named)
+
+        def decompress(self, data: memoryview, most: int) -> bytes:
+            nonlocal fed
+            fed += len(data)
+            return bytes(self._engine.decompress(data, most))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._engine, name)
+
+    owner, name = (zlib, "decompressobj") if codec == codecs.GZIP else (lz4.frame, "LZ4FrameDecompressor")
+    make = getattr(owner, name)
+    monkeypatch.setattr(owner, name, Counting)
+    for count in (1_000, 10_000):
+        fed = 0
+        data = many(codec, count, b"content" * 1000)
+        assert codecs.decompress(codec, data) == b"content" * 1000
+        assert fed <= 2 * len(data) + count * codecs._WINDOW
+
+
+@pytest.mark.parametrize("codec", list(EMPTY))
+def test_parts_may_be_bounded(codec: int) -> None:
+    """Beside one for each KiB: what honest writers make is never refused."""
+    assert codecs.decompress(codec, many(codec, 9, b"content"), parts=10) == b"content"
+    with pytest.raises(CorruptBatch, match="more than 10 parts"):
+        codecs.decompress(codec, many(codec, 12, b"content"), parts=10)
+    head = codecs._XERIAL_HEADER if codec == codecs.SNAPPY else b""
+    whole = head + codecs.compress(codec, bytes(1024))[len(head) :] * 500
+    assert codecs.decompress(codec, whole, parts=1) == bytes(1024 * 500)
+
+
+@pytest.mark.parametrize("codec", [codecs.GZIP, codecs.LZ4])
+@pytest.mark.parametrize("sizes", [(0, 5_000_000), (5_000_000, 0, 1), (100, 200_000, 3, 700, 1_000_000)])
+def test_members_of_all_sizes_follow_each_other(codec: int, sizes: tuple[int, ...]) -> None:
+    contents = [random.Random(size).randbytes(size) for size in sizes]
+    data = b"".join(codecs.compress(codec, content) for content in contents)
+    assert codecs.decompress(codec, data) == b"".join(contents)
+    for cut in (1, 2, 9, len(data) // 2):
+        with pytest.raises(CorruptBatch):
+            codecs.decompress(codec, data[:-cut])
+    with pytest.raises(CorruptBatch, match="decompresses to more"):
+        codecs.decompress(codec, data, limit=sum(sizes) - 1)
