@@ -50,7 +50,11 @@ class Event(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        return datetime.fromtimestamp(self.timestamp / 1000, UTC)
+        """In UTC; of a timestamp that is in no calendar, the nearest."""
+        try:
+            return datetime.fromtimestamp(self.timestamp / 1000, UTC)
+        except (ValueError, OverflowError, OSError):
+            return (datetime.max if self.timestamp > 0 else datetime.min).replace(tzinfo=UTC)
 
 
 class Entry(NamedTuple):

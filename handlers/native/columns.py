@@ -153,12 +153,13 @@ def _log_read(request: messages.ReadLog, span: Span) -> messages.LogRead:
 
 def _topic(session: SessionPort, request: messages.OpenSnapshot | messages.ReadLog) -> TopicPort:
     """The topic by its name, and by its id where that is named, too."""
-    found = session.broker.topic(request.topic)
-    if request.topic_id is not None and request.topic_id != found.id:
+    found = session.broker.topics.get(request.topic)
+    if found is None and request.topic_id is None:
+        return session.broker.topic(request.topic)
+    if found is None or (request.topic_id is not None and request.topic_id != found.id):
+        since = "" if found is None else "; another one of that name was made since"
         raise UnknownTopic(
-            f"the topic '{request.topic}' with the id {request.topic_id:.40} was deleted; another one of that name was "
-            "made since",
-            topic=request.topic,
+            f"the topic '{request.topic}' with the id {request.topic_id:.40} was deleted{since}", topic=request.topic
         )
     return found
 

@@ -324,7 +324,7 @@ class Broker:
     def topic(self, name: str) -> Topic:
         found = self.topics.get(name)
         if found is None:
-            raise UnknownTopic(f"there is no topic '{name}'; create it with `krappy topic create {name}`", topic=name)
+            raise UnknownTopic(f"there is no topic '{name}'", topic=name)
         return found
 
     def table_topic(self, name: str, state: dict[str, Any]) -> TableTopic | None:
@@ -342,6 +342,8 @@ class Broker:
         """The topic, created with default settings when the broker allows that (auto_create_topics)."""
         if name not in self.topics and self.config.auto_create_topics:
             await self.create_topic(name, self.config.default_partitions, {}, if_absent=True)
+        if name not in self.topics:
+            raise UnknownTopic(f"there is no topic '{name}'; create it with `krappy topic create {name}`", topic=name)
         return self.topic(name)
 
     async def create_topic(

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from krappy.batch import HEADER_SIZE
-from krappy.errors import KrappyError
+from krappy.errors import KrappyError, RecordTooLarge
 from krappy.types import Headers
 
 MAX_SEQUENCE = 2**31 - 1
+LONGEST_KEY = 100  # bytes of a key that an error shows
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds before a refused batch is tried again
 
 
@@ -78,6 +79,19 @@ class Batch:
         self.values.append(value)
         self.timestamps.append(timestamp)
         self.size += size
+
+
+def too_large(error: KrappyError, topic: str, batch: Batch) -> RecordTooLarge:
+    """The broker's refusal of a batch, with where it was to go and its largest event."""
+    sizes = [len(key or b"") + len(value or b"") for key, value in zip(batch.keys, batch.values, strict=True)]
+    if batch.headers is not None:
+        headers = [sum(len(value or b"") for _, value in some) for some in batch.headers]
+        sizes = [size + more for size, more in zip(sizes, headers, strict=True)]
+    row = sizes.index(max(sizes))
+    key = batch.keys[row]
+    named = "no key" if key is None else f"the key {key[:LONGEST_KEY]!r}{'…' if len(key) > LONGEST_KEY else ''}"
+    text = f"{topic}-{batch.partition}: {error.text}; its largest event, of {sizes[row]} bytes, has {named}"
+    return RecordTooLarge(text, **{**error.details, "topic": topic, "partition": batch.partition, "key": key})
 
 
 class Settled(NamedTuple):

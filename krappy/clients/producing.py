@@ -12,7 +12,7 @@ from krappy import codecs
 from krappy.clients import values as given
 from krappy.clients.accumulator import Accumulator, Limits
 from krappy.clients.columns import as_bytes, pick, spread
-from krappy.clients.lane import Batch
+from krappy.clients.lane import Batch, too_large
 from krappy.clients.link import Link
 from krappy.clients.receipts import Fence, Many, One, Rows
 from krappy.clients.runtime import Delivery, Signal
@@ -348,7 +348,7 @@ class Producing:
                     return
                 except FrameTooLarge as error:
                     with self._lock:
-                        refusal = RecordTooLarge(error.text)
+                        refusal = too_large(error, self.topic, batch)
                         self._accumulator.refused(batch, refusal, self._runtime.now())
                     self._tell()
             await self._runtime.checkpoint()
@@ -365,6 +365,8 @@ class Producing:
             else:
                 if result.name in ("UNKNOWN_TOPIC", "UNKNOWN_HANDLE"):
                     self._handle = None  # the topic was deleted; what comes next registers anew, and may make it
+                if isinstance(result, RecordTooLarge):
+                    result = too_large(result, self.topic, batch)
                 self.trouble = result.text
                 self._accumulator.refused(batch, result, self._runtime.now())
             if self._accumulator.next_due() is not None:

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from krappy.arrow_layout import Binary, HeaderLists
 from krappy.blocking import ColumnBlock
 from krappy.errors import InvalidRecord
 from krappy.spark.schema import CREATE_TIME
 
-FETCHED = {"key": "key", "value": "value", "deleted": "value", "offset": "offset", "timestamp": "timestamp"}
+FETCHED = {  # what a broker has to send for a column
+    "key": ["key"],
+    "value": ["value"],
+    "deleted": ["value"],
+    "offset": ["offset"],
+    "timestamp": ["timestamp", "offset"],  # a strange timestamp is told of with its offset
+    "headers": ["headers"],
+}
+EARLIEST_MS, LATEST_MS = -62_135_510_400_000, 253_402_214_400_000  # a day within the years 1 to 9999: for time zones
+MOST_TOLD = 100  # partitions of which a process tells that there are events without a usable time
+
+log = logging.getLogger(__name__)
+_told: set[tuple[str, int]] = set()
 
 
 def fetched(columns: Sequence[str]) -> list[str]:
     """What a broker has to send for these columns: the others are known here."""
-    return sorted({name if name == "headers" else FETCHED[name] for name in columns if name in (*FETCHED, "headers")})
+    return sorted({each for name in columns for each in FETCHED.get(name, ())})
 
 
 def of_block(
@@ -38,7 +52,7 @@ def of_block(
         "topic": lambda: pa.repeat(topic, block.rows),
         "partition": lambda: pa.repeat(pa.scalar(block.partition, pa.int32()), block.rows),
         "offset": lambda: _numbers(block.offsets, block.rows, pa.int64()),
-        "timestamp": lambda: _numbers(block.timestamps, block.rows, pa.timestamp("ms", "UTC")),
+        "timestamp": lambda: _times(block, topic),
         "timestampType": lambda: _timestamp_types(block, timestamp_type),
         "headers": lambda: _headers(block.headers, block.rows, schema.field("headers").type),
     }
@@ -81,6 +95,31 @@ def _numbers(buffer: bytes | None, rows: int, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(buffer)])
 
 
+def _times(block: ColumnBlock, topic: str) -> pa.Array:
+    """Null where no calendar has the time, as of nanoseconds that were taken for milliseconds: with them neither Arrow
+    nor Python could make a row. Of each partition that has such events a log line names one."""
+    ms = _numbers(block.timestamps, block.rows, pa.int64())
+    usable = pc.and_(pc.greater_equal(ms, EARLIEST_MS), pc.less_equal(ms, LATEST_MS))
+    if usable.true_count < block.rows:
+        first = pc.index(usable, False).as_py()
+        _tell(block, topic, first, ms[first].as_py(), block.rows - usable.true_count)
+        ms = pc.if_else(usable, ms, pa.scalar(None, pa.int64()))
+    return ms.cast(pa.timestamp("ms", "UTC"))
+
+
+def _tell(block: ColumnBlock, topic: str, row: int, ms: int, count: int) -> None:
+    place = topic, block.partition
+    if place in _told or len(_told) >= MOST_TOLD:
+        return
+    _told.add(place)
+    offset = "?" if block.offsets is None else _numbers(block.offsets, block.rows, pa.int64())[row].as_py()
+    log.warning(
+        "%s-%s offset %s: its timestamp %s ms is in no calendar; it is read as null, and so are %s more of this part. "
+        "Others of this partition are not told of",
+        *(topic, block.partition, offset, ms, count - 1),
+    )
+
+
 def _timestamp_types(block: ColumnBlock, otherwise: int) -> pa.Array:
     if block.append_times is None:
         return pa.repeat(pa.scalar(otherwise, pa.int32()), block.rows)
@@ -92,8 +131,6 @@ def _headers(column: HeaderLists | None, rows: int, kind: pa.DataType) -> pa.Arr
     """Lists of headers; null for an event without any, as in Spark's Kafka source."""
     if column is None:
         return pa.nulls(rows, kind)
-    import pyarrow.compute as pc
-
     bounds = pa.Array.from_buffers(pa.int32(), rows + 1, [None, pa.py_buffer(column.offsets)])
     count = bounds[-1].as_py()
     names = _binary(column.names, count).cast(pa.string())

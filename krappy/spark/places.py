@@ -92,7 +92,7 @@ def _by_topic(name: str, text: str, least: int) -> dict[str, dict[int, int]]:
     )
     found = {topic: some for topic, some in by_topic(text, wrong).items() if topic not in MARKS}
     for some in found.values():
-        if type(some) is not dict or not some:
+        if type(some) is not dict:
             raise wrong
         for partition, at in some.items():
             if not (partition.isascii() and partition.isdigit()) or type(at) is not int or at < least:

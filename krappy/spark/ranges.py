@@ -99,6 +99,9 @@ def _parts(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
 
 def _complete(place: Place, some: list[TopicPartition]) -> Offsets:
     given = {TopicPartition(topic, at): value for topic, found in place.by_topic.items() for at, value in found.items()}
+    empty = sorted(set(place.by_topic) - {each.topic for each in [*some, *given]})
+    if empty:
+        raise ConfigError(f"offsets or times for '{empty[0]:.249}', and only {_listed(some)} {_is(some)} read")
     missing, beyond = sorted(set(some) - set(given)), sorted(set(given) - set(some))
     if missing:
         raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 from trio.testing import trio_test
 
 from krappy import batch
@@ -25,6 +26,9 @@ async def kept(broker: Broker, topic: str) -> bool:
     partition = broker.topic(topic).partition(0)
     data = batch.encode([b"k"], [b"v"], timestamps=broker.now_ms() - 365 * 86_400_000)
     stored = await partition.publish(data).wait()
+    with trio.fail_after(60):
+        assert await partition.view_wait(None, 60)
+    assert partition.look_up(b"k") is not None
     await Housekeeper(broker).retain(partition)
     return partition.start_offset <= stored.offset and partition.look_up(b"k") is not None
 

@@ -204,6 +204,7 @@ def test_consume_from_an_offset_of_a_partition(krappy: Krappy, topic: str) -> No
 
 def test_consume_from_a_time(krappy: Krappy, topic: str) -> None:
     old, new = '{"value":"old","timestamp":1000}\n', '{"value":"new","timestamp":1893456000000}\n'
+    krappy("topic", "alter", topic, "-c", f"message.timestamp.after.max.ms={2**63 - 1}")
     krappy("produce", topic, "-p", "0", "--format", "events", stdin=(old + new).encode())
     for start in ("2029-01-01", "@1893456000000", "2030-01-01T00:00:00Z"):
         assert krappy("consume", topic, "-p", "0", "--from", start, "--to", "now").lines == ["new"], start

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from krappy import batch as record_batch
 from krappy.clients.accumulator import Accumulator, Limits
-from krappy.clients.lane import Batch, Settled, cut
+from krappy.clients.lane import Batch, Settled, cut, too_large
 from krappy.errors import (
     ConnectionLost,
     KrappyError,
@@ -501,3 +501,16 @@ def test_random_lives_are_not_dull(seed: int) -> None:
     life.live(400)
     assert sum(len(log) for log in life.broker.logs.values()) > 50
     assert life.broker.ids > 1
+
+
+def test_of_a_batch_too_large_the_largest_record_is_named() -> None:
+    batch = Batch(2, 0.0)
+    for key, value, headers in (
+        (b"a", b"x" * 600, ()),
+        (b"b", b"", (("h", b"x" * 700), ("n", None))),
+        (None, None, ()),
+    ):
+        batch.add(key, value, headers, 0, 1)
+    error = too_large(RecordTooLarge("a batch of 9 bytes", limit=5), "t", batch)
+    assert str(error).endswith("t-2: a batch of 9 bytes; its largest event, of 701 bytes, has the key b'b'")
+    assert (error.limit, error.topic, error.partition, error.key) == (5, "t", 2, b"b")

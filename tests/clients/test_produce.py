@@ -246,6 +246,26 @@ async def test_a_record_too_large_fails_alone(address: str, topic: str) -> None:
             assert len([event async for event in consumer]) == 19
 
 
+async def test_a_record_too_large_is_named(address: str, topic: str) -> None:
+    """Whatever makes it large, alone in its batch or not."""
+    async with krappy.connect(address) as client:
+        await client.create_topic(topic, config={"max.message.bytes": 2000})
+        large: list[tuple[bytes | None, bytes, dict[str, bytes], str]] = [
+            (b"u7", b"x" * 3000, {}, "3002 bytes, has the key b'u7'"),
+            (None, b"x" * 3000, {}, "3000 bytes, has no key"),
+            (b"h", b"x", {"a": b"x" * 3000}, "3002 bytes, has the key b'h'"),
+            (b"k" * 3000, b"x", {}, f"3001 bytes, has the key b'{'k' * 100}'…"),
+        ]
+        async with client.producer(topic) as producer:
+            for key, value, headers, told in large:
+                await producer.post(b"small", key=b"small")
+                with pytest.raises(RecordTooLarge) as caught:
+                    await (await producer.post(value, key=key, headers=headers))
+                assert caught.value.text.startswith(f"{topic}-0: a batch of ")
+                assert told in caught.value.text
+                assert (caught.value.topic, caught.value.key) == (topic, key)
+
+
 @pytest.mark.parametrize(
     ("value", "more"),
     [

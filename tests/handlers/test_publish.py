@@ -214,3 +214,22 @@ def test_a_compressed_bomb_is_refused(raw: Raw) -> None:
     with pytest.raises(errors.CorruptBatch):
         raw.call(m.Batch(handle, 0, bomb))
     assert raw.call(m.Ping()).cluster
+
+
+def test_only_who_writes_is_advised_to_create_a_topic(tmp_path: Path) -> None:
+    """Who reads may have lost it to somebody who has just deleted it."""
+    with run_broker(tmp_path / "data", auto_create_topics=False) as broker, Raw(broker.address) as raw:
+        with pytest.raises(errors.UnknownTopic, match="create it with `krappy topic create nowhere`"):
+            raw.producer("nowhere")
+        reads = [
+            m.Get("nowhere", b"k"),
+            m.ReadLog("nowhere", 0, 0, 1),
+            m.ReadLog("nowhere", 0, 0, 1, topic_id="gone"),
+            m.OpenSnapshot("nowhere"),
+            m.OpenSnapshot("nowhere", topic_id="gone"),
+            m.DeleteTopic("nowhere"),
+        ]
+        for request in reads:
+            with pytest.raises(errors.UnknownTopic, match=r"there is no topic 'nowhere'$|id gone was deleted$") as told:
+                raw.call(request)
+            assert told.value.topic == "nowhere"

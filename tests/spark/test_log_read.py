@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krappy.blocking import Client
-from krappy.errors import ConfigError, OffsetOutOfRange, UnknownPartition, UnknownTopic
+from krappy.errors import ConfigError, OffsetOutOfRange, SnapshotGone, UnknownPartition, UnknownTopic
 from krappy.spark.ranges import OffsetRange, split
-from tests.spark.rows import rows, tasks
+from tests.spark.rows import rows, source, tasks
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -127,6 +127,10 @@ def test_where_it_begins_and_ends(
     ("given", "error", "said"),
     [
         ({"startingOffsets": {0: 3}}, ConfigError, "and .*-1 is missing"),
+        ({"startingOffsets": {}}, ConfigError, "and .*-0, .*-1 are missing"),
+        ({"endingOffsets": {}}, ConfigError, "and .*-0, .*-1 are missing"),
+        ({"startingOffsetsByTimestamp": {}}, ConfigError, "and .*-0, .*-1 are missing"),
+        ({"startingOffsets": '{"other": {}}'}, ConfigError, "offsets or times for 'other', and only .*-0, "),
         ({"startingOffsets": {0: 3, 1: 0, 2: 0}}, ConfigError, "offsets or times for .*-2, and only"),
         ({"startingOffsets": {0: 11, 1: 0}}, OffsetOutOfRange, "offsets 11 to 10 .* there are 0 to 10; failOnDataLoss"),
         ({"endingOffsets": {0: 11, 1: 0}}, OffsetOutOfRange, "there are 0 to 10; failOnDataLoss=false reads what is"),
@@ -194,6 +198,36 @@ def test_what_is_deleted_while_it_is_read(client: Client, address: str, filled: 
         list(read(LogPartition([part]).parts, schema, parse(options, "log")))
     found = list(read([part], schema, parse({**options, "failOnDataLoss": "false"}, "log")))
     assert [row for batch in found for row in batch.column("offset").to_pylist()] == [6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"mode": "table"},
+        {"mode": "table", "minPartitions": 4},
+        {"keys": '["a","b"]'},
+        {"mode": "table", "limit": 9},
+    ],
+)
+@pytest.mark.parametrize("anew", [False, True])
+def test_a_topic_that_is_deleted_while_it_is_read(
+    client: Client, address: str, filled: str, options: dict[str, Any], anew: bool
+) -> None:
+    """Nobody is told to create what others have just deleted. (A table by its name may be that of a new one.)"""
+    made = source(address, subscribe=filled, **options)
+    reader = made.reader(made.schema())
+    planned = reader.partitions()
+    client.delete_topic(filled)
+    if anew:
+        client.create_topic(filled, partitions=2)
+    if anew and options in ({"mode": "table"}, {"keys": '["a","b"]'}, {"mode": "table", "limit": 9}):
+        assert [list(reader.read(partition)) for partition in planned] == [[]]
+        return
+    told = f"was deleted|is gone|there is no topic '{filled}'$"
+    with pytest.raises((UnknownTopic, SnapshotGone), match=told) as caught:
+        [list(reader.read(partition)) for partition in planned]
+    assert "create" not in str(caught.value)
 
 
 def test_tasks_share_the_offsets(address: str, filled: str) -> None:
