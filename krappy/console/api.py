@@ -217,14 +217,13 @@ async def respond(operation: Operation, call: Call, value: Any) -> Response:
 def _read_query(kind: Any, request: Request) -> Any:
     given: dict[str, Any] = {}
     many = _lists(kind)
-    for name in request.query_params:
-        values = request.query_params.getlist(name)
+    for name, value in request.query_params.multi_items():  # one pass: a peer may send thousands of names
         if name in many:
-            given[name] = values
-        elif len(values) > 1:
-            raise Refusal(400, "INVALID_REQUEST", f"the parameter '{name:.80}' is given {len(values)} times")
+            given.setdefault(name, []).append(value)
+        elif name in given:
+            raise Refusal(400, "INVALID_REQUEST", f"the parameter '{name:.80}' is given more than once")
         else:
-            given[name] = values[0]
+            given[name] = value
     return _convert(given, kind, "the parameters")
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from http.cookies import CookieError, SimpleCookie
 from time import perf_counter
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -24,7 +23,7 @@ from krappy.console import connections, events, groups, health, login, metrics, 
 from krappy.console.api import SLASH, Call, Operation, read_arguments, respond, wants_binary
 from krappy.console.live import EventStream, Pacer
 from krappy.console.problems import TITLES, TYPE, Problem, Refusal, problem_of
-from krappy.console.security import HEADERS, Guard
+from krappy.console.security import HEADERS, Guard, read_cookies
 from krappy.console.slices import encode
 from krappy.errors import KrappyError
 from krappy.ports import BrokerPort, ServerPort
@@ -113,7 +112,7 @@ class Place:
             raise Refusal(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open: as many as may be")
         console.live += 1
         try:
-            cookies = _cookies(call.request)
+            cookies = read_cookies(call.request.headers)
 
             def allowed() -> bool:
                 return console.guard.is_session(call.request.headers, cookies, console.broker.clock.steady_ms())
@@ -171,7 +170,7 @@ class App:
         request = Request(scope)
         path = scope["path"]
         now = self._console.broker.clock.steady_ms()
-        self._console.guard.check(request.method, path, request.headers, _cookies(request), now)
+        self._console.guard.check(request.method, path, request.headers, read_cookies(request.headers), now)
         await self._router(scope, receive, send)
 
     def _problem(self, error: Exception) -> tuple[Problem, dict[str, str]]:
@@ -216,13 +215,6 @@ def _path(raw: bytes) -> str:
 
 
 SLASH_ENCODED = "".join(f"%{byte:02X}" for byte in SLASH.encode())
-
-
-def _cookies(request: Request) -> dict[str, str]:
-    try:
-        return {name: morsel.value for name, morsel in SimpleCookie(request.headers.get("cookie", "")).items()}
-    except CookieError:
-        return {}
 
 
 def application(broker: BrokerPort, server: ServerPort, listening: Listening) -> App:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from krappy.console.api import Call, Routes
 from krappy.console.problems import Refusal
-from krappy.console.security import COOKIE
+from krappy.console.security import COOKIE, read_cookies
 from krappy.console.sessions import SESSION_MS
 
 routes = Routes("login")
@@ -53,7 +53,8 @@ async def log_in(call: Call, body: Login) -> LoggedIn:
 @routes.post("/logout", summary="End this session, or all sessions")
 async def log_out(call: Call, query: LogoutQuery) -> LoggedOut:
     sessions, now = call.console.guard.sessions, call.broker.clock.steady_ms()
-    ended = sessions.close_all(now) if query.all else sessions.close(call.request.cookies.get(COOKIE, ""), now)
+    cookie = read_cookies(call.request.headers).get(COOKIE, "")
+    ended = sessions.close_all(now) if query.all else sessions.close(cookie, now)
     call.set_cookie(_cookie("", 0, call.request.url.scheme))
     return LoggedOut(True, ended)
 

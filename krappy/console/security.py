@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Mapping
 
 from krappy.console.problems import Refusal
 from krappy.console.sessions import Sessions
 
 COOKIE = "krappy_session"
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z.-]+))(?::[0-9]{0,5})?")
 HEADER = "krappy-request"
 SAFE = ("GET", "HEAD", "OPTIONS")
 PROBES = ("/healthz", "/readyz")
@@ -114,10 +116,28 @@ def _not_logged_in(why: str) -> Refusal:
 
 
 def is_local(host: str) -> bool:
-    """Whether a Host header names this machine: "localhost:8092", "127.0.0.1", "[::1]:8092", "krappy.localhost"."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    name = name.lower().rstrip(".")
+    """Whether a Host header names this machine: "localhost:8092", "127.0.0.1", "[::1]:8092", "krappy.localhost".
+
+    What is no host and port (RFC 9110, section 7.2), such as "localhost:80@evil.example", names nothing.
+    """
+    match = HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = (match[1] or match[2]).lower().rstrip(".")
     try:
         return name == "localhost" or name.endswith(".localhost") or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def read_cookies(headers: Mapping[str, str]) -> dict[str, str]:
+    """What stands between the semicolons (RFC 6265, section 5.4); the first of a name counts.
+
+    In one pass: the standard library's parser takes a second for 15 KB of backslashes (CVE-2024-7592), and anybody may
+    send these.
+    """
+    found: dict[str, str] = {}
+    for pair in headers.get("cookie", "").split(";"):
+        name, _, value = pair.partition("=")
+        found.setdefault(name.strip(), value.strip())
+    return found

@@ -5,7 +5,11 @@ kept here:
 
 - Frames are dispatched in the order they came, and only while the peer takes its answers and memory allows it.
 - A peer that has sent many requests at once lets others have their turn every `TURN` seconds.
-- Every byte of a request counts against the budget until it is answered, every byte of an answer until it is sent.
+- A peer that has left is noticed though what it sent waits to be begun: its waiting requests end at once, and what it
+  had sent behind them is taken as far as nothing has to wait.
+- A frame that has begun must come whole within some time, whatever it trickles in with.
+- Every byte of a request counts against the budget until it is answered, every byte of an answer until it is sent; so
+  do bytes that are not a whole frame yet, or wait to be begun.
 - Nothing that a peer sends ends more than its own connection, and that only when its framing is broken.
 """
 
@@ -13,11 +17,9 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import socket
 import struct
-from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -25,13 +27,12 @@ import trio
 
 from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
 from krappy.server.budget import FAIR
-from krappy.types import FilePart
+from krappy.server.outbox import Outbox, Part
+from krappy.server.sockets import has_left
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
     from krappy.server.server import Server
-
-Part = bytes | memoryview | FilePart
 
 SIZE = struct.Struct(">I")
 LARGE = 128 << 10  # a frame beyond this gets a buffer of its own, once the budget has room for it
@@ -40,13 +41,12 @@ OUTBOX = 1 << 20  # answers waiting to be sent, beyond which nothing more is rea
 IN_FLIGHT = 48 << 20  # request bytes of one connection
 TASK = 4 << 10  # bytes that a waiting request counts for beside its own when it has a task,
 LATER = 1 << 10  # and when it has none
-JOIN = 128 << 10  # small answers are joined up to this size for one send
-MORE = getattr(socket, "MSG_MORE", 0)  # more follows at once: let the system join it into fewer packets
 # How other protocols begin, that people bring to this port by mistake.
 OTHERS = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"SSH-": "SSH"}
 TURN = 0.005  # seconds for which one connection's requests are begun at a stretch
 GRACE = 3.0  # seconds that a peer may keep memory waiting while it is short,
-SLOWEST = 4 << 20  # and for a large frame the bytes a second that it has to come in beyond that
+SLOWEST = 4 << 20  # and for a frame the bytes a second that it has to come in beyond that
+SLOW = 64 << 10  # bytes a second that a large frame has to come in at any time
 
 
 class Channel:
@@ -54,19 +54,21 @@ class Channel:
         self._server = server
         self._sock = sock
         self.client = client
-        self._rest = bytearray()  # the beginning of a frame that is not whole yet
+        self._rest = bytearray()  # the beginning of a frame that is not whole yet,
+        self._kept = 0  # and what of it counts against the budget
         self._held_back = False  # there may be whole frames in it, which wait for answers to be taken, or their turn
         self._turn_over = False  # it is this that they wait for
+        self._blocked_since = math.inf  # when it began to wait for room, and to read no more; inf: it does not
+        self._left = False  # the peer sends no more, though there may be more to read
+        self._waits: set[trio.CancelScope] = set()  # of waiting requests
         self._large: bytearray | None = None  # or a large frame's own buffer,
         self._filled = 0  # how much of it is there,
         self._wanted = 0  # and the size of the whole frame
-        self._large_since = 0.0  # when room was made for it
+        self._frame_since = 0.0  # when the frame that is not whole began
         self._silent_since = math.inf  # when it began to wait for the peer's bytes; inf: it does not
         self._silent: RequestTimeout | None = None  # why it waits no longer
         self._stuck_since = 0.0  # when the peer last took something, while answers wait; 0: none wait
-        self._outbox: deque[Part] = deque()
-        self.outbox_bytes = 0  # of answers that wait to be sent,
-        self._charged = 0  # and what of these takes memory: a part of a file takes none
+        self._outbox = Outbox(sock, server.budget)  # answers that wait to be sent
         self.in_flight = 0
         self._reading = False  # inside the read loop: answers are flushed at its end
         self._wake = trio.Event()
@@ -76,8 +78,7 @@ class Channel:
         self._finishing = False
         self._ended = False
         self._opened = trio.current_time()
-        self.received = 0  # bytes, over its life,
-        self.sent = 0
+        self.received = 0  # bytes, over its life
         self.requests = 0
         self._since = 0.0  # when the requests that are begun now came, on perf_counter
         self._answered_at_once: dict[int, int] = {}  # of these, by their type
@@ -138,15 +139,15 @@ class Channel:
                     self._life.cancel()
                 self._close_session()
                 with trio.move_on_after(self._server.drain_seconds):
-                    await wait_any([self.changed], lambda: not self.in_flight and not self.outbox_bytes)
+                    await wait_any([self.changed], lambda: not self.in_flight and not self._outbox.size)
                 self._life.cancel()
         finally:
             self._ended = True
             self._close_session()
             self._drop_large()
-            self._server.budget.credit(self._charged)
+            self._rest = bytearray()
+            self._keep(0)
             self._outbox.clear()
-            self.outbox_bytes = self._charged = 0
             self._sock.close()
 
     def finish(self) -> None:
@@ -163,8 +164,9 @@ class Channel:
             large = self._large
             count = 0
             if not self._held_back:
+                most = FAIR if self._server.budget.spent else 0  # 0: as much as there is place for
                 try:
-                    count = sock.recv_into(scratch if large is None else memoryview(large)[self._filled :])
+                    count = sock.recv_into(scratch if large is None else memoryview(large)[self._filled :], most)
                 except BlockingIOError:
                     await self._bytes_come()
                     continue
@@ -209,18 +211,47 @@ class Channel:
         self._silent_since = math.inf
 
     def look(self, now: float) -> None:
-        """Parts with a peer that is idle for too long, or silent in the middle of a frame. Called now and then: that
-        costs less than a timeout around each wait."""
+        """Parts with a peer that is idle for too long, or slow in the middle of a frame; and sees whether one that is
+        not read from has left. Called now and then: that costs less than a timeout around each wait."""
+        if self._blocked_since < now and not self._left and has_left(self._sock):
+            self._leave()
+        if self._silent_since == math.inf:
+            return
         halfway = bool(self._rest) or self._large is not None
-        seconds = min(self._server.idle_seconds, self._server.stall_seconds) if halfway else self._server.idle_seconds
-        if now - self._silent_since < seconds:
-            return
-        if self._waited_for and not halfway:
-            self._silent_since = now
-            return
-        what = "silent in the middle of a frame" if halfway else "idle"
-        self._silent = RequestTimeout(f"the connection was {what} for {seconds:g} s")
+        patience = min(self._server.idle_seconds, self._server.stall_seconds) if halfway else self._server.idle_seconds
+        if now - self._silent_since >= patience:
+            if self._waited_for and not halfway:
+                self._silent_since = now
+                return
+            what = "silent in the middle of a frame" if halfway else "idle"
+            self._end_waiting(f"the connection was {what} for {patience:g} s")
+        elif halfway:
+            patience = self._server.stall_seconds + self._wanted / SLOW
+            if now - self._frame_since >= patience:
+                self._end_waiting(f"a frame that had begun did not come whole within {patience:g} s")
+
+    def _end_waiting(self, why: str) -> None:
+        self._silent = RequestTimeout(why)
         self._stop_reading()
+
+    def _leave(self) -> None:
+        """The peer has left: nothing of its is waited for any more, so that all it has sent can be read."""
+        self._left = True
+        for scope in self._waits:
+            scope.cancel()
+        self.changed.fire()
+
+    @contextlib.contextmanager
+    def _until_it_leaves(self) -> Iterator[None]:
+        """Around whatever waits for longer: it is cancelled when the peer leaves."""
+        with trio.CancelScope() as scope:
+            if self._left:
+                scope.cancel()
+            self._waits.add(scope)
+            try:
+                yield
+            finally:
+                self._waits.discard(scope)
 
     def _stop_reading(self) -> None:
         """Wakes the reader: it finds the connection at its end."""
@@ -240,28 +271,39 @@ class Channel:
     async def _make_room(self) -> None:
         """A buffer for a large frame. The budget is asked for all of it; the buffer grows as bytes come, for announcing
         them costs a peer nothing, and clearing so much memory would cost us."""
+        self._keep(0)  # it is part of the whole
+        self._blocked_since = trio.current_time()
         await self._server.budget.reserve(self._wanted)
-        self._large = bytearray(min(self._wanted, BEGIN))
+        self._blocked_since = math.inf
+        self._large = bytearray(max(len(self._rest), min(self._wanted, BEGIN)))
         self._filled = len(self._rest)
         self._large[: self._filled] = self._rest
         self._rest = bytearray()
-        self._large_since = trio.current_time()
+        self._frame_since = trio.current_time()
 
     def _drop_large(self) -> None:
         if self._large is not None:
             self._server.budget.credit(self._wanted)
         self._large, self._filled, self._wanted = None, 0, 0
 
+    def _keep(self, count: int) -> None:
+        """So many bytes that were read wait for others, or for their turn."""
+        budget = self._server.budget
+        (budget.charge if count > self._kept else budget.credit)(abs(count - self._kept))
+        self._kept = count
+
     def _take(self, chunk: memoryview) -> None:
         """Dispatches the whole frames of a chunk and keeps its rest; notes when that begins a large frame."""
         self._held_back = self._turn_over = False
-        if self._rest:
+        begun = bool(self._rest)
+        if begun:
             self._rest += chunk
             data = memoryview(self._rest)
         else:
             data = chunk
         position, held = 0, len(data)
         limit = self._server.max_frame
+        large = FAIR if self._server.budget.spent else LARGE
         turn = perf_counter() + TURN
         while held - position >= 4:
             size = SIZE.unpack_from(data, position)[0]
@@ -270,18 +312,20 @@ class Channel:
             size += 4
             end = position + size
             if end > held:
-                self._wanted = size if size > LARGE else 0
+                self._wanted = size if size > large else 0
                 break
-            if not self._may_begin():  # its answer is not to be made before those ahead of it can be sent
+            self._turn_over = position > 0 and perf_counter() > turn
+            if self._turn_over or not self._may_begin():  # no answer is made before those ahead of it can be sent
                 self._held_back = True
                 break
             self._dispatch(data[position + 4 : end], size, True)
             position = end
-            if perf_counter() > turn:
-                self._held_back = self._turn_over = True
-                break
-        if position or data is chunk:
+        if position or not begun:
             self._rest = bytearray(data[position:])
+            if self._rest:
+                self._frame_since = trio.current_time()
+        if len(self._rest) != self._kept:
+            self._keep(len(self._rest))
 
     def _refuse_size(self, size: int) -> NoReturn:
         """The size is read as unsigned: a negative one is too large."""
@@ -298,15 +342,18 @@ class Channel:
             await trio.lowlevel.checkpoint()
             return
         self._server.budget.stalls += 1
+        self._blocked_since = trio.current_time()
         await wait_any([self.changed, self._server.budget.freed], enough)
+        self._blocked_since = math.inf
+        self._frame_since = trio.current_time()
 
     def _may_begin(self) -> bool:
-        """Whether the next request may be taken up. Reading goes on without: so it is seen when the peer leaves."""
-        return (not self._keeping_back and self._may_read()) or self._finishing
+        """Whether the next request may be taken up. Reading goes on without, until one is whole."""
+        return ((not self._keeping_back or self._left) and self._may_read()) or self._finishing
 
     def _may_read(self) -> bool:
         return self._finishing or (
-            self.outbox_bytes <= OUTBOX
+            self._outbox.size <= OUTBOX
             and self.in_flight <= IN_FLIGHT
             and (not self._server.budget.spent or self._is_small)
         )
@@ -316,11 +363,7 @@ class Channel:
     def _send(self, data: Part) -> None:
         if self._ended:  # an answer to who has left
             return
-        self._outbox.append(data)
-        self.outbox_bytes += len(data)
-        if type(data) is not FilePart:
-            self._charged += len(data)
-            self._server.budget.charge(len(data))
+        self._outbox.add(data)
         if not self._reading:
             self._server.post(self)
 
@@ -328,89 +371,33 @@ class Channel:
         """Sends what can be sent now; the rest is the writer task's."""
         if self._outbox and not self._wake.is_set():
             with contextlib.suppress(OSError):  # the reader and the writer will meet it too
-                self._send_some()
+                self._outbox.send()
             if self._outbox:
                 self._wake.set()
 
     def post(self) -> None:
         """What the server calls for answers that were made outside of the read loop."""
-        before = self.outbox_bytes
+        before = self._outbox.size
         self._flush()
-        if self.outbox_bytes != before:
+        if self._outbox.size != before:
             self.changed.fire()
-
-    def _send_some(self) -> None:
-        """One pass over the outbox until it is empty or the socket is full. Raises OSError for a dead peer."""
-        outbox = self._outbox
-        while outbox:
-            part = outbox.popleft()
-            if isinstance(part, FilePart):
-                if self._send_file(part):
-                    continue
-                return
-            data: bytes | memoryview = part
-            if len(data) < JOIN and outbox:
-                data = self._joined(data)
-            try:
-                sent = self._sock.send(data, MORE if outbox else 0)
-            except BlockingIOError:
-                outbox.appendleft(data)
-                return
-            except OSError:
-                outbox.appendleft(data)
-                raise
-            self.sent += sent
-            self.outbox_bytes -= sent
-            self._charged -= sent
-            self._server.budget.credit(sent)
-            if sent < len(data):
-                outbox.appendleft(memoryview(data)[sent:])
-                return
-
-    def _joined(self, first: bytes | memoryview) -> bytes:
-        """It with the small ones that follow it."""
-        outbox, parts, total = self._outbox, [first], len(first)
-        while outbox and total + len(outbox[0]) <= JOIN:
-            following = outbox[0]
-            if isinstance(following, FilePart):
-                break
-            parts.append(following)
-            total += len(following)
-            outbox.popleft()
-        return b"".join(parts)
-
-    def _send_file(self, part: FilePart) -> bool:
-        """From the file to the socket, without a copy of ours; whether all of it went. Raises OSError."""
-        try:
-            sent = os.sendfile(self._sock.fileno(), part.file.fd, part.position, part.size)
-        except BlockingIOError:
-            self._outbox.appendleft(part)
-            return False
-        if not sent:
-            raise OSError("a file that is shorter than it was")
-        self.sent += sent
-        self.outbox_bytes -= sent
-        if sent < part.size:
-            self._outbox.appendleft(part.after(sent))
-            return False
-        return True
 
     async def _write(self) -> None:
         while True:
             await self._wake.wait()
-            before = self.outbox_bytes
+            before = self._outbox.size
             try:
-                self._send_some()
+                self._outbox.send()
             except OSError:
                 self._life.cancel()
                 return
-            if self.outbox_bytes != before:
+            if self._outbox.size != before:
                 self.changed.fire()
             if not self._outbox:
                 self._stuck_since = 0.0
                 self._wake = trio.Event()
                 continue
-            if self.outbox_bytes != before or not self._stuck_since:
+            if self._outbox.size != before or not self._stuck_since:
                 self._stuck_since = trio.current_time()
             with trio.move_on_after(self._server.stall_seconds) as scope:
                 await trio.lowlevel.wait_writable(self._sock)
@@ -421,12 +408,12 @@ class Channel:
     @property
     def ready(self) -> bool:
         """Whether another answer may be made: the peer takes its answers, and the server has room for more."""
-        return self.outbox_bytes <= OUTBOX and (not self._server.budget.spent or self._is_small)
+        return self._outbox.size <= OUTBOX and (not self._server.budget.spent or self._is_small)
 
     @property
     def _is_small(self) -> bool:
         """Whether it holds so little that it may go on whatever the others hold."""
-        return self.in_flight + self.outbox_bytes < FAIR
+        return self.in_flight + self._outbox.size < FAIR
 
     async def writable(self) -> None:
         """Waits until it is ready."""
@@ -459,15 +446,26 @@ class Channel:
 
     @property
     def held(self) -> int:
-        """Bytes of memory that wait for the peer: of a large frame that it has begun, and of answers."""
-        return self._charged + (0 if self._large is None else self._wanted)
+        """Bytes of memory that wait for the peer: of a frame that it has begun, of requests that wait for others of
+        its own, and of answers."""
+        return self._outbox.charged + self._kept + (0 if self._large is None else self._wanted)
 
     def overdue(self, now: float) -> bool:
         """Whether the peer lets them wait for longer than it may while others want the memory."""
-        stuck = self._charged and self._stuck_since and now - self._stuck_since > GRACE
-        return bool(stuck) or (self._large is not None and now - self._large_since > GRACE + self._wanted / SLOWEST)
+        if self._outbox.charged and self._stuck_since and now - self._stuck_since > GRACE:
+            return True
+        if self._held_back:  # requests behind one that waits
+            return self._keeping_back and now - self._blocked_since > GRACE
+        if self._large is not None:
+            return now - self._frame_since > GRACE + self._wanted / SLOWEST
+        return bool(self._rest) and self._silent_since < now and now - self._frame_since > GRACE
 
     # --- for people
+
+    @property
+    def sent(self) -> int:
+        """Bytes, over its life."""
+        return self._outbox.sent
 
     def describe(self) -> dict[str, Any]:
         """The connection now. Bytes are over its life, but for `waiting_bytes`: of answers that are not taken yet."""
@@ -478,7 +476,7 @@ class Channel:
             "received_bytes": self.received,
             "sent_bytes": self.sent,
             "requests": self.requests,
-            "waiting_bytes": self.outbox_bytes,
+            "waiting_bytes": self._outbox.size,
             "in_flight_bytes": self.in_flight,
             **self._tell(),
         }

@@ -110,7 +110,8 @@ class Connection(Channel):
         value: Answer | None = None
         error: Exception | None = None
         try:
-            value = await answer
+            with self._until_it_leaves():
+                value = await answer
         except KrappyError as refused:
             error = refused
         except Exception as fault:

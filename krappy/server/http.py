@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from krappy.errors import KrappyError
+from krappy.server.sockets import has_left
 
 if TYPE_CHECKING:
     import h11
@@ -35,6 +36,7 @@ HEAD_SECONDS = 20.0  # from the first byte of a request to the end of its head
 MAX_HEAD = 16 << 10  # bytes
 PIECE = 64 << 10  # bytes that a peer has the server's patience for
 AHEAD = 64 << 10  # bytes read beyond a request, while its answer is made
+LOOK_SECONDS = 0.25  # between two looks for whether a peer is still there that is not read from
 LINGER_SECONDS = 2.0  # for a peer that is still sending what nobody wants, so that it sees its answer
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 REFUSALS = {
@@ -180,6 +182,7 @@ class Wire:
     """Bytes from and to the peer, counted, with a limit to the patience for it. An error is the peer's leaving."""
 
     def __init__(self, connection: HttpConnection, sock: socket.socket, stall_seconds: float) -> None:
+        self._stdlib = sock
         self._socket = trio.socket.from_stdlib_socket(sock)
         self._connection = connection
         self._stall_seconds = stall_seconds
@@ -220,6 +223,11 @@ class Wire:
                 self.gone = True
                 self._socket.close()  # wakes whoever reads
         await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def until_it_leaves(self) -> None:
+        """Although there may be more to read."""
+        while not self.gone and not has_left(self._stdlib):
+            await trio.sleep(LOOK_SECONDS)
 
     def send_eof(self) -> None:
         try:

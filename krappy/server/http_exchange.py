@@ -106,8 +106,9 @@ class Conversation:
                 await self._write(h11.InformationalResponse(status_code=100, headers=[]))
             self._http.receive_data(await self._wire.receive())
         while self._whole and not self._wire.gone:
-            if self._ahead >= http.AHEAD:  # what it sends now can wait; whether it is there shows when it is answered
-                await trio.sleep_forever()
+            if self._ahead >= http.AHEAD:  # what it sends now can wait
+                await self._wire.until_it_leaves()
+                break
             data = await self._wire.receive()
             self._http.receive_data(data)
             self._ahead += len(data)

@@ -24,8 +24,9 @@ from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTime
 from krappy.handlers.kafka.api_versions import ApiVersions
 from krappy.handlers.kafka.registry import KafkaRegistry
 from krappy.ports import NodeInfo
-from krappy.server.channel import LATER, OUTBOX, TASK, Channel, Part
+from krappy.server.channel import LATER, OUTBOX, TASK, Channel
 from krappy.server.kafka_session import KafkaSession
+from krappy.server.outbox import Part
 from krappy.types import FilePart
 from krappy.waiting import Later
 from krappy.wire.kafka import decode_request, encode_response, parse_header
@@ -91,6 +92,7 @@ class KafkaConnection(Channel):
         self._slots: deque[Slot] = deque()  # of requests that are not answered yet, or whose answers are not sent
         self._muted = False  # a task runs
         self._early = 0  # bytes of answers that wait for their turn
+        self._dropped = False  # a request has no answer: those behind it can't be sent either
 
     # --- what the channel asks
 
@@ -168,22 +170,24 @@ class KafkaConnection(Channel):
             self._nursery.start_soon(self._wait_for, slot, answer)
 
     async def _wait_for(self, slot: Slot, answer: Coroutine[Any, Any, dict[str, Any] | None]) -> None:
-        try:
-            value = await answer
-        except Exception as error:
-            self._server.budget.park(-slot.size)
-            self._settle(slot, None, error)
-        except BaseException:
-            self._server.budget.park(-slot.size)
-            self.in_flight -= slot.size
-            raise
-        else:
-            self._server.budget.park(-slot.size)
-            self._settle(slot, value, None)
-        finally:
-            self._muted = False
-            self._hold()
-            self.changed.fire()
+        with self._until_it_leaves():
+            try:
+                value = await answer
+            except Exception as error:
+                self._server.budget.park(-slot.size)
+                self._settle(slot, None, error)
+            except BaseException:
+                self._server.budget.park(-slot.size)
+                self.in_flight -= slot.size
+                self._dropped = True
+                raise
+            else:
+                self._server.budget.park(-slot.size)
+                self._settle(slot, value, None)
+            finally:
+                self._muted = False
+                self._hold()
+                self.changed.fire()
 
     def _finished(self, slot: Slot, value: dict[str, Any] | None, error: Exception | None) -> None:
         self._server.budget.credit(slot.size)
@@ -213,7 +217,7 @@ class KafkaConnection(Channel):
     # --- answers
 
     def _answer(self, slot: Slot, value: dict[str, Any]) -> None:
-        if self._ended:
+        if self._ended or self._dropped:
             return
         try:
             slot.parts = encode_response(slot.key, slot.version, slot.correlation_id, value)

@@ -16,6 +16,7 @@ from krappy.errors import KrappyError, Overloaded, Unavailable
 from krappy.measures import Histogram, RequestTimes
 from krappy.server.budget import Budget
 from krappy.server.session import Allowance
+from krappy.server.sockets import prepare
 from krappy.waiting import Signal, wait_any
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.messages import REQUESTS
@@ -38,7 +39,6 @@ class Connected(Protocol):
 
     protocol: str
     received: int
-    sent: int
 
     async def serve(self) -> None: ...
     def finish(self) -> None: ...
@@ -46,6 +46,8 @@ class Connected(Protocol):
     def look(self, now: float) -> None: ...
     def overdue(self, now: float) -> bool: ...
     def describe(self) -> dict[str, Any]: ...
+    @property
+    def sent(self) -> int: ...
     @property
     def held(self) -> int: ...
 
@@ -202,7 +204,7 @@ class Server:
 
     def _start(self, speech: Speech, sock: socket.socket, address: Any) -> None:
         assert self._nursery is not None
-        sock.setblocking(False)
+        prepare(sock)
         refusal = None
         if len(self.connections) >= self.max_connections:
             refusal = Overloaded(f"{self.max_connections} connections are open: as many as are allowed")
@@ -215,7 +217,6 @@ class Server:
                 sock.send(speech.refusal(refusal))
             sock.close()
             return
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         host, port = address[:2]
         connection = speech.connect(self, sock, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
         self.accepted += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from krappy.config import ServerConfig
 from krappy.console import live
-from krappy.console.security import COOKIE, Guard, is_local
+from krappy.console.security import COOKIE, Guard, is_local, read_cookies
 from krappy.console.sessions import MOST, Sessions
 from krappy.errors import ConfigError
 from krappy.testing.running import RunningBroker, run_broker
@@ -253,3 +254,57 @@ def test_only_the_folder_of_pages_is_served(console: RunningBroker, path: str) -
 
 def test_the_token_is_not_shown(tmp_path: Path) -> None:
     assert TOKEN not in repr(ServerConfig(data=tmp_path, console_token=TOKEN))
+
+
+@pytest.mark.parametrize("piece", ["\\", '\\"', "\\101", "a=b;", ";", "=", " ", '"', 'a="\\'])
+def test_a_cookie_header_is_read_in_one_pass(piece: str) -> None:
+    """Each byte is looked at a few times, however many there are: the steps of Python that reading takes do not grow
+    faster than the header (15 KB of backslashes took a second of everybody's time, before any login)."""
+
+    def steps(size: int) -> int:
+        header, count = {"cookie": f'{COOKIE}="' + piece * (size // len(piece)) + '"'}, 0
+
+        def trace(frame: object, event: str, argument: object) -> object:
+            nonlocal count
+            count += 1
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)  # type: ignore[arg-type]
+        try:
+            read_cookies(header)
+        finally:
+            sys.settrace(before)
+        return count
+
+    assert steps(16_000) <= 20 * steps(1_000)
+
+
+def test_cookies_are_those_of_the_rfc() -> None:
+    """RFC 6265, section 5.4; a browser sends the one with the longest path first."""
+    found = read_cookies({"cookie": f"a=1; {COOKIE}=x.y; b; {COOKIE}=later;c = 3"})
+    assert (found["a"], found[COOKIE], found["b"], found["c"]) == ("1", "x.y", "", "3")
+    assert read_cookies({}) == {"": ""}
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost:80@evil.example",
+        "localhost@evil.example",
+        "localhost/evil.example",
+        "localhost:80:evil.example",
+        "localhost evil.example",
+        "localhost?evil.example",
+        "[::1]evil.example",
+        "[::1]:80@evil.example",
+        "[::1",
+        "::1",
+        "127.0.0.1:x",
+        "localhost:123456",
+        "localhost\n",
+        "",
+    ],
+)
+def test_a_host_that_is_no_host_and_port_names_nothing(host: str) -> None:
+    assert not is_local(host)

@@ -1,0 +1,100 @@
+"""Answers of one connection that wait to be sent: parts in their order, to a socket that may be full.
+
+What takes memory counts against the budget until the system has taken it; a part of a file takes none.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+
+from krappy.server.budget import Budget
+from krappy.types import FilePart
+
+Part = bytes | memoryview | FilePart
+
+JOIN = 128 << 10  # small answers are joined up to this size for one send
+MORE = getattr(socket, "MSG_MORE", 0)  # more follows at once: let the system join it into fewer packets
+
+
+class Outbox:
+    def __init__(self, sock: socket.socket, budget: Budget) -> None:
+        self._sock = sock
+        self._budget = budget
+        self._parts: deque[Part] = deque()
+        self.size = 0  # bytes that wait,
+        self.charged = 0  # and what of these takes memory
+        self.sent = 0  # bytes, over its life
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def add(self, data: Part) -> None:
+        self._parts.append(data)
+        self.size += len(data)
+        if type(data) is not FilePart:
+            self.charged += len(data)
+            self._budget.charge(len(data))
+
+    def clear(self) -> None:
+        """Nobody takes it any more."""
+        self._parts.clear()
+        self._budget.credit(self.charged)
+        self.size = self.charged = 0
+
+    def send(self) -> None:
+        """One pass, until it is empty or the socket is full. Raises OSError for a dead peer."""
+        parts = self._parts
+        while parts:
+            part = parts.popleft()
+            if isinstance(part, FilePart):
+                if self._send_file(part):
+                    continue
+                return
+            data: bytes | memoryview = part
+            if len(data) < JOIN and parts:
+                data = self._joined(data)
+            try:
+                sent = self._sock.send(data, MORE if parts else 0)
+            except BlockingIOError:
+                parts.appendleft(data)
+                return
+            except OSError:
+                parts.appendleft(data)
+                raise
+            self.sent += sent
+            self.size -= sent
+            self.charged -= sent
+            self._budget.credit(sent)
+            if sent < len(data):
+                parts.appendleft(memoryview(data)[sent:])
+                return
+
+    def _joined(self, first: bytes | memoryview) -> bytes:
+        """It with the small ones that follow it."""
+        waiting, parts, total = self._parts, [first], len(first)
+        while waiting and total + len(waiting[0]) <= JOIN:
+            following = waiting[0]
+            if isinstance(following, FilePart):
+                break
+            parts.append(following)
+            total += len(following)
+            waiting.popleft()
+        return b"".join(parts)
+
+    def _send_file(self, part: FilePart) -> bool:
+        """From the file to the socket, without a copy of ours; whether all of it went. Raises OSError."""
+        try:
+            sent = os.sendfile(self._sock.fileno(), part.file.fd, part.position, part.size)
+        except BlockingIOError:
+            self._parts.appendleft(part)
+            return False
+        if not sent:
+            raise OSError("a file that is shorter than it was")
+        self.sent += sent
+        self.size -= sent
+        if sent < part.size:
+            self._parts.appendleft(part.after(sent))
+            return False
+        return True

@@ -1,0 +1,31 @@
+"""What the system knows of a peer although nothing is read from it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+_ESTABLISHED = 1  # the first byte of Linux's tcp_info is the state (include/net/tcp_states.h)
+_INFO = getattr(socket, "TCP_INFO", None)
+# A host that is gone without a word is noticed after a minute and a half, however long its requests may wait.
+_ALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+
+def prepare(sock: socket.socket) -> None:
+    """A socket that has just been accepted. Raises OSError when its peer has left."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _ALIVE:
+        if (option := getattr(socket, name, None)) is not None:  # not every system has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def has_left(sock: socket.socket) -> bool:
+    """Whether the peer sends no more, though what it has sent may still be there to be read.
+
+    Only Linux tells; elsewhere it shows when all has been read.
+    """
+    with contextlib.suppress(OSError):
+        return _INFO is not None and sock.getsockopt(socket.IPPROTO_TCP, _INFO, 1)[0] != _ESTABLISHED
+    return True
