@@ -134,6 +134,11 @@ class ServerConfig:
     default_partitions: int = _number(1, "partitions of a topic created without saying how many", 1, 100_000)
     view_cache_bytes: int = _number(64 << 20, "bytes of the view's block cache")
     view_memtable_bytes: int = _number(64 << 20, "bytes of view entries in memory before they are flushed", 64 << 10)
+    ballast_bytes: int = _number(
+        64 << 20,
+        "bytes of disk kept free for what makes room on a full one: a start, deletions; at most an eighth of the disk; "
+        "0: none",
+    )
     table_file_bytes: int = _number(
         4 << 30, "bytes on disk for what TOPIC@latest was answered with, to answer it again"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from krappy.errors import StorageError
@@ -23,8 +24,8 @@ class FolderLock:
             os.close(self._fd)
             who = f" (process {owner})" if owner else ""
             raise StorageError(f"{folder} is in use by another broker{who}; stop that one first") from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+        with suppress(OSError):  # on a full disk it can't say whose it is, and is held all the same
+            os.pwrite(self._fd, f"{os.getpid():<10}".encode(), 0)
 
     def release(self) -> None:
         if self._fd >= 0:

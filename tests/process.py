@@ -166,7 +166,7 @@ class BrokerProcess:
         self.data = data
         self.log = log or data.parent / f"{data.name}.log"
         listen = {"listen_native": "127.0.0.1:0", "listen_kafka": "127.0.0.1:0", "listen_http": "none"}
-        self.settings = {**listen, "log_level": "info", "log_format": "json", **settings}
+        self.settings = {**listen, "log_level": "info", "log_format": "json", "ballast_bytes": 0, **settings}
         self.address = ""
         self.kafka = ""  # HOST:PORT of Kafka's protocol
         self.http = ""  # and of the console, where the settings ask for one

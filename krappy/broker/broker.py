@@ -6,6 +6,7 @@ It is the only caller of the store. Nothing here knows sockets or protocols.
     DATA/meta/                   RocksDB with WAL: catalog, groups, producer ids
     DATA/views/                  RocksDB without WAL: the latest value of each key
     DATA/topics/<topic>-<n>/     one log per partition
+    DATA/ballast                 holds room on the disk, for what makes room
     DATA/backup/                 links to all of these, while a backup is copied
     DATA/restoring/              what a restore has not put into its place yet: no broker starts beside it
 """
@@ -35,6 +36,7 @@ from krappy.broker.meta_sync import MetaSync
 from krappy.broker.opening import Place, open_logs
 from krappy.broker.partition import Partition
 from krappy.broker.producer_ids import ProducerIds
+from krappy.broker.room import Room
 from krappy.broker.settings import BrokerSetting, broker_settings
 from krappy.broker.snapshots import LeasedSnapshot, Snapshots
 from krappy.broker.staging import StagingCoordinator
@@ -84,6 +86,7 @@ class Broker:
         self.topics_changed = Signal()
         self.measures = StoreMeasures()
         self.machine = Machine(self)
+        self.room = Room(self)
         self.clock = Clock()
         self.started_ms = self.now_ms()
         self.opened = False  # everything is recovered, and nothing closed yet
@@ -138,6 +141,10 @@ class Broker:
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None:
         """Raises InvalidTransaction, ProducerFenced."""
         self.transactions.check_write(producer_id, epoch, at)
+
+    def check_room(self, size: int) -> None:
+        """Raises StorageError when the disk has no room for events of so many bytes."""
+        self.room.check(size)
 
     async def sync_meta(self, take_back: Callable[[], None] | None = None) -> None:
         """Returns once everything written to the meta database so far is on disk; one sync serves all callers.
@@ -196,6 +203,7 @@ class Broker:
     async def _open(self) -> None:
         data = self.config.data
         check_whole(data)
+        await self.room.look()
         OS_DISK.mkdir(data / "topics")
         await self._in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta", keep=self.fsync)
@@ -242,6 +250,7 @@ class Broker:
                     nursery.start_soon(Housekeeper(self).run)
                     nursery.start_soon(Ahead(self, self.latest).run)
                     nursery.start_soon(self._meta_sync.mend)
+                    nursery.start_soon(self.room.watch)
         finally:
             self._house_kept.set()
 
@@ -413,6 +422,7 @@ class Broker:
         async with self._admin:
             self._taking()
             topic = self.topic(name)
+            await self.room.look()  # the catalog and the views need some for it
             stored = await self._in_thread(lambda: self.catalog.delete(name))  # a crash from here on is finished later
             del self.topics[name], self.topics_by_id[topic.uuid]
             self.names.remove(name)

@@ -32,6 +32,19 @@ class Machine:
         folder = self._broker.config.data
         await trio.to_thread.run_sync(try_writing, folder, limiter=self._limiter, abandon_on_cancel=True)
 
+    def events_refused(self) -> str:
+        """Why events are refused for want of room; empty: they are not."""
+        return self._broker.room.refusal
+
+    def catalog_failed(self) -> str:
+        """Why the catalog takes no changes, until it is opened anew; empty: it does."""
+        return self._broker.meta.failure
+
+    def disk_bytes(self) -> tuple[int, int, int]:
+        """(of the disk, free of it, held by the ballast), as of half a second ago."""
+        room = self._broker.room
+        return *room.space, room.held
+
     def view_sizes(self) -> dict[str, int]:
         """RocksDB's own numbers of the views: bytes and counts. Raises StorageError."""
         return self._broker.views.stats()

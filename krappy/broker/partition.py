@@ -61,6 +61,7 @@ class Services(Protocol):
 
     def check_producer(self, producer_id: int, *, transactional: bool) -> None: ...
     def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
+    def check_room(self, size: int) -> None: ...
     def now_ms(self) -> int: ...
     def spawn(self, run: Callable[[], Any]) -> None: ...
     def report(self, event: str, **facts: Any) -> None: ...
@@ -131,11 +132,14 @@ class Partition:
         from the records' headers (core/conditions.py).
         """
         self._alive()
+        self._services.check_room(len(data))
         return self.appender.publish(data, expect, by_header=by_header)
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[Stored]:
         """`taken`: an event that was taken once: its timestamp is not judged again."""
         self._alive()
+        if not taken:
+            self._services.check_room(len(record.value or b""))
         return self.appender.publish_record(record, expect, taken=taken)
 
     def publish_own(self, header: BatchHeader, data: bytes) -> Later[Stored]:

@@ -31,6 +31,7 @@ class Services(Protocol):
 
     disk_limiter: trio.CapacityLimiter
 
+    def check_room(self, size: int) -> None: ...
     def now_ms(self) -> int: ...
     def spawn(self, run: Callable[[], Any]) -> None: ...
 
@@ -84,6 +85,7 @@ class Attempt:
         assert self.topic is not None
         if self.topic.deleted:
             raise UnknownTopic(f"the topic '{self.topic.name}' was deleted")
+        self._services.check_room(len(data))
         config = self.topic.partition(partition).config
         header, data, columns, cost, _ = admit(data, config, Times(config, self._services.now_ms()))
         if header.attributes & TRANSACTIONAL:

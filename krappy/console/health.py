@@ -1,4 +1,8 @@
-"""Probes: alive, and ready to work."""
+"""Probes: alive, and ready to serve.
+
+Ready is who answers reads and lookups. What a disk refuses, for want of room or else, makes nobody unready: Kubernetes
+would take the reads away as well, and those who make room. The answer says what is refused and why.
+"""
 
 from __future__ import annotations
 
@@ -22,43 +26,60 @@ class Alive(msgspec.Struct):
     status: Literal["ok"]
 
 
-class Ready(msgspec.Struct):
+class Ready(msgspec.Struct, omit_defaults=True):
     status: Literal["ready"]
+    refused: list[str] = []
 
 
 class DiskTrial:
-    """Whether the disk can be written: tried at most once a second; and whether every log still takes appends.
+    """What the disk refuses: tried at most once a second.
 
-    A log that could not be synced takes none until the broker is started again (what the kernel held may be lost).
+    A log that could not be synced takes no appends until the broker is started again: what the kernel held may be
+    lost.
     """
 
     def __init__(self) -> None:
         self._turn = trio.Lock()
         self._at = -FRESH_SECONDS
-        self._failure: str | None = None
+        self._refused: list[str] = []
+        self._hangs = ""
 
-    async def failure(self, broker: BrokerPort) -> str | None:
-        """What is wrong with the disk, or None."""
+    async def look(self, broker: BrokerPort) -> tuple[str, list[str]]:
+        """(why it can't be read either, or nothing; what is refused and why)."""
         async with self._turn:
             if trio.current_time() - self._at >= FRESH_SECONDS:
-                self._failure = await self._try(broker) or await _failed_logs(broker)
+                machine = broker.machine
+                reasons = [
+                    _said("events", machine.events_refused()),
+                    _said("topics, groups and transactions", machine.catalog_failed()),
+                    await self._try(broker),
+                    await _failed_logs(broker),
+                ]
+                self._refused = [reason for reason in reasons if reason]
                 self._at = trio.current_time()
-            return self._failure
+            return self._hangs, self._refused
 
-    async def _try(self, broker: BrokerPort) -> str | None:
+    async def _try(self, broker: BrokerPort) -> str:
+        self._hangs = ""
         try:
             with trio.move_on_after(DISK_SECONDS) as scope:
                 await broker.machine.try_disk()
         except KrappyError as error:
-            return error.text
-        return f"the disk took longer than {DISK_SECONDS:g} s" if scope.cancelled_caught else None
+            return f"writing: {error.text}"
+        if scope.cancelled_caught:
+            self._hangs = f"the disk took longer than {DISK_SECONDS:g} s"
+        return self._hangs
 
 
-async def _failed_logs(broker: BrokerPort) -> str | None:
+def _said(what: str, why: str) -> str:
+    return f"{what}: {why}" if why else ""
+
+
+async def _failed_logs(broker: BrokerPort) -> str:
     partitions = (partition for topic in list(broker.topics.values()) for partition in topic.partitions)
     reasons = [why for why in await in_slices(partition.log_failed for partition in partitions) if why]
     if not reasons:
-        return None
+        return ""
     return f"{len(reasons)} partitions take no more events until the broker is started again: {reasons[0]}"
 
 
@@ -69,10 +90,10 @@ async def healthz(call: Call) -> Alive:
 
 @routes.get(
     "/readyz",
-    summary="Whether it works: recovered, listening, the disk can be written (it is tried), every log takes events",
+    summary="Whether it serves: recovered and listening. `refused`: what the disk does not take now (it is tried)",
 )
 async def readyz(call: Call) -> Ready:
-    why = None
+    why, refused = "", list[str]()
     if call.broker.stopped:
         why = "the broker is shutting down"
     elif not call.broker.opened:
@@ -80,7 +101,7 @@ async def readyz(call: Call) -> Ready:
     elif not call.console.is_listening():
         why = "the listeners are not open yet"
     else:
-        why = await call.console.disk.failure(call.broker)
-    if why is not None:
+        why, refused = await call.console.disk.look(call.broker)
+    if why:
         raise Refusal(503, "NOT_READY", why, Retry_After="1")
-    return Ready("ready")
+    return Ready("ready", refused)

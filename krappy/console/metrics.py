@@ -124,6 +124,11 @@ class Snapshot:
         for name, about, value in (
             ("start_time_seconds", "When the broker was started", t.started_ms / 1000),
             ("resident_memory_bytes", "Memory of the process that is in RAM", t.resident_bytes),
+            ("disk_bytes", "Size of the disk that the data folder is on", t.disk_bytes),
+            ("disk_free_bytes", "Bytes that are free on it, beside the ballast", t.disk_free_bytes),
+            ("ballast_bytes", "Bytes held on it for what makes room on a full disk", t.ballast_bytes),
+            ("events_refused", "1 while events are refused because the disk is full", t.events_refused),
+            ("catalog_failed", "1 while the catalog takes no changes, since the disk refused one", t.catalog_failed),
             ("topics", "Topics", t.topics),
             ("partitions", "Partitions", t.partitions),
             (

@@ -62,6 +62,11 @@ class Totals(msgspec.Struct):
     parked_bytes: int
     stalls: Annotated[int, Meta(description="how often a connection had to wait for memory or for its peer")]
     resident_bytes: int
+    disk_bytes: Annotated[int, Meta(description="of the disk that the data folder is on")]
+    disk_free_bytes: int
+    ballast_bytes: Annotated[int, Meta(description="held on the disk for what makes room on a full one")]
+    events_refused: Annotated[bool, Meta(description="whether events are refused because the disk is full")]
+    catalog_failed: Annotated[bool, Meta(description="whether the disk refused the catalog, until it is opened anew")]
     log_sync: Latency
     catalog_sync: Latency
     requests: list[RequestNumbers]
@@ -106,6 +111,7 @@ async def gather(broker: BrokerPort, server: ServerPort) -> Numbers:
     topics = await in_slices(map(_of_topic, list(broker.topics.values())))
     groups = await in_slices(broker.groups.each_group())
     told = server.measure()
+    total, free, ballast = broker.machine.disk_bytes()
     totals = Totals(
         now_ms=broker.now_ms(),
         started_ms=broker.started_ms,
@@ -132,6 +138,11 @@ async def gather(broker: BrokerPort, server: ServerPort) -> Numbers:
         parked_bytes=told["parked_bytes"],
         stalls=told["stalls"],
         resident_bytes=broker.machine.resident_bytes(),
+        disk_bytes=total,
+        disk_free_bytes=free,
+        ballast_bytes=ballast,
+        events_refused=bool(broker.machine.events_refused()),
+        catalog_failed=bool(broker.machine.catalog_failed()),
         log_sync=latency(broker.measures.syncs),
         catalog_sync=latency(broker.measures.catalog_syncs),
         requests=[

@@ -51,10 +51,12 @@ class RunningBroker:
 
 @contextmanager
 def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
-    """Runs a broker on a free port of 127.0.0.1 until the `with` ends. `settings`: any of a broker's configuration.
+    """Runs a broker on a free port of 127.0.0.1 until the `with` ends. `settings`: any of a broker's configuration;
+    it keeps no room on the disk (`ballast_bytes`) unless they say so.
 
     Raises what the broker raises: when it does not start, from here; when it fails later, at the end.
     """
+    settings = {"ballast_bytes": 0, **settings}
     said: queue.SimpleQueue[tuple[Broker, trio.lowlevel.TrioToken, trio.Event] | BaseException] = queue.SimpleQueue()
     ended: list[BaseException] = []
 

@@ -32,7 +32,7 @@ class Got(NamedTuple):
 @asynccontextmanager
 async def running(data: Path, report: Any = None, **given: Any) -> AsyncIterator[Broker]:
     """A broker on a folder, stopped in an orderly way at the end."""
-    config = settings.load({"data": data, "durability": "os", **given}, {})
+    config = settings.load({"data": data, "durability": "os", "ballast_bytes": 0, **given}, {})
     async with trio.open_nursery() as nursery:
         broker = Broker(config, report)
         await nursery.start(broker.run)
