@@ -33,7 +33,6 @@ from krappy.broker.kafka_groups.coordinator import KafkaGroups
 from krappy.broker.latest import LatestTables
 from krappy.broker.machine import Machine
 from krappy.broker.meta_sync import MetaSync
-from krappy.broker.opening import Place, open_logs
 from krappy.broker.partition import Partition
 from krappy.broker.producer_ids import ProducerIds
 from krappy.broker.room import Room
@@ -42,26 +41,24 @@ from krappy.broker.snapshots import LeasedSnapshot, Snapshots
 from krappy.broker.staging import StagingCoordinator
 from krappy.broker.table_topic import TableTopic, table_topic, table_topic_by_id
 from krappy.broker.topic import Topic
+from krappy.broker.topic_changes import TopicChanges
 from krappy.broker.topic_names import TopicNames
 from krappy.broker.transactions import TransactionCoordinator
 from krappy.config import ServerConfig
 from krappy.core.latest import table_of
 from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownTopic
 from krappy.measures import StoreMeasures
-from krappy.store.catalog import MAX_PARTITIONS, Catalog
-from krappy.store.catalog import Topic as StoredTopic
+from krappy.store.catalog import Catalog
 from krappy.store.disk import OS_DISK
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
 from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
-from krappy.store.log import Log
 from krappy.store.meta import Meta
 from krappy.store.overrides import BROKER, GROUP, OverrideStore
 from krappy.store.staging import StagedFiles, StagingStore
 from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
-from krappy.topic_config import TopicConfig, merge
 from krappy.types import TopicPartition
 from krappy.waiting import Later, Signal, subscribed, wait_any
 
@@ -106,7 +103,7 @@ class Broker:
         self.latest = LatestTables(self, config.memory_bytes // 8, config.data, config.table_file_bytes)
         self._report = report or (lambda event, **facts: None)
         self._nursery: trio.Nursery | None = None
-        self._admin = trio.Lock()  # one change of the catalog at a time
+        self.changes = TopicChanges(self)
         self._meta_sync = MetaSync(self)
         self.shrinking = trio.Lock()  # held while events are taken out of a log
         self.counting = trio.CapacityLimiter(1)  # of those who look through whole views
@@ -193,7 +190,7 @@ class Broker:
                 self._nursery = nursery
                 try:
                     await self._open()
-                    self._taking()
+                    self.check_taking()
                     task_status.started()
                     await stop.wait()
                 finally:
@@ -208,11 +205,11 @@ class Broker:
         await self._in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta", keep=self.fsync)
         self.catalog = Catalog(self.meta)
-        self.dynamic = DynamicSettings(self, OverrideStore(self.meta, BROKER), self._admin)
+        self.dynamic = DynamicSettings(self, OverrideStore(self.meta, BROKER), self.changes.locks)
         self.internal = InternalTopics(self.catalog.cluster_id, self.topics_changed)
         self.views = Views(data / "views", self.config.view_cache_bytes, self.config.view_memtable_bytes)
         topics = [(Topic(stored, [], self.dynamic.topic_defaults), stored) for stored in self.catalog.list()]
-        await self._open_partitions(topics, new=False)
+        await self.changes.open_partitions(topics, new=False)
         for topic, stored in topics:
             self.topics[stored.name] = self.topics_by_id[stored.id] = topic
             self.names.add(stored.name)
@@ -223,7 +220,7 @@ class Broker:
         self.kafka_groups = KafkaGroups(self, GroupOffsets(self.meta), OverrideStore(self.meta, GROUP))
         await self.kafka_groups.open()
         for dead in self.catalog.deleting():
-            self._taking()
+            self.check_taking()
             await deletion.try_to_finish(self, dead)
         self.staging = StagingCoordinator(self, StagingStore(self.meta), StagedFiles(data / "staging"))
         await self.staging.open()
@@ -254,25 +251,6 @@ class Broker:
         finally:
             self._house_kept.set()
 
-    async def _open_partitions(self, topics: Sequence[tuple[Topic, StoredTopic]], *, new: bool) -> None:
-        """Gives each topic the partitions that the catalog has of it and it has not yet."""
-        wanted = [
-            (topic, index, stored.numbers[index])
-            for topic, stored in topics
-            for index in range(len(topic.partitions), len(stored.numbers))
-        ]
-        logs = await self._open_logs([(topic, index) for topic, index, _ in wanted], new=new)
-        for (topic, index, number), log in zip(wanted, logs, strict=True):
-            topic.partitions.append(Partition(self, topic.name, index, number, topic.config, log, topic.strays))
-        for topic, _ in topics:
-            topic.strays.begin()
-
-    async def _open_logs(self, wanted: Sequence[tuple[Topic, int]], *, new: bool) -> list[Log]:
-        places = [
-            Place(f"{topic.name}-{index}", self.folder_of(topic.name, index), topic.config) for topic, index in wanted
-        ]
-        return await open_logs(places, self.disk_limiter, self.report, self._taking, new=new)
-
     def folder_of(self, topic: str, index: int) -> Path:
         return self.config.data / "topics" / f"{topic}-{index}"
 
@@ -286,7 +264,8 @@ class Broker:
         self.begin_stop()
         self._housekeeping.cancel()
         await self._house_kept.wait()  # it may be flushing or cleaning what is about to be closed
-        async with self._admin:  # and so may a deletion
+        async with self.changes.locks.everything():  # and so may a deletion
+            await self.changes.bury_all()
             await self._close_all()
 
     async def _close_all(self) -> None:
@@ -320,8 +299,8 @@ class Broker:
     async def hold_backup(self) -> backup.Hold:
         """The files of this moment, linked aside to be copied. Raises StorageError, ShuttingDown."""
         # In this order: a compaction under way may take minutes, for which no topic should have to wait to be made.
-        async with self.shrinking, self._admin:
-            self._taking()
+        async with self.shrinking, self.changes.locks.everything():
+            self.check_taking()
             return await backup.take(self)
 
     # --- topics
@@ -362,82 +341,15 @@ class Broker:
 
         `alike`: its name may be like another's (topic_names.py).
         """
-        async with self._admin:
-            self._taking()
-            if if_absent and name in self.topics:
-                return self.topics[name], False
-            self.names.check(name, alike=alike)
-            for dead in [dead for dead in self.catalog.deleting() if dead.name == name]:
-                await deletion.finish(self, dead)  # it failed half-way, and left folders where the new ones go
-            inherited = self.dynamic.topic_defaults
-            TopicConfig.parse({**inherited, **config})
-            stored = await self._in_thread(lambda: self.catalog.create(name, partitions, config))
-            topic = Topic(stored, [], inherited)
-            try:
-                await self._open_partitions([(topic, stored)], new=True)
-            except BaseException:
-                with trio.CancelScope(shield=True):  # a full disk, say: all of it or nothing
-                    stored = await self._in_thread(lambda: self.catalog.delete(name))
-                    await deletion.destroy(self, topic)
-                    await deletion.finish(self, stored)
-                raise
-            self.topics[name] = self.topics_by_id[topic.uuid] = topic
-            self.names.add(name)
-        self.report("topic_created", topic=name, partitions=partitions)
-        self.topics_changed.fire()
-        return topic, True
+        return await self.changes.create(name, partitions, config, if_absent=if_absent, alike=alike)
 
     async def alter_topic(self, name: str, config: Mapping[str, Any] | None, partitions: int | None) -> None:
         """Changes settings (None: back to the default) and adds partitions. All or nothing."""
-        async with self._admin:
-            self._taking()
-            topic = self.topic(name)
-            await topic.prepare(merge(topic.given, config or {}), topic.inherited)
-            if partitions is not None and partitions != len(topic.partitions):
-                await self._add_partitions(topic, partitions)
-            if config:
-                stored = await self._in_thread(lambda: self.catalog.alter(name, config))
-                await topic.configure(stored.config, topic.inherited)
-        self.report("topic_altered", topic=name, partitions=len(topic.partitions), config=dict(config or {}))
-        self.topics_changed.fire()
-
-    async def _add_partitions(self, topic: Topic, total: int) -> None:
-        """The logs first, then the catalog: what can't be opened now could not be on the next start either."""
-        added = range(len(topic.partitions), total if total <= MAX_PARTITIONS else 0)
-        logs = await self._open_logs([(topic, index) for index in added], new=True)
-        try:
-            stored = await self._in_thread(lambda: self.catalog.add_partitions(topic.name, total))
-        except BaseException:
-            with trio.CancelScope(shield=True):
-                for log in logs:
-                    await self.attempt(str(log.folder), self._in_thread(log.destroy))
-            raise
-        for log in logs:
-            index = len(topic.partitions)
-            number = stored.numbers[index]
-            topic.partitions.append(Partition(self, topic.name, index, number, topic.config, log, topic.strays))
-        topic.strays.begin()
+        await self.changes.alter(name, config, partitions)
 
     async def delete_topic(self, name: str) -> None:
-        async with self._admin:
-            self._taking()
-            topic = self.topic(name)
-            await self.room.look()  # the catalog and the views need some for it
-            stored = await self._in_thread(lambda: self.catalog.delete(name))  # a crash from here on is finished later
-            del self.topics[name], self.topics_by_id[topic.uuid]
-            self.names.remove(name)
-            topic.deleted = True
-            await deletion.destroy(self, topic)
-            await deletion.try_to_finish(self, stored)
-        self.report("topic_deleted", topic=name)
-        self.topics_changed.fire()
-
-    async def finish_deletions(self) -> None:
-        """Tries again to remove what is left of deleted topics."""
-        if self.catalog.deleting():
-            async with self._admin:
-                for dead in self.catalog.deleting():
-                    await deletion.try_to_finish(self, dead)
+        """When it returns the topic is gone for good; what its files take on the disk is given back soon."""
+        await self.changes.delete(name)
 
     def settings(self, advertised: str) -> list[BrokerSetting]:
         """This broker's settings for Kafka's tools. `advertised`: the HOST:PORT that the asking client was told."""
@@ -520,6 +432,6 @@ class Broker:
     ) -> tuple[list[bytes], int | None]:
         return await table.history(partition, key, offset, max_records, max_bytes)
 
-    def _taking(self) -> None:
+    def check_taking(self) -> None:
         if self.stopped:
             raise ShuttingDown("the broker is shutting down")

@@ -7,6 +7,7 @@ A crash, or a disk that refuses, may come between any two steps; all of them are
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.topic import Topic
-from krappy.errors import KrappyError, StorageError
+from krappy.errors import KrappyError, StorageError, UnknownTopic
 from krappy.store.catalog import Topic as StoredTopic
 from krappy.store.disk import OS_DISK
 
@@ -22,13 +23,21 @@ if TYPE_CHECKING:
     from krappy.broker.broker import Broker
 
 
-async def destroy(broker: Broker, topic: Topic) -> None:
+async def close(broker: Broker, topic: Topic) -> None:
+    """Tells everybody who reads, writes or waits that it is gone, and ends its own work."""
+    gone = UnknownTopic(f"the topic '{topic.name}' was deleted")
+    async with trio.open_nursery() as nursery:
+        for partition in topic.partitions:
+            nursery.start_soon(broker.attempt, str(partition), partition.close(gone))
+    for partition in topic.partitions:
+        broker.latest.forget(partition.number)
+
+
+async def remove(broker: Broker, topic: Topic) -> None:
     """Closes all its files at least; `finish` tries again to remove what is left of them."""
     async with trio.open_nursery() as nursery:
         for partition in topic.partitions:
-            nursery.start_soon(broker.attempt, str(partition), partition.destroy())
-    for partition in topic.partitions:
-        broker.latest.forget(partition.number)
+            nursery.start_soon(broker.attempt, str(partition), partition.remove())
 
 
 async def try_to_finish(broker: Broker, stored: StoredTopic) -> None:
@@ -39,16 +48,20 @@ async def try_to_finish(broker: Broker, stored: StoredTopic) -> None:
         broker.report("deletion_unfinished", topic=stored.name, error=str(error))
 
 
+async def forget_positions(broker: Broker, stored: StoredTopic) -> None:
+    """Groups have no positions in it any more, durably. Raises StorageError."""
+    await broker.kafka_groups.forget_topic(stored.name)
+    await broker.groups.forget_topic(stored.name)
+
+
 async def finish(broker: Broker, stored: StoredTopic) -> None:
     """Removes what is left of the topic, groups' positions too, and then its place on the list of deletions: a new
     topic of its name may come after that. Raises StorageError."""
-    await broker.kafka_groups.forget_topic(stored.name)
-    await broker.groups.forget_topic(stored.name)
+    await forget_positions(broker, stored)
     in_thread = partial(trio.to_thread.run_sync, limiter=broker.disk_limiter)
     for number in stored.numbers:
         broker.views.drop(number)
-    for index in range(len(stored.numbers)):
-        await in_thread(_remove, broker.folder_of(stored.name, index))
+    await in_thread(_remove, [broker.folder_of(stored.name, index) for index in range(len(stored.numbers))])
     # Else a loss of power might bring them back once nobody knows of them: for a new topic of that name to find.
     await in_thread(OS_DISK.fsync_dir, broker.folder_of(stored.name, 0).parent)
     await in_thread(broker.views.flush)
@@ -56,10 +69,11 @@ async def finish(broker: Broker, stored: StoredTopic) -> None:
     broker.dropped_views += stored.numbers
 
 
-def _remove(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        raise StorageError(f"{folder} can't be removed: {error}") from error
+def _remove(folders: Sequence[Path]) -> None:
+    for folder in folders:
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StorageError(f"{folder} can't be removed: {error}") from error

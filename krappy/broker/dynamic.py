@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import trio
 
+from krappy.broker.name_locks import NameLocks
 from krappy.config import KAFKA_NAMES, ServerConfig, default_of, read_value
 from krappy.errors import ConfigError, InvalidConfig, InvalidRequest
 from krappy.store.overrides import FOR_ALL, STATIC, OverrideStore, topic_defaults
@@ -65,10 +66,10 @@ class DynamicSettings:
 
     known = KNOWN
 
-    def __init__(self, broker: Broker, store: OverrideStore, lock: trio.Lock) -> None:
+    def __init__(self, broker: Broker, store: OverrideStore, topics: NameLocks) -> None:
         self._broker = broker
         self._store = store
-        self._lock = lock
+        self._topics = topics  # held while it changes: no topic comes or goes meanwhile
         self.static: ServerConfig = broker.config
         self.changed = Signal()
         self._held = store.load()
@@ -138,7 +139,7 @@ class DynamicSettings:
 
     async def alter(self, name: str, changes: Mapping[str, str | None]) -> None:
         """In force, and durable, on return. Raises InvalidRequest, StorageError."""
-        async with self._lock:
+        async with self._topics.everything():
             await self._take(name, self.check(name, changes))
         self.changed.fire()
 
@@ -148,7 +149,7 @@ class DynamicSettings:
         given = dict(self.static.topic_defaults)
         if given == self.held(STATIC):
             return
-        async with self._lock:
+        async with self._topics.everything():
             try:
                 self._check_topics(STATIC, given)
             except InvalidRequest as error:

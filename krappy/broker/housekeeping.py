@@ -72,7 +72,7 @@ class Housekeeper:
     async def _reclaim(self) -> None:
         """Gives the disk space of deleted topics' views back. Without this it would go with some later compaction."""
         broker = self._broker
-        await broker.finish_deletions()
+        await broker.changes.finish_deletions()
         while broker.dropped_views:
             number = broker.dropped_views.pop()
             try:

@@ -32,7 +32,6 @@ from krappy.errors import (
     OffsetOutOfRange,
     PolicyViolation,
     TransactionPending,
-    UnknownTopic,
     ViewDisabled,
 )
 from krappy.measures import StoreMeasures
@@ -494,9 +493,8 @@ class Partition:
             self.applier.persist()
         await trio.to_thread.run_sync(self.log.close, limiter=self.disk_limiter)
 
-    async def destroy(self) -> None:
-        """Deletes it: files and view."""
-        await self.close(UnknownTopic(f"the topic '{self.topic}' was deleted"))
+    async def remove(self) -> None:
+        """Deletes what was closed with an error: files and view. Raises StorageError."""
         try:
             self.views.drop(self.number)
         finally:

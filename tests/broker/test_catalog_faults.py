@@ -147,7 +147,7 @@ async def settled(broker: Broker) -> Memory:
         while any(each.state in ("Publishing", "Marking") for each in broker.staging.list()):
             await trio.sleep(0.01)
         while broker.catalog.deleting():  # as housekeeping does
-            await broker.finish_deletions()
+            await broker.changes.finish_deletions()
             await trio.sleep(0.01)
     return memory(broker)
 

@@ -17,13 +17,13 @@ from tests.broker.engine import as_killed, publish, running
 @trio_test
 async def test_groups_begin_anew_in_a_topic_that_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A position in the old topic would pass over the first events of the new one."""
-    destroy = deletion.destroy
+    close = deletion.close
 
     async def killed_before(broker: Broker, topic: Topic) -> None:
         as_killed(tmp_path / "data", tmp_path / "killed")
-        await destroy(broker, topic)
+        await close(broker, topic)
 
-    monkeypatch.setattr(deletion, "destroy", killed_before)
+    monkeypatch.setattr(deletion, "close", killed_before)
     async with running(tmp_path / "data") as broker:
         topic, _ = await broker.create_topic("t", 1, {})
         await publish(topic.partition(0), 5)

@@ -72,10 +72,10 @@ def test_a_deletion_that_the_disk_refuses_is_finished_later(tmp_path: Path) -> N
             broker.views.flush = refuse  # type: ignore[method-assign]
             await broker.delete_topic("t")
             assert "t" not in broker.topics
-            assert "deletion_unfinished" in reports
+            await engine.until(lambda: "deletion_unfinished" in reports)
             assert broker.catalog.deleting()
             broker.views.flush = flush  # type: ignore[method-assign]
-            await broker.finish_deletions()
+            await broker.changes.finish_deletions()
             assert not broker.catalog.deleting()
 
     trio.run(main)
@@ -92,7 +92,7 @@ def test_the_space_of_a_deleted_view_is_given_back(tmp_path: Path) -> None:
             broker.views.flush()
             before = sum(file.stat().st_size for file in (tmp_path / "views").glob("*.sst"))
             await broker.delete_topic("t")
-            assert broker.dropped_views == [partition.number]
+            await engine.until(lambda: broker.dropped_views == [partition.number])
             with trio.fail_after(60):
                 while broker.dropped_views:
                     await trio.sleep(0.1)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from krappy.broker.name_locks import whole
 from krappy.core.kafka.modern import ModernGroup, ModernRules
 from krappy.errors import InvalidConfig, InvalidRequest
 from krappy.store.overrides import OverrideStore
@@ -97,7 +98,7 @@ class GroupSettings:
 
     async def alter(self, group: str, changes: Mapping[str, str | None]) -> None:
         """In force, from the members' next heartbeats on, and durable on return. Raises as `check`, StorageError."""
-        async with self._lock:  # threads may overtake each other: what is kept last must be what is in force
+        async with whole(self._lock):  # threads may overtake each other: what is kept last must be what is in force
             after = self.check(group, changes)
             limiter = self._owner.broker.disk_limiter
             await trio.to_thread.run_sync(partial(self._store.save, group, after), limiter=limiter)

@@ -1,0 +1,185 @@
+"""How topics come, change and go. One change of a topic at a time; those of other topics go on beside it.
+
+What has begun is brought to its end: whoever asked for it may leave. The order of each, and what a crash between two of
+its steps leaves:
+
+- Created: what is left of a deleted topic of its name goes first. Then the catalog has it, durably; then its folders
+  are made, empty. What is missing of them is made by the next start. Their files are synced with their first events.
+- Given more partitions: their folders first, then the catalog. Folders that the catalog does not know are empty.
+- Deleted: the catalog notes it, durably; everybody who reads, writes or waits is told; groups have no positions in it
+  any more. Then the request is answered. Files and views go behind the answer, and the note goes last: what is noted
+  is removed by the next start, or before a new topic takes the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import trio
+
+from krappy.broker import deletion
+from krappy.broker.name_locks import NameLocks
+from krappy.broker.opening import Place, open_logs
+from krappy.broker.partition import Partition
+from krappy.broker.topic import Topic
+from krappy.errors import KrappyError, TopicExists
+from krappy.store.catalog import MAX_PARTITIONS
+from krappy.store.catalog import Topic as StoredTopic
+from krappy.store.log import Log
+from krappy.topic_config import TopicConfig, merge
+
+if TYPE_CHECKING:
+    from krappy.broker.broker import Broker
+
+T = TypeVar("T")
+
+
+class TopicChanges:
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.locks = NameLocks()
+        self._dying: dict[bytes, Topic] = {}  # by id: deleted, and their files are there still
+
+    async def create(
+        self, name: str, partitions: int, config: Mapping[str, Any], *, if_absent: bool, alike: bool
+    ) -> tuple[Topic, bool]:
+        broker = self._broker
+        async with self.locks.of(name):
+            broker.check_taking()
+            if if_absent and name in broker.topics:
+                return broker.topics[name], False
+            broker.names.check(name, alike=alike)
+            if name in broker.topics:
+                raise TopicExists(f"the topic '{name}' exists")
+            inherited = broker.dynamic.topic_defaults
+            TopicConfig.parse({**inherited, **config})
+            broker.names.add(name)  # at once: one that is like it may be made beside it
+            try:
+                topic = await self._make(name, partitions, config, inherited)
+            except BaseException:
+                broker.names.remove(name)
+                raise
+            broker.topics[name] = broker.topics_by_id[topic.uuid] = topic
+            broker.report("topic_created", topic=name, partitions=partitions)
+            broker.topics_changed.fire()
+            return topic, True
+
+    async def _make(self, name: str, partitions: int, config: Mapping[str, Any], inherited: Mapping[str, str]) -> Topic:
+        broker = self._broker
+        for dead in [dead for dead in broker.catalog.deleting() if dead.name == name]:
+            await self._bury(dead)
+        stored = await self._in_thread(lambda: broker.catalog.create(name, partitions, config))
+        topic = Topic(stored, [], inherited)
+        try:
+            await self.open_partitions([(topic, stored)], new=True)
+        except BaseException:  # a full disk, say: all of it or nothing
+            stored = await self._in_thread(lambda: broker.catalog.delete(name))
+            await deletion.finish(broker, stored)
+            raise
+        return topic
+
+    async def alter(self, name: str, config: Mapping[str, Any] | None, partitions: int | None) -> None:
+        broker = self._broker
+        async with self.locks.of(name):
+            broker.check_taking()
+            topic = broker.topic(name)
+            await topic.prepare(merge(topic.given, config or {}), topic.inherited)
+            if partitions is not None and partitions != len(topic.partitions):
+                await self._add_partitions(topic, partitions)
+            if config:
+                stored = await self._in_thread(lambda: broker.catalog.alter(name, config))
+                await topic.configure(stored.config, topic.inherited)
+            broker.report("topic_altered", topic=name, partitions=len(topic.partitions), config=dict(config or {}))
+            broker.topics_changed.fire()
+
+    async def _add_partitions(self, topic: Topic, total: int) -> None:
+        """The logs first, then the catalog: what can't be opened now could not be on the next start either."""
+        broker = self._broker
+        added = range(len(topic.partitions), total if total <= MAX_PARTITIONS else 0)
+        logs = await self._open_logs([(topic, index) for index in added], new=True)
+        try:
+            stored = await self._in_thread(lambda: broker.catalog.add_partitions(topic.name, total))
+        except BaseException:
+            for log in logs:
+                await broker.attempt(str(log.folder), self._in_thread(log.destroy))
+            raise
+        for log in logs:
+            index = len(topic.partitions)
+            number = stored.numbers[index]
+            topic.partitions.append(Partition(broker, topic.name, index, number, topic.config, log, topic.strays))
+        topic.strays.begin()
+
+    async def delete(self, name: str) -> None:
+        broker = self._broker
+        async with self.locks.of(name):
+            broker.check_taking()
+            topic = broker.topic(name)
+            await broker.room.look()  # the catalog and the views need some for it
+            stored = await self._in_thread(lambda: broker.catalog.delete(name))
+            del broker.topics[name], broker.topics_by_id[topic.uuid]
+            broker.names.remove(name)
+            topic.deleted = True
+            self._dying[stored.id] = topic
+            await deletion.close(broker, topic)
+            try:
+                await deletion.forget_positions(broker, stored)
+            except KrappyError as error:  # it is tried again with the files
+                broker.report("deletion_unfinished", topic=name, error=str(error))
+            broker.report("topic_deleted", topic=name)
+            broker.topics_changed.fire()
+            broker.spawn(self._bury_later, stored)
+
+    async def _bury_later(self, stored: StoredTopic) -> None:
+        async with self.locks.of(stored.name):
+            if any(dead.id == stored.id for dead in self._broker.catalog.deleting()):
+                await self._try_to_bury(stored)
+
+    async def _try_to_bury(self, stored: StoredTopic) -> None:
+        """The topic is gone whatever becomes of this; what could not be removed stays on the list of deletions."""
+        try:
+            await self._bury(stored)
+        except KrappyError as error:
+            self._broker.report("deletion_unfinished", topic=stored.name, error=str(error))
+
+    async def _bury(self, stored: StoredTopic) -> None:
+        """Removes what is left of a deleted topic. Its name is held. Raises StorageError."""
+        topic = self._dying.pop(stored.id, None)
+        if topic is not None:
+            await deletion.remove(self._broker, topic)
+        await deletion.finish(self._broker, stored)
+
+    async def finish_deletions(self) -> None:
+        """Tries again to remove what is left of deleted topics."""
+        for stored in self._broker.catalog.deleting():
+            await self._bury_later(stored)
+
+    async def bury_all(self) -> None:
+        """As the broker ends: no file of a deleted topic stays open. Everything is held."""
+        for stored in self._broker.catalog.deleting() if self._dying else ():
+            await self._try_to_bury(stored)
+
+    # --- logs
+
+    async def open_partitions(self, topics: Sequence[tuple[Topic, StoredTopic]], *, new: bool) -> None:
+        """Gives each topic the partitions that the catalog has of it and it has not yet."""
+        wanted = [
+            (topic, index, stored.numbers[index])
+            for topic, stored in topics
+            for index in range(len(topic.partitions), len(stored.numbers))
+        ]
+        logs = await self._open_logs([(topic, index) for topic, index, _ in wanted], new=new)
+        for (topic, index, number), log in zip(wanted, logs, strict=True):
+            topic.partitions.append(Partition(self._broker, topic.name, index, number, topic.config, log, topic.strays))
+        for topic, _ in topics:
+            topic.strays.begin()
+
+    async def _open_logs(self, wanted: Sequence[tuple[Topic, int]], *, new: bool) -> list[Log]:
+        broker = self._broker
+        places = [
+            Place(f"{topic.name}-{index}", broker.folder_of(topic.name, index), topic.config) for topic, index in wanted
+        ]
+        return await open_logs(places, broker.disk_limiter, broker.report, broker.check_taking, new=new)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work, limiter=self._broker.disk_limiter)
