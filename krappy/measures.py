@@ -51,7 +51,9 @@ class RequestTimes:
 class StoreMeasures:
     """What the broker's disk side has done since it started."""
 
-    def __init__(self) -> None:
+    def __init__(self, kept_limit: int = 64 << 20) -> None:
+        self.kept_bytes = 0  # of memory, that decoded batches take which wait for their views, of all partitions,
+        self.kept_limit = kept_limit  # and how many may be
         self.appended_events = 0
         self.appended_bytes = 0
         self.appends_failed = 0

@@ -11,19 +11,29 @@ Rules, kept here and nowhere else:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from krappy import batch as batches
 from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
+from krappy.broker import large
 from krappy.broker.commit import INLINE, Commit
 from krappy.broker.elsewhere import Elsewhere, look
-from krappy.broker.queued import Accepted, Loose, Publish, Stored, record_size
+from krappy.broker.queued import Accepted, Loose, Publish, Stored, demanded, record_size
 from krappy.broker.undecided import UNDECIDED
-from krappy.core.admission import MAX_OPENED, Times, admit
+from krappy.core.admission import MAX_OPENED, Times, admit_header, admit_records, may_be_large
 from krappy.entry import entry_offset, is_tombstone
-from krappy.errors import InvalidRecord, KrappyError, OffsetMismatch, RecordTooLarge, ShuttingDown, StorageError
+from krappy.errors import (
+    CorruptBatch,
+    InvalidRecord,
+    KrappyError,
+    OffsetMismatch,
+    RecordTooLarge,
+    ShuttingDown,
+    StorageError,
+)
 from krappy.partitioner import any_elsewhere
 from krappy.types import ABSENT, Record
 from krappy.waiting import Later, Signal, wait_any
@@ -62,18 +72,21 @@ class Appender:
         *,
         by_header: bool = False,
     ) -> Later[Stored]:
-        header, data, columns, cost, named = admit(data, self._partition.config, times, by_header=by_header)
-        if named:
-            expect = named
-        elif expect:
-            if len(expect) > header.count:
-                raise InvalidRecord(f"{len(expect)} conditions on {header.count} records")
-            keys = (batches.decode(data) if columns is None else columns).keys
-            for index, _ in expect:
-                if index >= header.count or keys[index] is None:
-                    raise InvalidRecord(f"a condition on record {index}, which is not there or has no key")
-        later: Later[Stored] = Later(cost)
-        self._queue(Publish(header, data, columns, expect, later))
+        config = self._partition.config
+        header = admit_header(data, config)
+        admission = partial(admit_records, header, data, config, times, by_header=by_header)
+        later: Later[Stored]
+        try:
+            admitted = admission(inline=True)
+        except CorruptBatch:
+            if not may_be_large(header, len(data)):
+                raise
+            later = Later()
+            self._queue(Publish(header, data, None, expect, later, admission=admission))
+            return later
+        expect = demanded(admitted, expect)
+        later = Later(admitted.cost)
+        self._queue(Publish(admitted.header, admitted.data, admitted.columns, expect, later, cost=admitted.cost))
         return later
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[Stored]:
@@ -140,6 +153,7 @@ class Appender:
             while self._waiting:
                 await self._partition.applier.within(MAX_LAG)
                 items = self._take()
+                await self._open(items)
                 if self._partition.config.codec is not None:
                     await self._recompress(items, self._partition.config.codec)
                 if not self._keys_elsewhere(items):
@@ -161,6 +175,18 @@ class Appender:
         finally:
             self._running = False
             self._ended.fire()
+
+    async def _open(self, items: list[Publish | Loose]) -> None:
+        """Checks the records of a batch that was too large to be opened on the event loop. It is its drain's first, so
+        that what came before it need not wait."""
+        if not isinstance(items[0], Publish) or items[0].admission is None:
+            return
+        conditional = any(isinstance(each, Publish) and each.expect for each in items)
+        try:
+            items[0].admit(await large.opened(partial(items[0].admission, keep=conditional)))
+        except KrappyError as error:
+            items[0].reject(error)
+        items[:] = [each for each in items if isinstance(each, Loose) or not each.later.done]
 
     async def _write(self, items: list[Publish | Loose], elsewhere: Elsewhere | None = None) -> None:
         accepted = self._decide(items, elsewhere)
@@ -207,6 +233,8 @@ class Appender:
         last_sequence: dict[int, tuple[int, int]] = {}
         for item in self._waiting:
             if isinstance(item, Publish):
+                if item.admission is not None and count:
+                    break
                 if item.header.producer_id >= 0 and not item.header.is_control:
                     header = item.header
                     before = last_sequence.get(header.producer_id)
@@ -248,7 +276,7 @@ class Appender:
                 total += item.size
             return len(items)
 
-        if changing > INLINE:
+        if changing > INLINE or any(isinstance(each, Publish) and each.large for each in items):
             count = await trio.to_thread.run_sync(change, limiter=partition.disk_limiter)
         else:
             count = change()
@@ -292,7 +320,9 @@ class Appender:
                 if config.log_append_time and not header.is_control:
                     data = batches.restamp_time(data, partition.now_ms())
                     header = batches.read_header(data)
-                    columns = None if columns is None else batches.decode(data)
+                    columns = (
+                        None if columns is None else columns._replace(timestamps=[header.max_timestamp] * header.count)
+                    )
                     timestamps = None if timestamps is None else [header.max_timestamp] * header.count
             except KrappyError as error:
                 item.reject(error)
@@ -306,7 +336,7 @@ class Appender:
                     if key is not None and overlay.get(key) != UNDECIDED:
                         last = ABSENT if written.values[index] is None else offset + index
                         overlay[key] = last if decided else UNDECIDED
-            accepted.append(Accepted(header, data, columns, offset, laters, timestamps))
+            accepted.append(Accepted(header, data, columns, offset, laters, timestamps, item.cost))
             offset += header.count
         return accepted
 

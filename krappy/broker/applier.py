@@ -9,6 +9,7 @@ write holds the GIL, so an apply is at most `SLICE` records and yields to the ev
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ import trio
 
 from krappy import batch as batches
 from krappy.batch import TRANSACTIONAL, Columns
+from krappy.broker import large
 from krappy.broker.strays import ViewStrays
 from krappy.entry import pack_columns
 from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, ShuttingDown, StorageError
@@ -27,8 +29,11 @@ if TYPE_CHECKING:
     from krappy.broker.queued import Accepted
 
 SLICE = 500  # records of one WriteBatch
-KEPT = 8 << 20  # bytes of decoded batches held for the applier; beyond, it reads the log
-PLACE = 256  # of these, reckoned for a batch without keys: an open transaction may hold up very many
+# Bytes of memory that decoded batches of one partition take which wait to be applied; beyond, and where all partitions
+# together hold more than `measures.kept_limit`, it reads the log.
+KEPT = 8 << 20
+PLACE = 256  # of these, reckoned for each batch: an open transaction may hold up very many,
+RECORD = 100  # and for each record, beside what its admission reckoned
 READ = 1 << 20
 LINGER = 0.003  # seconds that a little waits for more, so that the acknowledgements come first; nobody waits for it
 HURRY = 64 << 10  # bytes that do not wait
@@ -41,8 +46,8 @@ class Applier:
         self._partition = partition
         self.applied = applied  # the next offset to fold in: everything below is in the view
         self.strays = ViewStrays(partition, applied)
-        # Base offset, number of records, columns (None: no record has a key), bytes.
-        self._fresh: deque[tuple[int, int, Columns | None, int]] = deque()
+        # Base offset, number of records, columns (None: no record has a key), bytes in the log, and in memory.
+        self._fresh: deque[tuple[int, int, Columns | None, int, int]] = deque()
         self._kept = 0
         self._lag = 0  # bytes decided and not applied yet, about
         self._undecided = 0  # bytes committed behind the last stable offset, about
@@ -75,13 +80,23 @@ class Applier:
         self.strays.committed(accepted)
         for item in accepted:
             self._undecided += item.header.size
-            columns, size = item.columns, item.header.size
-            if columns is None or item.header.attributes & TRANSACTIONAL or self._kept >= KEPT:
+            columns = item.columns
+            if (
+                columns is None
+                or item.header.attributes & TRANSACTIONAL
+                or self._kept >= KEPT
+                or self._over is not None
+            ):
                 continue
+            kept = PLACE
             if columns.keys.count(None) == len(columns.keys):  # nothing to fold, and only the place to keep
                 columns = None
-            self._kept += PLACE if columns is None else size
-            self._fresh.append((item.offset, item.header.count, columns, size))
+            else:
+                kept += item.cost + item.header.count * RECORD
+            if self._partition.measures.kept_bytes + kept > self._partition.measures.kept_limit:
+                continue
+            self._keep(kept)
+            self._fresh.append((item.offset, item.header.count, columns, item.header.size, kept))
         if self._stable != (stable := self._partition.last_stable_offset):
             self._stable = stable
             self._lag += self._undecided
@@ -89,6 +104,16 @@ class Applier:
         self.start()
         if self._lag > HURRY:
             self._wanted.set()
+
+    def _keep(self, count: int) -> None:
+        """So many bytes of memory more; less when it is negative."""
+        self._kept += count
+        self._partition.measures.kept_bytes += count
+
+    def _forget(self) -> None:
+        """Nobody will apply what is in memory."""
+        self._fresh.clear()
+        self._keep(-self._kept)
 
     def start(self) -> None:
         self.strays.applied(self.applied)
@@ -102,6 +127,7 @@ class Applier:
         """Folds no further, since the view is turned off or its topic deleted; who waits for it is told `why`."""
         self._stopped = why
         self._lag = 0
+        self._forget()
         self._wanted.set()
         self.moved.fire()
 
@@ -145,6 +171,8 @@ class Applier:
                     await trio.sleep(RETRY_S)
         finally:
             self._running = False
+            if self._over is not None:
+                self._forget()
             self.idle.set()
             self.moved.fire()
 
@@ -194,12 +222,12 @@ class Applier:
         stable = self._partition.last_stable_offset
         # A gap is the log's to fill; what is not decided waits.
         while self._fresh and self._fresh[0][0] <= applied and self._fresh[0][0] < stable and count < SLICE:
-            base, total, columns, size = self._fresh[0]
+            base, total, columns, size, kept = self._fresh[0]
             if columns is None:
                 applied = max(applied, base + total)
                 done += size
                 self._fresh.popleft()
-                self._kept -= PLACE
+                self._keep(-kept)
                 continue
             start = applied - base
             stop = min(total, start + SLICE - count)
@@ -209,7 +237,7 @@ class Applier:
                 applied = base + stop
             if stop >= total:
                 self._fresh.popleft()
-                self._kept -= size
+                self._keep(-kept)
                 done += size
         await self._store(entries, applied)
         self._lag = max(0, self._lag - done)
@@ -231,17 +259,21 @@ class Applier:
             if header.next_offset <= self.applied:
                 continue
             if not header.is_control:
-                columns = batches.decode(view)
-                offsets = columns.offsets
-                start = next((i for i, offset in enumerate(offsets) if offset >= self.applied), len(offsets))
-                while start < len(offsets):
-                    stop = min(len(offsets), start + SLICE)
-                    await self._store(_packed(columns, offsets, start, stop), offsets[stop - 1] + 1)
-                    start = stop
-                    await trio.lowlevel.checkpoint()
+                async with large.decoded(view) as columns:
+                    await self._apply_columns(columns)
             self.applied = max(self.applied, header.next_offset)
             self._lag = max(0, self._lag - header.size)
             self.moved.fire()
+
+    async def _apply_columns(self, columns: Columns) -> None:
+        """Those of a batch that are not in the view yet, a slice at a time."""
+        offsets = columns.offsets
+        start = bisect_left(offsets, self.applied)
+        while start < len(offsets) and not self.stopped:
+            stop = min(len(offsets), start + SLICE)
+            await self._store(_packed(columns, offsets, start, stop), offsets[stop - 1] + 1)
+            start = stop
+            await trio.lowlevel.checkpoint()
 
     async def _store(self, entries: dict[bytes, bytes], applied: int) -> None:
         if entries:

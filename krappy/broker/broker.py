@@ -64,6 +64,7 @@ from krappy.waiting import Later, Signal, subscribed, wait_any
 
 Report = Callable[..., None]
 T = TypeVar("T")
+SHARE = 8  # the part of the memory's budget that each of the broker's own stores may take beside it
 VERSION = metadata.version("krappy")
 
 
@@ -81,7 +82,7 @@ class Broker:
         self.internal: InternalTopics
         self.names = TopicNames(config.latest_alias)
         self.topics_changed = Signal()
-        self.measures = StoreMeasures()
+        self.measures = StoreMeasures(kept_limit=config.memory_bytes // SHARE)
         self.machine = Machine(self)
         self.room = Room(self)
         self.clock = Clock()
@@ -100,7 +101,7 @@ class Broker:
         self.scans: set[table.TableScan] = set()
         self.snapshots = Snapshots(self)
         self.dropped_views: list[int] = []  # whose space on disk housekeeping gives back
-        self.latest = LatestTables(self, config.memory_bytes // 8, config.data, config.table_file_bytes)
+        self.latest = LatestTables(self, config.memory_bytes // SHARE, config.data, config.table_file_bytes)
         self._report = report or (lambda event, **facts: None)
         self._nursery: trio.Nursery | None = None
         self.changes = TopicChanges(self)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from krappy import batch as batches
-from krappy.batch import BatchHeader, Columns
-from krappy.errors import KrappyError, RecordTooLarge
+from krappy.batch import RECORD_COST, BatchHeader, Columns
+from krappy.core.admission import Admitted
+from krappy.errors import InvalidRecord, KrappyError, RecordTooLarge
 from krappy.types import Headers, Record
 from krappy.waiting import Later
 
@@ -23,7 +24,7 @@ class Stored(NamedTuple):
 class Publish:
     """One record batch that waits for a drain."""
 
-    __slots__ = ("columns", "data", "expect", "header", "later", "own")
+    __slots__ = ("admission", "columns", "cost", "data", "expect", "header", "large", "later", "own")
 
     def __init__(
         self,
@@ -34,8 +35,13 @@ class Publish:
         later: Later[Stored],
         *,
         own: bool = False,
+        cost: int = 0,
+        admission: Callable[..., Admitted] | None = None,
     ) -> None:
         self.own = own  # the broker's, in a transaction of its own
+        self.cost = cost  # bytes that the columns take
+        self.admission = admission  # opens its records (`admit_records`), which nobody has looked at yet
+        self.large = admission is not None  # they are too much for the event loop
         self.header = header
         self.data = data
         self.columns = columns
@@ -45,6 +51,12 @@ class Publish:
     @property
     def size(self) -> int:
         return len(self.data)
+
+    def admit(self, admitted: Admitted) -> None:
+        """Takes what its admission came to. Raises InvalidRecord."""
+        self.admission = None
+        self.expect = demanded(admitted, self.expect)
+        self.header, self.data, self.columns, self.cost, _ = admitted
 
     def needs(self, codec: int) -> bool:
         """Whether its records are to be compressed anew in a topic that has this codec."""
@@ -76,6 +88,11 @@ class Loose:
         self.laters: list[Later[Stored]] = []
         self.size = 0
 
+    @property
+    def cost(self) -> int:
+        """Bytes that the columns take."""
+        return self.size + len(self.keys) * RECORD_COST
+
     def add(self, record: Record, now: int, later: Later[Stored]) -> None:
         if record.headers:
             self.headers[len(self.keys)] = record.headers
@@ -104,6 +121,20 @@ def record_size(record: Record) -> int:
     return size
 
 
+def demanded(admitted: Admitted, expect: Sequence[tuple[int, int]] | None) -> Sequence[tuple[int, int]] | None:
+    """The conditions on a batch: its own headers', or those given with it. Raises InvalidRecord."""
+    if admitted.expect:
+        return admitted.expect
+    if expect:
+        if len(expect) > admitted.header.count:
+            raise InvalidRecord(f"{len(expect)} conditions on {admitted.header.count} records")
+        keys = (batches.decode(admitted.data) if admitted.columns is None else admitted.columns).keys
+        for index, _ in expect:
+            if index >= len(keys) or keys[index] is None:
+                raise InvalidRecord(f"a condition on record {index}, which is not there or has no key")
+    return expect
+
+
 class Accepted(NamedTuple):
     """A batch that is to be written at `offset`."""
 
@@ -113,6 +144,7 @@ class Accepted(NamedTuple):
     offset: int
     laters: list[Later[Stored]]
     timestamps: list[int] | None  # of loose records, one each; None: the header's max
+    cost: int = 0  # bytes that the columns take
 
     @property
     def end(self) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import trio
 
 from krappy import batch as batches
+from krappy.broker import large
 from krappy.broker.partition import Partition
 from krappy.entry import bin_header, pack_entry, packed_rows
 from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownHandle
@@ -278,7 +279,7 @@ class TableWatch:
                 following = header.next_offset
                 if header.is_control:
                     continue
-                columns = batches.decode(view)
+                columns = await large.decode(view)
                 for index, key in enumerate(columns.keys):
                     at = columns.offsets[index]
                     if key is not None and at >= offset and self._chosen.holds(key):
@@ -315,7 +316,7 @@ async def history(
         looked += len(data)
         for header, view in batches.split(data):
             if not header.is_control and (header.compressed or key in bytes(view)):
-                columns = batches.decode(view)
+                columns = await large.decode(view)
                 for index, held in enumerate(columns.keys):
                     at = columns.offsets[index]
                     if held != key or at < offset:

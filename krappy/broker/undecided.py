@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy import batch as batches
+from krappy.broker import large
 
 if TYPE_CHECKING:
     from krappy.broker.partition import Partition
@@ -54,7 +55,7 @@ class Undecided:
                 break
             for header, view in batches.split(span.data):
                 if not header.is_control and header.next_offset > offset:
-                    self._note(batches.decode(view), stable)
+                    self._note(await large.decode(view), stable)
             offset = span.next_offset
         self._next = offset
 

@@ -15,6 +15,11 @@ from krappy.types import NO_TIMESTAMP
 
 MAX_OPENED = 32 << 20  # bytes that a compressed batch may open to, unless its topic takes larger batches anyway
 
+INLINE = 1 << 20  # the same for what is opened on the event loop: 16,384 records or headers, or as many bytes
+SMALL = 64 << 10  # bytes of a batch without compression that is opened there in any case
+MOST_PARTS = 1000  # members, frames or blocks of a compressed batch, beside one for each KiB that they hold,
+INLINE_PARTS = 16  # and of one that is opened on the event loop
+
 MAX_KEPT = 256 << 10  # bytes that the records of a waiting batch may take
 MAX_RATIO = 4  # or so many times the batch's own; beyond both they are read again when they are needed
 
@@ -91,6 +96,11 @@ def admit(data: bytes | memoryview, config: TopicConfig, times: Times | None, *,
     were taken once. `by_header`: conditions are taken from the records' headers.
     Raises RecordTooLarge, InvalidRecord, InvalidTimestamp, CorruptBatch, UnsupportedCompression.
     """
+    return admit_records(admit_header(data, config), data, config, times, by_header=by_header)
+
+
+def admit_header(data: bytes | memoryview, config: TopicConfig) -> BatchHeader:
+    """The part of `admit` that does not look at the records."""
     if len(data) > config.max_message_bytes:
         raise RecordTooLarge(
             f"a batch of {len(data)} bytes; max.message.bytes is {config.max_message_bytes}",
@@ -107,14 +117,37 @@ def admit(data: bytes | memoryview, config: TopicConfig, times: Times | None, *,
         raise InvalidRecord("a delete horizon is the cleaner's to set, not the producer's")
     if header.count < 1 or header.last_offset_delta != header.count - 1:
         raise InvalidRecord(f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}")
-    limit = max(MAX_OPENED, config.max_message_bytes)
-    if not (config.view or config.compact):
-        latest, negative, named = batches.validate(data, limit=limit, mention=MENTION if by_header else b"")
+    return header
+
+
+def may_be_large(header: BatchHeader, size: int) -> bool:
+    """Whether the records of a batch of so many bytes may be too much for the event loop."""
+    return header.compressed or size > SMALL
+
+
+def admit_records(
+    header: BatchHeader,
+    data: bytes | memoryview,
+    config: TopicConfig,
+    times: Times | None,
+    *,
+    by_header: bool = False,
+    inline: bool = False,
+    keep: bool = False,
+) -> Admitted:
+    """The rest of it. `inline`: raises CorruptBatch, too, for one that `may_be_large` and is too much for the event
+    loop. `keep`: the columns are there in any case."""
+    limit, parts = max(MAX_OPENED, config.max_message_bytes), MOST_PARTS
+    if inline and may_be_large(header, len(data)):
+        limit, parts = INLINE, INLINE_PARTS
+    if not (config.view or config.compact or keep):
+        mention = MENTION if by_header else b""
+        latest, negative, named = batches.validate(data, limit=limit, mention=mention, parts=parts)
         if times is not None:
             times.admit(negative, latest, lambda: batches.decode(data, limit=limit).timestamps)
         expect = conditions(batches.decode(data, limit=limit)) if named else ()
         return Admitted(*_timed(header, data, latest), None, 0, expect)
-    columns = batches.decode(data, limit=limit, keyed=True)
+    columns = batches.decode(data, limit=limit, keyed=True, parts=parts)
     if config.compact and None in columns.keys:
         raise _keyless(columns.keys)
     latest = max(columns.timestamps)
@@ -123,7 +156,7 @@ def admit(data: bytes | memoryview, config: TopicConfig, times: Times | None, *,
     header, data = _timed(header, data, latest)
     expect = conditions(columns) if by_header else ()
     cost = _cost(header, columns, len(data))
-    if cost > MAX_KEPT and cost > MAX_RATIO * len(data):
+    if cost > MAX_KEPT and cost > MAX_RATIO * len(data) and not (keep or expect):
         return Admitted(header, data, None, 0, expect)
     return Admitted(header, data, columns, cost, expect)
 

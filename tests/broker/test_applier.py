@@ -14,6 +14,7 @@ from krappy.broker import applier
 from krappy.broker.applier import Applier
 from krappy.broker.strays import Strays
 from krappy.entry import entry_offset
+from krappy.measures import StoreMeasures
 from krappy.store.views import Views
 from tests.broker import engine
 
@@ -25,11 +26,12 @@ def test_batches_that_were_not_kept_leave_no_gap(tmp_path: Path) -> None:
     partition: Any = SimpleNamespace(
         views=views, number=1, index=0, high_watermark=15, last_stable_offset=15, config=config, strays=Strays([])
     )
+    partition.measures = StoreMeasures()
     columns = batch.decode(batch.encode([b"a", b"b", b"c", b"d", b"e"], [b"v"] * 5, timestamps=1))
 
     async def apply() -> int:
         folding = Applier(partition, 0)
-        folding._fresh.extend([(0, 5, columns, 100), (10, 5, columns, 100)])
+        folding._fresh.extend([(0, 5, columns, 100, 0), (10, 5, columns, 100, 0)])
         await folding._apply_fresh()
         return folding.applied
 

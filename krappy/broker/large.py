@@ -1,0 +1,64 @@
+"""Record batches that take long to open: in a thread, and few at a time.
+
+A batch of one megabyte may open to 32, or have half a million records. What is opened on the event loop is bounded
+(`admission.INLINE`): what is beyond that is opened here, and `OPENERS` at a time: that bounds the memory they take, and
+leaves the other threads, and most of the interpreter's lock, to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import trio
+
+from krappy import batch as batches
+from krappy.batch import Columns
+from krappy.core.admission import INLINE, INLINE_PARTS
+from krappy.errors import CorruptBatch
+
+T = TypeVar("T")
+OPENERS = 2
+_openers: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("krappy-openers")
+_holders: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("krappy-holders")
+
+
+def _limiter(of: trio.lowlevel.RunVar[trio.CapacityLimiter]) -> trio.CapacityLimiter:
+    """Of all brokers of this event loop."""
+    try:
+        return of.get()
+    except LookupError:
+        made = trio.CapacityLimiter(OPENERS)
+        of.set(made)
+        return made
+
+
+async def opened(work: Callable[[], T]) -> T:
+    """What `work` makes of a large batch."""
+    return await trio.to_thread.run_sync(work, limiter=_limiter(_openers))
+
+
+def _small(batch: memoryview) -> Columns | None:
+    """Its records, when they are few enough to be read at once."""
+    try:
+        return batches.decode(batch, limit=INLINE, parts=INLINE_PARTS)
+    except CorruptBatch:
+        return None
+
+
+async def decode(batch: memoryview) -> Columns:
+    """The records of a batch out of the log. Raises CorruptBatch."""
+    found = _small(batch)
+    return await opened(lambda: batches.decode(batch)) if found is None else found
+
+
+@asynccontextmanager
+async def decoded(batch: memoryview) -> AsyncIterator[Columns]:
+    """The same for who works on them for long: so many at a time as are opened."""
+    found = _small(batch)
+    if found is not None:
+        yield found
+        return
+    async with _limiter(_holders):
+        yield await opened(lambda: batches.decode(batch))

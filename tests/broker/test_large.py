@@ -1,0 +1,194 @@
+"""Batches that are much larger once they are opened: not on the event loop, in their order, and counted as they are."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from krappy import batch, codecs
+from krappy.broker import applier, large
+from krappy.broker.broker import Broker
+from krappy.broker.partition import Partition
+from krappy.core import admission
+from krappy.errors import CorruptBatch, InvalidRecord
+from tests.broker import engine
+from tests.test_hostile import raw_batch
+
+KEYS = [b"k%d" % number for number in range(30)]
+
+
+def of_zeros(codec: int) -> bytes:
+    return batch.encode(KEYS, [bytes(100_000)] * 30, timestamps=1, codec=codec)
+
+
+def of_headers(codec: int) -> bytes:
+    head = (("h", b"x"),)
+    return batch.encode([b"k"] * 20_000, [b""] * 20_000, timestamps=1, codec=codec, headers=[head] * 20_000)
+
+
+def of_many_headers(codec: int) -> bytes:
+    return batch.encode([b"k"], [b""], timestamps=1, codec=codec, headers=[(("h", b"x"),) * 100_000])
+
+
+def of_records(codec: int) -> bytes:
+    return batch.encode([b"k%d" % (n % 90) for n in range(40_000)], [b"v" * (n % 5) for n in range(40_000)],
+                        timestamps=1, codec=codec)  # fmt: skip
+
+
+LARGE = [of_zeros, of_headers, of_many_headers, of_records]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows with each batch that is opened in a thread. The event loop reads no more than is allowed there."""
+    found: list[int] = []
+    real, decode, validate = large.opened, batch.decode, batch.validate
+
+    async def counting(work: Callable[[], Any]) -> Any:
+        found.append(1)
+        return await real(work)
+
+    def on_loop() -> bool:
+        try:
+            trio.lowlevel.current_task()
+        except RuntimeError:
+            return False
+        return True
+
+    def checked(read: Callable[..., Any]) -> Callable[..., Any]:
+        def reading(data: Any, *, limit: int = codecs.DEFAULT_LIMIT, **more: Any) -> Any:
+            if on_loop() and (batch.read_header(data).compressed or len(data) > admission.SMALL):
+                assert limit <= admission.INLINE, "a batch of any size is opened on the event loop"
+            return read(data, limit=limit, **more)
+
+        return reading
+
+    monkeypatch.setattr(large, "opened", counting)
+    monkeypatch.setattr(batch, "decode", checked(decode))
+    monkeypatch.setattr(batch, "validate", checked(validate))
+    return found
+
+
+async def one_partition(broker: Broker, **config: Any) -> Partition:
+    topic, _ = await broker.create_topic("t", 1, {"max.message.bytes": 8 << 20, **config})
+    return topic.partitions[0]
+
+
+@pytest.mark.parametrize("codec", [codecs.NONE, codecs.GZIP, codecs.ZSTD])
+@pytest.mark.parametrize("make", LARGE)
+@pytest.mark.parametrize("config", [{}, {"view.enable": False}, {"compression.type": "lz4"}], ids=str)
+def test_large_batches_are_opened_in_a_thread(
+    tmp_path: Path, opened: list[int], make: Callable[[int], bytes], codec: int, config: dict[str, Any]
+) -> None:
+    data = make(codec)
+
+    async def main() -> None:
+        async with engine.running(tmp_path) as broker:
+            partition = await one_partition(broker, **config)
+            laters = [
+                partition.publish(batch.encode([b"before"], [b"v"], timestamps=1)),
+                partition.publish(data),
+                partition.publish(batch.encode([b"after"], [b"v"], timestamps=1)),
+            ]
+            with trio.fail_after(60):
+                stored = [await later.wait() for later in laters]
+                if config.get("view.enable", True):
+                    await broker.wait_for_views([partition])
+                    assert partition.look_up(b"after") is not None
+            count = batch.read_header(data).count
+            assert [each.offset for each in stored] == [0, 1, 1 + count]
+
+    trio.run(main)
+    assert opened or (codec == codecs.NONE and make is of_zeros), "few records that are not compressed are cheap"
+
+
+@pytest.mark.parametrize("codec", [codecs.NONE, codecs.GZIP, codecs.SNAPPY, codecs.LZ4, codecs.ZSTD])
+def test_honest_batches_are_opened_at_once(tmp_path: Path, opened: list[int], codec: int) -> None:
+    async def main() -> None:
+        async with engine.running(tmp_path) as broker:
+            partition = await one_partition(broker)
+            for count in (1, 100, 10_000):
+                await engine.publish(partition, count, [b"k%d" % number for number in range(count)], codec=codec)
+            await broker.wait_for_views([partition])
+
+    trio.run(main)
+    assert not opened
+
+
+def test_what_is_wrong_with_a_large_batch_is_told_and_harms_no_other(tmp_path: Path, opened: list[int]) -> None:
+    async def main() -> None:
+        async with engine.running(tmp_path) as broker:
+            partition = await one_partition(broker, **{"cleanup.policy": "compact"})
+            whole = of_zeros(codecs.GZIP)
+            members = raw_batch(codecs.compress(codecs.GZIP, b"") * 5_000, 1, codecs.GZIP)
+            keyless = batch.encode(None, [bytes(100_000)] * 30, timestamps=1, codec=codecs.GZIP)
+            laters = [
+                partition.publish(whole),
+                partition.publish(members),
+                partition.publish(keyless),
+                partition.publish(whole, [(30, 0)]),
+                partition.publish(whole, [(2, 2)]),
+            ]
+            with trio.fail_after(60):
+                assert (await laters[0].wait()).offset == 0
+                with pytest.raises(CorruptBatch, match="more than 1000 parts"):
+                    await laters[1].wait()
+                with pytest.raises(InvalidRecord, match="has no key"):
+                    await laters[2].wait()
+                with pytest.raises(InvalidRecord, match="a condition on record 30"):
+                    await laters[3].wait()
+                assert (await laters[4].wait()).offset == 30
+
+    trio.run(main)
+    assert opened
+
+
+def test_what_waits_for_its_view_is_counted_as_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a transaction that somebody has left open: 7 MiB of zstd took 700 MiB."""
+    data = batch.encode([b"key%05d" % n for n in range(900)], [b'{"status": "ok"}' * 12] * 900, timestamps=1, codec=4)
+
+    async def main() -> None:
+        async with engine.running(tmp_path, memory_bytes=32 << 20) as broker:
+            topic, _ = await broker.create_topic("t", 2, {})
+            for partition in topic.partitions:
+                partition._stable = 0
+                monkeypatch.setattr(partition.stability, "first_open", lambda end: 0)
+            tracemalloc.start()
+            try:
+                for _ in range(60):
+                    for partition in topic.partitions:
+                        await partition.publish(bytes(data)).wait()
+                held = tracemalloc.get_traced_memory()[0]
+            finally:
+                tracemalloc.stop()
+            kept = broker.measures.kept_bytes
+            assert held <= 1.2 * kept + (1 << 20)
+            assert kept <= broker.measures.kept_limit == 4 << 20
+            assert kept == sum(partition.applier._kept for partition in topic.partitions)
+            monkeypatch.undo()
+            for partition in topic.partitions:
+                await engine.publish(partition, 1, [b"last"])
+            await broker.wait_for_views(topic.partitions)
+            assert broker.measures.kept_bytes == 0
+            assert topic.partitions[1].look_up(b"key00899") is not None
+
+    trio.run(main)
+
+
+def test_a_deleted_topic_gives_back_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with engine.running(tmp_path) as broker:
+            partition = await one_partition(broker)
+            partition._stable = 0
+            monkeypatch.setattr(partition.stability, "first_open", lambda end: 0)
+            await engine.publish(partition, 5, [b"k"] * 5)
+            assert broker.measures.kept_bytes > applier.PLACE
+            await broker.delete_topic("t")
+            assert broker.measures.kept_bytes == 0
+
+    trio.run(main)
