@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SLICE = 500  # records of one WriteBatch
 # Bytes of memory that decoded batches of one partition take which wait to be applied; beyond, and where all partitions
 # together hold more than `measures.kept_limit`, it reads the log.
-KEPT = 8 << 20
+KEPT = 24 << 20
 PLACE = 256  # of these, reckoned for each batch: an open transaction may hold up very many,
 RECORD = 100  # and for each record, beside what its admission reckoned
 READ = 1 << 20
