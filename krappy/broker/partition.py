@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import trio
 
 from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
-from krappy.broker import appender, raw_reads, view_life
+from krappy.broker import appender, large, raw_reads, view_life
 from krappy.broker.appender import Appender
 from krappy.broker.applier import Applier
 from krappy.broker.elsewhere import Elsewhere
@@ -281,7 +281,7 @@ class Partition:
     async def find_time(self, timestamp: int, limit: int) -> tuple[int, int] | None:
         """(offset, timestamp in ms) of the first event below `limit` that is not older than `timestamp`."""
         self._alive()
-        return await trio.to_thread.run_sync(self.log.find_timestamp, timestamp, limit, limiter=self.disk_limiter)
+        return await large.opened(partial(self.log.find_timestamp, timestamp, limit))
 
     async def find_latest_time(self, limit: int) -> tuple[int, int] | None:
         """(offset, timestamp in ms) of the event with the highest timestamp, the first such, below `limit`."""
@@ -292,7 +292,7 @@ class Partition:
     async def offset_at(self, timestamp: int) -> int:
         """The offset of the first event with a timestamp (ms) of at least `timestamp`, else the last stable offset."""
         self._alive()
-        found = await trio.to_thread.run_sync(self.log.find_timestamp, timestamp, limiter=self.disk_limiter)
+        found = await large.opened(partial(self.log.find_timestamp, timestamp))
         return self.last_stable_offset if found is None else min(found[0], self.last_stable_offset)
 
     async def offset_for(self, start: str, start_at: int | None) -> int:
