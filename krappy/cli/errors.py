@@ -8,6 +8,7 @@ from krappy import errors
 
 # What may help, for errors whose own text cannot know the command line.
 HINTS: dict[type[errors.KrappyError], str] = {
+    errors.UnknownTopic: "`krappy topic list` shows those there are",
     errors.UnknownGroup: "`krappy group list` shows those there are",
     errors.TopicExists: "--if-absent makes that no error; `krappy topic alter` changes it",
     errors.GroupNotEmpty: "stop its members first",

@@ -1,13 +1,15 @@
-"""A few keys of a table as a DataFrame without a job: read in this program, and handed to Spark as rows.
+"""A few keys of a table without a job: read in this program, and handed to Spark as rows.
 
 A query that reads them starts a task and asks Python processes three times, which takes Spark a hundred milliseconds,
-and the broker less than one.
+and the broker less than one. So the actions of a DataFrame that is no more than some keys are answered here, each by a
+lookup of its own. Whatever else is made of it is an ordinary query. Both tell what is true when they run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from functools import lru_cache, wraps
+from typing import TYPE_CHECKING, Any
 
 from krappy.spark.options import parse
 from krappy.spark.schema import arrow_schema, spark_schema
@@ -17,6 +19,19 @@ if TYPE_CHECKING:
 
 MOST_KEYS = 1_000
 MOST_BYTES = 8 << 20
+ACTIONS = (
+    "collect",
+    "count",
+    "first",
+    "head",
+    "isEmpty",
+    "show",
+    "tail",
+    "take",
+    "toArrow",
+    "toLocalIterator",
+    "toPandas",
+)
 
 
 def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame | None:
@@ -44,3 +59,54 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame | None:
     rows = pa.Table.from_batches(found)
     made: DataFrame = spark.createDataFrame(rows, schema)
     return made
+
+
+def answered(spark: SparkSession, read: Callable[[], DataFrame], now: Callable[[], DataFrame | None]) -> DataFrame:
+    """What `read` gives, as far as Spark can tell; but its actions are those of what `now` gives, asked each time,
+    unless that is None."""
+    if hasattr(spark, "_jsparkSession"):
+        from pyspark.sql.classic.dataframe import DataFrame
+
+        made: Any = object.__new__(_answering(DataFrame))
+        made._krappy = _Ways(read, now)
+        DataFrame.__init__(made, None, spark)
+        return made  # type: ignore[no-any-return]
+    made = read()  # over Spark Connect that asks nobody
+    kind: Any = type(made)
+    made._krappy = _Ways(read, now)
+    made.__class__ = _answering(kind)
+    return made  # type: ignore[no-any-return]
+
+
+class _Ways:
+    def __init__(self, read: Callable[[], DataFrame], now: Callable[[], DataFrame | None]) -> None:
+        self._read, self._now = read, now
+        self._planned: DataFrame | None = None
+
+    def plan(self) -> DataFrame:
+        """The ordinary DataFrame."""
+        if self._planned is None:
+            self._planned = self._read()
+        return self._planned
+
+    def act(self, name: str, *given: Any, **named: Any) -> Any:
+        found = self._now()
+        return getattr(self.plan() if found is None else found, name)(*given, **named)
+
+
+@lru_cache
+def _answering(kind: Any) -> Any:
+    """A kind of DataFrame, with those actions. A classic one is made for Spark only when Spark is to see it, since it
+    asks a Python process then."""
+
+    def action(name: str) -> Any:
+        @wraps(getattr(kind, name))
+        def act(self: Any, *given: Any, **named: Any) -> Any:
+            return self._krappy.act(name, *given, **named)
+
+        return act
+
+    methods: dict[str, Any] = {name: action(name) for name in ACTIONS}
+    if not kind.__module__.startswith("pyspark.sql.connect"):
+        methods["_jdf"] = property(lambda self: self._krappy.plan()._jdf, lambda self, none: None)
+    return type(kind.__name__, (kind,), methods)

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
-from krappy.spark.demands import Demand
+from krappy.spark.demands import Demand, either
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 UNKNOWN = 1 << 50  # bytes; Spark gives sources of which it knows nothing more than that
+MOST_PARTS = 1_000  # of a condition that ORs join, to be looked at one by one
 COMPARISONS = ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
 
 
@@ -74,9 +75,16 @@ def _rows_of(leaf: Any) -> int:
 
 
 def _translated(over: DataFrame, expression: Any) -> Iterator[Demand]:
-    if expression.getClass().getSimpleName() == "And":
-        yield from _translated(over, expression.left())
-        yield from _translated(over, expression.right())
+    """Of a condition, part by part: each part of a chain of AND holds, of a chain of OR one."""
+    kind = _kind(expression)
+    if kind == "And":
+        for part in _chain(expression, kind):
+            yield from _translated(over, part)
+        return
+    if kind == "Or":
+        parts = list(_chain(expression, kind))
+        if len(parts) <= MOST_PARTS:
+            yield either(_translated(over, part) for part in parts)
         return
     jvm: Any = over.sparkSession.sparkContext._jvm
     strategy = getattr(jvm.org.apache.spark.sql.execution.datasources, "DataSourceStrategy$").__getattr__("MODULE$")
@@ -91,3 +99,18 @@ def _translated(over: DataFrame, expression: Any) -> Iterator[Demand]:
         yield Demand(kind, found.attribute().lower(), list(found.values()))
     elif kind == "IsNull":
         yield Demand(kind, found.attribute().lower())
+
+
+def _chain(expression: Any, kind: str) -> Iterator[Any]:
+    """What a chain of AND, or OR, joins, however it is bracketed; long ones are deep trees."""
+    waiting = [expression]
+    while waiting:
+        part = waiting.pop()
+        if _kind(part) == kind:
+            waiting += [part.right(), part.left()]
+        else:
+            yield part
+
+
+def _kind(expression: Any) -> str:
+    return str(expression.getClass().getSimpleName())

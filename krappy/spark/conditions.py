@@ -3,7 +3,8 @@
     (table.key == "u1") & (table["offset"] > 0)      table.key.isin("u1", "u2")
 
 Rules of this file: only what can mean nothing else narrows the keys, whatever the session's settings. That is `==`,
-`<=>` and `in` of the column `key` and literals of its own type, so that Spark casts neither; and these joined by `and`.
+`<=>` and `in` of the column `key` and literals of its own type, so that Spark casts neither; and these joined by `and`
+and `or`.
 A field of the message that is not known here makes it one that is not understood. The condition is Spark's own message,
 `Expression` in its spark/connect/expressions.proto, and the same from PySpark 4.0 to 4.3.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from krappy.spark.demands import Demand, narrowed
+from krappy.spark.demands import Demand, either, narrowed
 from krappy.spark.keys import Keys
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def _demands(expression: Any, literal: str) -> Iterator[Demand]:
     if name == "and":
         for each in arguments:
             yield from _demands(each, literal)
+    elif name == "or":
+        yield either(_demands(each, literal) for each in arguments)
     elif name in KINDS and len(arguments) >= 2 and _is_key(arguments[0]):
         values = _literals(arguments[1:], literal)
         if values is not None and (name == "in" or len(values) == 1):

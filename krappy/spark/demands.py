@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable
+from functools import reduce
+from operator import or_
 from typing import Any, NamedTuple
 
 from krappy.spark.keys import NONE, Keys
@@ -13,11 +15,19 @@ REPLACED = "\ufffd"
 
 
 class Demand(NamedTuple):
-    """One filter: the name of its kind, as `pyspark.sql.datasource` and `org.apache.spark.sql.sources` both have it."""
+    """One filter: the name of its kind, as `pyspark.sql.datasource` and `org.apache.spark.sql.sources` both have it; or
+    `EITHER`, whose value is a list of lists of demands, one of which holds as a whole."""
 
     kind: str
     column: str
     value: Any = None
+
+
+EITHER = "Or"
+
+
+def either(sides: Iterable[Iterable[Demand]]) -> Demand:
+    return Demand(EITHER, "key", [list(side) for side in sides])
 
 
 def narrowed(keys: Keys, demands: Iterable[Demand]) -> Keys:
@@ -31,6 +41,8 @@ def narrowed(keys: Keys, demands: Iterable[Demand]) -> Keys:
 def _of(each: Demand) -> Keys:
     """A table has no key that is null."""
     kind, value = each.kind, each.value
+    if kind == EITHER:
+        return reduce(or_, (narrowed(Keys(), side) for side in value), NONE)
     if kind == "In":
         found = [_key(item) for item in value if item is not None]
         return Keys() if None in found else Keys(exact=tuple(dict.fromkeys(key for key in found if key is not None)))

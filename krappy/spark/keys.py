@@ -32,6 +32,22 @@ class Keys:
         end = min((at for at in (one.end, other.end) if at is not None), default=None)
         return NONE if start is not None and end is not None and start >= end else Keys(start=start, end=end)
 
+    def __or__(self, other: Keys) -> Keys:
+        """The keys that are in either, at least: what lies between two ranges, or a range and a key, is among them."""
+        some = [each.as_range() for each in (self, other) if each != NONE]
+        if not some:
+            return NONE
+        if all(each.exact is not None for each in some):
+            return Keys(exact=tuple(dict.fromkeys(key for each in some for key in each.exact or ())))
+        if len(some) == 1:
+            return some[0]
+        starts = [each.start if each.exact is None else min(each.exact) for each in some]
+        ends = [each.end if each.exact is None else max(each.exact) + b"\0" for each in some]
+        return Keys(
+            start=None if None in starts else min(at for at in starts if at is not None),
+            end=None if None in ends else max(at for at in ends if at is not None),
+        )
+
     def spans(self, key: bytes) -> bool:
         """Whether a key is from `start` to before `end`."""
         return (self.start is None or self.start <= key) and (self.end is None or key < self.end)

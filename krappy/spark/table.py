@@ -77,18 +77,18 @@ class Table:
 
     def where(self, condition: Column | str) -> DataFrame:
         """The rows for which a condition holds. What it demands of `key` (=, IN, <, BETWEEN, LIKE 'a%' with
-        keyType=string; joined by AND) is looked up; a condition that demands nothing of it reads the whole table.
+        keyType=string; joined by AND and OR) is looked up; one that demands nothing of it reads the whole table.
 
-        Up to 1,000 keys that it names are looked up at once, and the DataFrame has them as they are now; what has to be
-        read otherwise, and all of it over Spark Connect without a `client_address`, is read by the tasks of each query
-        on it.
+        Like any DataFrame it is read when a query runs, each time anew. Up to 1,000 keys that it names are looked up by
+        this program itself for collect(), count(), first() and the other actions, without a job; what is made of it
+        otherwise, and all of it over Spark Connect without a `client_address`, is read by tasks.
         """
-        return self.chosen(self.options, self.key_options(condition)).where(condition)
+        return self.chosen(self.options, self.key_options(condition), condition)
 
     filter = where
 
     def lookup(self, keys: Iterable[str | bytes]) -> DataFrame:
-        """The rows of these keys, text as UTF-8, or bytes: up to 1,000 at once, as `where`."""
+        """The rows of these keys, text as UTF-8, or bytes; read as those of `where`."""
         exact = tuple(dict.fromkeys(key.encode() if isinstance(key, str) else bytes(key) for key in keys))
         return self.chosen(self.options, options_of(Keys(exact=exact)))
 
@@ -125,15 +125,23 @@ class Table:
         """A DataFrame with these options and no others."""
         return self._spark.read.format("krappy").options(**options).load()
 
-    def chosen(self, options: Mapping[str, str], keys: Mapping[str, str]) -> DataFrame:
-        """What these options load of these keys: a few of them at once."""
+    def chosen(
+        self, options: Mapping[str, str], keys: Mapping[str, str], condition: Column | str | None = None
+    ) -> DataFrame:
+        """What these options load of these keys, and the condition leaves; of a few of them without a job."""
         every = {**options, **keys}
-        if "keys" in keys and self.near():
+
+        def left(found: DataFrame) -> DataFrame:
+            return found if condition is None else found.where(condition)
+
+        def now() -> DataFrame | None:
             here = {} if self.client_address is None else {"address": self.client_address}
             found = at_once.load(self._spark, {**every, **here})
-            if found is not None:
-                return found
-        return self.load(every)
+            return None if found is None else left(found)
+
+        if "keys" in keys and self.near():
+            return at_once.answered(self._spark, lambda: left(self.load(every)), now)
+        return left(self.load(every))
 
     def key_options(self, condition: Column | str) -> dict[str, str]:
         """What a condition demands of `key`, as options; none when that is nothing.
@@ -206,7 +214,7 @@ class TableSnapshot:
 
     def where(self, condition: Column | str) -> DataFrame:
         """The rows for which a condition holds, as `Table.where`."""
-        return self._table.chosen(self._options(), self._table.key_options(condition)).where(condition)
+        return self._table.chosen(self._options(), self._table.key_options(condition), condition)
 
     def _options(self) -> dict[str, str]:
         taken = ("subscribe", "minpartitions", "snapshotttl")  # what it was taken with

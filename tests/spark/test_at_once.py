@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import DataFrame
 
 import krappy.spark
 from krappy.blocking import Client
@@ -55,7 +57,9 @@ def test_as_a_query_reads_it(spark: SparkSession, address: str, users: str, zone
         spark.conf.set("spark.sql.session.timeZone", before)
 
 
-def test_no_job_is_run_and_the_rows_stay(spark: SparkSession, client: Client, address: str, users: str) -> None:
+def test_no_job_is_run_and_each_action_looks_again(
+    spark: SparkSession, client: Client, address: str, users: str
+) -> None:
     context = spark.sparkContext
     context.setJobGroup("at-once", "lookups")
     try:
@@ -64,9 +68,18 @@ def test_no_job_is_run_and_the_rows_stay(spark: SparkSession, client: Client, ad
         assert [row.value for row in found.collect()] == [b"v1"]
         with client.producer(users) as producer:
             producer.send("other", key="u1").result()
-        assert [row.value for row in found.collect()] == [b"v1"]
-        assert [row.value for row in table.where("key = 'u1'").collect()] == [b"other"]
+        assert [row.value for row in found.collect()] == [b"other"]
+        assert [row.value for row in found.take(5)] == [b"other"]
+        assert [row.value for row in (found.first(), found.head()) if row is not None] == [b"other"] * 2
         assert not context.statusTracker().getJobIdsForGroup("at-once")
+        looked_up = table.lookup(["u1", "u2"])
+        assert (looked_up.count(), looked_up.isEmpty()) == (2, False)
+        with client.producer(users) as producer:
+            producer.send(None, key="u2").result()
+        assert looked_up.count() == 1
+        assert looked_up.toArrow()["value"].to_pylist() == [b"other"]
+        assert [row.value for row in looked_up.toLocalIterator()] == [b"other"]
+        looked_up.show()
         assert table.where("key LIKE 'u1%'").count() == 11
         assert context.statusTracker().getJobIdsForGroup("at-once")
     finally:
@@ -89,12 +102,81 @@ def test_much_is_left_to_tasks(spark: SparkSession, address: str, users: str, mo
 
 def test_errors_come_as_they_are(spark: SparkSession, client: Client, address: str, users: str) -> None:
     with pytest.raises(UnknownTopic, match="there is no topic 'nowhere'"):
-        krappy.spark.table(spark, "nowhere", address=address).lookup(["k"])
+        krappy.spark.table(spark, "nowhere", address=address).lookup(["k"]).collect()
     table = krappy.spark.table(spark, users, address=address)
     with table.snapshot() as held:
         pass
     with pytest.raises(SnapshotGone, match="the snapshot that this DataFrame reads has ended"):
-        held.where("key = 'u1'")
+        held.where("key = 'u1'").collect()
     client.alter_topic(users, {"view.enable": False})
     with pytest.raises(ViewDisabled):
-        table.where("key = 'u1'")
+        table.where("key = 'u1'").collect()
+
+
+def test_it_is_a_dataframe_like_any_other(spark: SparkSession, client: Client, address: str, users: str) -> None:
+    """Whatever is made of it is read when it is used, as ranges are: it lives no longer, however it is read."""
+    table = krappy.spark.table(spark, users, address=address, keyType="string")
+    conditions = ("key = 'u1'", "key IN ('u1', 'nobody')", "key = 'u1' OR key = 'nobody'", "key BETWEEN 'u1' AND 'u1'")
+    found = {condition: table.where(condition) for condition in conditions}
+    for value in ("one", "two"):
+        with client.producer(users) as producer:
+            producer.send(value, key="u1").result()
+        for condition, rows in found.items():
+            assert isinstance(rows, DataFrame)
+            assert rows.columns == table.columns
+            for how, each in _made_of(spark, rows).items():
+                assert [bytes(row.value).decode() for row in each.collect()] == [value], (condition, how)
+    spark.catalog.dropTempView("found_at_once")
+
+
+def _made_of(spark: SparkSession, found: DataFrame) -> dict[str, DataFrame]:
+    found.createOrReplaceTempView("found_at_once")
+    return {
+        "itself": found,
+        "columns": found.select("value"),
+        "more": found.where("offset >= 0").drop("topic"),
+        "joined": found.join(spark.createDataFrame([("u1",)], "key STRING"), "key"),
+        "both": found.unionByName(found).distinct(),
+        "counted": found.groupBy("value").count(),
+        "sql": spark.sql("SELECT * FROM found_at_once"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("condition", "keys"),
+    [
+        ("key = 'u1' OR key = 'u2'", ["u1", "u2"]),
+        ("(key = 'u1' OR (key = 'u2' OR key IN ('u3', 'u4'))) OR key <=> 'u5'", ["u1", "u2", "u3", "u4", "u5"]),
+        ("(key = 'u1' AND offset >= 0) OR (length(value) > 1 AND 'u2' = key)", ["u1", "u2"]),
+        ("(key = 'u1' OR key = 'u2') AND key = 'u2'", ["u2"]),
+        ("(key = 'u1' OR key = 'u2') AND (key = 'u2' OR key = 'u4') AND offset >= 0", ["u2"]),
+        ("key = 'u1' OR key = NULL", ["u1"]),
+        (" OR ".join(f"key = 'u{number}'" for number in range(20)), [f"u{number}" for number in range(20)]),
+    ],
+)
+def test_keys_that_or_joins_are_looked_up(
+    spark: SparkSession, address: str, users: str, condition: str, keys: list[str]
+) -> None:
+    table = krappy.spark.table(spark, users, address=address, keyType="string")
+    asked = table.key_options(condition)
+    assert sorted(base64.b64decode(each).decode() for each in json.loads(asked["keys"])) == sorted(keys)
+    assert sorted(table.where(condition).collect()) == sorted(table.df().where(condition).collect())
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "key = 'u1' OR offset > 10",
+        "key = 'u1' OR key > 'u18'",
+        "key < 'u1' OR key BETWEEN 'u12' AND 'u15'",
+        "key LIKE 'u1%' OR key = 'u5'",
+        "NOT (key = 'u1' OR key = 'u2')",
+        "key = 'u1' OR key = topic",
+        "key > 'u5' OR key IS NULL",
+    ],
+)
+def test_what_or_joins_otherwise_is_what_spark_says(
+    spark: SparkSession, address: str, users: str, condition: str
+) -> None:
+    table = krappy.spark.table(spark, users, address=address, keyType="string")
+    assert sorted(table.where(condition).collect()) == sorted(table.df().where(condition).collect())

@@ -33,6 +33,9 @@ key = col("key")
         ((key == "u1") & (col("offset") > 5) & col("value").isNotNull(), [b"u1"]),
         ((col("offset") > 5) & (sf.length("value") > 1) & (key == "u1"), [b"u1"]),
         (key.like("u%") & (key == "u1"), [b"u1"]),
+        ((key == "u1") | (key == "u2"), [b"u1", b"u2"]),
+        ((key == "u1") | (key.isin("u2", "u3") & (col("offset") > 5)) | (key == "u1"), [b"u1", b"u2", b"u3"]),
+        (((key == "u1") | (key == "u2")) & (key == "u2"), [b"u2"]),
     ],
 )
 def test_keys_that_are_named(condition: Any, named: list[bytes]) -> None:
@@ -58,7 +61,7 @@ def test_keys_in_bytes() -> None:
         sf.expr("key = 'u1'"),
         key != "u1",
         ~(key == "u1"),
-        (key == "u1") | (key == "u2"),
+        (key == "u1") | (key > "u2"),
         (key == "u1") | (col("offset") > 5),
         key == col("value"),
         key == sf.upper(lit("u1")),

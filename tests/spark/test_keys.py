@@ -34,6 +34,13 @@ def test_both(one: Keys, other: Keys, key: bytes) -> None:
     assert lets(one & other, key) == (lets(one, key) and lets(other, key))
 
 
+@given(keys, keys, letters)
+def test_either(one: Keys, other: Keys, key: bytes) -> None:
+    assert lets(one | other, key) >= (lets(one, key) or lets(other, key))
+    if one.exact is not None and other.exact is not None:
+        assert lets(one | other, key) == (lets(one, key) or lets(other, key))
+
+
 @given(keys, letters)
 def test_a_range_instead_of_a_prefix(demand: Keys, key: bytes) -> None:
     assert lets(demand.as_range(), key) == lets(demand, key)
