@@ -18,6 +18,7 @@ import structlog
 ERROR = {
     "internal_error",
     "log_failed",
+    "partition_offline",
     "view_failed",
     "close_failed",
     "stop_timed_out",

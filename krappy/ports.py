@@ -44,6 +44,8 @@ class PartitionPort(Protocol):
     high_watermark: int
     gone: Any
 
+    offline: str
+
     @property
     def size(self) -> int: ...
     @property

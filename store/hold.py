@@ -64,6 +64,17 @@ def hold_log(log: Log, folder: Path) -> None:
         raise StorageError(f"holding {log.folder}: {error}") from error
 
 
+def hold_files(source: Path, folder: Path) -> None:
+    """Links every file of a folder that may be missing. Raises StorageError."""
+    try:
+        folder.mkdir(parents=True)
+        for path in source.iterdir() if source.is_dir() else ():
+            if path.is_file():
+                os.link(path, folder / path.name)
+    except OSError as error:
+        raise StorageError(f"holding {source}: {error}") from error
+
+
 def hold_staged(files: StagedFiles, folder: Path) -> None:
     """Links the staged files. Raises StorageError."""
     try:

@@ -238,9 +238,11 @@ class _Recovery:
 
     def first_segment(self) -> int:
         saved = self.saved
-        if saved and (saved.position or saved.closed):
-            raise StorageError(f"{self.folder}: there are no segments, but the log held offsets up to {saved.recovery}")
-        base = saved.recovery if saved else self.start_hint
+        if saved:
+            raise StorageError(
+                f"{self.folder}: there are no segments, and each log has one; it held offsets up to {saved.recovery}, or more"
+            )
+        base = self.start_hint
         self.disk.open(self.folder / file_name(base, LOG), create=True)
         self.disk.fsync_dir(self.folder)
         self.files[file_name(base, LOG)] = (0, 0)

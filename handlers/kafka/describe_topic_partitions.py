@@ -58,7 +58,7 @@ def _described(session: KafkaSessionPort, topic: Any, partitions: Any) -> Messag
                 "isr_nodes": [node],
                 "eligible_leader_replicas": [],
                 "last_known_elr": [],
-                "offline_replicas": [],
+                "offline_replicas": [node] if partition.offline else [],
             }
             for partition in partitions
         ],

@@ -84,7 +84,7 @@ def _partitions(session: KafkaSessionPort, partitions: Iterable[Any]) -> list[Me
             "leader_epoch": partition.epoch,
             "replica_nodes": replicas,
             "isr_nodes": replicas,
-            "offline_replicas": [],
+            "offline_replicas": replicas if partition.offline else [],
         }
         for partition in partitions
     ]

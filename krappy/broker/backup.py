@@ -116,7 +116,11 @@ async def _hold_logs(broker: Broker, folder: Path) -> None:
                 return
             into = folder / f"{partition.topic}-{partition.index}"
             try:
-                await partition.reshape(partial(hold.hold_log, partition.log, into))
+                if partition.offline:  # its files as they are: nothing changes them
+                    work = partial(hold.hold_files, partition.log.folder, into)
+                    await trio.to_thread.run_sync(work, limiter=broker.disk_limiter)
+                else:
+                    await partition.reshape(partial(hold.hold_log, partition.log, into))
             except KrappyError as error:
                 failed.append(error)
 

@@ -85,7 +85,7 @@ class GroupCoordinator:
                     leases = group.load_leases(unpack(what, packed))
                 except (ValueError, TypeError) as error:
                     raise StorageError(f"{what} can't be read: {error}") from error
-                if leases.frontier > partition.high_watermark:
+                if leases.frontier > partition.high_watermark and not partition.offline:
                     self._broker.report("group_ahead_of_log", group=name, partition=str(partition))
                     leases.cut(partition.high_watermark)
                 group.add(partition, leases).attend()
@@ -141,7 +141,8 @@ class GroupCoordinator:
                 group.stir()
 
     def _partitions(self, topics: Iterable[str]) -> list[Partition]:
-        return [partition for topic in topics for partition in self._broker.topic(topic).partitions]
+        """Without those that are out of service: a group keeps its position there, and gets none before they serve."""
+        return [each for topic in topics for each in self._broker.topic(topic).partitions if not each.offline]
 
     def has(self, name: str) -> bool:
         """Whether the name is a native group's."""

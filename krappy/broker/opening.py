@@ -1,4 +1,8 @@
-"""Opening many logs at a time: each waits for the disk on its own, so that thousands of partitions start in seconds."""
+"""Opening many logs at a time: each waits for the disk on its own, so that thousands of partitions start in seconds.
+
+On a start, a log that can't be opened is replaced by one that is out of service (store/offline.py): the others serve.
+What concerns all of them, such as too few descriptors, ends the start.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,22 @@ from typing import NamedTuple
 import trio
 
 from krappy import descriptors
-from krappy.errors import StorageError
+from krappy.errors import KrappyError, ShuttingDown, StorageError
+from krappy.store.disk import NO_DESCRIPTOR
+from krappy.store.format import LOG
 from krappy.store.log import Log
+from krappy.store.offline import OfflineLog
 from krappy.topic_config import TopicConfig
 
 
 class Place(NamedTuple):
-    """Where a partition's log is. `name`: of the partition, for people."""
+    """Where a partition's log is. `name`: of the partition, for people. `applied`: the offset up to which its view has
+    seen events."""
 
     name: str
     folder: Path
     config: TopicConfig
+    applied: int = 0
 
 
 async def open_logs(
@@ -31,9 +40,11 @@ async def open_logs(
     *,
     new: bool,
 ) -> list[Log]:
-    """The logs in the order of `places`, all of them or none: after a failure what was opened is closed, and if it is
-    `new` removed. Raises what the first failure raised: StorageError, and what `check_stop` does, which is called from
-    threads all the while."""
+    """The logs in the order of `places`. `new` ones all or none: after a failure what was opened is removed.
+
+    Raises what the first failure raised: StorageError, and what `check_stop` does, which is called from threads all the
+    while.
+    """
     if new and len(places) > descriptors.room():
         most = descriptors.allowed()
         raise StorageError(f"every partition keeps a file open, and the broker may have {most} (RLIMIT_NOFILE)")
@@ -43,12 +54,15 @@ async def open_logs(
     async def open_one(number: int, place: Place) -> None:
         if failures:
             return
-        opening = partial(Log.open, place.folder, place.config, check_stop=check_stop)
+        opening = partial(_open, place, check_stop)
         try:
             log = await trio.to_thread.run_sync(opening, limiter=limiter)
         except Exception as error:
-            failures.append(error)
-            return
+            if new or not _is_its_own(error):
+                failures.append(error)
+                return
+            report("partition_offline", partition=place.name, error=str(error), exc_info=_is_ours(error))
+            log = OfflineLog(place.folder, place.config, f"it is out of service since the start: {error}")
         logs[number] = log
         if not log.recovery.clean:
             report("log_recovered", partition=place.name, found=str(log.recovery))
@@ -63,6 +77,25 @@ async def open_logs(
                 await _part_with(log, limiter, new)
         raise failures[0]
     return opened
+
+
+def _open(place: Place, check_stop: Callable[[], None]) -> Log:
+    if place.applied and not any(place.folder.glob("*" + LOG)):
+        raise StorageError(f"{place.folder} is missing or empty, and its log had offsets up to {place.applied}")
+    return Log.open(place.folder, place.config, check_stop=check_stop)
+
+
+def _is_its_own(error: Exception) -> bool:
+    """Whether other logs may well open all the same."""
+    if isinstance(error, ShuttingDown):
+        return False
+    cause = error.__cause__
+    return not (isinstance(cause, OSError) and cause.errno in NO_DESCRIPTOR)
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether it is a mistake in the program, whose traceback is wanted."""
+    return not isinstance(error, KrappyError)
 
 
 async def _part_with(log: Log, limiter: trio.CapacityLimiter, new: bool) -> None:

@@ -31,11 +31,13 @@ from krappy.errors import (
     KrappyError,
     OffsetOutOfRange,
     PolicyViolation,
+    StorageError,
     TransactionPending,
     ViewDisabled,
 )
 from krappy.measures import StoreMeasures
 from krappy.ports import ActiveProducer
+from krappy.store.offline import OfflineLog
 from krappy.topic_config import TopicConfig
 from krappy.types import Record, Span, TopicPartition
 from krappy.waiting import Later, Signal
@@ -86,7 +88,8 @@ class Partition:
         self.undecided = Undecided(self)
         self.moved = Signal()  # the high watermark went up, or the partition went away
         self.writing = trio.Lock()  # held by whoever changes the log's segments: a drain, housekeeping
-        self.gone: KrappyError | None = None
+        self.offline = log.broken if isinstance(log, OfflineLog) else ""  # why it is out of service, if it is
+        self.gone: KrappyError | None = StorageError(f"{self}: {self.offline}") if self.offline else None
         self.swept = Swept()
         self.floor = self.views.floor(number) if config.view else 0
         self.appender = Appender(self)
@@ -297,6 +300,8 @@ class Partition:
 
     async def offset_for(self, start: str, start_at: int | None) -> int:
         """Turns a start as the protocol names it into an offset. Raises OffsetOutOfRange."""
+        if self.offline:
+            self._alive()
         if start == "earliest":
             return self.start_offset
         if start == "latest":
@@ -395,8 +400,8 @@ class Partition:
 
     @property
     def log_failed(self) -> str:
-        """Why it takes no more appends, until the broker is started again; empty while it does."""
-        return self.log.broken
+        """Why it takes no more appends, until the broker is started again; empty while it does, or is out of service."""
+        return "" if self.offline else self.log.broken
 
     @property
     def expired_below(self) -> int:
@@ -489,7 +494,7 @@ class Partition:
             self.gone = error
             self.moved.fire()
             return
-        if self.config.view and self.applier.failed is None:
+        if self.config.view and self.applier.failed is None and not self.offline:
             self.applier.persist()
         await trio.to_thread.run_sync(self.log.close, limiter=self.disk_limiter)
 

@@ -186,6 +186,8 @@ class Publication:
             topic = self._broker.topics_by_id.get(at[0])
             try:
                 partition = None if topic is None else topic.partition(at[1])
+                if partition is not None and partition.offline:
+                    raise StorageError(f"{partition}: {partition.offline}")  # whether it is open there is not known
                 if partition is not None and (
                     producer_id in partition.stability.open or producer_id in partition.log.producers.stability.open
                 ):

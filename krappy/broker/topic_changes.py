@@ -97,7 +97,7 @@ class TopicChanges:
         """The logs first, then the catalog: what can't be opened now could not be on the next start either."""
         broker = self._broker
         added = range(len(topic.partitions), total if total <= MAX_PARTITIONS else 0)
-        logs = await self._open_logs([(topic, index) for index in added], new=True)
+        logs = await self._open_logs([(topic, index, 0) for index in added], new=True)
         try:
             stored = await self._in_thread(lambda: broker.catalog.add_partitions(topic.name, total))
         except BaseException:
@@ -168,16 +168,19 @@ class TopicChanges:
             for topic, stored in topics
             for index in range(len(topic.partitions), len(stored.numbers))
         ]
-        logs = await self._open_logs([(topic, index) for topic, index, _ in wanted], new=new)
+        seen = [0 if new else self._broker.views.applied(number) for *_, number in wanted]
+        places = [(topic, index, applied) for (topic, index, _), applied in zip(wanted, seen, strict=True)]
+        logs = await self._open_logs(places, new=new)
         for (topic, index, number), log in zip(wanted, logs, strict=True):
             topic.partitions.append(Partition(self._broker, topic.name, index, number, topic.config, log, topic.strays))
         for topic, _ in topics:
             topic.strays.begin()
 
-    async def _open_logs(self, wanted: Sequence[tuple[Topic, int]], *, new: bool) -> list[Log]:
+    async def _open_logs(self, wanted: Sequence[tuple[Topic, int, int]], *, new: bool) -> list[Log]:
         broker = self._broker
         places = [
-            Place(f"{topic.name}-{index}", broker.folder_of(topic.name, index), topic.config) for topic, index in wanted
+            Place(f"{topic.name}-{index}", broker.folder_of(topic.name, index), topic.config, applied)
+            for topic, index, applied in wanted
         ]
         return await open_logs(places, broker.disk_limiter, broker.report, broker.check_taking, new=new)
 

@@ -25,7 +25,7 @@ import trio
 from krappy.broker.turns import Turns, written
 from krappy.core import transactions as core
 from krappy.core.transactions import Stage, Transaction
-from krappy.errors import KrappyError, UnknownPartition, UnknownTopic
+from krappy.errors import KrappyError, StorageError, UnknownPartition, UnknownTopic
 from krappy.ports import GroupMember, Position
 from krappy.store.group_offsets import Offset
 from krappy.types import TopicPartition
@@ -245,13 +245,18 @@ class TransactionCoordinator:
     async def _carry_out(self, transaction: Transaction) -> None:
         commit = transaction.stage is Stage.PREPARE_COMMIT
         markers = []
+        refused: StorageError | None = None
         for at in sorted(transaction.partitions):
             try:
                 partition = self._broker.topic(at.topic).partition(at.partition)
                 markers.append(partition.end_transaction(transaction.producer_id, transaction.epoch, commit))
             except (UnknownTopic, UnknownPartition):
                 continue  # deleted, and all of the transaction's events with it
+            except StorageError as error:
+                refused = error  # one that is out of service does not keep the others from being decided
         await written(markers)
+        if refused is not None:
+            raise refused
         for group in sorted(transaction.groups):
             self._broker.kafka_groups.complete_transaction(group, transaction.producer_id, commit)
         completed = core.complete(transaction, self._now())

@@ -23,7 +23,7 @@ def first_unapplied(partition: Partition) -> int:
     before the log grows again: a view that a crash brought back could not be told from one that is right.
     """
     log, views, number = partition.log, partition.views, partition.number
-    if not partition.config.view:
+    if not partition.config.view or partition.offline:
         return partition.high_watermark
     applied, lost = views.applied(number), log.recovery.lost_offsets
     end = partition.last_stable_offset
@@ -55,6 +55,8 @@ async def keep_absent(partition: Partition, config: TopicConfig) -> None:
     """Before its topic gets settings under which entries outlive their events: those that have expired by now must not
     come back, by a crash neither. On disk when it returns. Raises StorageError."""
     if _outlives(partition.config, config):
+        if partition.gone is not None:
+            raise partition.gone  # what has expired in it is not known
         _raise_floor(partition)
         await trio.to_thread.run_sync(partition.views.flush, limiter=partition.disk_limiter)
 

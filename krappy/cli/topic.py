@@ -174,6 +174,11 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
         ],
         title=found.name,
     )
+    for each in found.partitions:
+        if each.failed:
+            output.write_lines([f"partition {each.partition} takes no events: {each.failed}"])
+        if each.view_failed:
+            output.write_lines([f"the table of partition {each.partition} does not go on: {each.view_failed}"])
     settings = found.settings if whole else found.config
     if settings:
         output.write_lines([""])

@@ -18,7 +18,8 @@ HOLDING = 600.0  # seconds that a broker may take to link its files aside: it wa
 
 class PartitionInfo(NamedTuple):
     """`applied`: the offset that the view has not folded in yet. `last_stable_offset`: up to where events can be read;
-    no open transaction has one before it. Sizes in bytes."""
+    no open transaction has one before it. `failed`: why it takes no more events, or is out of service; `view_failed`:
+    why its table does not go on. Sizes in bytes."""
 
     partition: int
     start: int = 0
@@ -28,6 +29,8 @@ class PartitionInfo(NamedTuple):
     applied: int = 0
     size: int = 0
     segments: int = 0
+    failed: str | None = None
+    view_failed: str | None = None
 
 
 class TopicInfo(NamedTuple):

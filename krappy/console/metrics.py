@@ -133,7 +133,7 @@ class Snapshot:
             ("partitions", "Partitions", t.partitions),
             (
                 "partitions_failed",
-                "Partitions that take no more events since the disk failed them, until the broker is started again",
+                "Partitions that take no more events, or are out of service, until the broker is started again",
                 t.partitions_failed,
             ),
             ("views_failed", "Partitions whose table does not go on: their log is damaged", t.views_failed),

@@ -40,7 +40,7 @@ class Totals(msgspec.Struct):
     topics: int
     partitions: int
     partitions_failed: Annotated[
-        int, Meta(description="that take no more appends since the disk failed them, until the broker is started again")
+        int, Meta(description="that take no more appends, or are out of service, until the broker is started again")
     ]
     views_failed: Annotated[int, Meta(description="partitions whose table does not go on: their log is damaged")]
     groups: int
@@ -97,7 +97,7 @@ class Numbers(NamedTuple):
 def _of_topic(topic: TopicPort) -> TopicNumbers:
     size = segments = events = lag = failed = views_failed = 0
     for partition in topic.partitions:
-        failed += bool(partition.log_failed)
+        failed += bool(partition.log_failed or partition.offline)
         views_failed += partition.view_failed is not None
         events += partition.high_watermark
         size += partition.size

@@ -42,7 +42,7 @@ class TopicPage(msgspec.Struct):
 
 class PartitionDescribed(msgspec.Struct):
     """`start`, `end`: offsets of the oldest event and behind the newest. `stable`: what may be read ends here.
-    `applied`: the table includes all below."""
+    `applied`: the table includes all below. `error`: why it takes no more events, or is out of service."""
 
     partition: int
     start: int
@@ -52,6 +52,7 @@ class PartitionDescribed(msgspec.Struct):
     size: int
     segments: int
     view_error: str | None
+    error: str | None
 
 
 class TopicDescribed(msgspec.Struct):
@@ -181,6 +182,7 @@ def _describe(topic: TopicPort, query: PartitionsQuery) -> TopicDescribed:
             each.size,
             each.segments,
             None if each.view_failed is None else str(each.view_failed),
+            each.offline or each.log_failed or None,
         )
         for each in page
     ]

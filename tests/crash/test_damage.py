@@ -7,13 +7,16 @@ view, the offsets and the producers' memory have to agree with what is left of t
 from __future__ import annotations
 
 import shutil
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import confluent_kafka
 import pytest
+from confluent_kafka import Consumer
 
 from krappy import batch
-from krappy.errors import CorruptBatch
+from krappy.errors import CorruptBatch, StorageError
 from krappy.wire import messages as m
 from tests.crash.ledger import fold
 from tests.peer import Peer, Stored
@@ -51,6 +54,13 @@ def table(peer: Peer) -> dict[bytes, tuple[int, bytes | None]]:
 
 def folded(log: list[Stored]) -> dict[bytes, tuple[int, bytes | None]]:
     return {key: (stored.offset, stored.value) for key, stored in fold(log).items()}
+
+
+def fetched(broker: BrokerProcess, path: str) -> bytes:
+    """What the console answers with status 200."""
+    with urllib.request.urlopen(f"http://{broker.http}{path}", timeout=30) as answer:
+        body: bytes = answer.read()
+        return body
 
 
 def log_file(broker: BrokerProcess, last: bool = True) -> Path:
@@ -216,18 +226,86 @@ def test_derived_files_full_of_nonsense(launch: Launcher, tmp_path: Path, conten
         check_all(broker, before, len(before))
 
 
-def test_a_segment_that_is_missing_keeps_the_broker_from_starting(launch: Launcher, tmp_path: Path) -> None:
-    """Events in the middle are gone: nobody is to find out by accident. The error names what is missing."""
-    with broker_process(tmp_path / "data", launch=launch) as broker:
-        written(broker, 12, SEGMENTS)
+def test_a_partition_whose_segment_is_missing_is_out_and_the_rest_serves(launch: Launcher, tmp_path: Path) -> None:
+    """Events in the middle are gone: nobody is to find out by accident. Its reason is told wherever one looks."""
+    with broker_process(tmp_path / "data", launch=launch, listen_http="127.0.0.1:0") as broker:
+        before = written(broker, 12, SEGMENTS)
+        with Peer(broker.address) as peer:
+            publish(peer, peer.producer("other").handle, (b"k", b"v"))
+            group = m.ConsumerRegistration([TOPIC, "other"], "g")
+            peer.ask(m.Commit("g", [(TOPIC, 0, 7)]), m.Committed)
         assert broker.stop() == 0
         files = sorted((broker.data / "topics" / f"{TOPIC}-0").glob("*.log"))
         files[2].rename(tmp_path / "away.log")
-        broker.begin()
-        assert broker.ended() == 1
-        assert "missing" in broker.last_words()
+        broker.start()
+        (said,) = broker.events("partition_offline")
+        assert said["partition"] == "t-0"
+        assert said["level"] == "error"
+        with Peer(broker.address) as peer:
+            publish(peer, peer.producer("other").handle, (b"k", b"w"))
+            assert [stored.value for stored in peer.read_log("other")[0]] == [b"v", b"w"]
+            assert peer.get("other", b"k") is not None
+            peer.ask(group, m.ConsumerRegistered)
+            told = peer.describe(TOPIC)["partitions"][0]["failed"]
+            assert "out of service" in told
+            assert "missing" in told
+            handle = peer.producer(TOPIC).handle
+            for request in (
+                m.Get(TOPIC, b"a"),
+                m.Scan(TOPIC),
+                m.ConsumerRegistration([TOPIC]),
+                m.Message(handle, b"v", b"k"),
+                m.DeleteRecords(TOPIC, [(0, -1)]),
+                m.Offsets(TOPIC, "latest"),
+            ):
+                with pytest.raises(StorageError, match="missing"):
+                    peer.ask(request, object)
+        with Consumer({"bootstrap.servers": broker.kafka, "group.id": "k", "log_level": 0}) as consumer:
+            low, high = consumer.get_watermark_offsets(confluent_kafka.TopicPartition("other", 0), timeout=30)
+            assert (low, high) == (0, 2)
+            with pytest.raises(confluent_kafka.KafkaException) as caught:
+                consumer.get_watermark_offsets(confluent_kafka.TopicPartition(TOPIC, 0), timeout=30)
+            assert caught.value.args[0].code() == confluent_kafka.KafkaError.KAFKA_STORAGE_ERROR
+        assert fetched(broker, "/readyz"), "the others are to be reached"
+        assert b"krappy_partitions_failed 1.0" in fetched(broker, "/metrics")
+        assert b"missing" in fetched(broker, f"/api/v1/topics/{TOPIC}")
+        assert broker.stop() == 0
         (tmp_path / "away.log").rename(files[2])
         broker.start()
+        check_all(broker, before, len(before))
+        with Peer(broker.address) as peer:
+            assert (TOPIC, 0, 7) in map(tuple, peer.ask(m.Positions("g"), m.PositionsFound).offsets)
+
+
+def test_a_topic_with_a_partition_that_is_out_can_be_deleted(launch: Launcher, tmp_path: Path) -> None:
+    with broker_process(tmp_path / "data", launch=launch) as broker:
+        written(broker, 12, SEGMENTS)
+        assert broker.stop() == 0
+        min((broker.data / "topics" / f"{TOPIC}-0").glob("*.log")).unlink()
+        broker.start()
+        with Peer(broker.address) as peer:
+            peer.ask(m.DeleteTopic(TOPIC), m.TopicDeleted)
+            peer.ask(m.CreateTopic(TOPIC, 1), m.TopicCreated)
+            assert publish(peer, peer.producer(TOPIC).handle, (b"new", b"event")) == 0
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
+def test_a_log_without_its_files_is_not_begun_anew(launch: Launcher, tmp_path: Path, stopped: bool) -> None:
+    """The offsets that were given must not be given again: not where the checkpoint knows of them, nor the view."""
+    for what in ("*.log", "*"):
+        with broker_process(tmp_path / f"data{len(what)}", launch=launch) as broker:
+            written(broker)
+            if stopped:
+                assert broker.stop() == 0
+            else:
+                broker.kill()
+            for path in (broker.data / "topics" / f"{TOPIC}-0").glob(what):
+                path.unlink()
+            broker.start()
+            offline = len(broker.events("partition_offline"))
+            assert offline == (stopped or what == "*.log"), (
+                "a kill takes the view's memory, and the folder tells nothing"
+            )
 
 
 def test_a_second_broker_on_the_same_folder_is_refused(launch: Launcher, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ export function Partitions({ topic }) {
         <td class="number wide">${each.stable < each.high_watermark ? `from ${count(each.stable)}` : "none"}</td>
         <td class="number wide">${bytes(each.size)}</td>
         <td class="number wide">${count(each.segments)}</td>
-        <td class="wide">${each.view_error ? html`<span class="tag bad">failed</span> ${each.view_error}` : each.applied < each.stable ? `${count(each.stable - each.applied)} behind` : "up to date"}</td>
+        <td class="wide">${each.error ? html`<span class="tag bad">out of service</span> ${each.error}` : each.view_error ? html`<span class="tag bad">failed</span> ${each.view_error}` : each.applied < each.stable ? `${count(each.stable - each.applied)} behind` : "up to date"}</td>
       </tr>`)}
     <//>
     ${(next !== null || after.length > 1) && html`<nav class="pager" aria-label="Pages of partitions">
