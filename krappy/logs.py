@@ -19,6 +19,7 @@ ERROR = {
     "internal_error",
     "log_failed",
     "partition_offline",
+    "events_lost",
     "view_failed",
     "close_failed",
     "stop_timed_out",

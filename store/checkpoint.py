@@ -45,6 +45,7 @@ class Checkpoint(NamedTuple):
     sparse: int  # and may have left offsets out before this one, which is never lower
     closed: tuple[SegmentInfo, ...]  # the segments before that one
     producers: bytes  # ProducerStates.snapshot() as of `recovery`
+    cache: str = ""  # the page cache that it was written in (`Disk.page_cache`); empty: not known
     transactions: bytes = b""  # msgpack of Stability.pack() as of `recovery`; empty: there never was one
 
     @classmethod
@@ -57,6 +58,7 @@ class Checkpoint(NamedTuple):
         start: int,
         clean: int,
         sparse: int,
+        cache: str,
     ) -> Checkpoint:
         """The state of this moment, true once all is synced. The indexes have just been flushed."""
         indexer = active.indexer
@@ -78,6 +80,7 @@ class Checkpoint(NamedTuple):
             sparse=sparse,
             closed=tuple(closed),
             producers=producers.snapshot(),
+            cache=cache,
             transactions=producers.transactions(),
         )
 
@@ -101,12 +104,15 @@ class Checkpoint(NamedTuple):
             found = msgpack.unpackb(body)
             closed = tuple(_info(*map(int, info)) for info in found.pop("closed"))
             producers, transactions = found.pop("producers"), found.pop("transactions", b"")
-            others = ("closed", "producers", "transactions")
+            cache = found.pop("cache", "")
+            if not isinstance(cache, str):
+                raise TypeError(cache)
+            others = ("closed", "producers", "transactions", "cache")
             numbers: dict[str, Any] = {name: int(found[name]) for name in cls._fields if name not in others}
             numbers["created_ms"] = numbers["created_ms"] or None
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
             raise BadCheckpoint(f"its content can't be read: {error!r}") from None
-        return cls(**numbers, closed=closed, producers=bytes(producers), transactions=bytes(transactions))
+        return cls(**numbers, closed=closed, producers=bytes(producers), transactions=bytes(transactions), cache=cache)
 
 
 def _info(base: int, following: int, size: int, max_timestamp: int, created_ms: int) -> SegmentInfo:

@@ -10,7 +10,7 @@ tried again (fsyncgate: the kernel drops the pages that it could not write): the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -27,7 +27,9 @@ from krappy.store.format import CLEANED, LOG, SUFFIXES
 from krappy.store.index import BadIndex, Indexer
 from krappy.store.pool import POOL
 from krappy.store.producers import ProducerStates
-from krappy.store.recovery import Recovered, RecoveryReport, go_on, recover
+from krappy.store.recovery import Recovered, go_on, recover
+from krappy.store.refusals import refusals
+from krappy.store.report import RecoveryReport
 from krappy.store.run import Run
 from krappy.store.scrub import scrub
 from krappy.store.segment import Segment, SegmentInfo
@@ -38,15 +40,6 @@ from krappy.types import Span
 
 T = TypeVar("T")
 CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that a crash leaves to be read again
-
-
-@contextmanager
-def refusals(folder: Path) -> Iterator[None]:
-    """Makes StorageError of what the disk refuses to the log in this folder."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{folder}: {error}") from error
 
 
 class Log:
@@ -74,6 +67,9 @@ class Log:
         self._unsynced.mark(found.touched)
         self._unsynced.names = not found.report.clean
         self._unsaved = 0  # bytes appended since the checkpoint
+        self._cache = disk.page_cache(folder)
+        # The next sync checkpoints too, which does not tell of the page cache or the segment that now counts.
+        self._owed = found.saved is None or found.saved.cache != self._cache
         self._broken = ""  # why nothing may be appended any more
         self._closed = False
 
@@ -188,13 +184,8 @@ class Log:
         return retention.must_roll(self.config, info, header.size, offset + header.last_offset_delta, now_ms)
 
     def _new_segment(self, base_offset: int, made: list[Segment]) -> Segment:
-        segment = Segment(
-            self._disk,
-            self.folder,
-            base_offset,
-            next_offset=base_offset,
-            interval=self.config.index_interval_bytes,
-        )
+        interval = self.config.index_interval_bytes
+        segment = Segment(self._disk, self.folder, base_offset, next_offset=base_offset, interval=interval)
         made.append(segment)
         segment.activate(self._disk.open(segment.path(), create=True), Indexer(segment.interval))
         return segment
@@ -217,6 +208,7 @@ class Log:
             self._unsynced.names = True
             self._active = segment
             self._segments = self._segments.plus(segment)
+            self._owed = True
         run.publish(self.producers, now_ms)
         self._unsynced.mark([segment.file])
         self._unsaved += run.end - run.start
@@ -257,7 +249,8 @@ class Log:
                 self._broken = f"{self.folder}: a sync failed, so what was appended since the last may be lost: {error}"
                 raise StorageError(self._broken) from error
             self._synced = end
-        if self._unsaved >= CHECKPOINT_BYTES and self._shaping.acquire(blocking=False):
+        due = self._unsaved >= CHECKPOINT_BYTES or (self._owed and self._unsaved)
+        if due and self._shaping.acquire(blocking=False):
             try:
                 with suppress(StorageError):  # a full disk; what was asked for is done
                     self._save(self._start)
@@ -284,14 +277,15 @@ class Log:
                     start=start,
                     clean=self._clean,
                     sparse=self._sparse,
+                    cache=self._cache,
                 )
                 self._unsaved = 0
             self.sync()
-            if state == self._saved:
+            if self._saved and state == self._saved._replace(cache=self._cache):
                 return
-            self._saved = None  # a save that fails may have written one file of the two
+            self._saved, self._owed = None, True  # a save that fails may have written one file of the two
             checkpoints.save(self._disk, self.folder, state)
-            self._saved = state
+            self._saved, self._owed = state, self._active.base_offset != state.segment
 
     # ---------------------------------------------------------------- reading
 

@@ -11,7 +11,8 @@ from krappy.store.disk import OS_DISK, Disk
 from krappy.store.index import Indexer
 from krappy.store.log import Log
 from krappy.store.producers import ProducerStates
-from krappy.store.recovery import Recovered, RecoveryReport
+from krappy.store.recovery import Recovered
+from krappy.store.report import RecoveryReport
 from krappy.store.segment import Segment
 from krappy.topic_config import TopicConfig
 

@@ -66,6 +66,8 @@ async def open_logs(
         logs[number] = log
         if not log.recovery.clean:
             report("log_recovered", partition=place.name, found=str(log.recovery))
+        if log.recovery.lost:
+            report("events_lost", partition=place.name, lost=log.recovery.lost, kept_aside=log.recovery.set_aside)
 
     async with trio.open_nursery() as nursery:
         for number, place in enumerate(places):

@@ -400,7 +400,7 @@ class Partition:
 
     @property
     def log_failed(self) -> str:
-        """Why it takes no more appends, until the broker is started again; empty while it does, or is out of service."""
+        """Why it takes no more appends, until the broker is started again; empty while it does, or is offline."""
         return "" if self.offline else self.log.broken
 
     @property

@@ -23,6 +23,7 @@ from krappy.core.stability import without
 from krappy.entry import entry_offset, is_tombstone, pack_columns
 from krappy.errors import KrappyError, StorageError
 from krappy.store.catalog import Catalog
+from krappy.store.format import SET_ASIDE
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
 from krappy.store.hold import check_whole
@@ -157,6 +158,8 @@ def _check_partition(
         found.start, found.end, found.size = log.start_offset, log.end_offset, log.size
         if not log.recovery.clean:
             found.notes.append(str(log.recovery))
+        for kept in sorted(folder.glob("*" + SET_ASIDE)):
+            found.notes.append(f"{kept}: {kept.stat().st_size:,} bytes that a recovery took out of the log as damaged")
         found.problems += _scrub(log, found.name, tell)
         if found.problems and repair:
             _repair_log(log, found, tell)

@@ -130,6 +130,7 @@ class FaultyDisk(Disk):
         self.log: list[str] = []
         self.clock_ms = 1  # of this moment: files note when they were changed
         self.off = False
+        self.boots = 0
 
     # ---------------------------------------------------------------- faults
 
@@ -151,6 +152,7 @@ class FaultyDisk(Disk):
     def crash(self, keep: Keep | None = None) -> None:
         """Power off, power on."""
         keep = keep or Keep()
+        self.boots += type(keep) is not Everything
         names = dict(self.names_synced)
         for change in self.journal:
             if keep.name():
@@ -164,6 +166,7 @@ class FaultyDisk(Disk):
     def copy(self) -> FaultyDisk:
         """Another disk with the same files, all of it synced."""
         other = FaultyDisk()
+        other.boots = self.boots
         for path, inode in self.names_now.items():
             other.put(path, inode.data)
         return other
@@ -207,6 +210,9 @@ class FaultyDisk(Disk):
             for path, inode in self.names_now.items()
             if path.parent == folder
         }
+
+    def page_cache(self, folder: Path) -> str:
+        return f"boot {self.boots}"
 
     def rename(self, old: Path, new: Path) -> None:
         self.operation(f"rename {old.name} {new.name}")

@@ -21,9 +21,10 @@ CHECKPOINTS = st.builds(
     Checkpoint,
     *[OFFSET] * 3,
     MAYBE,
-    *[OFFSET] * (len(Checkpoint._fields) - 7),
+    *[OFFSET] * (len(Checkpoint._fields) - 8),
     closed=st.lists(st.builds(SegmentInfo, OFFSET, OFFSET, OFFSET, st.integers(-1, 2**62), MAYBE)).map(tuple),
     producers=st.binary(),
+    cache=st.text(),
     transactions=st.binary(),
 )
 

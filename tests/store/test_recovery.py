@@ -162,28 +162,81 @@ def test_the_tail_truncated_on_a_real_disk(tmp_path: Path) -> None:
         assert opened(folder, ONE).recovery.clean
 
 
-def test_a_bit_flipped_in_every_byte_of_the_tail() -> None:
-    """Behind the recovery point a wrong batch is cut, and what is behind it; if whole, that is kept aside."""
+@pytest.mark.parametrize("power", [True, False], ids=["killed", "power lost"])
+def test_a_bit_flipped_in_every_byte_of_the_tail(power: bool) -> None:
+    """What is behind a wrong batch stays where the page cache is the same: it is no torn write then. Else it is cut.
+
+    In both cases nothing goes without a copy, and no offset that was given is given again.
+    """
     source, whole, size = four_batches(closed=False)
     for position in range(size, 2 * size):
         disk = source.copy()
         data = flipped(whole, position)
         disk.put(FIRST, data)
+        if not power:
+            disk.crash()
         log = opened(FOLDER, ONE, disk)
         report = log.recovery
         if 12 <= position - size < 16:  # the leader epoch stands outside of the checksum (KIP-98)
             assert report.clean
             continue
-        assert offsets(rows(log)) == [0, 1, 2]
-        assert (report.cut_bytes, report.cut_position) == (3 * size, size)
-        assert report.cut_file == str(FIRST)
-        assert report.cut_reason in ("checksum", "structure", "offsets", "torn")
-        assert str(report).startswith(f"{FOLDER}: offsets 0 to 3")
-        assert f"{3 * size} bytes cut from {FIRST}" in str(report)
-        for kept in report.set_aside:
-            assert disk.read_file(Path(kept)) == data[size:]
-        assert bool(report.set_aside) == (not 8 <= position - size < 12)  # a wrong length hides what follows
-        assert log.append([made(b"new")], 0, 1) == 3
+        assert offsets(rows(log)) == ([0, 1, 2, *range(6, 12)] if power else [0, 1, 2])
+        assert log.end_offset == 12
+        assert report.lost_offsets == (3 if power else 9)
+        assert f"offsets 3 to {5 if power else 11} at position {size} of {FIRST}" in str(report)
+        if not power:
+            assert (report.cut_bytes, report.cut_position) == (3 * size, size)
+            assert report.cut_file == str(FIRST)
+            assert report.cut_reason in ("checksum", "structure", "offsets", "torn")
+            assert f"{3 * size} bytes cut from {FIRST}" in str(report)
+        (kept,) = report.set_aside
+        assert disk.read_file(Path(kept)) == (data[size : 2 * size] if power else data[size:])
+        assert [text for _, found in log.scrub() for text in found] == []
+        assert log.append([made(b"new")], 0, 1) == 12
+        log.close()
+        log = opened(FOLDER, ONE, disk)
+        assert log.recovery.clean
+        assert offsets(rows(log))[-1] == 12
+
+
+def test_the_last_batch_damaged_after_a_kill_keeps_its_offsets() -> None:
+    """It was written to its end, so its publisher may have been told where it stands."""
+    source, whole, size = four_batches(closed=False)
+    for position in range(3 * size + 16, 4 * size):
+        disk = source.copy()
+        disk.put(FIRST, flipped(whole, position))
+        log = opened(FOLDER, ONE, disk)
+        assert offsets(rows(log)) == list(range(9))
+        assert log.end_offset >= 12
+        assert len(log.recovery.set_aside) == 1
+
+
+def test_two_damaged_places_and_a_batch_within_a_value() -> None:
+    """What stands in an event's value is not taken for a batch of the log."""
+    fake, _ = made(b"forged")
+    _, forged = made(b"forged")
+    forged = batch.stamp(fake, 7, 0) + forged[batch.STAMPED :]
+    disk = FaultyDisk()
+    log = opened(FOLDER, ONE, disk)
+    for value in (b"0", b"1", forged * 3, b"3", b"4" * 200, b"5", b"6"):
+        log.append([made(value)], 0, 1)
+    data = bytearray(disk.read_file(FIRST))
+    starts = [position for position, _ in positions(bytes(data))]
+    data[starts[2] + 9] ^= 1  # its length
+    data[starts[4] + 100] ^= 1
+    disk.put(FIRST, bytes(data))
+    log = opened(FOLDER, ONE, disk)
+    assert [(row.offset, row.value) for row in rows(log)] == [(n, b"%d" % n) for n in (0, 1, 3, 5, 6)]
+    assert log.recovery.lost_offsets == 2
+
+
+def positions(data: bytes) -> list[tuple[int, batch.BatchHeader]]:
+    found, at = [], 0
+    while at < len(data):
+        header = batch.read_header(data, at)
+        found.append((at, header))
+        at += header.size
+    return found
 
 
 def flipped(data: bytes, position: int) -> bytes:
@@ -220,31 +273,43 @@ def test_garbage_behind_the_tail(tmp_path: Path) -> None:
 
 
 def test_an_older_batch_copied_behind_the_tail_is_cut(tmp_path: Path) -> None:
-    """Its checksum is right; its offset is not."""
+    """Its checksum is right; its offset is not. As it was written to its end, it might have been given others."""
     folder = kill(filled(tmp_path, 4, config=ONE))
     (file,) = log_files(folder)
     whole = file.read_bytes()
     file.write_bytes(whole + whole[: len(whole) // 4])
     log = opened(folder, ONE)
     assert log.recovery.cut_reason == "offsets"
-    assert log.end_offset == 12
+    assert offsets(rows(log)) == list(range(12))
+    assert log.end_offset == 15
 
 
-def test_a_cut_in_an_earlier_segment_takes_the_later_ones(tmp_path: Path) -> None:
-    folder = kill(filled(tmp_path, 40))
-    files = log_files(folder)
-    data = bytearray(files[1].read_bytes())
+@pytest.mark.parametrize("power", [True, False], ids=["killed", "power lost"])
+def test_damage_in_an_earlier_segment_behind_the_recovery_point(power: bool) -> None:
+    disk = FaultyDisk()
+    log = filled(FOLDER, 40, disk=disk)
+    files = [FOLDER / f"{info.base_offset:020d}.log" for info in log.segments]
+    disk.crash(Everything())
+    data = bytearray(disk.read_file(files[1]))
     data[-1] ^= 1
-    files[1].write_bytes(data)
-    later = sum(path.stat().st_size for path in files[2:])
-    log = opened(folder)
-    assert log.end_offset == log.segments[1].next_offset == offsets(rows(log))[-1] + 1
-    assert len(log.segments) == 2
-    assert log.recovery.cut_bytes == later + (len(data) - log.segments[1].size)
-    assert {Path(name).name for name in log.recovery.set_aside} == {path.name + ".cut" for path in files[2:]}
-    assert log_files(folder) == files[:2]
+    disk.put(files[1], bytes(data))
+    if not power:
+        disk.crash()
+    log = opened(FOLDER, disk=disk)
+    found = offsets(rows(log))
+    assert log.end_offset == 120
+    if power:
+        missing = set(range(120)) - set(found)
+        assert len(missing) == log.recovery.lost_offsets == 3
+        assert len(log.segments) == len(files)
+    else:
+        assert found == list(range(len(found)))
+        assert log.recovery.lost_offsets == 120 - len(found)
+        assert {Path(name).name for name in log.recovery.set_aside if name.endswith(".log.cut")} == {
+            path.name + ".cut" for path in files[2:]
+        }
     log.close()
-    assert opened(folder).recovery.clean
+    assert opened(FOLDER, disk=disk).recovery.clean
 
 
 # ---------------------------------------------------------------- before the recovery point

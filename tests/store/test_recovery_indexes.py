@@ -171,7 +171,7 @@ def test_an_index_that_goes_wrong_in_memory_is_rebuilt(tmp_path: Path) -> None:
 def test_indexes_made_by_a_recovery_are_on_disk_once_it_is_over(checkpoint: bool) -> None:
     """Those of closed segments and of the active one: no reader has to make them anew."""
     disk = FaultyDisk()
-    filled(FOLDER, 60, disk=disk).sync()
+    filled(FOLDER, 60, disk=disk)
     for name in disk.names(FOLDER):
         if name.endswith("index") or (name.startswith("checkpoint") and not checkpoint):
             disk.unlink(FOLDER / name)

@@ -1,0 +1,102 @@
+"""Looking for whole batches behind damaged bytes.
+
+What looks like a batch may stand within the value of an event, and somebody may have put it there. So one is believed
+where the damaged batch's own length says that the next begins, or else only when batches follow on it to the end of the
+file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from krappy.batch import HEADER_SIZE, MAGIC, BatchHeader, check, read_header
+from krappy.errors import CorruptBatch
+from krappy.store.disk import File
+from krappy.store.format import MAX_RELATIVE
+from krappy.store.walk import Damage, batches
+
+WINDOW = 4 << 20
+EFFORT = 8  # times the bytes there are that may be read before it gives up: a fake may be as long as it says
+
+
+def next_whole(file: File, position: int, end: int, expected: int) -> tuple[int, BatchHeader] | None:
+    """The first whole batch behind the damaged one at `position`, with an offset that may follow `expected`.
+
+    None without any. Raises OSError.
+    """
+    damaged = header_at(file, position, end)
+    if damaged is not None:
+        natural = position + damaged.size
+        header = _whole_at(file, natural, end, expected)
+        if header is not None:
+            return natural, header
+    left = EFFORT * (end - position) + WINDOW
+    for at in _places(file, position + 1, end, expected):
+        claimed = header_at(file, at, end)
+        if claimed is None or at + claimed.size > end or not _fits(claimed, expected):
+            continue
+        left -= claimed.size
+        header = _whole_at(file, at, end, expected)
+        if header is not None:
+            left -= end - at
+            if _runs_on(file, at, end, header.base_offset):
+                return at, header
+        if left < 0:
+            return None
+    return None
+
+
+def header_at(file: File, position: int, end: int) -> BatchHeader | None:
+    """What stands there as a header, if it can be one. Nothing else of it is verified."""
+    if end - position < HEADER_SIZE:
+        return None
+    try:
+        return read_header(file.pread(HEADER_SIZE, position))
+    except CorruptBatch:
+        return None
+
+
+def _fits(header: BatchHeader, expected: int) -> bool:
+    return expected <= header.base_offset <= expected + MAX_RELATIVE
+
+
+def _whole_at(file: File, position: int, end: int, expected: int) -> BatchHeader | None:
+    header = header_at(file, position, end)
+    if header is None or position + header.size > end or not _fits(header, expected):
+        return None
+    try:
+        return check(file.pread(header.size, position))
+    except CorruptBatch:
+        return None
+
+
+def _runs_on(file: File, position: int, end: int, expected: int) -> bool:
+    """Whether batches follow to the end, some of them damaged, but for their lengths."""
+    while True:
+        try:
+            for _, header, _ in batches(file, position, end, expected, dense=True):
+                expected = header.next_offset
+            return True
+        except Damage as damage:
+            damaged = header_at(file, damage.position, end)
+            position = end if damaged is None else damage.position + damaged.size
+            whole = _whole_at(file, position, end, expected)
+            if whole is None:
+                return damaged is not None and position == end
+            expected = whole.base_offset
+
+
+def _places(file: File, position: int, end: int, expected: int) -> Iterator[int]:
+    """Where the bytes might begin a batch: the high half of its base offset is known, and its magic."""
+    halves = {(expected >> 32).to_bytes(4, "big"), ((expected + MAX_RELATIVE) >> 32).to_bytes(4, "big")}
+    either = b"|".join(re.escape(half) for half in sorted(halves))
+    pattern = re.compile(b"(?s)(?=(?:" + either + b").{12}" + re.escape(bytes([MAGIC])) + b")")
+    while position < end:
+        data = file.pread(min(WINDOW + HEADER_SIZE, end - position), position)
+        for match in pattern.finditer(data):
+            if match.start() < WINDOW:
+                yield position + match.start()
+        if len(data) <= WINDOW:
+            return
+        position += WINDOW
