@@ -128,7 +128,7 @@ def test_a_tail_cut_after_a_clean_stop_leaves_a_gap_and_no_ghosts(launch: Launch
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
 def test_a_bit_flipped_in_a_batch(launch: Launcher, tmp_path: Path, stopped: bool) -> None:
-    """Behind the recovery point the batch goes, and is told of; before it, reads say where the damage is. Never silence."""
+    """Behind the recovery point the batch goes, and is told of; before it, reads say where it is. Never silence."""
     with broker_process(tmp_path / "data", launch=launch, durability="os") as broker:
         before = written(broker)
         if stopped:

@@ -1,8 +1,8 @@
 """Random histories of a log on a disk that loses power, against a list.
 
 Whatever happens in whatever order, also in the middle of an operation: what was synced is there, at its offset; the
-log's events are a prefix of what was appended; an offset that was synced is never given again; only what retention or the
-cleaner were told to take is missing; and no segment counts as older than what it holds.
+log's events are a prefix of what was appended; an offset that was synced is never given again; only what retention or
+the cleaner were told to take is missing; and no segment counts as older than what it holds.
 """
 
 from __future__ import annotations
