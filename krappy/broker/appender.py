@@ -320,10 +320,10 @@ class Appender:
                 if config.log_append_time and not header.is_control:
                     data = batches.restamp_time(data, partition.now_ms())
                     header = batches.read_header(data)
-                    columns = (
-                        None if columns is None else columns._replace(timestamps=[header.max_timestamp] * header.count)
-                    )
-                    timestamps = None if timestamps is None else [header.max_timestamp] * header.count
+                    stamps = [header.max_timestamp] * header.count
+                    if columns is not None:
+                        columns = Columns(columns.offsets, stamps, columns.keys, columns.values, columns.headers)
+                    timestamps = None if timestamps is None else stamps
             except KrappyError as error:
                 item.reject(error)
                 continue
