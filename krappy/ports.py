@@ -17,6 +17,7 @@ from krappy.types import Record, Span, TopicPartition
 from krappy.wire.messages import Answer, Request
 
 T = TypeVar("T")
+Bound = bytes | None  # of a range of keys
 
 
 class LaterPort(Protocol):
@@ -409,30 +410,27 @@ class BrokerPort(Protocol):
         self, parts: Sequence[Any], ready: Callable[[], bool], seconds: float, *, topics: bool = False, told: Any = None
     ) -> bool: ...
     async def wait_for_views(self, partitions: Sequence[Any], min_offset: int | None = None) -> None: ...
-    def scan(
-        self, partitions: list[Any], prefix: bytes | None, start: bytes | None, end: bytes | None, *, tombstones: bool
-    ) -> ScanPort: ...
+    def scan(self, partitions: list[Any], *chosen: Bound, tombstones: bool, whole: bool = False) -> ScanPort: ...
     @property
     def snapshots(self) -> SnapshotsPort: ...
     def open_snapshot(
         self,
         partitions: list[Any],
-        prefix: bytes | None,
-        start: bytes | None,
-        end: bytes | None,
+        prefix: Bound,
+        start: Bound,
+        end: Bound,
         ttl_ms: int,
         *,
         tombstones: bool,
+        whole: bool = False,
     ) -> SnapshotPort: ...
     def watch(
         self,
         partitions: list[Any],
-        prefix: bytes | None,
-        start: bytes | None,
-        end: bytes | None,
-        *,
+        *chosen: Bound,
         tombstones: bool,
         grows_with: Sequence[Any] = (),
+        whole: bool = False,
     ) -> Any: ...
     async def history(
         self, partition: Any, key: bytes, offset: int, max_records: int, max_bytes: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -50,6 +50,7 @@ class ViewSnapshot:
         self._applied: dict[int, int] = {}
         self._taken_out: dict[int, set[bytes]] = {}  # keys that changed since and were then taken out of the view
         self._dropped: set[int] = set()
+        self._keeps_all = False
 
     def close(self) -> None:
         """Lets the data of the moment go. Closing again does nothing."""
@@ -66,9 +67,13 @@ class ViewSnapshot:
     def has_dropped(self, number: int) -> bool:
         return number in self._dropped
 
+    def keep_all(self) -> None:
+        """No tombstone of its moment will be missing in it."""
+        self._keeps_all = True
+
     def taken_out(self, number: int, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
         """These keys, with the entries they have, are being taken out of the view."""
-        ceiling = floor(self.applied(number))
+        ceiling = floor(0 if self._keeps_all else self.applied(number))
         changed = [key for key, entry in entries if entry is not None and entry >= ceiling]
         if changed:
             self._taken_out.setdefault(number, set()).update(changed)
@@ -94,6 +99,22 @@ class ViewSnapshot:
     def get(self, number: int, key: bytes) -> bytes | None:
         """As `Views.get`, at the snapshot's moment."""
         return self._get(view_prefix(number) + key)
+
+    def get_many(self, number: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As `Views.get_many`, at the snapshot's moment."""
+        if number in self._dropped or self._snapshot is None:
+            raise StorageError("the view was dropped, or the snapshot closed, while it was read")
+        prefix, ceiling = view_prefix(number), floor(self.applied(number))
+        stored = [prefix + key for key in keys]
+        try:
+            found: Any = self._db.get(stored)  # type: ignore[arg-type]
+        except Exception as error:
+            raise rocks.failure("reading a view", error) from error
+        gone = self._taken_out.get(number, ())
+        return [
+            self._get(stored[row]) if (keys[row] in gone if entry is None else entry >= ceiling) else entry
+            for row, entry in enumerate(found)
+        ]
 
     def rows(
         self,

@@ -31,10 +31,15 @@ ROW = 32  # bytes that a row counts for beside its own, in the size of an answer
 
 async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) -> messages.SnapshotOpened:
     broker = session.broker
-    partitions = chosen_partitions(_topic(session, request), request.partitions)
+    topic = _topic(session, request)
+    partitions = chosen_partitions(topic, request.partitions)
     await broker.wait_for_views(partitions)
     snapshot = broker.open_snapshot(
-        partitions, request.prefix, request.start, request.end, request.ttl_ms, tombstones=request.tombstones
+        partitions,
+        *(request.prefix, request.start, request.end),
+        request.ttl_ms,
+        tombstones=request.tombstones,
+        whole=len(partitions) == len(topic.partitions),
     )
     try:
         with broker.snapshots.reading(snapshot.id):

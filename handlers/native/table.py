@@ -116,10 +116,14 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
     else:
         if request.topic is None:
             raise InvalidRequest("the first page of a scan names its topic", field="topic")
-        partitions = chosen_partitions(session.broker.topic(request.topic), request.partitions)
+        topic = session.broker.topic(request.topic)
+        partitions = chosen_partitions(topic, request.partitions)
         await session.broker.wait_for_views(partitions)
         scan = session.broker.scan(
-            partitions, request.prefix, request.start, request.end, tombstones=request.tombstones
+            partitions,
+            *(request.prefix, request.start, request.end),
+            tombstones=request.tombstones,
+            whole=len(partitions) == len(topic.partitions),
         )
         cursor = session.add(scan)
     await session.writable()
@@ -139,6 +143,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
         *(request.prefix, request.start, request.end),
         tombstones=request.tombstones,
         grows_with=topic.partitions if request.partitions is None else (),
+        whole=len(partitions) == len(topic.partitions),
     )
     offsets: dict[int, int] | None = None
     if request.offsets is not None:

@@ -48,6 +48,7 @@ from krappy.config import ServerConfig
 from krappy.core.latest import table_of
 from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownTopic
 from krappy.measures import StoreMeasures
+from krappy.ports import Bound
 from krappy.store.catalog import Catalog
 from krappy.store.disk import OS_DISK
 from krappy.store.group_offsets import GroupOffsets
@@ -391,42 +392,36 @@ class Broker:
         await table.wait_for_views(partitions, min_offset)
 
     def scan(
-        self,
-        partitions: list[Partition],
-        prefix: bytes | None,
-        start: bytes | None,
-        end: bytes | None,
-        *,
-        tombstones: bool,
+        self, partitions: list[Partition], *chosen: Bound, tombstones: bool, whole: bool = False
     ) -> table.TableScan:
-        """A snapshot of these partitions' tables; the caller has waited for their views."""
-        return table.TableScan(self, partitions, table.Chosen(prefix, start, end), tombstones=tombstones)
+        """A snapshot of these partitions' tables: prefix, start, end. The caller has waited for the views."""
+        return table.TableScan(self, partitions, table.Chosen(*chosen), tombstones=tombstones, whole=whole)
 
     def watch(
         self,
         partitions: list[Partition],
-        prefix: bytes | None,
-        start: bytes | None,
-        end: bytes | None,
-        *,
+        *chosen: Bound,
         tombstones: bool,
         grows_with: Sequence[Partition] = (),
+        whole: bool = False,
     ) -> table.TableWatch:
-        chosen = table.Chosen(prefix, start, end)
-        return table.TableWatch(self, partitions, chosen, tombstones=tombstones, grows_with=grows_with)
+        wanted = table.Chosen(*chosen)
+        return table.TableWatch(self, partitions, wanted, tombstones=tombstones, grows_with=grows_with, whole=whole)
 
     def open_snapshot(
         self,
         partitions: list[Partition],
-        prefix: bytes | None,
-        start: bytes | None,
-        end: bytes | None,
+        prefix: Bound,
+        start: Bound,
+        end: Bound,
         ttl_ms: int,
         *,
         tombstones: bool,
+        whole: bool = False,
     ) -> LeasedSnapshot:
         """As `scan`, held under an id for every connection."""
-        return self.snapshots.open(partitions, table.Chosen(prefix, start, end), ttl_ms, tombstones=tombstones)
+        chosen = table.Chosen(prefix, start, end)
+        return self.snapshots.open(partitions, chosen, ttl_ms, tombstones=tombstones, whole=whole)
 
     async def history(
         self, partition: Partition, key: bytes, offset: int, max_records: int, max_bytes: int

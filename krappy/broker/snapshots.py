@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker import splits
+from krappy.broker.newest_rows import newest_rows
 from krappy.broker.partition import Partition
 from krappy.broker.table import Chosen
 from krappy.errors import InvalidRequest, Overloaded, ShuttingDown, SnapshotGone, UnknownPartition
@@ -33,8 +34,16 @@ class LeasedSnapshot:
     """One of them. Its ranges are read in any order, by any number of readers at once."""
 
     def __init__(
-        self, broker: Broker, partitions: list[Partition], chosen: Chosen, ttl: float, *, tombstones: bool
+        self,
+        broker: Broker,
+        partitions: list[Partition],
+        chosen: Chosen,
+        ttl: float,
+        *,
+        tombstones: bool,
+        whole: bool = False,
     ) -> None:
+        """`whole`: as of a scan."""
         self.id = secrets.token_hex(12)
         self.ttl = ttl
         self.tombstones = tombstones
@@ -47,6 +56,7 @@ class LeasedSnapshot:
         self._starts = {partition.index: partition.expired_below for partition in partitions}
         self._views = broker.views
         self._view = broker.views.snapshot()
+        self._newest = newest_rows(self._view, partitions[0] if whole else None)
         self.closed = False
 
     def rows(self, partition: int, start: bytes | None, end: bytes | None, max_bytes: int, *, tombstones: bool) -> Rows:
@@ -61,16 +71,18 @@ class LeasedSnapshot:
             start = chosen.start
         if chosen.end is not None and (end is None or end > chosen.end):
             end = chosen.end
-        return self._view.rows(
+        newest = self._newest
+        rows = self._view.rows(
             found.number,
             start=start,
             end=end,
             prefix=chosen.prefix,
-            max_entries=PAGE,
+            max_entries=PAGE if newest is None else min(PAGE, newest.at_once),
             max_bytes=max_bytes,
             tombstones=tombstones,
             log_start=self._starts[partition],
         )
+        return rows if newest is None else newest.of(rows, partition)
 
     async def ranges(self, parts: int) -> list[splits.Range]:
         """Ranges of keys, about `parts` of about equal size, that together hold all of it."""
@@ -98,7 +110,9 @@ class Snapshots:
     def __len__(self) -> int:
         return len(self._held)
 
-    def open(self, partitions: list[Partition], chosen: Chosen, ttl_ms: int, *, tombstones: bool) -> LeasedSnapshot:
+    def open(
+        self, partitions: list[Partition], chosen: Chosen, ttl_ms: int, *, tombstones: bool, whole: bool = False
+    ) -> LeasedSnapshot:
         """One of these partitions as their views are now; the caller has waited for them. Raises Overloaded."""
         chosen.check()
         if not partitions:
@@ -107,7 +121,7 @@ class Snapshots:
             raise ShuttingDown("the broker is shutting down")
         if len(self._held) >= MOST:
             raise Overloaded(f"{MOST} snapshots are held already; close some, or wait until their time is over")
-        found = LeasedSnapshot(self._broker, partitions, chosen, _seconds(ttl_ms), tombstones=tombstones)
+        found = LeasedSnapshot(self._broker, partitions, chosen, _seconds(ttl_ms), tombstones=tombstones, whole=whole)
         self._held[found.id] = found
         self.opened += 1
         if not self._watched:

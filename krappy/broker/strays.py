@@ -45,7 +45,7 @@ class Strays:
 
     def __init__(self, partitions: Sequence[Partition]) -> None:
         """`partitions`: those of the topic, as they are at any time."""
-        self._partitions = partitions
+        self.partitions = partitions
         self.count = 0  # partitions among which keys are judged; 0: none yet
         self.unsure: set[int] = set()  # partitions that may have strays
         self.conditions = trio.Lock()  # held while conditions are decided that look at several partitions
@@ -55,12 +55,12 @@ class Strays:
         return bool(self.unsure) and self.count > 1
 
     def others(self, partition: Partition) -> list[Partition]:
-        return [each for each in self._partitions if each is not partition]
+        return [each for each in self.partitions if each is not partition]
 
     def begin(self) -> None:
         """All partitions that there are now count from now on."""
-        self.count = len(self._partitions)
-        for partition in self._partitions:
+        self.count = len(self.partitions)
+        for partition in self.partitions:
             partition.applier.strays.judge()
 
 

@@ -13,8 +13,10 @@ import trio
 
 from krappy import batch as batches
 from krappy.broker import large
+from krappy.broker.changes import Change, judged
+from krappy.broker.newest_rows import newest_rows
 from krappy.broker.partition import Partition
-from krappy.entry import bin_header, pack_entry, packed_rows
+from krappy.entry import entry_offset, pack_entry, packed_rows
 from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownHandle
 from krappy.waiting import Signal, wait_any
 
@@ -73,14 +75,23 @@ class TableScan:
     """A snapshot of some partitions, handed out a page at a time, partition by partition, in key order."""
 
     def __init__(
-        self, broker: Broker, partitions: list[Partition], chosen: Chosen, *, tombstones: bool, resumable: bool = True
+        self,
+        broker: Broker,
+        partitions: list[Partition],
+        chosen: Chosen,
+        *,
+        tombstones: bool,
+        resumable: bool = True,
+        whole: bool = False,
     ) -> None:
+        """`whole`: they are read as a part of their topic, or all of it, not each for itself: a key has one row."""
         chosen.check()
         self._broker = broker
         self._partitions = partitions
         self._chosen = chosen
         self._tombstones = tombstones
         self._snapshot: ViewSnapshot | None = broker.views.snapshot()
+        self._newest = newest_rows(self._snapshot, partitions[0] if whole and partitions else None)
         self._index = 0
         self._following: bytes | None = None  # the key to go on from in this partition; None: its first
         # Appliers run on this same loop, so what they have applied is what the snapshot holds.
@@ -98,9 +109,12 @@ class TableScan:
         room, stretch, looked = max_bytes, max_entries, 0
         while self._index < len(self._partitions):
             partition = self._partitions[self._index]
-            stretch = min(stretch, STRETCH)
+            stretch = min(stretch, STRETCH if self._newest is None else self._newest.at_once)
             looked += stretch
             rows = self._rows(partition, stretch, room).first(max_entries - len(keys))
+            if self._newest is not None:
+                looked = STRETCH  # so many lookups are enough for this turn
+                rows = self._newest.of(rows, partition.index)
             keys += rows.keys
             entries += rows.entries
             room -= sum(map(len, rows.keys)) + sum(map(len, rows.entries))
@@ -172,10 +186,14 @@ class TableWatch:
         *,
         tombstones: bool,
         grows_with: Sequence[Partition] = (),
+        whole: bool = False,
     ) -> None:
+        """`whole`: as of a scan. An event that is not the newest of its key is no change then."""
         chosen.check()
+        self._whole = whole
         self._grows_with = grows_with
         self._told: dict[int, tuple[int, float]] = {}  # by partition: the offset told last, and when
+        self._highest: dict[int, float] = {}  # the highest timestamp of what was passed
         self._broker = broker
         self._partitions = {partition.index: partition for partition in partitions}
         self._chosen = chosen
@@ -199,12 +217,15 @@ class TableWatch:
         at = await self._emit_snapshot(emit, room) if offsets is None else offsets
         now = trio.current_time()
         self._told = {index: (offset, now) for index, offset in at.items()}
+        for index, offset in at.items():
+            if offset > self._partitions[index].start_offset:
+                self._highest[index] = math.inf  # nobody knows what was told before
         while not self._closed:
             self._find_new(at)
             for partition in self._partitions.values():
                 if partition.gone is not None:
                     raise partition.gone
-                at[partition.index] = await self._emit_changes(partition, at[partition.index], emit, room)
+                at[partition.index] = await self._emit_changes(partition, at, emit, room)
             await self._wait(at)
             if self._broker.stopped:
                 raise ShuttingDown("the broker is shutting down; watch again from the last offsets")
@@ -250,7 +271,9 @@ class TableWatch:
     async def _emit_snapshot(self, emit: Emit, room: Callable[[], Awaitable[None]]) -> dict[int, int]:
         partitions = list(self._partitions.values())
         await wait_for_views(partitions)
-        scan = TableScan(self._broker, partitions, self._chosen, tombstones=self._tombstones, resumable=False)
+        scan = TableScan(
+            self._broker, partitions, self._chosen, tombstones=self._tombstones, resumable=False, whole=self._whole
+        )
         exact = dict(scan.offsets)
         try:
             while not self._closed:
@@ -268,34 +291,46 @@ class TableWatch:
         return exact
 
     async def _emit_changes(
-        self, partition: Partition, offset: int, emit: Emit, room: Callable[[], Awaitable[None]]
+        self, partition: Partition, offsets: dict[int, int], emit: Emit, room: Callable[[], Awaitable[None]]
     ) -> int:
+        offset = offsets[partition.index]
         while not self._closed and offset < partition.last_stable_offset:
             await room()
             data = (await partition.read(offset, READ)).data
-            items: list[bytes] = []
-            following = offset
+            changes: list[Change] = []
+            following, latest = offset, -1
             for header, view in batches.split(data):
-                following = header.next_offset
+                following, latest = header.next_offset, max(latest, header.max_timestamp)
                 if header.is_control:
                     continue
                 columns = await large.decode(view)
                 for index, key in enumerate(columns.keys):
                     at = columns.offsets[index]
                     if key is not None and at >= offset and self._chosen.holds(key):
-                        items += (
-                            bin_header(len(key)) + key,
-                            pack_entry(
-                                at,
-                                columns.timestamps[index],
-                                columns.values[index],
-                                columns.headers[index] if columns.headers else None,
-                            ),
-                        )
+                        headers = columns.headers[index] if columns.headers else None
+                        entry = pack_entry(at, columns.timestamps[index], columns.values[index], headers)
+                        changes.append((key, entry))
             offset = max(following, offset + 1)
-            if items or trio.current_time() >= self._told[partition.index][1] + PROGRESS:
+            again: list[tuple[int, bytes]] = []
+            highest = self._highest.get(partition.index, -1)
+            if self._whole and partition.strays:
+                changes, again = await judged(partition, changes, offsets, highest)
+            self._highest[partition.index] = max(highest, latest)
+            if changes or trio.current_time() >= self._told[partition.index][1] + PROGRESS:
+                items = packed_rows([key for key, _ in changes], [entry for _, entry in changes])
                 await self._emit(emit, partition.index, offset, items)
+            for index, key in again:
+                await self._emit_again(partition.strays.partitions[index], key, offsets, emit, room)
         return offset
+
+    async def _emit_again(
+        self, other: Partition, key: bytes, offsets: dict[int, int], emit: Emit, room: Callable[[], Awaitable[None]]
+    ) -> None:
+        """What a partition has of a key is the newest again, unless that has changed and is still to be told."""
+        await room()
+        entry, at = other.look_up(key), offsets[other.index]
+        if entry is not None and entry_offset(entry) < at and not self._closed:
+            await self._emit(emit, other.index, at, packed_rows([key], [entry]))
 
 
 async def history(

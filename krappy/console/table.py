@@ -15,7 +15,7 @@ from krappy.console.slices import in_slices
 from krappy.entry import is_tombstone, key_of_bin, unpack_entry
 from krappy.errors import InvalidRequest, OffsetOutOfRange, RecordTooLarge
 from krappy.partitioner import partition_for
-from krappy.ports import PartitionPort, TopicPort
+from krappy.ports import PartitionPort, ScanPort, TopicPort
 
 routes = Routes("table")
 MAX_PAGE = 2 << 20  # bytes of the entries of one page, as they are stored
@@ -174,7 +174,8 @@ async def look_up(call: Call, topic: str, body: Lookup) -> Entries:
 
 @routes.get("/topics/{topic}/table", summary="The table by key, a page at a time: all of it, a prefix or a range")
 async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
-    partitions = sorted(chosen(call.broker.topic(topic), query.partition), key=lambda each: each.index)
+    its = call.broker.topic(topic)
+    partitions = sorted(chosen(its, query.partition), key=lambda each: each.index)
     if query.prefix is not None and (query.start is not None or query.end is not None):
         raise InvalidRequest("either a prefix or a range from start to end, not both", field="prefix")
     start = b"" if query.start is None else query_bytes(query.start, query.key_encoding, "start")
@@ -188,23 +189,27 @@ async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
     offsets: dict[str, int] = {}
     cut: tuple[bytes, int] | None = None  # beyond this key and partition not everything has been read
     room = MAX_PAGE // len(partitions)
-    for partition in partitions:
+    whole = len(partitions) == len(its.partitions)
+    scans: list[ScanPort] = []
+    for partition in partitions:  # all at one moment
         first = start
         if after is not None:
             # The same key may stand in several partitions: behind the cursor's it has been seen, before it not.
             first = max(start, after[0] if partition.index > after[1] else after[0] + b"\x00")
-        scanned = call.broker.scan([partition], None, first, end, tombstones=query.tombstones)
-        try:
+        scans.append(call.broker.scan([partition], None, first, end, tombstones=query.tombstones, whole=whole))
+    try:
+        for partition, scanned in zip(partitions, scans, strict=True):
             page = await scanned.page(query.limit, room)
             offsets[str(partition.index)] = scanned.offsets[0][1]
-        finally:
+            keys = [key_of_bin(key) for key in page.items[::2]]
+            found += zip(keys, [partition.index] * len(keys), page.items[1::2], strict=True)
+            if not page.last and keys:
+                cut = min(cut or (keys[-1], partition.index), (keys[-1], partition.index))
+            cut = _trim(found, query.limit, cut)
+            await call.pause()
+    finally:
+        for scanned in scans:
             scanned.close()
-        keys = [key_of_bin(key) for key in page.items[::2]]
-        found += zip(keys, [partition.index] * len(keys), page.items[1::2], strict=True)
-        if not page.last and keys:
-            cut = min(cut or (keys[-1], partition.index), (keys[-1], partition.index))
-        cut = _trim(found, query.limit, cut)
-        await call.pause()
     shown, more = found, cut is not None
     viewer = call.viewer(query.keys, query.values, query.value_bytes)
     entries = await in_slices(show_entry(viewer, index, key, entry) for key, index, entry in shown)

@@ -25,7 +25,7 @@ from krappy.console.shown import KeyEncoding, ShownAs, Viewer, query_bytes
 from krappy.console.table import EntryShown, show_entry
 from krappy.entry import key_of_bin
 from krappy.errors import ShuttingDown
-from krappy.ports import PartitionPort
+from krappy.ports import PartitionPort, TopicPort
 
 routes = Routes("live")
 INTERVAL = 0.1  # seconds between two looks, while there is always something
@@ -245,7 +245,12 @@ class Watch:
     """`grows_with`: as of a tail."""
 
     def __init__(
-        self, call: Call, partitions: list[PartitionPort], query: WatchQuery, grows_with: Sequence[PartitionPort]
+        self,
+        call: Call,
+        topic: TopicPort,
+        partitions: list[PartitionPort],
+        query: WatchQuery,
+        grows_with: Sequence[PartitionPort],
     ) -> None:
         self._pacer = call.console.pacer
         self._partitions = {each.index: each for each in partitions}
@@ -256,7 +261,11 @@ class Watch:
             for name, text in (("prefix", query.prefix), ("start", query.start), ("end", query.end))
         )
         self._watch = call.broker.watch(
-            partitions, prefix, start, end, tombstones=query.tombstones, grows_with=grows_with
+            partitions,
+            *(prefix, start, end),
+            tombstones=query.tombstones,
+            grows_with=grows_with,
+            whole=len(partitions) == len(topic.partitions),
         )
         self._offsets = _resumed(call, query.after)
         if self._offsets is None and not query.snapshot:
@@ -312,4 +321,4 @@ async def tail(call: Call, topic: str, query: TailQuery) -> Tail:
 @routes.get("/topics/{topic}/watch", summary="The table, then its changes as they come (server-sent events)", live=True)
 async def watch(call: Call, topic: str, query: WatchQuery) -> Watch:
     found = call.broker.topic(topic)
-    return Watch(call, chosen(found, query.partition), query, () if query.partition else found.partitions)
+    return Watch(call, found, chosen(found, query.partition), query, () if query.partition else found.partitions)

@@ -9,21 +9,24 @@ from __future__ import annotations
 import base64
 import shutil
 import tempfile
+import threading
+import time
 from array import array
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from krappy import batch
 from krappy.blocking import Client
-from krappy.errors import InvalidRequest, OffsetMismatch
+from krappy.clients.watching import SnapshotEnd
+from krappy.errors import ConnectionLost, InvalidRequest, OffsetMismatch, ShuttingDown
 from krappy.partitioner import partition_for
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.types import ABSENT, Entry
@@ -116,6 +119,82 @@ def by_columns(client: Client) -> dict[bytes, Entry]:
 LOOKUPS: list[Callable[[Client], dict[bytes, Entry]]] = [by_get, by_get_many, by_columns]
 
 
+def by_scan(client: Client) -> dict[bytes, Entry]:
+    return _once(client.table("t").scan(tombstones=True))
+
+
+def by_small_pages(client: Client) -> dict[bytes, Entry]:
+    return _once(client.table("t").scan(tombstones=True, page_entries=1))
+
+
+def by_parts(client: Client) -> dict[bytes, Entry]:
+    table = client.table("t")
+    low, high = table.scan(end=b"b", tombstones=True), table.scan(start=b"b", tombstones=True)
+    assert set(_once(table.scan(prefix=b"key", tombstones=True))) == {
+        key for key in by_get(client) if key.startswith(b"key")
+    }
+    return _once([*low, *high])
+
+
+def by_snapshot(client: Client) -> dict[bytes, Entry]:
+    held = client.snapshot("t", splits=3, tombstones=True)
+    found = []
+    for part in held.ranges:
+        for block in client.read_snapshot(held.id, part, block_bytes=40):
+            rows = block.lists()
+            found += [
+                Entry(key, value, part.partition, offset, timestamp, ())
+                for key, value, offset, timestamp in zip(
+                    rows["key"], rows["value"], rows["offset"], rows["timestamp"], strict=True
+                )
+            ]
+    client.close_snapshot(held.id)
+    return _once(found)
+
+
+def _once(entries: Iterable[Entry]) -> dict[bytes, Entry]:
+    """No key may come twice."""
+    found: dict[bytes, Entry] = {}
+    for entry in entries:
+        assert entry.key not in found, f"{entry} beside {found[entry.key]}"
+        found[entry.key] = entry
+    return found
+
+
+SCANS = [by_scan, by_small_pages, by_parts, by_snapshot]
+
+
+class Watcher:
+    """Folds what a watch tells: the last that it tells of a key is what the table has."""
+
+    def __init__(self, client: Client) -> None:
+        self.table: dict[bytes, Entry] = {}
+        self._live = threading.Event()
+        self._watch = client.table("t").watch(tombstones=True)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with suppress(ConnectionLost, ShuttingDown):
+            for item in self._watch:
+                if isinstance(item, SnapshotEnd):
+                    self._live.set()
+                else:
+                    self.table[item.key] = item
+
+    def reaches(self, table: dict[bytes, Entry]) -> None:
+        assert self._live.wait(60)
+        until = time.monotonic() + 30
+        while self.table != table:
+            assert time.monotonic() < until, f"the watch has {self.table}, and the table is {table}"
+            time.sleep(0.002)
+
+    def close(self) -> None:
+        self._watch.close()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
 class Running:
     """A broker that is restarted, the clients of it, and what it should have."""
 
@@ -125,6 +204,7 @@ class Running:
         self.stack = ExitStack()
         self.start()
         self.client.create_topic("t", count)
+        self.watch()
 
     def start(self) -> None:
         broker: RunningBroker = self.stack.enter_context(
@@ -138,6 +218,10 @@ class Running:
             )
         )
 
+    def watch(self) -> None:
+        self.watcher = Watcher(self.client)
+        self.stack.callback(self.watcher.close)
+
     def step(self, step: Any) -> None:
         if isinstance(step, Publish):
             self.publish(step)
@@ -145,13 +229,19 @@ class Running:
             self.expect(step)
         elif step == "add":
             if self.model.count < MOST:
+                before = self.model.table(tombstones=True)
                 self.model.count += 1
                 self.client.alter_topic("t", partitions=self.model.count)
+                if (
+                    self.model.table(tombstones=True) != before
+                ):  # of equal timestamps: there is no event to tell of that
+                    self.watch()
         else:
             self.stack.close()
             if step == "rebuild":
                 shutil.rmtree(self.folder / "views")
             self.start()
+            self.watch()
 
     def publish(self, step: Publish) -> None:
         handle, count = self.raw.producer("t").handle, self.model.count
@@ -180,9 +270,11 @@ class Running:
 
     def check(self) -> None:
         everything = self.model.table(tombstones=True)
-        for face in LOOKUPS:
+        for face in [*LOOKUPS, *SCANS]:
             assert face(self.client) == everything, face.__name__
         assert self.by_http() == everything
+        assert self.by_http_pages() == everything
+        self.watcher.reaches(everything)
         self.check_histories()
 
     def by_http(self) -> dict[bytes, Entry]:
@@ -192,6 +284,19 @@ class Running:
             one = self.web.get("/topics/t/table/entry", key=key.decode(), values="base64")
             assert _shown(key, one) == together[key]
         return {key: entry for key, entry in together.items() if entry is not None}
+
+    def by_http_pages(self) -> dict[bytes, Entry]:
+        found: list[Entry] = []
+        cursor: dict[str, Any] = {}
+        while True:
+            page = self.web.get("/topics/t/table", limit=2, tombstones=True, keys="base64", values="base64", **cursor)
+            for each in page["entries"]:
+                entry = _shown(base64.b64decode(each["key"]["data"]), each)
+                assert entry is not None
+                found.append(entry)
+            if page["cursor"] is None:
+                return _once(found)
+            cursor = {"cursor": page["cursor"]}
 
     def check_histories(self) -> None:
         for key in KEYS:
@@ -212,7 +317,12 @@ def _shown(key: bytes, shown: dict[str, Any]) -> Entry | None:
     return Entry(key, value, shown["partition"], shown["offset"], shown["timestamp"], ())
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=30,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(st.integers(1, 3), st.lists(steps, min_size=1, max_size=8))
 def test_every_face_has_the_newest(count: int, history: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -163,7 +163,7 @@ def test_partitions_that_are_added_are_seen(web: Web) -> None:
         place = next(tail).id
         next(watch), next(chosen)
         web.patch(path, {"partitions": 3})
-        web.publish(path, "k", "new", partition=2)
+        web.publish(path, "n", "new", partition=2)
         event = next(tail)
         assert [(each["partition"], each["value"]["data"]) for each in event.data["events"]] == [(2, "new")]
         change = next(each for each in watch if each.data["entries"])
