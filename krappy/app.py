@@ -28,6 +28,7 @@ from krappy.memory import keep_freed_memory
 from krappy.server import http
 from krappy.server.connection import Native
 from krappy.server.kafka import Advertised, Kafka
+from krappy.server.places import Places
 from krappy.server.server import Listener, Server, bind
 
 Report = Callable[..., None]
@@ -180,7 +181,9 @@ class Broker:
             self._report,
             memory_bytes=config.memory_bytes,
             max_frame=config.max_frame_bytes,
-            max_connections=config.max_connections,
+            places=Places(
+                config.max_connections, config.max_connections_per_ip, config.overrides_of_connections_per_ip
+            ),
             idle_seconds=config.idle_timeout_ms / 1000 if config.idle_timeout_ms else float("inf"),
         )
 
@@ -198,7 +201,8 @@ class Broker:
 
     def _take_settings(self) -> None:
         """What the server has to know of settings that change while it runs."""
-        self.server.max_connections = self.engine.config.max_connections
+        config, places = self.engine.config, self.server.places
+        places.most, places.most_of_one = config.max_connections, config.max_connections_per_ip
 
     async def _serve(self, listeners: list[Listener], *, task_status: trio.TaskStatus[None]) -> None:
         await self.server.serve(listeners, task_status=task_status)

@@ -60,6 +60,8 @@ KAFKA_NAMES = {
     "log.dirs": "data",
     "log.retention.check.interval.ms": "retention_check_ms",
     "max.connections": "max_connections",
+    "max.connections.per.ip": "max_connections_per_ip",
+    "max.connections.per.ip.overrides": "max_connections_per_ip_overrides",
     "node.id": "broker_id",
     "num.partitions": "default_partitions",
     "producer.id.expiration.ms": "producer_id_expiration_ms",
@@ -129,7 +131,13 @@ class ServerConfig:
         64 << 20, "bytes of the largest request; at most half of memory_bytes", low=1024, high=2**31 - 1
     )
     idle_timeout_ms: int = _number(600_000, "ms after which a silent connection is closed; 0: never")
-    max_connections: int = _number(10_000, "connections at a time", low=1)
+    max_connections: int = _number(10_000, "clients' connections at a time; HTTP has places of its own", low=1)
+    max_connections_per_ip: int = _number(
+        1000, "of these, connections of one address; this machine's own are not limited", low=1
+    )
+    max_connections_per_ip_overrides: str = _setting(
+        "", "ADDRESS:NUMBER,ADDRESS:NUMBER for those that may have more, or fewer, than max_connections_per_ip"
+    )
     auto_create_topics: bool = _setting(True, "whether using a topic that does not exist creates it")
     default_partitions: int = _number(1, "partitions of a topic created without saying how many", 1, 100_000)
     view_cache_bytes: int = _number(64 << 20, "bytes of the view's block cache")
@@ -198,6 +206,11 @@ class ServerConfig:
         """Every setting by its name, as `load` takes them."""
         topics = {name: self.topic_defaults[kafka] for name, kafka in _TOPICS.items() if kafka in self.topic_defaults}
         return {**{name: getattr(self, name) for name in _SPECS}, **topics}
+
+    @property
+    def overrides_of_connections_per_ip(self) -> dict[str, int]:
+        """How many connections some addresses may have, by address."""
+        return _read_overrides(self.max_connections_per_ip_overrides)
 
     @property
     def console_is_local(self) -> bool:
@@ -378,6 +391,8 @@ def _read(spec: Field[Any], value: Any) -> Any:
         return _address(value)
     if spec.name == "console_token" and value and not (len(value) >= LEAST_TOKEN and value.isascii()):
         raise ConfigError(f"console_token needs at least {LEAST_TOKEN} characters, all ASCII", setting=spec.name)
+    if spec.name == "max_connections_per_ip_overrides":
+        _read_overrides(value)
     if spec.name == "advertised_listeners" and value:
         told = _listeners(value)
         for _, address in told:
@@ -386,6 +401,19 @@ def _read(spec: Field[Any], value: Any) -> Any:
                 raise ValueError(f"clients can't connect to {address}: a host name or address and a port are needed")
         return _joined(told)
     return value
+
+
+def _read_overrides(text: str) -> dict[str, int]:
+    """Raises ValueError."""
+    found: dict[str, int] = {}
+    for each in text.split(",") if text else []:
+        host, _, number = each.strip().rpartition(":")
+        try:
+            address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+        except ValueError:
+            raise ValueError(f"'{each:.80}' is not ADDRESS:NUMBER") from None
+        found[str(address)] = _read_number(number, 0, 2**31 - 1)
+    return found
 
 
 def _listeners(text: str) -> list[tuple[str, str]]:

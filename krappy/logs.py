@@ -30,6 +30,8 @@ ERROR = {
 WARNING = {
     "accept_failed",
     "append_failed",
+    "connection_gave_way",
+    "connection_refused",
     "dead_letter_failed",
     "deletion_unfinished",
     "group_ahead_of_log",
@@ -67,6 +69,8 @@ LEVELS = {name: level for level, names in (("error", ERROR), ("warning", WARNING
 ENDLESS = {  # what a peer, or a disk that stays full, could have told again and again
     "accept_failed",
     "append_failed",
+    "connection_gave_way",
+    "connection_refused",
     "dead_letter_failed",
     "deletion_unfinished",
     "group_write_failed",

@@ -8,7 +8,7 @@ than before is a change as well, made once everything is open (`take_static`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,8 +32,11 @@ _OWN = (  # fields of ServerConfig
     "log.cleaner.backoff.ms",
     "log.cleaner.io.max.bytes.per.second",
     "max.connections",
+    "max.connections.per.ip",
     "producer.id.expiration.ms",
 )
+# Whoever may alter these must not be able to lock everybody out, over restarts too. What was kept below counts as this.
+_FLOORS = {"max.connections": 100, "max.connections.per.ip": 10}
 _UNUSED = Setting(
     "sasl.kerberos.min.time.before.relogin", "60000", integer(0, 2**63 - 1), "LONG", "taken and not used: no Kerberos"
 )
@@ -41,8 +44,14 @@ _UNUSED = Setting(
 
 def _of_config(name: str) -> Setting:
     field = KAFKA_NAMES[name]
-    read: Callable[[Given], str] = lambda given: str(read_value(field, given))  # noqa: E731
     default, doc = default_of(field)
+
+    def read(given: Given) -> str:
+        value = read_value(field, given)
+        if value < _FLOORS.get(name, value):
+            raise ValueError(f"at least {_FLOORS[name]} is needed; less can be set when the broker is started")
+        return str(value)
+
     return Setting(name, str(default), read, "LONG", doc)
 
 
@@ -170,7 +179,9 @@ class DynamicSettings:
 
     def _apply(self) -> None:
         changed: dict[str, Any] = {
-            KAFKA_NAMES[name]: int(layers[0].value) for name in _OWN if (layers := self.layers(name))
+            KAFKA_NAMES[name]: max(int(layers[0].value), _FLOORS.get(name, 0))
+            for name in _OWN
+            if (layers := self.layers(name)) and layers[0].by != "static"
         }
         self._broker.config = replace(self.static, **changed)
         threads: Sequence[Layer] = self.layers(THREADS)

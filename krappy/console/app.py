@@ -103,6 +103,7 @@ class Place:
             await self._stream(call, found, scope, receive, send)
             return
         response = await respond(operation, call, found)
+        del found, arguments  # the peer may take its time, and these are several times as large as the answer
         self._console.took(operation.name, began)
         await response(scope, receive, send)
 

@@ -20,6 +20,7 @@ class Budget:
     def __init__(self, total: int) -> None:
         self.total = total
         self.used = 0
+        self.waiting = 0  # who waits for it not to be spent, and would have others be parted with
         self.parked = 0  # what waiting requests take, apart: they may wait for long, and must not keep others from it
         self.stalls = 0  # how often somebody had to wait
         self.freed = Signal()  # it was spent, and is no more
@@ -38,7 +39,7 @@ class Budget:
     @property
     def short(self) -> bool:
         """Somebody waits for room that there could be, and does not get it."""
-        return any(count <= self.total for count in self._wanted)
+        return bool(self.waiting and self.spent) or any(count <= self.total for count in self._wanted)
 
     @property
     def answer_bytes(self) -> int:

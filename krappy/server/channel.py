@@ -124,6 +124,8 @@ class Channel:
         """
         try:
             async with trio.open_nursery() as nursery:
+                if self._life.cancel_called:  # it has given way already
+                    nursery.cancel_scope.cancel()
                 self._life = nursery.cancel_scope
                 nursery.start_soon(self._write)
                 try:
@@ -480,6 +482,15 @@ class Channel:
             "in_flight_bytes": self.in_flight,
             **self._tell(),
         }
+
+    def waits_since(self, now: float) -> float | None:
+        """When it began to wait for its peer; None: its peer waits for it."""
+        return None if self._waited_for or self._silent_since == math.inf else self._silent_since
+
+    def give_way(self, why: str) -> None:
+        """Ends the connection at once, for another one."""
+        self._server.report("connection_gave_way", client=self.client, why=why)
+        self._life.cancel()
 
     def drop(self) -> None:
         """Ends the connection at once."""

@@ -33,6 +33,8 @@ FAIR_TASKS = 8  # and how many it may have although the server has too many
 class Native:
     """The native protocol, for a listener."""
 
+    protocol = "native"
+
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
 

@@ -5,6 +5,8 @@ What a peer does must not reach beyond its own connection:
 - a request's head has 16 KiB and some seconds; how large a body may be, and how long it may take, is the application's
   to say, for only what it asks for is read: pipelined requests wait in the socket;
 - a peer that takes nothing is cut off after a while, also in the middle of an answer;
+- answers count in the memory budget, and all of HTTP has a part of it: while that is taken no other answer is made, and
+  who takes too long for one is cut off sooner. Probes, which are small, are answered all the same;
 - one that sends no more gets the answers to what it has sent; a live view, which would never end, ends then;
 - when the broker stops, requests in progress may end and idle connections are closed.
 
@@ -16,6 +18,7 @@ nobody opens does not hold them in memory.
 from __future__ import annotations
 
 import json
+import math
 import socket
 from collections.abc import Awaitable, Callable
 from email.utils import formatdate
@@ -24,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from krappy.errors import KrappyError
-from krappy.server.sockets import has_left
+from krappy.server.http_wire import Wire
+from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
     import h11
@@ -34,9 +38,10 @@ if TYPE_CHECKING:
 KEEP_ALIVE_SECONDS = 75.0  # between two requests
 HEAD_SECONDS = 20.0  # from the first byte of a request to the end of its head
 MAX_HEAD = 16 << 10  # bytes
-PIECE = 64 << 10  # bytes that a peer has the server's patience for
 AHEAD = 64 << 10  # bytes read beyond a request, while its answer is made
-LOOK_SECONDS = 0.25  # between two looks for whether a peer is still there that is not read from
+ANSWER = 1 << 20  # bytes reckoned for an answer until it is made
+ROOM_SECONDS = 10.0  # that a request waits for room for its answer
+PROBES = (b"/healthz", b"/readyz")
 LINGER_SECONDS = 2.0  # for a peer that is still sending what nobody wants, so that it sees its answer
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 REFUSALS = {
@@ -51,6 +56,8 @@ REFUSALS = {
 
 class Http:
     """HTTP, for a listener. `load`: imports and makes the application; called once, in a thread."""
+
+    protocol = "http"
 
     def __init__(self, load: Callable[[], Application]) -> None:
         self._load = load
@@ -92,13 +99,13 @@ class HttpConnection:
         self._server = server
         self._sock = sock
         self._life = trio.CancelScope()
-        self._wire = Wire(self, sock, server.stall_seconds)
+        self._wire = Wire(server, sock)
         self._opened = trio.current_time()
-        self._active = False  # a request is in progress
+        self._active = False  # a request is in progress,
+        self._idle_since = self._opened  # or when there was none any more
+        self._queued_since = math.inf  # when a request began to wait for room for its answer; inf: none does
         self._ending = False  # no more than what is in progress
         self.client = client
-        self.received = 0  # bytes, over its life,
-        self.sent = 0
         self.requests = 0
 
     async def serve(self) -> None:
@@ -130,11 +137,45 @@ class HttpConnection:
         """One request. The single place that every HTTP request passes."""
         self.requests += 1
         self._active = True
+        pages = self._server.pages
+        reckoned = 0 if request.target.partition(b"?")[0] in PROBES else ANSWER
+
+        def made() -> None:
+            """From now on it counts as what it is."""
+            nonlocal reckoned
+            if reckoned:
+                pages.credit(reckoned)
+                reckoned = 0
+
+        async def send(message: dict[str, Any]) -> None:
+            made()
+            await conversation.send(message)
+
         try:
-            await application(conversation.scope(request), conversation.receive, conversation.send)
+            if reckoned and not await self._room():
+                reckoned = 0
+                await conversation.refuse(503, "other answers take all the memory that is for answers; ask again later")
+                return
+            pages.charge(reckoned)
+            await application(conversation.scope(request), conversation.receive, send)
             await conversation.finish()
         finally:
+            made()
             self._active = False
+            self._idle_since = trio.current_time()
+
+    async def _room(self) -> bool:
+        """Whether there is room for an answer; waits a while for it."""
+        pages = self._server.pages
+        if not pages.spent:
+            return True
+        self._queued_since = trio.current_time()
+        pages.waiting += 1
+        try:
+            return await wait_any([pages.freed], lambda: not pages.spent, ROOM_SECONDS)
+        finally:
+            pages.waiting -= 1
+            self._queued_since = math.inf
 
     def finish(self) -> None:
         """Requests in progress may end; then the connection does."""
@@ -149,13 +190,39 @@ class HttpConnection:
     # --- what the server asks of a connection
 
     @property
+    def received(self) -> int:
+        """Bytes, over its life."""
+        return self._wire.received
+
+    @property
+    def sent(self) -> int:
+        """Bytes, over its life."""
+        return self._wire.sent
+
+    @property
     def held(self) -> int:
-        return 0  # answers are made as fast as they are taken
+        return self._wire.waiting
 
     def overdue(self, now: float) -> bool:
-        return False
+        return self._wire.overdue(now)
 
     def drop(self) -> None:
+        self._server.report("peer_stalled", client=self.client, waiting=self.held)
+        self._end()
+
+    def waits_since(self, now: float) -> float | None:
+        """When it began to wait for its peer, for room, or in vain: one of these gives way when places are short."""
+        if not self._active:
+            return self._idle_since
+        if self._queued_since < now:
+            return self._queued_since
+        return self._wire.since if self._wire.overdue(now) else None
+
+    def give_way(self, why: str) -> None:
+        self._server.report("connection_gave_way", client=self.client, why=why)
+        self._end()
+
+    def _end(self) -> None:
         self._life.cancel()
         self._wire.end_by(trio.current_time())
 
@@ -167,7 +234,7 @@ class HttpConnection:
             "received_bytes": self.received,
             "sent_bytes": self.sent,
             "requests": self.requests,
-            "waiting_bytes": 0,
+            "waiting_bytes": self.held,
             "in_flight_bytes": 0,
             "client_id": None,
             "registrations": [],
@@ -176,64 +243,6 @@ class HttpConnection:
 
 def _name(address: Any) -> tuple[str, int]:
     return str(address[0]), int(address[1])
-
-
-class Wire:
-    """Bytes from and to the peer, counted, with a limit to the patience for it. An error is the peer's leaving."""
-
-    def __init__(self, connection: HttpConnection, sock: socket.socket, stall_seconds: float) -> None:
-        self._stdlib = sock
-        self._socket = trio.socket.from_stdlib_socket(sock)
-        self._connection = connection
-        self._stall_seconds = stall_seconds
-        self._deadline = float("inf")
-        self._sending: trio.CancelScope | None = None
-        self.gone = False  # it takes nothing any more
-
-    def end_by(self, deadline: float) -> None:
-        self._deadline = deadline
-        if self._sending is not None:
-            self._sending.deadline = min(self._sending.deadline, deadline)
-
-    async def receive(self) -> bytes:
-        """Empty when the peer sends no more."""
-        try:
-            data = await self._socket.recv(PIECE)
-        except (OSError, trio.ClosedResourceError):
-            self.gone = True
-            return b""
-        self._connection.received += len(data)
-        return data
-
-    async def send(self, data: bytes) -> None:
-        """Whole, also when the sender is cancelled meanwhile: half of a part of an answer would spoil the rest."""
-        rest = memoryview(data)
-        while len(rest) and not self.gone:
-            piece, rest = rest[:PIECE], rest[PIECE:]
-            deadline = min(trio.current_time() + self._stall_seconds, self._deadline)
-            with trio.CancelScope(deadline=deadline, shield=True) as self._sending:
-                try:
-                    while len(piece):
-                        sent = await self._socket.send(piece)
-                        self._connection.sent += sent
-                        piece = piece[sent:]
-                except (OSError, trio.ClosedResourceError):
-                    pass
-            if len(piece):
-                self.gone = True
-                self._socket.close()  # wakes whoever reads
-        await trio.lowlevel.checkpoint_if_cancelled()
-
-    async def until_it_leaves(self) -> None:
-        """Although there may be more to read."""
-        while not self.gone and not has_left(self._stdlib):
-            await trio.sleep(LOOK_SECONDS)
-
-    def send_eof(self) -> None:
-        try:
-            self._socket.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.gone = True
 
 
 def date() -> bytes:

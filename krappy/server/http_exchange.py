@@ -8,6 +8,7 @@ import h11
 import trio
 
 from krappy.server import http
+from krappy.server.http_wire import Wire
 
 NO_BODY = (204, 304)
 PARTS, PART = 1000, 64  # parts of a body beyond the first so many have so many bytes on average: each takes its time
@@ -17,7 +18,7 @@ TURN = 32  # parts of a body that are read before others have their turn
 class Conversation:
     """`peer`, `here`: (host, port)."""
 
-    def __init__(self, wire: http.Wire, peer: tuple[str, int], here: tuple[str, int]) -> None:
+    def __init__(self, wire: Wire, peer: tuple[str, int], here: tuple[str, int]) -> None:
         self._wire = wire
         self._peer = peer
         self._here = here
@@ -39,7 +40,7 @@ class Conversation:
                 try:
                     event = self._http.next_event()
                 except h11.RemoteProtocolError as error:
-                    await self._refuse(error.error_status_hint, str(error))
+                    await self.refuse(error.error_status_hint, str(error))
                     return None
                 if isinstance(event, h11.Request):
                     return await self._accepted(event)
@@ -51,12 +52,16 @@ class Conversation:
                     begun = True
                     patience.deadline = trio.current_time() + http.HEAD_SECONDS
         if begun:
-            await self._refuse(408, f"the head of the request did not come within {http.HEAD_SECONDS:g} s")
+            await self.refuse(408, f"the head of the request did not come within {http.HEAD_SECONDS:g} s")
         return None
 
     async def _accepted(self, request: h11.Request) -> h11.Request | None:
+        named = {bytes(name) for name, _ in request.headers}
+        if {b"content-length", b"transfer-encoding"} <= named:  # RFC 9112, section 6.3: somebody may mean to smuggle
+            await self.refuse(400, "a request has Content-Length or Transfer-Encoding, and not both")
+            return None
         if request.http_version not in (b"1.0", b"1.1"):
-            await self._refuse(505, "this server speaks HTTP/1.1")
+            await self.refuse(505, "this server speaks HTTP/1.1")
             return None
         self._whole = self._bare = False
         self._ahead = self._parts = self._body = 0
@@ -139,11 +144,11 @@ class Conversation:
         """The application has returned."""
         if self._http.our_state is h11.SEND_RESPONSE:
             if self._broken is not None:
-                await self._refuse(self._broken.error_status_hint, str(self._broken))
+                await self.refuse(self._broken.error_status_hint, str(self._broken))
             elif not self._wire.gone and not self._whole:
-                await self._refuse(400, "the body of the request ended before its end")
+                await self.refuse(400, "the body of the request ended before its end")
             elif not self._wire.gone:
-                await self._refuse(500, "the broker made no answer")
+                await self.refuse(500, "the broker made no answer")
 
     async def next(self) -> bool:
         """Whether another request may follow on this connection. A little that nobody has read is passed over."""
@@ -180,7 +185,7 @@ class Conversation:
             while await self._wire.receive():
                 pass
 
-    async def _refuse(self, status: int, detail: str) -> None:
+    async def refuse(self, status: int, detail: str) -> None:
         """Answers what can't be given to the application, where that is still possible."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return

@@ -54,6 +54,8 @@ class Advertised(NamedTuple):
 class Kafka:
     """Kafka's protocol, for a listener."""
 
+    protocol = "kafka"
+
     def __init__(self, registry: KafkaRegistry, advertised: Advertised) -> None:
         self.registry = registry
         self.advertised = advertised

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 
 import trio
 
-from krappy import descriptors
 from krappy.config import parse_address
-from krappy.errors import KrappyError, Overloaded, Unavailable
+from krappy.errors import KrappyError, Unavailable
 from krappy.measures import Histogram, RequestTimes
 from krappy.server.budget import Budget
+from krappy.server.places import HTTP, Places
 from krappy.server.session import Allowance
 from krappy.server.sockets import prepare
 from krappy.waiting import Signal, wait_any
@@ -24,6 +24,7 @@ from krappy.wire.messages import REQUESTS
 SCRATCH = 256 << 10
 BACKLOG = 1024
 LOOK_SECONDS = 0.25
+PAGES = 4  # HTTP's part of the budget
 REGISTRATION = 2 << 10  # bytes of memory reckoned for one registration
 
 
@@ -38,7 +39,7 @@ class Connected(Protocol):
     """One connection, whatever it speaks."""
 
     protocol: str
-    received: int
+    requests: int
 
     async def serve(self) -> None: ...
     def finish(self) -> None: ...
@@ -46,6 +47,10 @@ class Connected(Protocol):
     def look(self, now: float) -> None: ...
     def overdue(self, now: float) -> bool: ...
     def describe(self) -> dict[str, Any]: ...
+    def waits_since(self, now: float) -> float | None: ...
+    def give_way(self, why: str) -> None: ...
+    @property
+    def received(self) -> int: ...
     @property
     def sent(self) -> int: ...
     @property
@@ -60,7 +65,9 @@ class Posting(Protocol):
 
 
 class Speech(Protocol):
-    """What is spoken on a listener."""
+    """What is spoken on a listener. `protocol`: its name."""
+
+    protocol: str
 
     def connect(self, server: Server, sock: socket.socket, client: str) -> Connected: ...
     def refusal(self, error: KrappyError) -> bytes:
@@ -84,7 +91,7 @@ class Server:
         *,
         memory_bytes: int,
         max_frame: int,
-        max_connections: int,
+        places: Places,
         idle_seconds: float,
         stall_seconds: float = 30.0,
         drain_seconds: float = 5.0,
@@ -92,9 +99,10 @@ class Server:
         self.broker = broker
         self.report = report
         self.budget = Budget(memory_bytes)
+        self.pages = Budget(max(memory_bytes // PAGES, 1))  # of it, what answers over HTTP may take
         self.allowance = Allowance(memory_bytes // REGISTRATION)
         self.max_frame = min(max_frame, memory_bytes // 2)  # a larger one would wait for an idle server
-        self.max_connections = max_connections
+        self.places = places
         self.idle_seconds = idle_seconds
         self.stall_seconds = stall_seconds
         self.drain_seconds = drain_seconds
@@ -167,9 +175,12 @@ class Server:
             now = trio.current_time()
             for connection in self.connections:
                 connection.look(now)
-            while self.budget.short:
+            while self.budget.short or self.pages.short:
                 now = trio.current_time()
-                overdue = [connection for connection in self.connections if connection.overdue(now)]
+                protocols = None if self.budget.short else HTTP
+                overdue = [
+                    each for each in self.connections if protocols in (None, each.protocol) and each.overdue(now)
+                ]
                 if not overdue:
                     break
                 worst = max(overdue, key=lambda connection: connection.held)
@@ -205,31 +216,30 @@ class Server:
     def _start(self, speech: Speech, sock: socket.socket, address: Any) -> None:
         assert self._nursery is not None
         prepare(sock)
-        refusal = None
-        if len(self.connections) >= self.max_connections:
-            refusal = Overloaded(f"{self.max_connections} connections are open: as many as are allowed")
-        elif descriptors.few_left(sock.fileno()):
-            most = descriptors.allowed()
-            refusal = Overloaded(f"the broker may have {most} files and connections open, and has nearly as many")
+        host, port = address[0].removeprefix("::ffff:"), address[1]
+        client = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        refusal = self.places.refusal(speech.protocol, host, sock.fileno(), trio.current_time())
         if refusal is not None:
             self.refused += 1
+            self.report("connection_refused", client=client, protocol=speech.protocol, reason=refusal.text)
             with contextlib.suppress(OSError):
                 sock.send(speech.refusal(refusal))
             sock.close()
             return
-        host, port = address[:2]
-        connection = speech.connect(self, sock, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        connection = speech.connect(self, sock, client)
         self.accepted += 1
         self.connections.add(connection)
-        self._nursery.start_soon(self._run, connection)
+        self.places.take(connection, speech.protocol, host)
+        self._nursery.start_soon(self._run, connection, host)
 
-    async def _run(self, connection: Connected) -> None:
+    async def _run(self, connection: Connected, host: str) -> None:
         try:
             await connection.serve()
         except Exception as error:
             self.fault(error, 0)
         finally:
             self.connections.discard(connection)
+            self.places.leave(connection, connection.protocol, host)
             self._keep_count(connection)
             self.ended.fire()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -58,8 +58,11 @@ def test_connections_leave_some_to_the_storage(broker: BrokerProcess) -> None:
         peer.ask(m.CreateTopic("t", config=SMALL), m.TopicCreated)
         handle = peer.ask(m.ProducerRegistration("t"), m.ProducerRegistered).handle
         broker.allow_fds(800)
-        for _ in range(850):
-            crowd.enter_context(socket.create_connection(broker.address.rsplit(":", 1)))  # type: ignore[arg-type]
+        for _ in range(850):  # each has asked for something: others would give way
+            sock = crowd.enter_context(socket.create_connection(broker.address.rsplit(":", 1)))  # type: ignore[arg-type]
+            with suppress(OSError):
+                sock.sendall(m.Ping().frame(1))
+                sock.recv(1000)
         wait_until(lambda: sum(broker.fds().values()) > 690, "they have taken what they may")
         with Peer(broker.address) as one_more:
             _, error = one_more.receive()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from krappy import batch
 from krappy.errors import KrappyError
+from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw, create
 from tests.peer import Gone, Peer
@@ -158,9 +160,12 @@ def test_how_often_is_compacted(broker: BrokerProcess) -> None:
 
 def test_how_many_may_connect(broker: BrokerProcess) -> None:
     with Raw(broker.kafka) as raw:
-        assert change(raw, BROKER, "", "max.connections", "1")[0] == 0
-        with pytest.raises((Gone, KrappyError)), Peer(broker.address) as peer:
-            peer.topics()
+        assert change(raw, BROKER, "", "max.connections", "100")[0] == 0
+        with ExitStack() as crowd:
+            for _ in range(99):
+                crowd.enter_context(Peer(broker.address)).ask(m.Ping(), m.Pong)
+            with pytest.raises((Gone, KrappyError)), Peer(broker.address) as peer:
+                peer.topics()
         assert change(raw, BROKER, "", "max.connections", "10000")[0] == 0
         with Peer(broker.address) as peer:
             assert peer.topics() == {}
@@ -173,6 +178,8 @@ def test_how_many_may_connect(broker: BrokerProcess) -> None:
         ("no.such.setting", "5", "Cannot update these configs dynamically"),
         ("log.retention.ms", "soon", "whole number"),
         ("max.connections", "0", "at least 1"),
+        ("max.connections", "99", "at least 100"),
+        ("max.connections.per.ip", "9", "at least 10"),
         ("min.insync.replicas", "2", "one broker"),
         ("log.cleanup.policy", "compact", "'tableless' could not be so"),
     ],

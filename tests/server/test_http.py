@@ -186,3 +186,16 @@ def test_many_idle_connections_and_all_of_them_end(broker: RunningBroker) -> Non
             with broker.connect() as native:
                 native.create_topic("beside", if_absent=True)
         wait_until(lambda: client.get("/api/v1/overview").json()["connections"]["http"] == 1, "only this one is open")
+
+
+@pytest.mark.parametrize("length", [0, 4, 13, 400])
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_length_and_chunks_together_are_refused(broker: RunningBroker, length: int, order: int) -> None:
+    """RFC 9112, section 6.3: what is behind it could be a request that somebody smuggles past a proxy."""
+    both = [b"Content-Length: %d\r\n" % length, b"Transfer-Encoding: chunked\r\n"][::order]
+    with connected(broker) as sock:
+        sock.sendall(POST + b"".join(both) + b"\r\n" + b"2\r\n{}\r\n0\r\n\r\n" + GET)
+        answer = read_all(sock)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"\r\nconnection: close\r\n" in answer.lower()
+    assert answer.count(b"HTTP/1.1") == 1, "nothing behind it is answered"

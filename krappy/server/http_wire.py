@@ -1,0 +1,105 @@
+"""The bytes of one HTTP connection: counted, within the budget, with a limit to the patience for the peer."""
+
+from __future__ import annotations
+
+import math
+import socket
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.server.sockets import has_left
+
+if TYPE_CHECKING:
+    from krappy.server.server import Server
+
+PIECE = 64 << 10  # bytes that a peer has the server's patience for
+LOOK_SECONDS = 0.25  # between two looks for whether a peer is still there that is not read from
+GRACE = 3.0  # seconds that a peer may take for an answer while others wait for its memory,
+SLOWEST = 256 << 10  # and for a large one the bytes a second that it has to take beyond that
+
+
+class Wire:
+    """Bytes from and to the peer. An error is the peer's leaving."""
+
+    def __init__(self, server: Server, sock: socket.socket) -> None:
+        self._stdlib = sock
+        self._socket = trio.socket.from_stdlib_socket(sock)
+        self._budgets = (server.budget, server.pages)
+        self._stall_seconds = server.stall_seconds
+        self._deadline = math.inf
+        self._sending: trio.CancelScope | None = None
+        self._size = 0  # bytes of the part of an answer that is being sent
+        self.received = 0  # bytes, over its life,
+        self.sent = 0
+        self.waiting = 0  # bytes of answers that the peer has not taken yet
+        self.since = math.inf  # when the part that is being sent was begun; inf: none is
+        self.gone = False  # it takes nothing any more
+
+    def end_by(self, deadline: float) -> None:
+        self._deadline = deadline
+        if self._sending is not None:
+            self._sending.deadline = min(self._sending.deadline, deadline)
+
+    def overdue(self, now: float) -> bool:
+        """Whether the peer takes longer for an answer than it may while others want the memory."""
+        return bool(self.waiting) and now - self.since > GRACE + self._size / SLOWEST
+
+    async def receive(self) -> bytes:
+        """Empty when the peer sends no more."""
+        try:
+            data = await self._socket.recv(PIECE)
+        except (OSError, trio.ClosedResourceError):
+            self.gone = True
+            return b""
+        self.received += len(data)
+        return data
+
+    async def send(self, data: bytes) -> None:
+        """Whole, also when the sender is cancelled meanwhile: half of a part of an answer would spoil the rest."""
+        rest = memoryview(data)
+        self._wait_for(len(data))
+        self._size, self.since = len(data), trio.current_time()
+        try:
+            while len(rest) and not self.gone:
+                piece, rest = rest[:PIECE], rest[PIECE:]
+                await self._send_piece(piece)
+        finally:
+            self._wait_for(-self.waiting)
+            self.since = math.inf
+        await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _send_piece(self, piece: memoryview) -> None:
+        deadline = min(trio.current_time() + self._stall_seconds, self._deadline)
+        with trio.CancelScope(deadline=deadline, shield=True) as self._sending:
+            try:
+                while len(piece):
+                    sent = await self._socket.send(piece)
+                    self.sent += sent
+                    self._wait_for(-sent)
+                    piece = piece[sent:]
+            except (OSError, trio.ClosedResourceError):
+                pass
+        if len(piece):
+            self.gone = True
+            self._socket.close()  # wakes whoever reads
+
+    def _wait_for(self, size: int) -> None:
+        """So many more bytes wait for the peer."""
+        self.waiting += size
+        for budget in self._budgets:
+            if size > 0:
+                budget.charge(size)
+            elif size:
+                budget.credit(-size)
+
+    async def until_it_leaves(self) -> None:
+        """Although there may be more to read."""
+        while not self.gone and not has_left(self._stdlib):
+            await trio.sleep(LOOK_SECONDS)
+
+    def send_eof(self) -> None:
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.gone = True
