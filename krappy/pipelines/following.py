@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.errors import StreamingQueryException
-
 import krappy.spark
+from krappy.spark.patience import patiently
 from krappy.spark.versions import features
 
 if TYPE_CHECKING:
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], None]
 LOOK_SECONDS = 1  # how often progress is looked for
-SLOW_START = "Python worker failed to connect back"  # within 10 s, which Spark lets nobody change
-STARTS = 10  # as often a query is started on a machine that is so busy
 
 
 class Done(NamedTuple):
@@ -53,14 +50,7 @@ def follow(writer: DataStreamWriter, every: str | None, tell: Tell) -> Done:
 
 def _run(writer: DataStreamWriter, done: Done, tell: Tell) -> Done:
     """Runs a query; `done` by those before it. It goes on from its checkpoint, so it may be started again."""
-    for left in reversed(range(STARTS)):
-        try:
-            return _once(writer, done, tell)
-        except StreamingQueryException as error:
-            if not left or SLOW_START not in str(error):
-                raise
-            tell("Spark's Python process was not there within 10 s: this machine is busy, starting it again")
-    raise AssertionError("the last one returns or raises")
+    return patiently(lambda: _once(writer, done, tell), tell=tell)
 
 
 def _once(writer: DataStreamWriter, done: Done, tell: Tell) -> Done:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from krappy.spark.join import krappy_lookup as krappy_lookup
     from krappy.spark.join import lookup as lookup
     from krappy.spark.join import register as register
+    from krappy.spark.patience import patiently as patiently
     from krappy.spark.stream_offsets import lag as lag
     from krappy.spark.stream_write import batches_to as batches_to
 
@@ -37,6 +38,7 @@ _HOMES = {  # imported when they are asked for: every task of Spark imports this
     "lookup": "join",
     "register": "join",
     "lag": "stream_offsets",
+    "patiently": "patience",
 }
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "krappy_lookup",
     "lag",
     "lookup",
+    "patiently",
     "register",
     "session",
     "table",

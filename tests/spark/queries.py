@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import StreamingQueryException
 
-from krappy.pipelines.following import SLOW_START
+from krappy.spark.patience import SLOW_START
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

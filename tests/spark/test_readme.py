@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 import krappy.spark
 from krappy.blocking import Client
 from krappy.cli.main import run
-from krappy.pipelines.following import SLOW_START
+from krappy.spark.patience import SLOW_START
 from krappy.spark.versions import features
 
 if TYPE_CHECKING:
