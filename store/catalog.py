@@ -170,6 +170,20 @@ class Catalog:
             self._meta.put(NEXT_PRODUCER, self._reserved.to_bytes(8, "big"))
             self._meta.sync()
 
+    def pass_over(self, changes: int, number: int) -> None:
+        """Never gives the producer ids that so many lost changes may have given, nor partition numbers up to `number`.
+        Durable."""
+        with self._lock:
+            self._next_producer = self._reserved = self._reserved + PRODUCER_BLOCK * changes
+            self._next_number = max(self._next_number, number + 1)
+            self._meta.write(
+                {
+                    NEXT_PRODUCER: self._reserved.to_bytes(8, "big"),
+                    NEXT_NUMBER: self._next_number.to_bytes(8, "big"),
+                }
+            )
+            self._meta.sync()
+
     def _find(self, name: str) -> Topic:
         topic = self._topics.get(name)
         if topic is None:

@@ -16,6 +16,7 @@ SUFFIXES = (LOG, INDEX, TIME_INDEX)
 CLEANED = ".cleaned"  # behind the name of a file that the cleaner is still writing: thrown away on open
 SWAP = ".swap"  # behind the name of a cleaned segment that replaces others: finished on open
 CHECKPOINT = "checkpoint"
+IDENTITY = "partition.metadata"  # Kafka's name and form
 CHECKPOINT_COPY = "checkpoint.copy"  # the same bytes: it is taken where the first is damaged or missing
 TEMPORARY = ".tmp"  # behind the name of a file that is not renamed into place yet: thrown away on open
 SET_ASIDE = ".cut"  # behind the name of what recovery cut though whole batches were in it: kept for people

@@ -25,6 +25,7 @@ from typing import Any
 
 from krappy.errors import StorageError
 from krappy.store import rocks
+from krappy.store.synced import ACCEPT, Synced
 
 SPARE = 512 << 10  # bytes that opening it takes, beside what its write-ahead log holds
 
@@ -43,6 +44,8 @@ class Meta:
         self._lock = Lock()  # held for a write: what is kept is what the database was given
         self._opening = Lock()  # held for a sync, and while it is opened anew
         self._unsynced: dict[bytes, bytes | None] = {}  # None: deleted
+        self._note = Synced(folder)
+        self.lost = 0  # changes that were on disk and are not there, as people have accepted
         self._closed = False
         self._held: rocks.Rdict | None = self._open()  # None: it could not be opened anew
 
@@ -53,7 +56,24 @@ class Meta:
         return self._held
 
     def _open(self) -> rocks.Rdict:
+        self._check_synced()
         return rocks.open_db(self.folder, cache_bytes=2 << 20, memtable_bytes=8 << 20, open_files=64)
+
+    def _check_synced(self) -> None:
+        """Raises StorageError, before anything is changed, when opening would lose what was on disk."""
+        noted = self._note.read()
+        found = rocks.last_change(self.folder) if noted else None
+        if found is None or found >= noted:
+            return
+        if not self._note.accepted():
+            raise StorageError(
+                f"the catalog in {self.folder} is damaged: of its changes up to number {noted}, which were on disk, "
+                f"only those up to {found} can be read. What came later is lost: topics, settings, positions of "
+                "groups, transactions. Nothing was changed. Restore a backup; or, to go on without what is lost, make "
+                f"the file {self.folder / ACCEPT}: folders of topics that are not known any more then stay as they are"
+            )
+        self.lost = noted - found
+        self._note.accept()
 
     def close(self) -> None:
         """Syncs and closes. Closing again does nothing."""
@@ -64,11 +84,14 @@ class Meta:
         self._closed = True
         try:
             self._db.flush_wal(sync=True)
+            self._note.write(self._db.latest_sequence_number(), sync=True)
             self._db.close()
         except rocks.DbClosedError:
             return
         except Exception as error:
             raise rocks.failure("closing the catalog", error) from error
+        finally:
+            self._note.close()
 
     # --- reading
 
@@ -165,7 +188,9 @@ class Meta:
                     raise StorageError(self.failure)
                 taken, self._unsynced = self._unsynced, {}
             try:
+                reached = self._db.latest_sequence_number()
                 self._db.flush_wal(sync=True)
+                self._note.write(reached)
             except Exception as error:
                 with self._lock:
                     self._unsynced = {**taken, **self._unsynced}

@@ -33,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from rocksdict import (
+    AccessType,
     BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
@@ -62,7 +63,9 @@ __all__ = [
     "batch",
     "behind",
     "failure",
+    "key_before",
     "keys_from",
+    "last_change",
     "level0_files",
     "number_of",
     "open_db",
@@ -157,6 +160,19 @@ def open_db(folder: Path, *, cache_bytes: int, memtable_bytes: int, open_files: 
         raise StorageError(f"the database in {folder} can't be opened: {error}") from error
 
 
+def last_change(folder: Path) -> int | None:
+    """The sequence number of the last change that opening the database would find. Changes nothing in the folder that
+    opening needs. None where it can't be told."""
+    try:
+        db = Rdict(os.fspath(folder), db_options(1 << 20, 1 << 20, 16), access_type=AccessType.read_only(False))
+    except Exception:
+        return None
+    try:
+        return db.latest_sequence_number()
+    finally:
+        db.close()
+
+
 def _holds_data(folder: Path) -> bool:
     return any(folder.glob("*.sst")) or any(log.stat().st_size for log in folder.glob("[0-9]*.log"))
 
@@ -207,6 +223,14 @@ def keys_from(db: Rdict, first: bytes, end: bytes, count: int) -> list[bytes]:
     found: list[bytes] = list(islice(keys, count))
     del keys  # before the options that hold its bound
     return found
+
+
+def key_before(db: Rdict, end: bytes) -> bytes:
+    """The last key that is not behind `end`; nothing when there is none."""
+    iterator = db.iter()
+    iterator.seek_for_prev(end)
+    found: Any = iterator.key()
+    return found or b""
 
 
 def pairs_from(

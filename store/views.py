@@ -21,7 +21,7 @@ from typing import Any
 from krappy.core.splits import KeyFile
 from krappy.entry import floor
 from krappy.store import rocks
-from krappy.store.keys import applied_key, floor_key, number_in, strays_key, view_end, view_prefix
+from krappy.store.keys import PREFIX_SIZE, applied_key, floor_key, number_in, strays_key, view_end, view_prefix
 from krappy.store.view_snapshot import ViewSnapshot
 
 __all__ = ["ViewSnapshot", "Views"]
@@ -188,6 +188,14 @@ class Views:
         if gone:
             self._commit(fill)
         return len(keys) - len(gone), None if ended or not keys else keys[-1] + b"\0"
+
+    def highest_number(self) -> int:
+        """The largest number of a partition that anything is kept of; 0: none. Raises StorageError."""
+        try:
+            entry, reserved = (rocks.key_before(self._db, end) for end in (b"\xff" * 5, view_prefix(1)))
+        except Exception as error:
+            raise rocks.failure("reading a view", error) from error
+        return max(number_in(entry), number_in(reserved[PREFIX_SIZE:]))
 
     def open_snapshots(self) -> weakref.WeakSet[ViewSnapshot]:
         """Those of this moment."""

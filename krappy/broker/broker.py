@@ -49,6 +49,7 @@ from krappy.core.latest import table_of
 from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownTopic
 from krappy.measures import StoreMeasures
 from krappy.ports import Bound
+from krappy.store import identity
 from krappy.store.catalog import Catalog
 from krappy.store.disk import OS_DISK
 from krappy.store.group_offsets import GroupOffsets
@@ -207,9 +208,10 @@ class Broker:
         await self._in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta", keep=self.fsync)
         self.catalog = Catalog(self.meta)
+        self.views = Views(data / "views", self.config.view_cache_bytes, self.config.view_memtable_bytes)
+        await self._in_thread(self._check_folders)
         self.dynamic = DynamicSettings(self, OverrideStore(self.meta, BROKER), self.changes.locks)
         self.internal = InternalTopics(self.catalog.cluster_id, self.topics_changed)
-        self.views = Views(data / "views", self.config.view_cache_bytes, self.config.view_memtable_bytes)
         topics = [(Topic(stored, [], self.dynamic.topic_defaults), stored) for stored in self.catalog.list()]
         await self.changes.open_partitions(topics, new=False)
         for topic, stored in topics:
@@ -241,6 +243,17 @@ class Broker:
         self._house_kept = trio.Event()
         self.spawn(self._keep_house)
         self.opened = True
+
+    def _check_folders(self) -> None:
+        """Tells of events that no topic claims, and passes over the numbers and ids that a damaged catalog may have
+        given to their topics."""
+        topics = [*self.catalog.list(), *self.catalog.deleting()]
+        known = {f"{topic.name}-{index}" for topic in topics for index in range(len(topic.numbers))}
+        for folder in identity.unclaimed(self.config.data / "topics", known):
+            self.report("folder_unclaimed", folder=str(folder), topic_id=identity.owner(folder) or "unknown")
+        if self.meta.lost:
+            self.report("catalog_lost", changes=self.meta.lost)
+            self.catalog.pass_over(self.meta.lost, self.views.highest_number())
 
     async def _keep_house(self) -> None:
         try:

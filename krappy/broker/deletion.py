@@ -16,7 +16,9 @@ import trio
 
 from krappy.broker.topic import Topic
 from krappy.errors import KrappyError, StorageError, UnknownTopic
+from krappy.store import identity
 from krappy.store.catalog import Topic as StoredTopic
+from krappy.store.catalog import text_id
 from krappy.store.disk import OS_DISK
 
 if TYPE_CHECKING:
@@ -61,7 +63,8 @@ async def finish(broker: Broker, stored: StoredTopic) -> None:
     in_thread = partial(trio.to_thread.run_sync, limiter=broker.disk_limiter)
     for number in stored.numbers:
         broker.views.drop(number)
-    await in_thread(_remove, [broker.folder_of(stored.name, index) for index in range(len(stored.numbers))])
+    folders = [broker.folder_of(stored.name, index) for index in range(len(stored.numbers))]
+    await in_thread(_remove, folders, text_id(stored.id))
     # Else a loss of power might bring them back once nobody knows of them: for a new topic of that name to find.
     await in_thread(OS_DISK.fsync_dir, broker.folder_of(stored.name, 0).parent)
     await in_thread(broker.views.flush)
@@ -69,8 +72,10 @@ async def finish(broker: Broker, stored: StoredTopic) -> None:
     broker.dropped_views += stored.numbers
 
 
-def _remove(folders: Sequence[Path]) -> None:
+def _remove(folders: Sequence[Path], topic_id: str) -> None:
     for folder in folders:
+        if identity.owner(folder) not in (None, topic_id):
+            continue  # it is another topic's
         try:
             shutil.rmtree(folder)
         except FileNotFoundError:

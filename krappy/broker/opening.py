@@ -15,6 +15,7 @@ import trio
 
 from krappy import descriptors
 from krappy.errors import KrappyError, ShuttingDown, StorageError
+from krappy.store import identity
 from krappy.store.disk import NO_DESCRIPTOR
 from krappy.store.format import LOG
 from krappy.store.log import Log
@@ -23,12 +24,13 @@ from krappy.topic_config import TopicConfig
 
 
 class Place(NamedTuple):
-    """Where a partition's log is. `name`: of the partition, for people. `applied`: the offset up to which its view has
-    seen events."""
+    """Where a partition's log is. `name`: of the partition, for people; `topic_id`: as Kafka writes it. `applied`: the
+    offset up to which its view has seen events."""
 
     name: str
     folder: Path
     config: TopicConfig
+    topic_id: str
     applied: int = 0
 
 
@@ -84,7 +86,10 @@ async def open_logs(
 def _open(place: Place, check_stop: Callable[[], None]) -> Log:
     if place.applied and not any(place.folder.glob("*" + LOG)):
         raise StorageError(f"{place.folder} is missing or empty, and its log had offsets up to {place.applied}")
-    return Log.open(place.folder, place.config, check_stop=check_stop)
+    identity.claim(place.folder, place.topic_id)
+    log = Log.open(place.folder, place.config, check_stop=check_stop)
+    identity.mark(place.folder, place.topic_id)
+    return log
 
 
 def _is_its_own(error: Exception) -> bool:

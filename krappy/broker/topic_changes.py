@@ -3,8 +3,9 @@
 What has begun is brought to its end: whoever asked for it may leave. The order of each, and what a crash between two of
 its steps leaves:
 
-- Created: what is left of a deleted topic of its name goes first. Then the catalog has it, durably; then its folders
-  are made, empty. What is missing of them is made by the next start. Their files are synced with their first events.
+- Created: what is left of a deleted topic of its name goes first; events that nobody claims refuse it. Then the catalog
+  has it, durably; then its folders are made, empty. What is missing of them is made by the next start. Their files are
+  synced with their first events.
 - Given more partitions: their folders first, then the catalog. Folders that the catalog does not know are empty.
 - Deleted: the catalog notes it, durably; everybody who reads, writes or waits is told; groups have no positions in it
   any more. Then the request is answered. Files and views go behind the answer, and the note goes last: what is noted
@@ -13,7 +14,7 @@ its steps leaves:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -24,7 +25,8 @@ from krappy.broker.opening import Place, open_logs
 from krappy.broker.partition import Partition
 from krappy.broker.topic import Topic
 from krappy.errors import KrappyError, TopicExists
-from krappy.store.catalog import MAX_PARTITIONS
+from krappy.store import identity
+from krappy.store.catalog import MAX_PARTITIONS, text_id
 from krappy.store.catalog import Topic as StoredTopic
 from krappy.store.log import Log
 from krappy.topic_config import TopicConfig, merge
@@ -69,6 +71,7 @@ class TopicChanges:
         broker = self._broker
         for dead in [dead for dead in broker.catalog.deleting() if dead.name == name]:
             await self._bury(dead)
+        await self._make_way(name, range(partitions if partitions <= MAX_PARTITIONS else 0))
         stored = await self._in_thread(lambda: broker.catalog.create(name, partitions, config))
         topic = Topic(stored, [], inherited)
         try:
@@ -97,6 +100,7 @@ class TopicChanges:
         """The logs first, then the catalog: what can't be opened now could not be on the next start either."""
         broker = self._broker
         added = range(len(topic.partitions), total if total <= MAX_PARTITIONS else 0)
+        await self._make_way(topic.name, added)
         logs = await self._open_logs([(topic, index, 0) for index in added], new=True)
         try:
             stored = await self._in_thread(lambda: broker.catalog.add_partitions(topic.name, total))
@@ -176,10 +180,21 @@ class TopicChanges:
         for topic, _ in topics:
             topic.strays.begin()
 
+    async def _make_way(self, name: str, indexes: Iterable[int]) -> None:
+        """Raises StorageError when events that nobody claims stand where these partitions go."""
+        folders = [self._broker.folder_of(name, index) for index in indexes]
+        await self._in_thread(lambda: identity.make_way(folders))
+
     async def _open_logs(self, wanted: Sequence[tuple[Topic, int, int]], *, new: bool) -> list[Log]:
         broker = self._broker
         places = [
-            Place(f"{topic.name}-{index}", broker.folder_of(topic.name, index), topic.config, applied)
+            Place(
+                f"{topic.name}-{index}",
+                broker.folder_of(topic.name, index),
+                topic.config,
+                text_id(topic.uuid),
+                applied,
+            )
             for topic, index, applied in wanted
         ]
         return await open_logs(places, broker.disk_limiter, broker.report, broker.check_taking, new=new)

@@ -1,0 +1,84 @@
+"""Whose a partition's folder is: its file `partition.metadata`, as Kafka has it (KIP-516).
+
+    version: 0
+    topic_id: 5vJY2mJxSJu0ZZ5iVTvfQg
+
+A topic that is made anew under a name gets another id, so it never takes up what another has left. The file is written
+when the folder is opened and has none, without a sync: one that is missing or can't be read says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from krappy.errors import StorageError
+from krappy.store.disk import OS_DISK
+from krappy.store.format import IDENTITY, LOG, SET_ASIDE, SWAP
+
+_TEXT = re.compile(rb"version: 0\ntopic_id: ([A-Za-z0-9_-]{22})\n")
+
+
+def owner(folder: Path) -> str | None:
+    """The id of the topic that a folder belongs to, as Kafka writes ids; None: it does not say."""
+    try:
+        found = _TEXT.match((folder / IDENTITY).read_bytes())
+    except OSError:
+        return None
+    return None if found is None else found[1].decode()
+
+
+def claim(folder: Path, topic_id: str) -> None:
+    """Before the log in it is opened. Raises StorageError when the folder is another topic's."""
+    found = owner(folder)
+    if found is not None and found != topic_id:
+        raise StorageError(
+            f"{folder} belongs to another topic: its id is {found}, and not {topic_id}. Move the folder away, and look "
+            "into it with `krappy doctor`"
+        )
+
+
+def mark(folder: Path, topic_id: str) -> None:
+    """Once it is there. A disk that refuses this leaves it to the next start."""
+    if owner(folder) is None:
+        with suppress(OSError):
+            OS_DISK.write_file(folder / IDENTITY, f"version: 0\ntopic_id: {topic_id}\n".encode(), sync=False)
+
+
+def make_way(folders: Iterable[Path]) -> None:
+    """Before a topic gets these folders: what is there without events goes.
+
+    Raises StorageError for one with events, which nobody claims: they are neither taken up nor deleted.
+    """
+    for folder in folders:
+        if not folder.is_dir():
+            continue
+        if holds_events(folder):
+            raise StorageError(
+                f"{folder} holds events that belong to no topic: the catalog does not know of them (any more). They "
+                "are not taken up and not deleted. Move the folder away, or take another name for the topic"
+            )
+        with suppress(OSError):  # then it is opened, empty as it is
+            shutil.rmtree(folder)
+
+
+def holds_events(folder: Path) -> bool:
+    """Whether there is anything in it that people could miss. Raises StorageError."""
+    try:
+        files = OS_DISK.names(folder)
+    except OSError as error:
+        raise StorageError(f"{folder}: {error}") from error
+    return any(size and name.endswith((LOG, LOG + SWAP, SET_ASIDE)) for name, (size, _) in files.items())
+
+
+def unclaimed(topics: Path, known: set[str]) -> list[Path]:
+    """Folders of partitions with events that are none of `known`. Raises StorageError."""
+    try:
+        return sorted(
+            each for each in topics.iterdir() if each.name not in known and each.is_dir() and holds_events(each)
+        )
+    except OSError as error:
+        raise StorageError(f"{topics}: {error}") from error

@@ -1,0 +1,73 @@
+"""How far the catalog is on disk, noted beside it: so that one that has lost something is told from one that is whole.
+
+    DATA/meta/SYNCED        8 bytes "KRAPPYS1", then u64 RocksDB's sequence number, then u32 CRC-32 (zlib's) of those 16
+    DATA/meta/accept-loss   made by people: go on with what is left
+
+RocksDB takes a damaged place in its write-ahead log for the end of it, as a loss of power leaves one; what stood behind
+is gone without a word. So the number of the last change that was synced is noted after each sync. The note itself is
+synced when the catalog is closed, and else by the system in its own time: it may be behind, and is never ahead. One
+that can't be read says nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+NAME = "SYNCED"
+ACCEPT = "accept-loss"
+MAGIC = b"KRAPPYS1"
+_NOTE = struct.Struct(">8sQ")
+_CRC = struct.Struct(">I")
+
+
+class Synced:
+    """The note in a database's folder. Blocks. What the disk refuses is left out: then it is behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / NAME
+        self._accept = folder / ACCEPT
+        self._fd = -1
+
+    def read(self) -> int:
+        """The sequence number of the last change that is known to have been on disk; 0: nothing is known."""
+        try:
+            data = self._path.read_bytes()
+        except OSError:
+            return 0
+        if (
+            len(data) != _NOTE.size + _CRC.size
+            or zlib.crc32(data[: _NOTE.size]) != _CRC.unpack_from(data, _NOTE.size)[0]
+        ):
+            return 0
+        magic, number = _NOTE.unpack_from(data)
+        return int(number) if magic == MAGIC else 0
+
+    def accepted(self) -> bool:
+        """Whether people want to go on with what is left."""
+        return self._accept.exists()
+
+    def write(self, number: int, *, sync: bool = False) -> None:
+        """Overwrites the note where it stands, within one sector."""
+        note = _NOTE.pack(MAGIC, number)
+        with suppress(OSError):
+            if self._fd < 0:
+                self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.pwrite(self._fd, note + _CRC.pack(zlib.crc32(note)), 0)
+            if sync:
+                os.fsync(self._fd)
+
+    def close(self) -> None:
+        """After a `write` with `sync`, or a loss that was accepted."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def accept(self) -> None:
+        """The loss counts no more."""
+        with suppress(OSError):
+            self._path.unlink()
+            self._accept.unlink()

@@ -1,0 +1,195 @@
+"""Whose a folder is: a topic never takes up what another has left, and nobody deletes what no topic claims."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trio.testing import trio_test
+
+from krappy.errors import StorageError
+from krappy.store import identity
+from krappy.store.catalog import text_id
+from krappy.store.format import IDENTITY
+from krappy.store.synced import ACCEPT, NAME
+from tests.broker.engine import as_killed, publish, read_all, running
+
+
+@trio_test
+async def test_a_folder_names_its_topic_as_kafka_has_it(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 2, {})
+        told = f"version: 0\ntopic_id: {text_id(topic.uuid)}\n"
+        for index in range(2):
+            assert (tmp_path / "topics" / f"t-{index}" / IDENTITY).read_text() == told
+        await publish(topic.partition(0), 3)
+    (tmp_path / "topics" / "t-0" / IDENTITY).unlink()  # as a version before it left the folder
+    (tmp_path / "topics" / "t-1" / IDENTITY).write_bytes(b"\0" * 40)  # as a loss of power may
+    async with running(tmp_path) as broker:
+        assert len(await read_all(broker.topic("t").partition(0))) == 3
+        assert (tmp_path / "topics" / "t-0" / IDENTITY).read_text() == told
+        assert (tmp_path / "topics" / "t-1" / IDENTITY).read_text() == told
+
+
+@trio_test
+async def test_events_that_nobody_claims_are_neither_taken_up_nor_deleted(tmp_path: Path) -> None:
+    said: list[dict[str, Any]] = []
+
+    def report(event: str, **facts: Any) -> None:
+        said.append({"event": event, **facts})
+
+    async with running(tmp_path / "other") as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.partition(0), 5)
+        id = text_id(topic.uuid)
+    left = tmp_path / "data" / "topics" / "t-0"
+    shutil.copytree(tmp_path / "other" / "topics" / "t-0", left)
+    shutil.copytree(left, left.with_name("grown-1"))
+    async with running(tmp_path / "data", report) as broker:
+        assert [(each["folder"], each["topic_id"]) for each in said if each["event"] == "folder_unclaimed"] == [
+            (str(left.with_name("grown-1")), id),
+            (str(left), id),
+        ]
+        with pytest.raises(StorageError, match=r"t-0 holds events that belong to no topic"):
+            await broker.create_topic("t", 1, {})
+        grown, _ = await broker.create_topic("grown", 1, {})
+        with pytest.raises(StorageError, match=r"grown-1 holds events"):
+            await broker.alter_topic("grown", None, 3)
+        assert len(grown.partitions) == 1
+        assert not left.with_name("grown-2").exists()
+        assert identity.holds_events(left)
+        shutil.rmtree(left)
+        await broker.create_topic("t", 1, {})
+    async with running(tmp_path / "data") as broker:
+        assert broker.topic("t").partition(0).high_watermark == 0
+
+
+@trio_test
+async def test_what_is_left_without_events_makes_way(tmp_path: Path) -> None:
+    """As a crash may leave it while partitions were added. Its offsets would not begin at 0."""
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.partition(0), 5)
+        await topic.partition(0).delete_records(5)
+    shutil.copytree(tmp_path / "topics" / "t-0", tmp_path / "topics" / "u-0")
+    async with running(tmp_path) as broker:
+        assert broker.topic("t").partition(0).start_offset == 5
+        made, _ = await broker.create_topic("u", 1, {})
+        assert (made.partition(0).start_offset, made.partition(0).high_watermark) == (0, 0)
+        assert identity.owner(tmp_path / "topics" / "u-0") == text_id(made.uuid)
+
+
+@trio_test
+async def test_a_topic_does_not_open_anothers_folder(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        for name in ("a", "b"):
+            topic, _ = await broker.create_topic(name, 1, {})
+            await publish(topic.partition(0), 2)
+    a, b = (tmp_path / "topics" / f"{name}-0" for name in ("a", "b"))
+    a.rename(a.with_name("x"))
+    b.rename(a)
+    said: list[dict[str, Any]] = []
+    async with running(tmp_path, lambda event, **facts: said.append({"event": event, **facts})) as broker:
+        assert ["a-0 belongs to another topic" in each["error"] for each in said if "offline" in each["event"]] == [
+            True,
+            False,  # b-0 is missing
+        ]
+        with pytest.raises(StorageError, match="belongs to another topic"):
+            await publish(broker.topic("a").partition(0), 1)
+    assert identity.holds_events(a)
+
+
+@trio_test
+async def test_finishing_a_deletion_leaves_anothers_folder(tmp_path: Path) -> None:
+    """One of the same name that was made since."""
+    async with running(tmp_path / "data") as broker:
+        await broker.create_topic("t", 1, {})
+        stored = broker.catalog.delete("t")
+        as_killed(tmp_path / "data", tmp_path / "killed")
+    folder = tmp_path / "killed" / "topics" / "t-0"
+    folder.mkdir(exist_ok=True)
+    (folder / IDENTITY).write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n")
+    (folder / "00000000000000000000.log").write_bytes(b"not ours")
+    async with running(tmp_path / "killed") as broker:
+        assert stored.id not in [dead.id for dead in broker.catalog.deleting()]
+        assert identity.holds_events(folder)
+
+
+def flip(folder: Path, what: bytes) -> None:
+    """One bit, where the catalog's write-ahead log has this."""
+    wal = max(folder.glob("[0-9]*.log"))
+    data = bytearray(wal.read_bytes())
+    data[data.index(what) + 2] ^= 1
+    wal.write_bytes(data)
+
+
+@trio_test
+async def test_a_damaged_catalog_is_refused_and_goes_on_when_that_is_wanted(tmp_path: Path) -> None:
+    killed, topics = tmp_path / "killed", tmp_path / "killed" / "topics"
+    async with running(tmp_path / "data", durability="fsync") as broker:
+        for name in ("alpha", "beta", "gamma"):
+            topic, _ = await broker.create_topic(name, 1, {})
+            await publish(topic.partition(0), 5, [b"k"] * 5)
+            await topic.partition(0).flush_view()
+            last = await broker.new_producer_id()
+            numbers = [partition.number for partition in topic.partitions]
+        as_killed(tmp_path / "data", killed)
+    flip(killed / "meta", b"t/beta")
+    before = {path.name: path.read_bytes() for path in (killed / "meta").glob("[0-9]*.log")}
+    for _ in range(2):
+        with pytest.raises(ExceptionGroup) as failed:
+            async with running(killed):
+                pass
+        assert failed.group_contains(StorageError, match=r"is damaged: of its changes .* Restore a backup; or")
+        assert {path.name: path.read_bytes() for path in (killed / "meta").glob("[0-9]*.log")} == before
+    (killed / "meta" / ACCEPT).touch()
+    said: list[str] = []
+    async with running(killed, lambda event, **facts: said.append(event), durability="fsync") as broker:
+        assert said.count("folder_unclaimed") == 2
+        assert said.count("catalog_lost") == 1
+        assert list(broker.topics) == ["alpha"]
+        for name in ("beta", "gamma"):
+            with pytest.raises(StorageError, match="belong to no topic"):
+                await broker.create_topic(name, 1, {})
+            assert identity.holds_events(topics / f"{name}-0")
+        made, _ = await broker.create_topic("delta", 1, {})
+        assert made.partition(0).number > max(numbers)
+        assert await broker.new_producer_id() > last
+    async with running(killed) as broker:  # and it is whole again
+        assert sorted(broker.topics) == ["alpha", "delta"]
+
+
+@trio_test
+async def test_any_bit_of_the_write_ahead_log_that_is_flipped_is_noticed(tmp_path: Path) -> None:
+    """Whatever it does to the log: what was synced is there, or the broker says that it is not."""
+    async with running(tmp_path / "data", durability="fsync") as broker:
+        for name in ("alpha", "beta"):
+            await broker.create_topic(name, 1, {})
+        as_killed(tmp_path / "data", tmp_path / "killed")
+    wal = max((tmp_path / "killed" / "meta").glob("[0-9]*.log"))
+    for at in range(3, wal.stat().st_size, 23):
+        folder = tmp_path / str(at)
+        shutil.copytree(tmp_path / "killed", folder)
+        data = bytearray(wal.read_bytes())
+        data[at] ^= 4
+        (folder / "meta" / wal.name).write_bytes(data)
+        with pytest.raises(ExceptionGroup) as failed:
+            async with running(folder):
+                pass
+        assert failed.group_contains(StorageError, match="is damaged")
+        shutil.rmtree(folder)
+
+
+@trio_test
+async def test_a_note_that_is_behind_or_damaged_stops_nobody(tmp_path: Path) -> None:
+    async with running(tmp_path, durability="fsync") as broker:
+        await broker.create_topic("t", 1, {})
+    note = tmp_path / "meta" / NAME
+    whole = note.read_bytes()
+    for data in (b"", whole[:7], whole[:-1] + bytes([whole[-1] ^ 1]), bytes(len(whole))):
+        note.write_bytes(data)
+        async with running(tmp_path) as broker:
+            assert list(broker.topics) == ["t"]
+        assert note.read_bytes() >= whole
