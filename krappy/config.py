@@ -67,6 +67,7 @@ KAFKA_NAMES = {
     "producer.id.expiration.ms": "producer_id_expiration_ms",
     "socket.request.max.bytes": "max_frame_bytes",
     "transaction.max.timeout.ms": "transaction_max_timeout_ms",
+    "transactional.id.expiration.ms": "transactional_id_expiration_ms",
 }
 _TOPICS = {name.replace(".", "_"): name for name in OF_BROKER}  # Kafka's names of topics' defaults, by ours
 _FILE_NAMES = {**KAFKA_NAMES, **{kafka: name for name, kafka in _TOPICS.items()}}
@@ -177,6 +178,11 @@ class ServerConfig:
         choices=("disabled", "upgrade", "downgrade", "bidirectional"),
     )
     offsets_retention_ms: int = _number(604_800_000, "ms that the offsets of an empty Kafka group are kept", low=1)
+    max_groups: int = _number(50_000, "groups of each protocol: native ones, and Kafka's", low=1)
+    max_transactional_ids: int = _number(20_000, "transactional ids that are remembered at a time", low=1)
+    transactional_id_expiration_ms: int = _number(
+        604_800_000, "ms after which a transactional id that nobody uses is forgotten", low=1
+    )
     transaction_max_timeout_ms: int = _number(900_000, "longest timeout of a transaction", 1, 2**31 - 1)
     staging_bytes: int = _number(16 << 30, "bytes of disk that staged writes may take before they are committed", 1)
     staging_outcome_ms: int = _number(604_800_000, "ms for which a staged job's outcome is remembered", low=1)

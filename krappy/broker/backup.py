@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy.errors import KrappyError
+from krappy.errors import KrappyError, Overloaded
 from krappy.store import hold
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
 
 FOLDER = "backup"  # below the data folder: links need the same file system
+MOST_HELD = 4  # backups that are taken or held at a time: each links every file aside
 AT_ONCE = 16  # logs that wait for the disk
 
 
@@ -28,6 +29,7 @@ class Gate:
     def __init__(self) -> None:
         self._closed = 0
         self._opened = trio.Event()
+        self.holds = 0  # backups that are taken, or held
 
     async def wait(self) -> None:
         while self._closed:
@@ -66,7 +68,14 @@ class Hold:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._broker.spawn(_remove, self._broker, self.folder)
+            self._broker.spawn(_release, self._broker, self.folder)
+
+
+async def _release(broker: Broker, folder: Path) -> None:
+    try:
+        await _remove(broker, folder)
+    finally:
+        broker.decisions.holds -= 1
 
 
 async def _remove(broker: Broker, folder: Path) -> None:
@@ -74,7 +83,8 @@ async def _remove(broker: Broker, folder: Path) -> None:
 
 
 async def take(broker: Broker) -> Hold:
-    """While no topic comes or goes and nothing is taken out of a log. Raises StorageError, having left nothing.
+    """While no topic comes or goes and nothing is taken out of a log. Raises StorageError, having left nothing, and
+    Overloaded while there are `MOST_HELD`.
 
     The order is that of store/hold.py. Staged files outlive their job's publication meanwhile: the catalog that is held
     may be of a moment at which they were still needed. No transaction is decided meanwhile: the ends of the logs are
@@ -83,6 +93,10 @@ async def take(broker: Broker) -> Hold:
     meanwhile, for that completion would be its own.
     """
     folder = broker.config.data / FOLDER / secrets.token_hex(8)
+
+    if broker.decisions.holds >= MOST_HELD:
+        raise Overloaded(f"{MOST_HELD} backups are held already; end one of them first")
+    broker.decisions.holds += 1
 
     async def run(work: partial[None]) -> None:
         await trio.to_thread.run_sync(work, limiter=broker.disk_limiter)
@@ -100,7 +114,7 @@ async def take(broker: Broker) -> Hold:
             files, size = await trio.to_thread.run_sync(finish, limiter=broker.disk_limiter)
     except BaseException:
         with trio.CancelScope(shield=True):
-            await _remove(broker, folder)
+            await _release(broker, folder)
         raise
     return Hold(broker, folder, files, size)
 

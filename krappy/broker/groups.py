@@ -27,6 +27,7 @@ from krappy.errors import (
     InvalidRequest,
     InvalidTopic,
     OffsetOutOfRange,
+    Overloaded,
     StorageError,
     UnknownGroup,
     UnknownTopic,
@@ -148,6 +149,11 @@ class GroupCoordinator:
         """Whether the name is a native group's."""
         return name in self._groups
 
+    def _check_room(self) -> None:
+        """Raises Overloaded where there are as many groups as may be."""
+        if len(self._groups) >= (most := self._broker.config.max_groups):
+            raise Overloaded(f"there are {most} groups (max_groups); delete some")
+
     def sizes(self) -> dict[str, int]:
         """How many members each native group has."""
         return {name: len(group.members) for name, group in self._groups.items()}
@@ -188,6 +194,7 @@ class GroupCoordinator:
             group, is_new = self._groups.get(name), name not in self._groups
             settings = Settings("shared", order, max_deliveries, dead_letter)
             if group is None:
+                self._check_room()
                 group = Group(self, name, settings)
             group.check_order(order)
             member = group.join(client, wanted, lease_ms)
@@ -270,6 +277,7 @@ class GroupCoordinator:
         if group is not None:
             _check_empty(group)
         else:
+            self._check_room()
             group = self._groups[name] = Group(self, name, Settings("positions"))
             self.writer.mark_group(group)
         await self._move(group, found)

@@ -25,7 +25,7 @@ import trio
 from krappy.broker.turns import Turns, written
 from krappy.core import transactions as core
 from krappy.core.transactions import Stage, Transaction
-from krappy.errors import KrappyError, StorageError, UnknownPartition, UnknownTopic
+from krappy.errors import KrappyError, Overloaded, StorageError, UnknownPartition, UnknownTopic
 from krappy.ports import GroupMember, Position
 from krappy.store.group_offsets import Offset
 from krappy.types import TopicPartition
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from krappy.broker.broker import Broker
     from krappy.store.transactions import TransactionStore
 
-ID_LIFE_MS = 7 * 86_400_000  # Kafka's transactional.id.expiration.ms
-EXPIRY_CHECK_S = 3600.0  # and its transaction.remove.expired.transaction.cleanup.interval.ms
+EXPIRY_CHECK_S = 3600.0  # Kafka's transaction.remove.expired.transaction.cleanup.interval.ms
 RETRY_S = 1.0  # pause after the disk refused
 
 
@@ -44,6 +43,7 @@ class TransactionCoordinator:
         self._broker = broker
         self._store = store
         self._max_timeout_ms = max_timeout_ms
+        self._life_ms = broker.config.transactional_id_expiration_ms
         self._all: dict[str, Transaction] = {}
         self._names: dict[int, str] = {}  # by producer id
         self._turns = Turns()
@@ -129,6 +129,9 @@ class TransactionCoordinator:
         core.check_timeout(timeout_ms, self._max_timeout_ms)
         async with self._turns.of(name):
             found = self._all.get(name)
+            if found is None:
+                core.check_name(name)
+                self._check_room()
             for _ in range(2):
                 new_id = core.NO_ID
                 if core.needs_new_id(found, expected_epoch):
@@ -150,6 +153,13 @@ class TransactionCoordinator:
                 await self._complete(begun)
                 found = self._all[name]
             raise core.pending(found or begun)
+
+    def _check_room(self) -> None:
+        """Raises Overloaded where there are as many transactional ids as may be."""
+        most = self._broker.config.max_transactional_ids
+        if len(self._all) >= most:
+            text = f"there are {most} transactional ids (max_transactional_ids); those that nobody uses are forgotten "
+            raise Overloaded(f"{text}after {self._life_ms} ms (transactional_id_expiration_ms)")
 
     async def add_partitions(
         self, name: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
@@ -319,8 +329,8 @@ class TransactionCoordinator:
             await self._complete(fenced)
 
     async def expire(self, now_ms: int) -> int:
-        """Forgets transactional ids that nobody used for `ID_LIFE_MS`; how many."""
-        old = [found for found in self._all.values() if core.expired(found, now_ms, ID_LIFE_MS)]
+        """Forgets transactional ids that nobody used for long; how many."""
+        old = [found for found in self._all.values() if core.expired(found, now_ms, self._life_ms)]
         for each in old:
             await self._guarded(self._forget, each.name)
         return len(old)
@@ -328,7 +338,7 @@ class TransactionCoordinator:
     async def _forget(self, name: str) -> None:
         async with self._turns.of(name):
             found = self._all.get(name)
-            if found is not None and core.expired(found, self._now(), ID_LIFE_MS):
+            if found is not None and core.expired(found, self._now(), self._life_ms):
                 self._store.delete(name)
                 del self._all[name]
                 self._names.pop(found.producer_id, None)

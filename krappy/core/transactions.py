@@ -29,6 +29,7 @@ from krappy.errors import (
 from krappy.types import TopicPartition
 
 NO_ID = NO_EPOCH = -1
+LONGEST_NAME = 1000  # characters of a transactional id: it stays in memory for days
 MAX_GROUPS = 1000  # of one transaction: each of its transitions is written with all of them
 MAX_EPOCH = 2**15 - 2  # then the producer gets another id; one more is left to fence it with
 
@@ -81,6 +82,12 @@ def check_timeout(timeout_ms: int, maximum_ms: int) -> None:
         raise InvalidTransactionTimeout(
             f"a transaction timeout of {timeout_ms} ms; it may be 1 to {maximum_ms} (transaction.max.timeout.ms)"
         )
+
+
+def check_name(name: str) -> None:
+    """Whether a new producer may have this transactional id. Raises InvalidRequest."""
+    if not 1 <= len(name) <= LONGEST_NAME:
+        raise InvalidRequest(f"a transactional id has 1 to {LONGEST_NAME} characters, not {len(name)}")
 
 
 def needs_new_id(found: Transaction | None, expected_epoch: int) -> bool:

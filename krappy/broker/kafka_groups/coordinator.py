@@ -22,13 +22,13 @@ import trio
 
 from krappy.broker.alarms import Alarms
 from krappy.broker.kafka_groups.admin import Admin
-from krappy.broker.kafka_groups.group import KafkaGroup, load
+from krappy.broker.kafka_groups.group import EACH_MEMBER, KafkaGroup, load
 from krappy.broker.kafka_groups.native import NativeView
 from krappy.broker.kafka_groups.offsets import Offsets
 from krappy.broker.kafka_groups.settings import GroupSettings
 from krappy.core.kafka import mixed
 from krappy.core.kafka.classic import ClassicGroup
-from krappy.core.kafka.classic_member import Join, Joined, Reply, Rules, Synced
+from krappy.core.kafka.classic_member import LONGEST_NAME, Join, Joined, Reply, Rules, Synced, brought, taken
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.migration import Policy, downgrade, downgrade_for, only_classic, replaces_last, upgrade
 from krappy.core.kafka.modern import KnownTopic, ModernGroup, ModernRules, check_beat
@@ -44,9 +44,8 @@ if TYPE_CHECKING:
     from krappy.store.group_offsets import GroupOffsets
     from krappy.store.overrides import OverrideStore
 
-MAX_GROUPS = 50_000
-LONGEST_NAME = 32_767 // 4
-MEMORY_SHARE = 4  # members' metadata may take this part of the broker's memory budget
+LONGEST_GROUP = 1000  # characters of a group's name
+MEMORY_SHARE = 4  # groups and their members may take this part of the broker's memory budget
 MAX_SPECIAL = 1000  # names of tables that KIP-848 members may subscribe to
 
 
@@ -169,10 +168,23 @@ class KafkaGroups:
             return group
         _check_name(name)
         self.check_free(name)
-        if self.broker.stopped or len(self.groups) >= MAX_GROUPS:
+        if self.broker.stopped or len(self.groups) >= self.broker.config.max_groups:
             raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
-        group = self.groups[name] = KafkaGroup(self, name, ClassicGroup(self.rules), self.broker.clock.steady_ms())
+        group = KafkaGroup(self, name, ClassicGroup(self.rules), self.broker.clock.steady_ms())
+        self._check_room(group.measure())
+        self.groups[name] = group
+        self._count(group)
         return group
+
+    def _check_room(self, size: int) -> None:
+        """Raises Refused where so many bytes more are more memory than groups and members may take."""
+        if self._bytes + size > self._max_bytes:
+            raise Refused(Fault.GROUP_MAX_SIZE_REACHED, "the groups take all the memory that they may")
+
+    def _count(self, group: KafkaGroup) -> None:
+        size = group.measure()
+        self._bytes += size - group.bytes
+        group.bytes = size
 
     def forget(self, group: KafkaGroup) -> None:
         """Out of memory and store; not synced."""
@@ -189,15 +201,18 @@ class KafkaGroups:
         later: Later[Joined] = Later()
         fresh = ask._replace(fresh_id=f"{ask.instance_id or ask.client_id or 'member'}-{uuid.uuid4()}"[-255:])
         try:
-            _check_name(name)
+            if name not in self.groups:
+                _check_name(name)
             if not self.sessions[0] <= ask.session_ms <= self.sessions[1]:
                 raise Refused(Fault.INVALID_SESSION_TIMEOUT)
             if ask.member_id and name not in self.groups:
                 self.check_free(name)
                 raise Refused(Fault.UNKNOWN_MEMBER_ID)
-            size = sum(len(protocol) + len(metadata) for protocol, metadata in ask.protocols)
-            if self._bytes + size > self._max_bytes:
-                raise Refused(Fault.GROUP_MAX_SIZE_REACHED, "the groups' metadata takes all the memory that it may")
+            _check_own(ask.instance_id)
+            if len(ask.protocol_type) > LONGEST_NAME:
+                raise Refused(Fault.INCONSISTENT_GROUP_PROTOCOL)
+            names = taken(ask.instance_id, ask.client_id, ask.client_host, ask.protocol_type)
+            self._check_room(EACH_MEMBER + names + brought(ask.protocols))
             if self.broker.stopped:
                 raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
             group = self.make(name)
@@ -299,6 +314,9 @@ class KafkaGroups:
                 raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
             if not name:
                 raise Refused(Fault.INVALID_REQUEST, "GroupId can't be empty")
+            if beat.epoch == 0 or beat.topics is not None:
+                _check_own(beat.member_id, beat.instance_id, beat.rack)
+                self._check_room(EACH_MEMBER + taken(beat.regex, *(beat.topics or ())))
             group = self._for_beat(name, beat)
             self._learn_special(beat.topics or ())
             assert isinstance(group.machine, ModernGroup)
@@ -377,9 +395,7 @@ class KafkaGroups:
                 self.broker.report("group_write_failed", group=group.name, error=str(error))
                 failed = error
                 replies = [_failed(reply) for reply in replies]
-        size = group.measure()
-        self._bytes += size - group.bytes
-        group.bytes = size
+        self._count(group)
         self._attend(group)
         if group.forgettable and not machine.turns:  # nobody ever got in
             try:
@@ -446,5 +462,11 @@ def _failed(reply: Reply) -> Reply:
 
 def _check_name(name: str) -> None:
     """Raises Refused for what can't be a group's name."""
-    if not 0 < len(name) <= LONGEST_NAME:
-        raise Refused(Fault.INVALID_GROUP_ID, f"a group's name has 1 to {LONGEST_NAME} characters")
+    if not 0 < len(name) <= LONGEST_GROUP:
+        raise Refused(Fault.INVALID_GROUP_ID, f"a group's name has 1 to {LONGEST_GROUP} characters")
+
+
+def _check_own(*names: str | None) -> None:
+    """Raises Refused for a name of its own that is longer than a member's may be."""
+    if any(name is not None and len(name) > LONGEST_NAME for name in names):
+        raise Refused(Fault.INVALID_REQUEST, f"a name of a member that has more than {LONGEST_NAME} characters")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgpack
 
 from krappy.core.kafka.classic import ClassicGroup
-from krappy.core.kafka.classic_member import Rules
+from krappy.core.kafka.classic_member import Rules, brought, taken
 from krappy.core.kafka.modern import ModernGroup, ModernRules
 from krappy.core.kafka.offset import At, Offset
 from krappy.errors import StorageError
@@ -17,7 +17,9 @@ from krappy.store.group_offsets import KeptGroup
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.coordinator import KafkaGroups
 
-EACH_MEMBER = 1500  # bytes of memory that a member takes, beside what it brought along
+EACH_GROUP = 1500  # bytes of memory that a group takes, beside its name,
+EACH_MEMBER = 1500  # and a member, beside what it brought along
+EACH_PROMISE = 500  # one who was told its id, and has not joined with it yet
 EACH_PARTITION = 150
 
 
@@ -52,17 +54,18 @@ class KafkaGroup:
         return any(at in offsets for offsets in self.pending.values())
 
     def measure(self) -> int:
-        """Bytes of memory that its members take, about."""
-        if isinstance(self.machine, ClassicGroup):
-            return sum(EACH_MEMBER + member.size for member in self.machine.members.values())
-        return sum(
-            EACH_MEMBER
-            + sum(map(len, each.topics))
-            + len(each.regex or "")
-            + EACH_PARTITION * len(each.assigned)
-            + (each.classic.size if each.classic else 0)
-            for each in self.machine.members.values()
-        )
+        """Bytes of memory that it takes with its members, about; its offsets are counted elsewhere."""
+        machine = self.machine
+        if isinstance(machine, ClassicGroup):
+            named = taken(self.name, machine.protocol_type, machine.protocol)
+            there = sum(EACH_MEMBER + member.memory for member in machine.members.values())
+            return EACH_GROUP + named + there + EACH_PROMISE * len(machine.promised)
+        size = EACH_GROUP + taken(self.name)
+        for each in machine.members.values():
+            size += EACH_MEMBER + EACH_PARTITION * len(each.assigned)
+            size += taken(each.id, each.instance_id, each.rack, each.client_id, each.client_host, each.regex)
+            size += taken(*each.topics) + (brought(each.classic.protocols) if each.classic else 0)
+        return size
 
     def move_to(self, machine: ClassicGroup | ModernGroup) -> None:
         """It goes on as another machine. What is kept of the members of the one before goes with the next write."""

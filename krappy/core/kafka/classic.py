@@ -57,7 +57,7 @@ class ClassicGroup:
         self.saved = True
         self.wake: int | None = None
         self._static: dict[str, str] = {}  # instance id -> member id
-        self._promised: dict[str, int] = {}  # member ids given out by MEMBER_ID_REQUIRED -> when they lapse
+        self.promised: dict[str, int] = {}  # member ids given out by MEMBER_ID_REQUIRED -> when they lapse
         self._unsynced: set[str] = set()
         self._rebalance_by: int | None = None
         self._sync_by: int | None = None
@@ -94,18 +94,18 @@ class ClassicGroup:
             raise Refused(Fault.GROUP_MAX_SIZE_REACHED)
 
     def _join_new(self, now: int, token: Any, ask: Join) -> None:
-        if len(self.members) + len(self._promised) >= self.rules.max_members:
+        if len(self.members) + len(self.promised) >= self.rules.max_members:
             raise Refused(Fault.GROUP_MAX_SIZE_REACHED)
         if ask.id_first and ask.instance_id is None:
-            self._promised[ask.fresh_id] = now + ask.session_ms
+            self.promised[ask.fresh_id] = now + ask.session_ms
             self._wake_at(now + ask.session_ms)
             self.out.append(Reply(token, Joined(Fault.MEMBER_ID_REQUIRED, ask.fresh_id)))
             return
         self._add(now, token, ask, ask.fresh_id)
 
     def _join_known(self, now: int, token: Any, ask: Join) -> None:
-        if ask.member_id in self._promised and ask.instance_id is None:
-            del self._promised[ask.member_id]
+        if ask.member_id in self.promised and ask.instance_id is None:
+            del self.promised[ask.member_id]
             self._add(now, token, ask, ask.member_id)
             return
         member = self._member(ask.member_id, ask.instance_id)
@@ -205,7 +205,7 @@ class ClassicGroup:
     def _complete_if_all_joined(self, now: int) -> None:
         if self._first and self.members:
             return
-        if not self._promised and all(member.join is not None for member in self.members.values()):
+        if not self.promised and all(member.join is not None for member in self.members.values()):
             self._complete(now)
 
     def _rebalance_timed_out(self, now: int) -> None:
@@ -342,8 +342,8 @@ class ClassicGroup:
         faults = []
         gone = False
         for member_id, instance_id in leaving:
-            if member_id in self._promised and instance_id is None:
-                del self._promised[member_id]
+            if member_id in self.promised and instance_id is None:
+                del self.promised[member_id]
                 gone = True
                 faults.append(Fault.NONE)
                 continue
@@ -407,9 +407,9 @@ class ClassicGroup:
 
     def tick(self, now: int) -> None:
         """Sees to everything that is due at `now`."""
-        lapsed = [member_id for member_id, due in self._promised.items() if due <= now]
+        lapsed = [member_id for member_id, due in self.promised.items() if due <= now]
         for member_id in lapsed:
-            del self._promised[member_id]
+            del self.promised[member_id]
         expired = [each for each in self.members.values() if each.expires is not None and each.expires <= now]
         if self._sync_by is not None and self._sync_by <= now:
             self._sync_by = None
@@ -422,7 +422,7 @@ class ClassicGroup:
         if self._rebalance_by is not None and self._rebalance_by <= now:
             self._rebalance_timed_out(now)
         dues = [member.expires for member in self.members.values()]
-        dues += [*self._promised.values(), self._rebalance_by, self._sync_by]
+        dues += [*self.promised.values(), self._rebalance_by, self._sync_by]
         self.wake = min((due for due in dues if due is not None), default=None)
 
     # --- to KIP-848's protocol and back (migration.py)
@@ -453,7 +453,7 @@ class ClassicGroup:
     @property
     def idle(self) -> bool:
         """Nothing is lost when it is forgotten."""
-        return not self.members and not self._promised
+        return not self.members and not self.promised
 
     def check_commit(
         self, now: int, member_id: str, generation: int, instance_id: str | None, *, transactional: bool = False

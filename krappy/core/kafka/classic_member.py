@@ -6,12 +6,25 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from sys import getsizeof
 from typing import Any, NamedTuple
 
 from krappy.core.kafka.faults import Fault
 from krappy.core.kafka.subscription import subscribed_topics
 
+LONGEST_NAME = 249  # characters of a name that a member gives itself, as of a topic
+EACH_PROTOCOL = 150  # bytes of memory that one takes, beside what is in it
 Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the member's favourite first
+
+
+def taken(*names: str | None) -> int:
+    """Bytes of memory that these names take."""
+    return sum(getsizeof(name) for name in names if name)
+
+
+def brought(protocols: Protocols) -> int:
+    """Bytes of memory that a member's protocols take, about."""
+    return sum(EACH_PROTOCOL + len(name) + len(metadata) for name, metadata in protocols)
 
 
 class State(StrEnum):
@@ -93,6 +106,12 @@ class Member:
     def size(self) -> int:
         """Bytes that it brought along."""
         return sum(len(name) + len(metadata) for name, metadata in self.protocols) + len(self.assignment)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that its names, protocols and assignment take, about."""
+        names = taken(self.id, self.instance_id, self.client_id, self.client_host)
+        return names + brought(self.protocols) + len(self.assignment)
 
     def dump(self) -> list[Any]:
         """What `load` takes: plain values."""

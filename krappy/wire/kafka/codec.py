@@ -19,6 +19,7 @@ from krappy.wire.kafka.writing import Part, Writer, compile_writer
 # Elements of all arrays of a request together: what a small frame may grow to in memory, and how long it takes to read
 # (about 100 ms), are bounded.
 MOST_ELEMENTS = 40_000
+LONGEST_CLIENT_ID = 249  # characters of it that are kept
 _ANY_NUMBER = 1 << 31
 # librdkafka (2.16, at least) asks for all topics by a null array of four bytes where the version has one.
 _ALL_TOPICS = bytes(4)
@@ -55,7 +56,7 @@ def parse_header(frame: memoryview) -> Header:
             pos += size
             if pos > len(frame):
                 raise ProtocolError("a request header that ends early")
-            client_id = str(frame[10:pos], "utf-8")
+            client_id = str(frame[10:pos], "utf-8")[:LONGEST_CLIENT_ID]
         elif size != -1:
             raise ProtocolError("a client id of negative length")
         if version >= FIRST_FLEXIBLE[key] and not _is_unknown(key, version):

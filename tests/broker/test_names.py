@@ -1,0 +1,142 @@
+"""State that a peer makes by naming things: names are bounded, what they take is counted, and how many there may be."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from krappy.broker import backup
+from krappy.broker.broker import Broker
+from krappy.broker.kafka_groups.group import EACH_GROUP
+from krappy.core.kafka.classic_member import Join, Joined
+from krappy.core.kafka.faults import Fault
+from krappy.core.kafka.modern_member import Beat
+from krappy.errors import InvalidRequest, KrappyError, Overloaded
+from tests.broker.engine import running
+
+MIB = 1 << 20
+LONG = "x" * 32_000
+
+
+async def join(broker: Broker, group: str, **more: object) -> Joined:
+    ask = Join("", None, "consumer", (("range", b""),), 600_000, 60_000, id_first=True)._replace(**more)  # type: ignore[arg-type]
+    return await broker.kafka_groups.join(group, ask).wait()
+
+
+def test_transactional_ids_are_bounded_in_length_and_number(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, max_transactional_ids=3) as broker:
+            init = broker.transactions.init_producer
+            with pytest.raises(InvalidRequest, match="1 to 1000 characters, not 32000"):
+                await init(LONG, 60_000)
+            for name in ("a", "b", "c" * 1000):
+                await init(name, 60_000)
+            with pytest.raises(Overloaded, match="max_transactional_ids"):
+                await init("d", 60_000)
+            assert (await init("a", 60_000))[1] == 1, "those that there are go on"
+        async with running(tmp_path, max_transactional_ids=3, transactional_id_expiration_ms=1) as broker:
+            await trio.sleep(0.002)
+            assert await broker.transactions.expire(broker.now_ms() + 1000) == 3
+            await broker.transactions.init_producer("d", 60_000)
+
+    trio.run(main)
+
+
+def test_long_names_of_groups_and_members_are_refused(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as broker:
+            assert (await join(broker, "g" * 1001)).fault == Fault.INVALID_GROUP_ID
+            assert (await join(broker, "g", instance_id="i" * 250)).fault == Fault.INVALID_REQUEST
+            assert (await join(broker, "g", protocol_type=LONG)).fault == Fault.INCONSISTENT_GROUP_PROTOCOL
+            for beat in (
+                Beat(LONG, 0, rebalance_ms=1, topics=()),
+                Beat("m", 0, instance_id=LONG, rebalance_ms=1, topics=()),
+                Beat("m", 0, rack=LONG, rebalance_ms=1, topics=()),
+            ):
+                found = await broker.kafka_groups.beat("g", beat).wait()
+                assert isinstance(found, KrappyError)
+            assert not broker.kafka_groups.groups
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("way", ["one group", "a group each", "never joined", "heartbeats", "protocols"])
+def test_what_groups_take_is_counted_as_it_is(tmp_path: Path, way: str) -> None:
+    """Of 4 MiB that groups may take no more is taken, whatever the memory is spent on."""
+
+    async def main() -> None:
+        async with running(tmp_path, memory_bytes=16 * MIB, group_initial_rebalance_delay_ms=0) as broker:
+            groups = broker.kafka_groups
+            host, refused = "h" * 200, 0
+            async with trio.open_nursery() as nursery:
+                for number in range(6000):
+                    name = "g" if way == "one group" else f"{number}-{'g' * 990}"
+                    client = f"{number}-" + "c" * 240
+                    if way == "heartbeats":
+                        topics = tuple(f"{number}-{at}" for at in range(50))
+                        beat = Beat(f"m{number}", 0, None, None, 60_000, topics, client_id=client, client_host=host)
+                        found = await groups.beat(name, beat).wait()
+                        refused += isinstance(found, KrappyError)
+                        continue
+                    protocols = tuple((f"{at}", b"") for at in range(200 if way == "protocols" else 1))
+                    ask = Join("", f"i{number}", "consumer", protocols, 600_000, 60_000, client, host)
+                    if way == "never joined":
+                        ask = ask._replace(instance_id=None, id_first=True)
+                    later = groups.join(name, ask)
+                    await trio.lowlevel.checkpoint()
+                    refused += later.done and (await later.wait()).fault == Fault.GROUP_MAX_SIZE_REACHED
+                nursery.cancel_scope.cancel()
+            assert refused
+            counted = sum(group.bytes for group in groups.groups.values())
+            assert counted == groups._bytes <= 4 * MIB
+            for group in groups.groups.values():
+                assert group.bytes >= EACH_GROUP + sys.getsizeof(group.name)
+
+    trio.run(main)
+
+
+def test_groups_of_each_protocol_are_bounded_in_number(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, max_groups=3) as broker:
+            await broker.create_topic("t", 1, {})
+            for name in ("a", "b"):
+                await broker.groups.commit(name, [("t", 0, 0)])
+            member = await broker.groups.join("c", "client", ["t"])
+            with pytest.raises(Overloaded, match="max_groups"):
+                await broker.groups.commit("d", [("t", 0, 0)])
+            with pytest.raises(Overloaded, match="max_groups"):
+                await broker.groups.join("d", "client", ["t"])
+            await broker.groups.commit("a", [("t", 0, 0)])
+            member.close()
+            await broker.groups.delete("b")
+            await broker.groups.commit("d", [("t", 0, 0)])
+            for number in range(4):
+                joined = await join(broker, f"k{number}", id_first=True)
+                full = number == 3
+                assert joined.fault == (Fault.COORDINATOR_NOT_AVAILABLE if full else Fault.MEMBER_ID_REQUIRED)
+
+    trio.run(main)
+
+
+def test_backups_that_are_held_are_bounded_in_number(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path) as broker:
+            await broker.create_topic("t", 1, {})
+            held = [await broker.hold_backup() for _ in range(backup.MOST_HELD)]
+            with pytest.raises(Overloaded, match="4 backups are held"):
+                await broker.hold_backup()
+            held[0].close()
+            with trio.fail_after(30):
+                while broker.decisions.holds == backup.MOST_HELD:
+                    await trio.sleep(0.01)
+            held[0] = await broker.hold_backup()
+            for each in held:
+                each.close()
+            with trio.fail_after(30):
+                while broker.decisions.holds:
+                    await trio.sleep(0.01)
+
+    trio.run(main)
