@@ -232,6 +232,7 @@ class Client:
         end: Text | None = None,
         tombstones: bool = False,
         topic_id: str | None = None,
+        measure: int | None = None,
     ) -> Snapshot:
         """A moment of the topic's table, all that is committed now included, for any number of readers.
 
@@ -244,11 +245,15 @@ class Client:
             prefix, start, end: of the keys that are wanted, as in `Table.scan`.
             tombstones: whether reads bring deleted keys, with null as their value, unless they say otherwise.
             topic_id: `describe(topic).id`: another topic of the same name is UnknownTopic.
+            measure: bytes up to which the snapshot's `size` is to be exact, 64 MiB at the most; None: it has none. The
+                broker looks at as many bytes of the table for it.
 
         Raises ViewDisabled, UnknownTopic, UnknownPartition, Overloaded when too many snapshots are held.
         """
         chosen = Chosen(prefix, start, end)
-        return run(snapshots.open_snapshot(self._link, topic, partitions, splits, ttl, chosen, tombstones, topic_id))
+        return run(
+            snapshots.open_snapshot(self._link, topic, partitions, splits, ttl, chosen, tombstones, topic_id, measure)
+        )
 
     def keep_snapshot(self, id: str, ttl: float | None = None) -> None:
         """Lets a snapshot live for `ttl` seconds (None: as many as before) from now on. Raises SnapshotGone."""

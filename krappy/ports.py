@@ -154,6 +154,7 @@ class SnapshotPort(Protocol):
     tombstones: bool
     offsets: list[tuple[int, int]]
 
+    async def measure(self, enough: int) -> int: ...
     async def ranges(self, parts: int) -> list[tuple[int, bytes | None, bytes | None]]: ...
     def rows(
         self, partition: int, start: bytes | None, end: bytes | None, max_bytes: int, *, tombstones: bool

@@ -43,11 +43,12 @@ async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) ->
     )
     try:
         with broker.snapshots.reading(snapshot.id):
+            size = None if request.measure is None else await snapshot.measure(request.measure)
             ranges = await snapshot.ranges(request.splits)
     except BaseException:  # whoever asked has left, say
         broker.snapshots.close(snapshot.id)
         raise
-    return messages.SnapshotOpened(snapshot.id, snapshot.offsets, ranges)
+    return messages.SnapshotOpened(snapshot.id, snapshot.offsets, ranges, size)
 
 
 async def read_snapshot(session: SessionPort, request: messages.ReadSnapshot) -> messages.SnapshotRead:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MOST = 100  # held at a time
 LONGEST_S = 86_400.0  # of a time to live
+MEASURED = 1 << 20  # bytes that are looked at in one go
 PAGE = 2_000  # entries read at a stretch: about a millisecond
 
 
@@ -87,6 +88,24 @@ class LeasedSnapshot:
     async def ranges(self, parts: int) -> list[splits.Range]:
         """Ranges of keys, about `parts` of about equal size, that together hold all of it."""
         return await splits.ranges(self._views, list(self.partitions.values()), self.chosen, parts)
+
+    async def measure(self, enough: int) -> int:
+        """How many bytes its keys and entries have: exact up to `enough`, and no less than that where they are more."""
+        size = count = 0
+        for partition in self.partitions.values():
+            following: bytes | None = None
+            while True:
+                rows = self.rows(partition.index, following, None, MEASURED, tombstones=self.tombstones)
+                size += sum(map(len, rows.keys)) + sum(map(len, rows.entries))
+                count += len(rows.keys)
+                if size > enough:
+                    every = splits.reckoned(self._views, list(self.partitions.values()), self.chosen)
+                    return max(size, int(every * size / count))
+                following = rows.following
+                await trio.lowlevel.checkpoint()
+                if following is None:
+                    break
+        return size
 
     def touch(self) -> None:
         """It was used now."""

@@ -48,6 +48,13 @@ async def ranges(views: Views, partitions: Sequence[Partition], chosen: Chosen, 
     return found
 
 
+def reckoned(views: Views, partitions: Sequence[Partition], chosen: Chosen) -> float:
+    """About how many entries there are, without a look at them: rather too many, what was overwritten among them."""
+    files = views.files()
+    bounds = [key_range(partition.number, chosen.start, chosen.end, chosen.prefix) for partition in partitions]
+    return sum(splits.weight(splits.pieces(first, end, files)) for first, end in bounds) + views.unflushed()
+
+
 async def _refined(views: Views, bounds: Sequence[tuple[bytes, bytes]], parts: int) -> list[list[Piece]]:
     """The pieces of each range, none of them much heavier than it may be."""
     files = views.files()

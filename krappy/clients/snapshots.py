@@ -39,6 +39,7 @@ class Snapshot:
     topic: str
     offsets: dict[int, int]  # by partition, the next offset: what it is exact for
     ranges: list[KeyRange]  # together exactly the table, no two of them overlap
+    size: int | None = None  # bytes of its keys and entries, where that was asked for
 
 
 async def open_snapshot(
@@ -50,6 +51,7 @@ async def open_snapshot(
     chosen: Chosen,
     tombstones: bool,
     topic_id: str | None,
+    measure: int | None = None,
 ) -> Snapshot:
     request = messages.OpenSnapshot(
         topic=topic,
@@ -61,6 +63,7 @@ async def open_snapshot(
         end=chosen.end,
         tombstones=tombstones,
         topic_id=topic_id,
+        measure=measure,
     )
 
     def abandoned(answer: messages.SnapshotOpened) -> None:
@@ -69,7 +72,7 @@ async def open_snapshot(
             link.post(close, messages.SnapshotClosed, lambda _: None)
 
     found = await link.ask(request, messages.SnapshotOpened, abandoned=abandoned)
-    return Snapshot(found.snapshot, topic, dict(found.offsets), [KeyRange(*each) for each in found.ranges])
+    return Snapshot(found.snapshot, topic, dict(found.offsets), [KeyRange(*each) for each in found.ranges], found.size)
 
 
 async def keep_snapshot(link: Link, id: str, ttl: float | None) -> None:

@@ -22,7 +22,7 @@ from krappy.errors import KrappyError
 from krappy.spark import hashing, shared, whole
 from krappy.spark.chunk import Chunk, Flags, Numbers, merged, ordered
 from krappy.spark.hashing import Prints
-from krappy.spark.moments import Moment, Source, together
+from krappy.spark.moments import Moment, Source, TooMuch, together
 from krappy.spark.schema import arrow_schema, spark_schema
 from krappy.spark.shared import Shared
 
@@ -114,8 +114,8 @@ class Kept:
         if moved > len(self) or moved * size > self._most * len(self) or not self.moment.leads_to(to):
             return False
         try:
-            changes = list(self._source.changes(self.moment, to))
-        except KrappyError:  # it can't be read any more
+            changes = list(self._source.changes(self.moment, to, self._most))
+        except (KrappyError, TooMuch):  # it can't be read any more
             return False
         if not self.moment.leads_to(to) or (changes and not self._add(*together(changes))):
             return False

@@ -18,6 +18,10 @@ from krappy.spark.schema import CREATE_TIME, arrow_schema, spark_schema
 Rows = tuple[pa.Array, pa.StructArray]  # keys and their entries; of a deleted key that is null
 
 
+class TooMuch(Exception):
+    """What has changed is more than was to be read."""
+
+
 class Moment(NamedTuple):
     """As long as nothing of this but `taken` has changed, neither has the table."""
 
@@ -73,15 +77,20 @@ class Source(NamedTuple):
             with suppress(KrappyError):
                 self.connected.close_snapshot(snapshot.id)
 
-    def changes(self, before: Moment, after: Moment) -> Iterator[Rows]:
-        """Every event between two moments, the latest first. Raises OffsetOutOfRange."""
+    def changes(self, before: Moment, after: Moment, most: int) -> Iterator[Rows]:
+        """Every event between two moments, the latest first. Raises TooMuch beyond `most` bytes, OffsetOutOfRange."""
         shape = self._shape()
         wanted = sorted({*blocks.fetched(shape.names), "value"})  # the value tells what is deleted
         for partition, end in after.ends.items():
             start = before.ends[partition]
             if start < end:
                 id = after.of[0]
-                read = list(self.connected.read_log(self.topic, partition, start, end, columns=wanted, topic_id=id))
+                read = []
+                for block in self.connected.read_log(self.topic, partition, start, end, columns=wanted, topic_id=id):
+                    most -= block.size
+                    if most < 0:
+                        raise TooMuch
+                    read.append(block)
                 for block in reversed(read):
                     keys, entries = _rows(block, shape, self.topic, len(after.ends))
                     backwards = pa.array(np.arange(len(keys) - 1, -1, -1))

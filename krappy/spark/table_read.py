@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,17 +24,17 @@ from krappy.spark.keys import Keys
 from krappy.spark.logs import Logs, logs
 from krappy.spark.options import Options
 from krappy.spark.schema import CREATE_TIME, arrow_schema
-from krappy.types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SPLITS = 16  # ranges of a snapshot that is taken for any number of reads: more than most have cores
-SMALL = 8 << 20  # bytes of the logs of a table that is read by one task
+SMALL = 8 << 20  # bytes of keys and entries of a table that is read by one task; what a task keeps of one
 TASK = (
     32 << 20
 )  # bytes of them for each task of a larger one: a second or two of work, beside which a task costs little
 MOST_TASKS = 256
+MEASURING = 60.0  # seconds that a snapshot lives which nobody reads, should this program end before it is closed
 LOOKUPS = 50_000  # exact keys of a task
 
 
@@ -98,10 +99,9 @@ class TableReader(DataSourceReader):
 
     def _split(self, connected: Client, now: Logs, topic: str) -> list[Piece]:
         options, places = self._options, now.of(topic)
-        size = _size(connected, places)
-        if options.min_partitions is None and size <= SMALL:
+        tasks = options.min_partitions or self._tasks(connected, now, topic)
+        if tasks == 1 and options.min_partitions is None:
             return [Whole(topic)]
-        tasks = options.min_partitions or min(MOST_TASKS, max(2, -(-size // TASK)))
         held = taken(connected, now, topic, max(tasks, len(places) + 1), options.snapshot_ttl, self._keys)
         if options.min_partitions is not None:
             return [Part(topic, held.id, [each]) for each in held.ranges]
@@ -109,6 +109,13 @@ class TableReader(DataSourceReader):
             connected.close_snapshot(held.id)
             return [Whole(topic)]
         return [Part(topic, held.id, some) for at in range(tasks) if (some := held.ranges[at::tasks])]
+
+    def _tasks(self, connected: Client, now: Logs, topic: str) -> int:
+        """How many are worth it, by what the table holds: its log may be a thousandth of that, compressed."""
+        measured = taken(connected, now, topic, 1, MEASURING, self._keys, SMALL)
+        connected.close_snapshot(measured.id)
+        size = measured.size or 0
+        return 1 if size <= SMALL else min(MOST_TASKS, max(2, -(-size // TASK)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TablePartition)
@@ -127,19 +134,23 @@ class TableReader(DataSourceReader):
             yield from self._whole(connected, piece)
 
     def _whole(self, connected: Client, piece: Whole) -> Iterator[pa.RecordBatch]:
-        """On a snapshot that is held no longer than it takes to read it, however slowly Spark takes the rows."""
+        """On a snapshot that is held no longer than it takes to read a small table, however slowly Spark takes the
+        rows; of one that has grown since it was measured, as long as it is read."""
         options = self._options
         assert options.topics is not None
         held = taken(connected, logs(connected, options.topics), piece.topic, 1, options.snapshot_ttl, self._keys)
         batches = self._part(connected, Part(held.topic, held.id, held.ranges))
+        ahead: deque[pa.RecordBatch] = deque()
         try:
-            if options.limit is None:  # the table is small
-                batches = iter(list(batches))
-            else:
+            if options.limit is None:
+                ahead.extend(up_to(batches, SMALL))
+            if options.limit is not None or sum(each.nbytes for each in ahead) > SMALL:
+                while ahead:
+                    yield ahead.popleft()
                 yield from batches
         finally:
             connected.close_snapshot(held.id)
-        yield from batches
+        yield from ahead
 
     def _part(self, connected: Client, piece: Part) -> Iterator[pa.RecordBatch]:
         from krappy.spark import blocks
@@ -171,10 +182,12 @@ def first_rows(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.Rec
             return
 
 
-def _size(connected: Client, places: list[TopicPartition]) -> int:
-    """Bytes of the log of these partitions of a topic: more than their tables take, as a rule."""
-    some = {place.partition for place in places}
-    return sum(each.size for each in connected.describe(places[0].topic).partitions if each.partition in some)
+def up_to(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+    """Those with which there are more than so many bytes, or all; others can be read from `batches` then."""
+    size = 0
+    while size <= most and (batch := next(batches, None)) is not None:
+        yield batch
+        size += batch.nbytes
 
 
 def within(part: KeyRange, keys: Keys) -> list[KeyRange]:
@@ -189,7 +202,9 @@ def within(part: KeyRange, keys: Keys) -> list[KeyRange]:
     return found
 
 
-def taken(connected: Client, now: Logs, topic: str, splits: int, ttl: float, keys: Keys) -> Snapshot:
+def taken(
+    connected: Client, now: Logs, topic: str, splits: int, ttl: float, keys: Keys, measure: int | None = None
+) -> Snapshot:
     """A snapshot of a topic's partitions, in at least so many ranges where that is worth it.
 
     Raises UnknownTopic when it is not there, or was made anew since `now`: it may have others.
@@ -205,4 +220,5 @@ def taken(connected: Client, now: Logs, topic: str, splits: int, ttl: float, key
         prefix=keys.prefix,
         start=keys.start,
         end=keys.end,
+        measure=measure,
     )

@@ -186,3 +186,36 @@ def test_the_blocking_client_looks_up_columns_and_says_when_they_are_too_many(ad
         with pytest.raises(RecordTooLarge):
             table.get_columns(["big"] * 20)
         assert table.get_columns(["big"] * 20, columns=("offset",)).lists() == {"offset": [0] * 20}
+
+
+def test_its_size_is_exact_up_to_what_is_asked_and_no_less_beyond(address: str, topic: str) -> None:
+    """Of what is in it: the latest of each key, of the partitions and keys that were chosen."""
+    with blocking.connect(address) as client:
+        client.create_topic(topic, partitions=2)
+        assert client.snapshot(topic).size is None
+        assert client.snapshot(topic, measure=0).size == 0
+        with client.producer(topic, compression="zstd") as producer:
+            for value in (b"old" * 1000, b"v" * 990):
+                for number in range(3_000):
+                    producer.send(value, key=f"{number:010}")
+            for number in range(1_000):
+                producer.send(None, key=f"{number:010}")
+        alive = client.snapshot(topic, measure=64 << 20)
+        assert alive.size is not None
+        assert 2_000 * 1_000 < alive.size < 2_000 * 1_040
+        parts = [client.snapshot(topic, partitions=[each], measure=64 << 20).size or 0 for each in (0, 1)]
+        assert sum(parts) == alive.size
+        assert client.snapshot(topic, measure=alive.size).size == alive.size
+        with_dead = client.snapshot(topic, measure=64 << 20, tombstones=True).size
+        assert with_dead is not None
+        assert 10_000 < with_dead - alive.size < 50_000
+        some = client.snapshot(topic, prefix="00000029", measure=64 << 20).size
+        assert some is not None
+        assert 100 * 1_000 < some < 100 * 1_040
+        for measure in (0, 1000, alive.size - 1):
+            size = client.snapshot(topic, measure=measure).size
+            assert size is not None
+            assert size > measure
+        for wrong in (-1, (64 << 20) + 1):
+            with pytest.raises(InvalidRequest, match="measure"):
+                client.snapshot(topic, measure=wrong)

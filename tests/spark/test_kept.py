@@ -14,6 +14,7 @@ from krappy.errors import SnapshotGone, ViewDisabled
 from krappy.partitioner import partition_for
 from krappy.spark import by_key, kept
 from krappy.spark.kept import Kept
+from krappy.spark.moments import TooMuch
 from tests.spark.test_by_key import fill, values
 
 
@@ -119,6 +120,25 @@ def test_what_changed_is_read_from_the_log(client: Client, topic: str, asked: li
     assert asked == [50]
     fill(client, topic, 60)  # more than is kept
     assert values(client, topic, keys) == [f"v{n}" for n in range(50)]
+    assert asked == [50, 50]
+
+
+def test_a_few_changes_that_are_large_are_not_read(client: Client, topic: str, asked: list[int]) -> None:
+    """Their number says that they are little, beside what is kept."""
+    client.create_topic(topic, 2)
+    fill(client, topic, 50)
+    keys: list[str | None] = [f"u{n}" for n in range(50)]
+    assert values(client, topic, keys) == [f"v{n}" for n in range(50)]
+    source = known(topic)._source
+    before = source.moment()
+    with client.producer(topic) as producer:
+        for each in range(5):
+            producer.send(b"x" * 900_000, key=f"u{each}")
+    assert sum(len(found) for found, _ in source.changes(before, source.moment(), 5_000_000)) == 5
+    with pytest.raises(TooMuch):
+        list(source.changes(before, source.moment(), 4_400_000))
+    known(topic)._most = 4_400_000
+    assert [value and len(value) for value in values(client, topic, keys)][:6] == [900_000] * 5 + [2]
     assert asked == [50, 50]
 
 

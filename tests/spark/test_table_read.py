@@ -10,7 +10,7 @@ import pytest
 
 from krappy.blocking import Client
 from krappy.errors import ConfigError, InvalidRecord, SnapshotGone, UnknownTopic, ViewDisabled
-from krappy.spark import table_read
+from krappy.spark import blocks, table_read
 from krappy.spark.held import from_text
 from tests.spark.rows import rows, source, tasks
 
@@ -101,6 +101,53 @@ def test_some_keys(
     assert found == {key: ALIVE[key] for key in expected}
     [held, *_] = rows(address, mode="snapshot", subscribe=users)
     assert as_dict(rows(address, snapshot=held["snapshot"], **chosen)) == found
+
+
+def test_what_is_small_is_judged_by_what_it_holds(client: Client, address: str, topic: str) -> None:
+    """Not by its log, which has a thousandth of it."""
+    client.create_topic(topic, partitions=2)
+    with client.producer(topic, compression="zstd") as producer:
+        for number in range(40_000):
+            producer.send(b"x" * 500, key=f"{number:06}")
+    assert sum(partition.size for partition in client.describe(topic).partitions) < table_read.SMALL // 4
+    found = tasks(address, mode="table", subscribe=topic)
+    assert len(found) == 2
+    assert all(len(some) > 10_000 for some in found)
+    assert len({row["key"] for some in found for row in some}) == 40_000
+    [one] = tasks(address, subscribe=topic, keyPrefix="0000")
+    assert len(one) == 100, "and of what is wanted of it"
+    assert len(tasks(address, mode="table", subscribe=topic, minPartitions=1)) > 1
+
+
+@pytest.mark.parametrize("limit", [None, 39_000])
+def test_a_table_that_has_grown_is_read_piece_by_piece(
+    client: Client, address: str, topic: str, monkeypatch: pytest.MonkeyPatch, limit: int | None
+) -> None:
+    """Though one task reads it, since it was small when the query was planned: nothing holds all of it."""
+    client.create_topic(topic, partitions=1)
+    options = {} if limit is None else {"limit": limit}
+    made = source(address, mode="table", subscribe=topic, **options)
+    reader = made.reader(made.schema())
+    [planned] = reader.partitions()
+    with client.producer(topic) as producer:
+        for number in range(40_000):
+            producer.send(b"x" * 500, key=f"{number:06}")
+    made_blocks, most = 0, 0
+    of_block = blocks.of_block
+
+    def counted(*given: Any) -> Any:
+        nonlocal made_blocks
+        made_blocks += 1
+        return of_block(*given)
+
+    monkeypatch.setattr(blocks, "of_block", counted)
+    rows_read = 0
+    for read, batch in enumerate(reader.read(planned), 1):
+        rows_read += len(batch)
+        most = max(most, made_blocks - read)
+    assert rows_read == (limit or 40_000)
+    assert most <= 2 + table_read.SMALL // (900 << 10), "blocks that were read ahead"
+    assert made_blocks > 2 * most
 
 
 def test_limit(address: str, users: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from krappy.wire.schema import U32, Answer, Column, OffsetList, Positive, Request
+from typing import Annotated
+
+from krappy.wire.schema import U32, Answer, Column, Offset, OffsetList, Positive, Range, Request
 
 BinaryColumn = tuple[bytes, bytes, bytes | None]  # offsets, data, validity, as Arrow lays them out
 HeadersColumn = tuple[bytes, BinaryColumn, BinaryColumn]  # offsets, names, values
@@ -20,12 +22,14 @@ class OpenSnapshot(Request, kind=40):
     end: bytes | None = None  # exclusive
     tombstones: bool = False  # whether reads bring them, unless they say otherwise
     topic_id: str | None = None  # another topic of that name is refused
+    measure: Annotated[int, Range(0, 64 << 20)] | None = None  # bytes up to which the answer's `size` is to be exact
 
 
 class SnapshotOpened(Answer, kind=40):
     snapshot: str  # its id
     offsets: OffsetList  # what it is exact for: the next offset of each partition
     ranges: list[tuple[U32, bytes | None, bytes | None]]  # partition, start, end: together all that it holds
+    size: Offset | None = None  # bytes of its keys and entries; beyond `measure` an estimate, of no less than that
 
 
 class ReadSnapshot(Request, kind=41):
