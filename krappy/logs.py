@@ -21,6 +21,7 @@ ERROR = {
     "partition_offline",
     "events_lost",
     "view_failed",
+    "views_damaged",
     "close_failed",
     "stop_timed_out",
     "staged_job_failed",

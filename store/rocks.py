@@ -54,6 +54,7 @@ from krappy.store.disk import OS_DISK
 __all__ = [
     "SNAPSHOT_MISS",
     "Checkpoint",
+    "Damaged",
     "DbClosedError",
     "Rdict",
     "Snapshot",
@@ -87,6 +88,22 @@ class Stalled(StorageError):
     """RocksDB would have delayed the write. It was not applied; the same write succeeds once a flush is done."""
 
 
+class Damaged(StorageError):
+    """What RocksDB has on disk is not what it wrote. It takes no writes from then on."""
+
+
+HARMLESS = (  # of what an open raises: another place or another moment may do
+    "No space left",
+    "Disk quota",
+    "Permission denied",
+    "Read-only file system",
+    "Too many open files",
+    "lock hold",
+    "LOCK",
+    "Cannot allocate",
+)
+
+
 def failure(what: str, error: Exception) -> Exception:
     """What to raise for an error that came out of rocksdict, which raises bare Exception; others stay as they are."""
     if isinstance(error, DbClosedError):
@@ -95,8 +112,12 @@ def failure(what: str, error: Exception) -> Exception:
         return StorageError(f"{what}: the database is being closed")
     if type(error) is not Exception and not isinstance(error, OSError):
         return error
-    kind = Stalled if "Write stall" in str(error) else StorageError
-    return kind(f"{what}: {error}")
+    text = str(error)
+    if "Write stall" in text:
+        return Stalled(f"{what}: {error}")
+    if "Corruption" in text or ("No such file" in text and ".sst" in text):
+        return Damaged(f"{what}: {error}")
+    return StorageError(f"{what}: {error}")
 
 
 def db_options(cache_bytes: int, memtable_bytes: int, open_files: int = 256) -> Options:
@@ -152,12 +173,14 @@ def open_db(folder: Path, *, cache_bytes: int, memtable_bytes: int, open_files: 
         OS_DISK.mkdir(folder)  # RocksDB syncs what is in it, not that it exists
         if not (folder / "CURRENT").is_file() and _holds_data(folder):
             # RocksDB would make a new database here, and delete the files of the old one.
-            raise StorageError(f"{folder} holds the files of a database, but not its file CURRENT")
+            raise Damaged(f"{folder} holds the files of a database, but not its file CURRENT")
         return Rdict(os.fspath(folder), options, {"default": options})
     except StorageError:
         raise
     except Exception as error:
-        raise StorageError(f"the database in {folder} can't be opened: {error}") from error
+        text = str(error)
+        kind = StorageError if "Corruption" not in text and any(each in text for each in HARMLESS) else Damaged
+        raise kind(f"the database in {folder} can't be opened: {error}") from error
 
 
 def last_change(folder: Path) -> int | None:

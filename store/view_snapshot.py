@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -29,6 +29,9 @@ class Rows(NamedTuple):
         return Rows(self.keys[:count], self.entries[:count], self.keys[count])
 
 
+Failure = Callable[[str, Exception], Exception]
+
+
 class ViewSnapshot:
     """All views at one moment, by the offsets that each had applied then.
 
@@ -41,12 +44,14 @@ class ViewSnapshot:
     time uses a snapshot.
     """
 
-    def __init__(self, db: rocks.Rdict) -> None:
-        self._db = db
+    def __init__(self, db: rocks.Rdict, failure: Failure = rocks.failure) -> None:
+        """`failure` makes the error to raise of one of RocksDB's."""
+        self._held: rocks.Rdict | None = db
+        self._failure = failure
         try:
             self._snapshot: rocks.Snapshot | None = db.snapshot()
         except Exception as error:
-            raise rocks.failure("taking a snapshot", error) from error
+            raise failure("taking a snapshot", error) from error
         self._applied: dict[int, int] = {}
         self._taken_out: dict[int, set[bytes]] = {}  # keys that changed since and were then taken out of the view
         self._dropped: set[int] = set()
@@ -54,7 +59,13 @@ class ViewSnapshot:
 
     def close(self) -> None:
         """Lets the data of the moment go. Closing again does nothing."""
-        self._snapshot = None
+        self._snapshot = self._held = None
+
+    @property
+    def _db(self) -> rocks.Rdict:
+        if self._held is None:
+            raise StorageError("the snapshot is closed")
+        return self._held
 
     @property
     def closed(self) -> bool:
@@ -86,7 +97,7 @@ class ViewSnapshot:
         except Exception as error:
             if str(error) == rocks.SNAPSHOT_MISS:
                 return None
-            raise rocks.failure("reading a view", error) from error
+            raise self._failure("reading a view", error) from error
         return found  # type: ignore[no-any-return]
 
     def applied(self, number: int) -> int:
@@ -148,7 +159,7 @@ class ViewSnapshot:
             if number in self._taken_out:
                 keys, entries, read_to = self._with_taken_out(number, keys, entries, (first, read_to), max_bytes)
         except Exception as error:
-            raise rocks.failure("reading a view", error) from error
+            raise self._failure("reading a view", error) from error
         lowest = floor(log_start)
         if entries and ((log_start and min(entries) < lowest) or (not tombstones and NIL in kinds(entries))):
             kept = [entry >= lowest and (tombstones or entry[VALUE_AT] != NIL) for entry in entries]

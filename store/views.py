@@ -15,44 +15,121 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from krappy.core.splits import KeyFile
 from krappy.entry import floor
+from krappy.errors import StorageError
 from krappy.store import rocks
+from krappy.store.disk import OS_DISK
 from krappy.store.keys import PREFIX_SIZE, applied_key, floor_key, number_in, strays_key, view_end, view_prefix
 from krappy.store.view_snapshot import ViewSnapshot
 
 __all__ = ["ViewSnapshot", "Views"]
 
 STALL_LIMIT_S = 60.0
+RENEWING = "the tables are being made anew, because their files were damaged; try again"
 MAX_TAKEN = 1 << 20  # bytes of entries looked at in one go
+
+
+STATS = (
+    "entries_estimated",
+    "file_bytes",
+    "memtable_bytes",
+    "pinned_memtable_bytes",
+    "cache_bytes",
+    "immutable_memtables",
+    "level0_files",
+    "pending_compaction_bytes",
+)
 
 
 class Views:
     """All views of a broker, in one folder."""
 
-    def __init__(self, folder: Path, cache_bytes: int = 64 << 20, memtable_bytes: int = 64 << 20) -> None:
+    def __init__(
+        self, folder: Path, cache_bytes: int = 64 << 20, memtable_bytes: int = 64 << 20, *, anew: bool = False
+    ) -> None:
         """Opens the views, or makes them when the folder is missing or empty: every view is then at offset 0, and
         its log is to be applied from the start. `cache_bytes` and `memtable_bytes` are for all views together.
-        Raises StorageError when the folder holds anything but whole views."""
+        `anew`: what the folder holds is thrown away.
+        Raises Damaged when the folder holds anything but whole views, StorageError."""
         self.folder = folder
-        self._db = rocks.open_db(folder, cache_bytes=cache_bytes, memtable_bytes=memtable_bytes)
+        self.damaged = ""  # how it was found to be not as it was written, since when it can only be made anew
+        self._sizes = cache_bytes, memtable_bytes
+        self._open: rocks.Rdict | None = None
+        self._made: rocks.Rdict | None = None
         self._write = rocks.write_options(wal=False, no_slowdown=True)
         self._snapshots: weakref.WeakSet[ViewSnapshot] = weakref.WeakSet()
+        if anew:
+            self.throw_away()
+        else:
+            self._made = self._new()
+        self.begin()
+
+    @property
+    def _db(self) -> rocks.Rdict:
+        """Raises StorageError while there is none."""
+        db = self._open
+        if db is None:
+            raise StorageError(RENEWING)
+        return db
+
+    def _failure(self, what: str, error: Exception) -> Exception:
+        found = rocks.failure(what, error)
+        if isinstance(found, rocks.Damaged):
+            self.damaged = str(found)
+        return found
+
+    def _new(self) -> rocks.Rdict:
+        cache_bytes, memtable_bytes = self._sizes
+        return rocks.open_db(self.folder, cache_bytes=cache_bytes, memtable_bytes=memtable_bytes)
+
+    def throw_away(self) -> None:
+        """Ends all views and makes ready for new ones, until which everybody gets StorageError. Blocks.
+
+        Raises it too when the disk refuses; to be called again.
+        """
+        for snapshot in list(self._snapshots):
+            snapshot.close()
+        old, self._open = self._open, None
+        if old is not None:
+            with suppress(Exception):  # it may not be able to flush; what it has is not wanted
+                old.close()
+            del old
+        try:
+            OS_DISK.remove_folder(self.folder)
+        except OSError as error:
+            raise StorageError(f"{self.folder} can't be removed: {error}") from error
+        deadline = time.monotonic() + STALL_LIMIT_S
+        while True:
+            try:
+                self._made = self._new()
+                return
+            except StorageError:  # a read in another thread may hold the old one for a moment
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(0.05)
+
+    def begin(self) -> None:
+        """After `throw_away`: every view is at offset 0 now."""
+        self._open, self._made, self.damaged = self._made, None, ""
 
     def close(self) -> None:
         """Flushes, so that a clean start replays nothing, and closes, snapshots too. Closing again does nothing."""
         for snapshot in list(self._snapshots):
             snapshot.close()  # RocksDB stays open while there is one
+        if self._open is None:
+            return
         try:
             self._db.flush()
             self._db.close()
         except rocks.DbClosedError:
             return
         except Exception as error:
-            raise rocks.failure("closing the views", error) from error
+            raise self._failure("closing the views", error) from error
 
     def applied(self, number: int) -> int:
         """The offset that this partition's view expects next; 0 for a view never written."""
@@ -80,12 +157,12 @@ class Views:
         try:
             return self._db.get(asked)  # type: ignore[arg-type]
         except Exception as error:
-            raise rocks.failure("reading a view", error) from error
+            raise self._failure("reading a view", error) from error
 
     def busy(self) -> bool:
         """Whether appliers should pause: flushes or compactions do not keep up, and an `apply` may soon have to wait
         for them. Cheap enough to ask before each."""
-        return rocks.behind(self._db)
+        return self._open is not None and rocks.behind(self._open)
 
     def apply(
         self,
@@ -131,7 +208,7 @@ class Views:
                 self._db.write(batch, self._write)
                 return
             except Exception as error:
-                failure = rocks.failure("writing a view", error)
+                failure = self._failure("writing a view", error)
                 if not isinstance(failure, rocks.Stalled) or time.monotonic() > deadline:
                     raise failure from error
             time.sleep(0.005)
@@ -155,7 +232,7 @@ class Views:
         try:
             return rocks.values_from(self._db, after or view_prefix(number), view_end(number), count)
         except Exception as error:
-            raise rocks.failure("reading a view", error) from error
+            raise self._failure("reading a view", error) from error
 
     def keys(self, first: bytes, end: bytes, count: int) -> list[bytes]:
         """At most `count` stored keys (`store/keys.py`) as they are now, tombstones' too, from `first` to before `end`.
@@ -165,7 +242,7 @@ class Views:
         try:
             return rocks.keys_from(self._db, first, end, count)
         except Exception as error:
-            raise rocks.failure("reading a view", error) from error
+            raise self._failure("reading a view", error) from error
 
     def take_out_below(self, number: int, offset: int, after: bytes | None, count: int) -> tuple[int, bytes | None]:
         """Takes entries with an offset below `offset` out of a view, of the `count` from the stored key `after` on.
@@ -177,7 +254,7 @@ class Views:
         try:
             keys, entries, ended = rocks.pairs_from(self._db, after or view_prefix(number), end, count, MAX_TAKEN)
         except Exception as error:
-            raise rocks.failure("reading a view", error) from error
+            raise self._failure("reading a view", error) from error
         lowest = floor(offset)
         gone = [key for key, entry in zip(keys, entries, strict=True) if entry < lowest]
 
@@ -210,7 +287,7 @@ class Views:
                 numbers = 1 + number_in(last) - max(1, number_in(first))
                 found.append(KeyFile(first, last, entries / max(1, numbers)))
         except Exception as error:
-            raise rocks.failure("asking RocksDB", error) from error
+            raise self._failure("asking RocksDB", error) from error
         return found
 
     def unflushed(self) -> int:
@@ -221,7 +298,7 @@ class Views:
 
     def snapshot(self) -> ViewSnapshot:
         """All views as they are now. To be closed: it keeps old values on disk."""
-        taken = ViewSnapshot(self._db)
+        taken = ViewSnapshot(self._db, self._failure)
         self._snapshots.add(taken)
         return taken
 
@@ -245,14 +322,14 @@ class Views:
             self._db.compact_range(view_prefix(number), view_end(number))
             self._db.flush()
         except Exception as error:
-            raise rocks.failure("compacting the views", error) from error
+            raise self._failure("compacting the views", error) from error
 
     def flush(self) -> None:
         """Writes everything applied so far to files. Releases the GIL."""
         try:
             self._db.flush()
         except Exception as error:
-            raise rocks.failure("flushing the views", error) from error
+            raise self._failure("flushing the views", error) from error
 
     def checkpoint(self, folder: Path) -> None:
         """A copy of the views as they are now in a new folder, made of hard links where it can be."""
@@ -260,10 +337,12 @@ class Views:
         try:
             rocks.Checkpoint(self._db).create_checkpoint(os.fspath(folder))
         except Exception as error:
-            raise rocks.failure("copying the views", error) from error
+            raise self._failure("copying the views", error) from error
 
     def stats(self) -> dict[str, int]:
         """Sizes in bytes and counts, for people and for metrics."""
+        if self._open is None:
+            return dict.fromkeys(STATS, 0)
         try:
             return {
                 "entries_estimated": rocks.number_of(self._db, "estimate-num-keys"),
@@ -276,4 +355,4 @@ class Views:
                 "pending_compaction_bytes": rocks.number_of(self._db, "estimate-pending-compaction-bytes"),
             }
         except Exception as error:
-            raise rocks.failure("asking RocksDB", error) from error
+            raise self._failure("asking RocksDB", error) from error

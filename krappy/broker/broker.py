@@ -44,6 +44,7 @@ from krappy.broker.topic import Topic
 from krappy.broker.topic_changes import TopicChanges
 from krappy.broker.topic_names import TopicNames
 from krappy.broker.transactions import TransactionCoordinator
+from krappy.broker.view_keeper import ViewKeeper, open_views
 from krappy.config import ServerConfig
 from krappy.core.latest import table_of
 from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownTopic
@@ -213,6 +214,11 @@ class Broker:
         self.dynamic = DynamicSettings(self, OverrideStore(self.meta, BROKER), self.changes.locks)
         self.internal = InternalTopics(self.catalog.cluster_id, self.topics_changed)
         topics = [(Topic(stored, [], self.dynamic.topic_defaults), stored) for stored in self.catalog.list()]
+        sizes = (self.config.view_cache_bytes, self.config.view_memtable_bytes)
+        numbers = [number for _, stored in topics for number in stored.numbers]
+        self.views, damaged = await self._in_thread(lambda: open_views(data / "views", sizes, numbers))
+        if damaged:
+            self.report("views_damaged", error=damaged)
         await self.changes.open_partitions(topics, new=False)
         for topic, stored in topics:
             self.topics[stored.name] = self.topics_by_id[stored.id] = topic
@@ -260,6 +266,7 @@ class Broker:
             with self._housekeeping:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(Housekeeper(self).run)
+                    nursery.start_soon(ViewKeeper(self).run)
                     nursery.start_soon(Ahead(self, self.latest).run)
                     nursery.start_soon(self._meta_sync.mend)
                     nursery.start_soon(self.room.watch)

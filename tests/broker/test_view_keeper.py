@@ -1,0 +1,155 @@
+"""Damaged files of the views: they are made anew by themselves, from the logs, and nobody's publishing waits for it."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from krappy.broker.broker import Broker
+from krappy.broker.partition import Partition
+from krappy.entry import entry_offset
+from krappy.errors import StorageError
+from tests.broker.engine import publish, running, until
+
+KEYS = [b"%05d" % number for number in range(2_000)]
+
+
+async def filled(broker: Broker, name: str, rounds: int = 3) -> Partition:
+    """A topic of these keys in so many batches, all in the files of the views."""
+    topic, _ = await broker.create_topic(name, 1, {})
+    partition = topic.partition(0)
+    for _ in range(rounds):
+        await publish(partition, len(KEYS), KEYS)
+    await partition.flush_view()
+    return partition
+
+
+def damage(data: Path, chance: random.Random) -> None:
+    """A byte in every table file."""
+    files = sorted((data / "views").glob("*.sst"))
+    assert files
+    for path in files:
+        content = bytearray(path.read_bytes())
+        content[chance.randrange(len(content) // 2)] ^= 1 << chance.randrange(8)
+        with path.open("r+b") as file:  # the same file, which RocksDB has open
+            file.write(content)
+
+
+async def looked_up(partition: Partition) -> list[int | None]:
+    """The offset of each key's entry, once the view has it; what a client does that tries again."""
+    with trio.fail_after(60):
+        while True:
+            try:
+                await partition.view_wait(None, 60.0)
+                found = partition.look_up_many(KEYS)
+                return [None if entry is None else entry_offset(entry) for entry in found]
+            except StorageError:
+                await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_damaged_block_is_folded_anew_while_others_publish(tmp_path: Path, seed: int) -> None:
+    said: list[str] = []
+
+    async def main() -> None:
+        async with running(tmp_path, lambda event, **_: said.append(event), view_cache_bytes=1 << 20) as broker:
+            victim, innocent = await filled(broker, "victim"), await filled(broker, "innocent")
+            with trio.fail_after(60):
+                while "views_damaged" not in said:
+                    damage(tmp_path, random.Random(seed))
+                    for partition in (victim, innocent):
+                        with suppress(StorageError):
+                            partition.look_up_many(KEYS)
+                    await publish(innocent, len(KEYS), KEYS)
+                    await trio.sleep(0.1)
+            await publish(innocent, len(KEYS), KEYS)
+            assert await looked_up(victim) == list(range(2 * len(KEYS), 3 * len(KEYS)))
+            end = innocent.high_watermark
+            assert await looked_up(innocent) == list(range(end - len(KEYS), end))
+            await until(lambda: "views_renewed" in said)
+            await publish(victim, 1, [KEYS[0]])
+            assert (await looked_up(victim))[0] == 3 * len(KEYS)
+        async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
+            assert (await looked_up(broker.topic("victim").partition(0)))[1] == 2 * len(KEYS) + 1
+        assert said.count("views_damaged") == 1
+
+    trio.run(main)
+
+
+def test_publishers_that_wait_for_the_view_wait_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Making the views anew takes a while; whoever was held back by the old ones goes on, and new ones are not held."""
+    said: list[str] = []
+
+    async def main() -> None:
+        async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
+            partition = await filled(broker, "t", 1)
+            old, renewing, go_on = partition.applier, trio.Event(), trio.Event()
+            throw_away = broker.views.throw_away
+
+            def slowly() -> None:
+                throw_away()
+                trio.from_thread.run_sync(renewing.set)
+                trio.from_thread.run(go_on.wait)
+
+            monkeypatch.setattr(broker.views, "throw_away", slowly)
+            broker.views.damaged = "by this test"
+            try:
+                with trio.fail_after(60):
+                    await renewing.wait()
+                    with pytest.raises(StorageError, match="made anew"):
+                        partition.look_up(KEYS[0])
+                    async with trio.open_nursery() as nursery:
+                        await publish(partition, len(KEYS), KEYS)
+                        nursery.start_soon(old.within, -1)
+                        go_on.set()
+            finally:
+                go_on.set()
+            assert await looked_up(partition) == list(range(len(KEYS), 2 * len(KEYS)))
+
+    trio.run(main)
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "MANIFEST-*", "*.sst", "OPTIONS-*"])
+@pytest.mark.parametrize("how", ["gone", "empty", "flipped"])
+def test_views_that_cannot_be_opened_or_read_are_made_anew(tmp_path: Path, name: str, how: str) -> None:
+    said: list[str] = []
+
+    async def main() -> None:
+        async with running(tmp_path) as broker:
+            await filled(broker, "t", 1)
+        for path in (tmp_path / "views").glob(name):
+            content = path.read_bytes()
+            path.unlink()
+            if how != "gone":
+                middle = len(content) // 2
+                path.write_bytes(
+                    content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :] if how != "empty" else b""
+                )
+        async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
+            assert await looked_up(broker.topic("t").partition(0)) == list(range(len(KEYS)))
+
+    trio.run(main)
+    assert said.count("views_damaged") <= 1
+
+
+def test_a_views_folder_of_another_broker_that_runs_is_not_thrown_away(tmp_path: Path) -> None:
+    """Only what is damaged is."""
+    from krappy.broker.view_keeper import open_views
+    from krappy.store.views import Views
+
+    views = Views(tmp_path / "views")
+    views.apply(1, {b"k": b"v"}, 1)
+    with pytest.raises(StorageError):
+        open_views(tmp_path / "views", (1 << 20, 1 << 20), [1])
+    assert views.get(1, b"k") == b"v"
+    views.close()
+    again: Any = open_views(tmp_path / "views", (1 << 20, 1 << 20), [1])
+    assert again[1] == ""
+    assert again[0].get(1, b"k") == b"v"
+    again[0].close()
