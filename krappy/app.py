@@ -225,7 +225,10 @@ class Broker:
 
 
 async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker], None] | None = None) -> None:
-    """Runs a broker until SIGTERM or SIGINT. `ready` is called once it takes requests, if it comes to that."""
+    """Runs a broker until SIGTERM, SIGINT, or SIGHUP where that is not ignored (nohup).
+
+    `ready` is called once it takes requests, if it comes to that.
+    """
     _raise_file_limit()
     keep_freed_memory()
     # The broker's long-lived objects are many and live long: looking at them again and again is lost time.
@@ -261,7 +264,10 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
                 ready(broker)
             await told.wait()
 
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    stops = [signal.SIGTERM, signal.SIGINT]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        stops.append(signal.SIGHUP)
+    with trio.open_signal_receiver(*stops) as signals:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(wait_for_signals, signals)

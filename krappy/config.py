@@ -115,6 +115,7 @@ class ServerConfig:
             "secret that the console asks for, of 16 characters or more; without it others than this machine get probes"
         ),
     )
+    console_token_file: str = _setting("", "file that holds the console_token: no place where others see it")
     advertised_listeners: str = _setting(
         "",
         "HOST:PORT that Kafka clients are told to connect to; empty: where they reached it; for each listener by name: "
@@ -291,6 +292,8 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
         TopicConfig.parse(inherited(topics))
     except InvalidConfig as error:
         raise ConfigError(f"the defaults of topics: {error.text}", **error.details) from None
+    if values.get("console_token_file"):
+        values["console_token"] = _token_of(values["console_token_file"], values.get("console_token", ""))
     config = ServerConfig(**values, topic_defaults=topics)
     _ = config.kafka_listeners
     if config.latest_alias and not _ALIAS.fullmatch(config.latest_alias):
@@ -299,6 +302,20 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
             setting="latest_alias",
         )
     return config
+
+
+def _token_of(file: str, given: str) -> str:
+    """What stands in a file. Raises ConfigError."""
+    name = "console_token_file"
+    try:
+        token = Path(file).read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{name}: {file} can't be read: {error}", setting=name) from None
+    if not token:
+        raise ConfigError(f"{name}: {file} is empty", setting=name)
+    if given not in ("", token):
+        raise ConfigError(f"console_token and {name} are both given, and differ", setting=name)
+    return str(_read(_SPECS["console_token"], token))
 
 
 def default_of(name: str) -> tuple[Any, str]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import sys
 import time
+import traceback
 from collections.abc import Callable, MutableMapping
-from typing import Any
+from typing import Any, TextIO
 
 import structlog
 
@@ -33,11 +34,13 @@ WARNING = {
     "append_failed",
     "connection_gave_way",
     "connection_refused",
+    "data_folder_open_to_others",
     "dead_letter_failed",
     "deletion_unfinished",
     "group_ahead_of_log",
     "housekeeping_failed",
     "log_recovered",
+    "login_refused",
     "offsets_not_expired",
     "peer_stalled",
     "staged_file_not_removed",
@@ -55,6 +58,7 @@ INFO = {
     "broker_ready",
     "broker_stopped",
     "broker_stopping",
+    "data_folder_closed_to_others",
     "kafka_connection_ended",
     "log_cleaned",
     "segments_deleted",
@@ -78,6 +82,7 @@ ENDLESS = {  # what a peer, or a disk that stays full, could have told again and
     "housekeeping_failed",
     "internal_error",
     "kafka_connection_ended",
+    "login_refused",
     "offsets_not_expired",
     "peer_stalled",
     "snapshot_expired",
@@ -101,7 +106,7 @@ def configure(level: str, style: str) -> Any:
     renderers: list[Any] = (
         [structlog.processors.format_exc_info, _when_and_what_first, structlog.processors.JSONRenderer()]
         if style == "json"
-        else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        else [_printable, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=_trace)]
     )
     structlog.configure(
         processors=[
@@ -114,6 +119,24 @@ def configure(level: str, style: str) -> Any:
         cache_logger_on_first_use=False,
     )
     return structlog.get_logger()
+
+
+def _printable(logger: Any, method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """What peers have named must not speak to the terminal (ESC), nor make lines of its own."""
+    return {name: escaped(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+
+
+def escaped(text: str) -> str:
+    """As it is written in Python, where a character can't be printed."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
+def _trace(to: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
+    """A traceback; the message of an error may hold what a peer sent."""
+    lines = "".join(traceback.format_exception(*exc_info)).splitlines()
+    to.write("".join(f"\n  {escaped(line)}" for line in lines))
 
 
 def _when_and_what_first(logger: Any, method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

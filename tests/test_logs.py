@@ -98,3 +98,30 @@ def test_a_line_is_one_write_also_where_nothing_is_buffered() -> None:
         os.close(read)
     assert [json.loads(each)["event"] for each in writes] == ["broker_ready", "e"]
     assert all(each.endswith(b"\n") for each in writes)
+
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31mX\x9b\u202e\nkrappy: all is well\r"
+
+
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_what_peers_name_does_not_speak_to_the_terminal(capsys: pytest.CaptureFixture[str], style: str) -> None:
+    report = logs.Reporter(logs.configure("info", style))
+    report("transaction_timed_out", transactional_id=EVIL, others=[EVIL], raw=EVIL.encode("utf-8"))
+    try:
+        raise ValueError(EVIL)
+    except ValueError as error:
+        report("internal_error", exc_info=error)
+    report("kafka_connection_ended", reason=f"no such thing as {EVIL}")
+    said = capsys.readouterr().err
+    assert "owned" in said
+    wrong = {each for each in said if not each.isprintable()} - {"\n"}
+    assert not wrong
+    assert not any(line.startswith("krappy: all is well") for line in said.splitlines())
+
+
+def test_what_can_be_printed_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    report = logs.Reporter(logs.configure("info", "console"))
+    report("topic_created", topic="größe-日本", path="C:\\x")
+    said = capsys.readouterr().err
+    assert "größe-日本" in said
+    assert "C:\\x" in said

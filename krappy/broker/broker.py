@@ -59,6 +59,7 @@ from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
 from krappy.store.meta import Meta
 from krappy.store.overrides import BROKER, GROUP, OverrideStore
+from krappy.store.privacy import close_to_others
 from krappy.store.staging import StagedFiles, StagingStore
 from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
@@ -172,6 +173,7 @@ class Broker:
         folder, which may take long after a crash, cancelling and `begin_stop` end that, the latter by ShuttingDown.
         """
         lock = FolderLock(self.config.data)
+        self._close_folder()
         stop = trio.Event()
         try:
             async with trio.open_nursery() as nursery:
@@ -180,6 +182,16 @@ class Broker:
                 task_status.started()
         finally:
             lock.release()
+
+    def _close_folder(self) -> None:
+        folder = self.config.data
+        try:
+            before = close_to_others(folder)
+        except OSError as error:
+            self.report("data_folder_open_to_others", folder=str(folder), error=str(error))
+        else:
+            if before is not None:
+                self.report("data_folder_closed_to_others", folder=str(folder), mode_before=f"{before:04o}")
 
     async def _until_cancelled(self, stop: trio.Event) -> None:
         try:

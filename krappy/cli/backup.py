@@ -186,7 +186,8 @@ def _removed_if_cut_short(target: Path, *, remains: bool) -> Iterator[None]:
 
 @contextmanager
 def _until_terminated() -> Iterator[None]:
-    """SIGTERM, as a pod that is deleted gets it, ends the block like Ctrl-C, so that it cleans up behind itself."""
+    """SIGTERM, as a pod that is deleted gets it, and SIGHUP, as a terminal that is closed sends it, end the block like
+    Ctrl-C, so that it cleans up behind itself. Under nohup SIGHUP is ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -194,11 +195,15 @@ def _until_terminated() -> Iterator[None]:
     def stop(number: int, _: object) -> NoReturn:
         raise SystemExit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, stop)
+    taken = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        taken.append(signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in taken}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @click.command()

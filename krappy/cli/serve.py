@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from krappy.cli import output
+from krappy.cli import argv, output
 from krappy.cli.errors import Failure
 from krappy.config import ServerConfig, describe, load
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from krappy.app import Broker
 
 F = TypeVar("F", bound=Callable[..., Any])
+STOPS = (signal.SIGTERM, signal.SIGHUP)  # nohup has it ignored, which stays so
 OURS = {
     "KRAPPY_ADDRESS",
     "KRAPPY_CONSOLE_URL",
@@ -54,7 +55,7 @@ def settings_options(command: F) -> F:
 @click.option("--json", "as_json", is_flag=True, help="Say where it listens as one line of JSON.")
 @click.option("--until-eof", is_flag=True, hidden=True, help="Stop when stdin ends, as when its parent dies.")
 def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None) -> None:
-    """Run a broker until SIGTERM or Ctrl-C.
+    """Run a broker until SIGTERM, Ctrl-C, or its terminal is closed (SIGHUP, unless nohup has it ignored).
 
     A setting comes from its flag, else from its environment variable, else from the --config file, else it has its
     default. Once it listens, the broker says where on stdout; its log goes to stderr. On SIGTERM it finishes the
@@ -66,11 +67,17 @@ def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None
       krappy serve --data /var/lib/krappy
       krappy serve --data ./data --listen-native 0.0.0.0:7092
       KRAPPY_CONSOLE_TOKEN=$(openssl rand -hex 16) krappy serve --listen-http 0.0.0.0:8092
+      krappy serve --listen-http 0.0.0.0:8092 --console-token-file /etc/krappy/token
       krappy serve --data ./data --listen-native 127.0.0.1:0 --json    # a free port
       KRAPPY_DURABILITY=os krappy serve --config krappy.toml
       krappy serve --listen-kafka IN://0.0.0.0:9092,OUT://0.0.0.0:9094 --advertised-listeners OUT://k.example.com:9094
     """
-    with _ended_by_sigterm():
+    if flags["console_token"] and argv.hide(flags["console_token"]):
+        output.note(
+            "--console-token was to be seen in `ps` for a moment, and is in the shell's history: better say "
+            "--console-token-file, or KRAPPY_CONSOLE_TOKEN"
+        )
+    with _ended_by_signals():
         _serve(file, flags, as_json, until_eof)
 
 
@@ -92,18 +99,20 @@ def _serve(file: Path | None, flags: Mapping[str, str | None], as_json: bool, un
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """Until the broker takes the signal, while nothing is open yet. The first process of a container has no default
+def _ended_by_signals() -> Iterator[None]:
+    """Until the broker takes these signals, while nothing is open yet. The first process of a container has no default
     action for signals (pid_namespaces(7)): without this it would go on as if nothing had been said."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         os._exit(0)
 
-    before = signal.signal(signal.SIGTERM, end)
+    taken = [number for number in STOPS if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, end) for number in taken}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _settings(environ: Mapping[str, str]) -> dict[str, str]:

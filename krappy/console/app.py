@@ -21,6 +21,7 @@ from starlette.staticfiles import StaticFiles
 
 from krappy.console import connections, events, groups, health, login, metrics, openapi, table, tail, topics
 from krappy.console.api import SLASH, Call, Operation, read_arguments, respond, wants_binary
+from krappy.console.attempts import Attempts, WrongToken
 from krappy.console.live import EventStream, Pacer
 from krappy.console.problems import TITLES, TYPE, Problem, Refusal, problem_of
 from krappy.console.security import HEADERS, Guard, read_cookies
@@ -35,6 +36,7 @@ OPERATIONS: tuple[Operation, ...] = tuple(
 )
 TOGETHER = 16  # requests that are worked on at a time; others wait
 MOST_LIVE = 50  # tails and watches at a time
+LOGIN = "/api/v1/login"
 EARLY = ("/healthz", "/readyz")  # answered while the store is still being recovered
 
 
@@ -56,6 +58,7 @@ class Console:
         config = broker.config
         self.guard = Guard(config.console_token, local=config.console_is_local, started_ms=broker.started_ms)
         self.disk = health.DiskTrial()
+        self.attempts = Attempts(server.report)
         self.pacer = Pacer()
         self.live = 0
         self.body_bytes = 0  # of requests in progress
@@ -156,6 +159,8 @@ class App:
         try:
             await self._handle(scope, receive, harden)
         except Exception as error:
+            if isinstance(error, WrongToken):
+                await self._console.attempts.refused(scope["client"][0])
             if started or isinstance(error, ClientDisconnect):
                 if not isinstance(error, ClientDisconnect | KrappyError | Refusal):
                     self._console.server.fault(error, 0)
@@ -170,6 +175,8 @@ class App:
         scope["path"] = _path(scope["raw_path"])
         request = Request(scope)
         path = scope["path"]
+        if self._console.guard.asks and ("authorization" in request.headers or path == LOGIN):
+            self._console.attempts.check(scope["client"][0])
         now = self._console.broker.clock.steady_ms()
         self._console.guard.check(request.method, path, request.headers, read_cookies(request.headers), now)
         await self._router(scope, receive, send)

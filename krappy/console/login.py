@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from krappy.console.api import Call, Routes
-from krappy.console.problems import Refusal
+from krappy.console.attempts import WrongToken
 from krappy.console.security import COOKIE, read_cookies
 from krappy.console.sessions import SESSION_MS
 
@@ -44,7 +44,7 @@ async def log_in(call: Call, body: Login) -> LoggedIn:
     if not guard.asks:
         return LoggedIn(False, 0)
     if not guard.is_token(body.token):
-        raise Refusal(401, "NOT_LOGGED_IN", "this is not the console's token")
+        raise WrongToken
     seconds = SESSION_MS // 1000
     call.set_cookie(_cookie(guard.sessions.open(call.broker.clock.steady_ms()), seconds, call.request.url.scheme))
     return LoggedIn(True, seconds)

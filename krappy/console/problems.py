@@ -44,6 +44,7 @@ TITLES = {
     413: "Too large",
     415: "Unsupported media type",
     421: "Misdirected request",
+    429: "Too many requests",
     500: "Internal error",
     503: "Not available now",
     504: "Timed out",

@@ -18,6 +18,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 
+from krappy.console.attempts import WrongToken
 from krappy.console.problems import Refusal
 from krappy.console.sessions import Sessions
 
@@ -75,7 +76,7 @@ class Guard:
             if given:
                 kind, _, secret = given.partition(" ")
                 if kind.lower() != "bearer" or not self.is_token(secret.strip()):
-                    raise _not_logged_in("this is not the console's token")
+                    raise WrongToken
                 return
             if not self.sessions.holds(cookies.get(COOKIE, ""), now):
                 raise _not_logged_in(

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,7 +71,7 @@ def end(process: subprocess.Popen[str], number: int) -> int:
     return process.returncode
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_serve_stops_gracefully_and_keeps_what_it_had(tmp_path: Path, number: int) -> None:
     with serving("--data", str(tmp_path)) as (process, ready):
         assert ready["pid"] == process.pid
@@ -83,6 +84,64 @@ def test_serve_stops_gracefully_and_keeps_what_it_had(tmp_path: Path, number: in
         assert entry is not None
         assert entry.value == b"v"
         assert end(process, signal.SIGTERM) == 0
+
+
+def test_nohup_keeps_serve_alive(tmp_path: Path) -> None:
+    code = "import os, signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-c", code, *KRAPPY, "serve", "--json", *FREE, "--data", str(tmp_path)]
+    with child(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGHUP)
+        for _ in range(3):
+            with blocking.connect(ready["native"]) as client:
+                assert not client.topics()
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0
+        assert "SIGTERM" in said
+        assert "SIGHUP" not in said
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="arguments can be written over on Linux only")
+def test_a_token_among_the_arguments_is_hidden(tmp_path: Path) -> None:
+    token = "a-token-of-some-length"
+    arguments = ["serve", "--json", "--data", str(tmp_path), *FREE, "--console-token", token]
+    with started(*arguments) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        ready = json.loads(process.stdout.readline())
+        shown = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        assert b"--console-token\0" + b"x" * len(token) in shown
+        assert token.encode() not in shown
+        assert "--console-token-file" in process.stderr.readline()
+        assert ready["http"]
+        assert _status(ready["http"], token) == 200
+        assert end(process, signal.SIGTERM) == 0
+
+
+def _status(address: str, token: str) -> int:
+    asked = urllib.request.Request(f"http://{address}/api/v1/cluster", headers={"Authorization": f"Bearer {token}"})
+    with urllib.request.urlopen(asked, timeout=SECONDS) as answer:
+        return int(answer.status)
+
+
+def test_a_token_stands_in_a_file(tmp_path: Path) -> None:
+    token, file = "a-token-of-some-length", tmp_path / "token"
+    file.write_text(token + "\n")
+    with serving("--data", str(tmp_path / "data"), "--console-token-file", str(file)) as (process, ready):
+        assert _status(str(ready["http"]), token) == 200
+        assert end(process, signal.SIGTERM) == 0
+    refused = call("serve", "--data", str(tmp_path / "data"), "--console-token-file", str(tmp_path / "none"))
+    assert refused.returncode == 2
+    assert "console_token_file" in refused.stderr
+    file.write_text("")
+    assert "is empty" in call("serve", "--data", "x", "--console-token-file", str(file)).stderr
+    file.write_text("short")
+    assert "16 characters" in call("serve", "--data", "x", "--console-token-file", str(file)).stderr
+    file.write_text(token)
+    both = call("serve", "--data", "x", "--console-token-file", str(file), KRAPPY_CONSOLE_TOKEN="another-one-of-16")
+    assert "differ" in both.stderr
 
 
 def test_serve_says_where_it_listens_to_people_too(tmp_path: Path) -> None:

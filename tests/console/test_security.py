@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
+import trio
 
 from krappy.config import ServerConfig
-from krappy.console import live
+from krappy.console import attempts, live
 from krappy.console.security import COOKIE, Guard, is_local, read_cookies
 from krappy.console.sessions import MOST, Sessions
 from krappy.errors import ConfigError
 from krappy.testing.running import RunningBroker, run_broker
 from tests.console.web import CHANGES, Web, api, lines, sent_events
+from tests.process import wait_until
 
 TOKEN = "a-token-of-some-length"
 
@@ -308,3 +312,46 @@ def test_cookies_are_those_of_the_rfc() -> None:
 )
 def test_a_host_that_is_no_host_and_port_names_nothing(host: str) -> None:
     assert not is_local(host)
+
+
+def test_wrong_tokens_are_told_slowed_and_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "MOST", 3)
+    told: list[dict[str, object]] = []
+
+    def report(event: str, **facts: object) -> None:
+        if event == "login_refused":
+            told.append(facts)
+
+    settings = {"listen_http": "127.0.0.1:0", "durability": "os", "console_token": TOKEN, "report": report}
+    with run_broker(tmp_path, **settings) as broker:
+        host, _, port = broker.http_address.rpartition(":")
+        ask = b"GET /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %b\r\nConnection: close\r\n\r\n"
+        over = threading.Event()
+
+        async def hold(seconds: float) -> None:
+            while not over.is_set():
+                await trio.sleep(0.001)
+
+        monkeypatch.setattr(attempts, "sleep", hold)
+        with contextlib.ExitStack() as stack:
+            for number in range(3):
+                sock = stack.enter_context(socket.create_connection((host, int(port)), 60))
+                sock.sendall(ask % b"wrong-%d" % number)
+            wait_until(lambda: len(told) == 3, "three wrong tokens are told")
+            assert told == [{"client": "127.0.0.1"}] * 3
+            with httpx.Client(base_url=f"http://{broker.http_address}", timeout=60.0, trust_env=False) as client:
+                bearer = {"Authorization": f"Bearer {TOKEN}"}
+                for answer in (
+                    client.get(api("/topics"), headers=bearer),
+                    client.post(api("/login"), json={"token": TOKEN}),
+                ):
+                    assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
+                assert client.get("/healthz").status_code == 200
+                assert client.get(api("/topics")).status_code == 401, "who gives none is not counted"
+        over.set()
+
+        def again() -> bool:
+            with httpx.Client(base_url=f"http://{broker.http_address}", timeout=60.0, trust_env=False) as client:
+                return client.get(api("/topics"), headers=bearer).status_code == 200
+
+        wait_until(again, "those who waited are answered, and the right token is taken")
