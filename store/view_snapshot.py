@@ -120,7 +120,7 @@ class ViewSnapshot:
         try:
             found: Any = self._db.get(stored)  # type: ignore[arg-type]
         except Exception as error:
-            raise rocks.failure("reading a view", error) from error
+            raise self._failure("reading a view", error) from error
         gone = self._taken_out.get(number, ())
         return [
             self._get(stored[row]) if (keys[row] in gone if entry is None else entry >= ceiling) else entry

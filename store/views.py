@@ -271,7 +271,7 @@ class Views:
         try:
             entry, reserved = (rocks.key_before(self._db, end) for end in (b"\xff" * 5, view_prefix(1)))
         except Exception as error:
-            raise rocks.failure("reading a view", error) from error
+            raise self._failure("reading a view", error) from error
         return max(number_in(entry), number_in(reserved[PREFIX_SIZE:]))
 
     def open_snapshots(self) -> weakref.WeakSet[ViewSnapshot]:

@@ -221,16 +221,15 @@ class Broker:
         await self._in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta", keep=self.fsync)
         self.catalog = Catalog(self.meta)
-        self.views = Views(data / "views", self.config.view_cache_bytes, self.config.view_memtable_bytes)
+        sizes = (self.config.view_cache_bytes, self.config.view_memtable_bytes)
+        numbers = [number for stored in self.catalog.list() for number in stored.numbers]
+        self.views, damaged = await self._in_thread(lambda: open_views(data / "views", sizes, numbers))
+        if damaged:
+            self.report("views_damaged", error=damaged)
         await self._in_thread(self._check_folders)
         self.dynamic = DynamicSettings(self, OverrideStore(self.meta, BROKER), self.changes.locks)
         self.internal = InternalTopics(self.catalog.cluster_id, self.topics_changed)
         topics = [(Topic(stored, [], self.dynamic.topic_defaults), stored) for stored in self.catalog.list()]
-        sizes = (self.config.view_cache_bytes, self.config.view_memtable_bytes)
-        numbers = [number for _, stored in topics for number in stored.numbers]
-        self.views, damaged = await self._in_thread(lambda: open_views(data / "views", sizes, numbers))
-        if damaged:
-            self.report("views_damaged", error=damaged)
         await self.changes.open_partitions(topics, new=False)
         for topic, stored in topics:
             self.topics[stored.name] = self.topics_by_id[stored.id] = topic
