@@ -100,6 +100,7 @@ class Group:
     def add(self, partition: Partition, leases: Leases) -> Shared:
         shared = Shared(self, partition, leases)
         self.shared[shared.at] = shared
+        self.coordinator.held_positions += 1
         self._orders.clear()
         if self.members:
             partition.moved.subscribe(shared.moved)
@@ -113,6 +114,7 @@ class Group:
             shared.partition.moved.unsubscribe(shared.moved)
             self.coordinator.reads.drop(shared)
             del self.shared[shared.at]
+        self.coordinator.held_positions -= len(removed)
         self._orders.clear()
         for waiter in [waiter for waiter in self._waiters if topic in waiter.member.topics]:
             self._wake(waiter)

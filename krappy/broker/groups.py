@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from krappy.broker.partition import Partition
     from krappy.store.groups import GroupStore
 
+MEMORY_SHARE = 2  # the groups' positions may take this part of the memory's budget beside it,
+EACH_POSITION = 1300  # at so many bytes each
 LONGEST_NAME = 249  # of a group, as of a topic
 
 Position = tuple[str, int, int]  # topic, partition, offset
@@ -54,6 +56,8 @@ class GroupCoordinator:
         self._admin = trio.Lock()  # one at a time joins, resets or deletes
         self._opened = False
         self.max_members = broker.config.group_max_members
+        self.held_positions = 0  # of all groups: what they take in memory
+        self._max_positions = broker.config.memory_bytes // MEMORY_SHARE // EACH_POSITION
         self.reads = KeptReads()
         self.writer = GroupWriter(broker, store)
         self.alarms = Alarms(self.now_ms)
@@ -149,10 +153,18 @@ class GroupCoordinator:
         """Whether the name is a native group's."""
         return name in self._groups
 
-    def _check_room(self) -> None:
-        """Raises Overloaded where there are as many groups as may be."""
-        if len(self._groups) >= (most := self._broker.config.max_groups):
+    def _check_room(self, group: Group | None, partitions: Iterable[Partition]) -> None:
+        """For a group that is to have a position in these partitions. Raises Overloaded where there are as many groups,
+        or positions, as may be."""
+        if group is None and len(self._groups) >= (most := self._broker.config.max_groups):
             raise Overloaded(f"there are {most} groups (max_groups); delete some")
+        held = {} if group is None else group.shared
+        more = sum((each.topic, each.index) not in held for each in partitions)
+        if more and self.held_positions + more > self._max_positions:
+            text = (
+                f"the groups have {self.held_positions} positions, for which memory_bytes allows {self._max_positions}"
+            )
+            raise Overloaded(f"{text}; delete some groups")
 
     def sizes(self) -> dict[str, int]:
         """How many members each native group has."""
@@ -193,8 +205,8 @@ class GroupCoordinator:
             self._check_kind(name)
             group, is_new = self._groups.get(name), name not in self._groups
             settings = Settings("shared", order, max_deliveries, dead_letter)
+            self._check_room(group, starts)
             if group is None:
-                self._check_room()
                 group = Group(self, name, settings)
             group.check_order(order)
             member = group.join(client, wanted, lease_ms)
@@ -276,8 +288,8 @@ class GroupCoordinator:
         group = self._groups.get(name)
         if group is not None:
             _check_empty(group)
-        else:
-            self._check_room()
+        self._check_room(group, {partition for partition, _ in found})
+        if group is None:
             group = self._groups[name] = Group(self, name, Settings("positions"))
             self.writer.mark_group(group)
         await self._move(group, found)
@@ -365,6 +377,7 @@ class GroupCoordinator:
             group.gone = True
             for shared in group.shared.values():
                 shared.gone = True
+            self.held_positions -= len(group.shared)
             del self._groups[name]
             await self._broker.sync_meta()
 

@@ -121,6 +121,35 @@ def test_groups_of_each_protocol_are_bounded_in_number(tmp_path: Path) -> None:
     trio.run(main)
 
 
+def test_positions_of_native_groups_are_bounded_by_memory(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, memory_bytes=MIB) as broker:
+            await broker.create_topic("t", 50, {})
+            await broker.create_topic("u", 2, {})
+            everywhere = [("t", index, 0) for index in range(50)]
+            for number in range(8):
+                await broker.groups.commit(f"g{number}", everywhere)
+            with pytest.raises(Overloaded, match="400 positions, for which memory_bytes allows 403"):
+                await broker.groups.commit("g8", everywhere)
+            assert broker.groups.held_positions == 400
+            await broker.groups.commit("g0", everywhere)  # those that there are go on
+            with pytest.raises(Overloaded):
+                await broker.groups.join("j", "client", ["t"])
+            await broker.groups.delete("g0")
+            await broker.groups.commit("h", [*everywhere, *everywhere])
+            await broker.groups.delete("h")
+            member = await broker.groups.join("j", "client", ["t"])
+            assert broker.groups.held_positions == 400
+            await broker.delete_topic("t")
+            member.close()
+            assert broker.groups.held_positions == 0
+        async with running(tmp_path, memory_bytes=MIB) as broker:
+            await broker.groups.commit("g1", [("u", 0, 0), ("u", 1, 0)])
+            assert broker.groups.held_positions == 2
+
+    trio.run(main)
+
+
 def test_backups_that_are_held_are_bounded_in_number(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as broker:
