@@ -34,13 +34,15 @@ class PartitionInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """`config`: what was set for the topic. `settings`: everything in force, defaults too."""
+    """`config`: what was set for the topic. `settings`: everything in force, defaults too. `scattered`: keys may stand
+    in other partitions than the ones that their murmur2 names."""
 
     name: str
     id: Any
     config: dict[str, Any]
     settings: dict[str, Any]
     partitions: list[PartitionInfo]
+    scattered: bool = False
 
 
 class MemberInfo(NamedTuple):

@@ -50,7 +50,7 @@ def of_block(
         "value": lambda: _binary(block.values, block.rows),
         "deleted": lambda: deleted(block),
         "topic": lambda: pa.repeat(topic, block.rows),
-        "partition": lambda: pa.repeat(pa.scalar(block.partition, pa.int32()), block.rows),
+        "partition": lambda: _partitions(block),
         "offset": lambda: _numbers(block.offsets, block.rows, pa.int64()),
         "timestamp": lambda: _times(block, topic),
         "timestampType": lambda: _timestamp_types(block, timestamp_type),
@@ -81,6 +81,12 @@ def text_or_bytes(keys: pa.Array, schema: pa.Schema) -> pa.Array:
         return keys.cast(pa.string())  # checks that it is UTF-8
     except pa.ArrowInvalid:
         raise InvalidRecord("there are keys that are not UTF-8: read them with keyType=binary") from None
+
+
+def _partitions(block: ColumnBlock) -> pa.Array:
+    if block.partitions is None:
+        return pa.repeat(pa.scalar(block.partition, pa.int32()), block.rows)
+    return _numbers(block.partitions, block.rows, pa.int32())
 
 
 def _binary(column: Binary | None, rows: int) -> pa.Array:

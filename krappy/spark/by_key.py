@@ -40,8 +40,8 @@ def entries(
     """An entry for each key, null where there is none: absent, or deleted without `tombstones`.
 
     `keys`: binary or string, with nulls, in any order, any number of times each. A key is looked for in the partition
-    that its murmur2 names. `keep`: bytes of answers that may be kept for other calls; `expected`: how many keys are
-    likely to be looked up by all of these together.
+    that its murmur2 names; by the broker in all of them, while keys may stand in others. `keep`: bytes of answers that
+    may be kept for other calls; `expected`: how many keys are likely to be looked up by all of these together.
     """
     keys = keys.cast(pa.binary())
     if keys.null_count:
@@ -56,6 +56,7 @@ def entries(
         keep = 0
     prints = hashing.fingerprints(keys)
     known, count = kept(connected, topic, tuple(columns), keep)
+    keep = keep if count else 0
     found, sure = known.look(keys, prints)
     if keep and not known.whole and not sure.all() and known.prepare(expected):
         found, sure = known.look(keys, prints)
@@ -73,26 +74,38 @@ def entries(
 
 
 def _looked_up(table: Table, keys: pa.Array, count: int, shape: pa.Schema, tombstones: bool) -> pa.StructArray:
-    """The entries of distinct keys."""
+    """The entries of distinct keys, in `count` partitions; 0: nobody knows in which of them."""
     order = pc.sort_indices(keys).to_numpy()
+    if not count:
+        found = pa.concat_arrays(_entries(table, keys.take(pa.array(order)), None, shape, tombstones))
+        return found.take(pa.array(inverse(order)))
     numbers = hashing.partitions(keys, count)[order]
     order = order[np.argsort(numbers.astype(np.min_scalar_type(count)), kind="stable")]
     sizes = np.bincount(numbers)
     keys, parts, first = keys.take(pa.array(order)), [], 0
     for partition in np.flatnonzero(sizes).tolist():
         size = int(sizes[partition])
-        for block in _blocks(table, keys.slice(first, size), partition, shape.names):
-            held = blocks.of_block(block, shape, table.topic, CREATE_TIME)
-            absent = pc.invert(_there(block, tombstones))
-            parts.append(pa.StructArray.from_arrays(held.columns, fields=list(shape), mask=absent))
+        parts += _entries(table, keys.slice(first, size), partition, shape, tombstones)
         first += size
     return pa.concat_arrays(parts).take(pa.array(inverse(order)))
 
 
+def _entries(
+    table: Table, keys: pa.Array, partition: int | None, shape: pa.Schema, tombstones: bool
+) -> list[pa.StructArray]:
+    """The same in the order of the keys, bit by bit."""
+    found = []
+    for block in _blocks(table, keys, partition, shape.names):
+        held = blocks.of_block(block, shape, table.topic, CREATE_TIME)
+        absent = pc.invert(_there(block, tombstones))
+        found.append(pa.StructArray.from_arrays(held.columns, fields=list(shape), mask=absent))
+    return found
+
+
 def rows(
-    table: Table, keys: Sequence[bytes], partition: int, schema: StructType, tombstones: bool
+    table: Table, keys: Sequence[bytes], partition: int | None, schema: StructType, tombstones: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of those keys that are in a partition.
+    """The rows of those keys that are in a partition; None: wherever they are.
 
     Raises ViewDisabled, UnknownTopic, UnknownPartition; InvalidRecord for keys that are no text where it is wanted.
     """
@@ -103,7 +116,7 @@ def rows(
             yield blocks.of_block(block, shape, table.topic, CREATE_TIME, there)
 
 
-def _blocks(table: Table, keys: pa.Array, partition: int, columns: Sequence[str]) -> Iterator[ColumnBlock]:
+def _blocks(table: Table, keys: pa.Array, partition: int | None, columns: Sequence[str]) -> Iterator[ColumnBlock]:
     """What a partition has for keys. A request and an answer have limits of bytes, and nobody knows beforehand how
     large the values are."""
     wanted = sorted({*blocks.fetched(columns), "value"} - {"key"})  # the value tells what is deleted

@@ -148,7 +148,8 @@ _kept: dict[tuple[Source, int], Kept] = {}
 
 
 def kept(connected: Client, topic: str, columns: tuple[str, ...], most: int) -> tuple[Kept, int]:
-    """What is still true of a topic's entries with these columns, and how many partitions the topic has.
+    """What is still true of a topic's entries with these columns, and how many partitions the topic has; nothing, and
+    0, while keys may stand in other partitions than their own.
 
     `most`: bytes that may be kept, about; no more than a quarter of what the process may have altogether, where
     spark.executor.pyspark.memory bounds that. Raises UnknownTopic.
@@ -157,6 +158,8 @@ def kept(connected: Client, topic: str, columns: tuple[str, ...], most: int) -> 
     source = Source(connected, topic, columns)
     place, now = (source, most), source.moment()
     found = _kept.pop(place, None)
+    if now.scattered:
+        return Kept(source, now, 0, FREE), 0
     if found is not None and found.moment.same(now):
         found.moment = now
     elif found is None or not found.follow(now):

@@ -1,16 +1,16 @@
-"""Exact keys of a table, as they are when the task runs: asked of every partition, not scanned.
+"""Exact keys of a table, as they are when the task runs: asked for, not scanned.
 
-A key is looked for in all partitions that are read, not only in the one that its hash names: a lookup gives the rows
-that a scan with a filter gives, also where producers choose partitions themselves or partitions were added since.
+The broker knows where a key is to be looked for. Where partitions are named each of them is asked, so that a lookup
+gives the rows that a scan with a filter gives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from krappy.blocking import Client
-from krappy.types import TopicPartition
+from krappy.spark.logs import Logs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 
 def read(
-    connected: Client, keys: Sequence[bytes], places: Iterable[TopicPartition], schema: StructType, tombstones: bool
+    connected: Client, keys: Sequence[bytes], now: Logs, schema: StructType, tombstones: bool
 ) -> Iterator[pa.RecordBatch]:
     """The entries of keys. Raises ViewDisabled, UnknownTopic, UnknownPartition."""
     from krappy.spark import by_key
 
-    for place in places:
-        yield from by_key.rows(connected.table(place.topic), keys, place.partition, schema, tombstones)
+    for topic in now.ids:
+        places: Sequence[int | None] = now.named(topic) or [None]
+        for partition in places:
+            yield from by_key.rows(connected.table(topic), keys, partition, schema, tombstones)

@@ -14,14 +14,19 @@ Offsets = dict[TopicPartition, int]
 
 class Logs(NamedTuple):
     """`starts`: the first offset of each partition; `ends`: the one behind the last event that can be read. `ids`: by
-    topic; one that was deleted and made anew has another id."""
+    topic; one that was deleted and made anew has another id. `whole`: no partitions were named."""
 
     starts: Offsets
     ends: Offsets
     ids: dict[str, str]
+    whole: bool = True
 
     def of(self, topic: str) -> list[TopicPartition]:
         return [each for each in self.ends if each.topic == topic]
+
+    def named(self, topic: str) -> list[int] | None:
+        """The partitions that a table is to be read of, each for itself; None: all of it, with one row for a key."""
+        return None if self.whole else [each.partition for each in self.of(topic)]
 
 
 def logs(client: Client, wanted: Topics, missing: bool = False) -> Logs:
@@ -45,4 +50,5 @@ def logs(client: Client, wanted: Topics, missing: bool = False) -> Logs:
         {each: at.start for each, at in zip(places, ends, strict=True)},
         {each: at.last_stable_offset for each, at in zip(places, ends, strict=True)},
         {each.topic: found[each.topic].id for each in places},
+        wanted.assigned is None,
     )

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from krappy.blocking import Client, ColumnBlock, KeyRange
 from krappy.errors import KrappyError
-from krappy.spark import blocks, hashing
+from krappy.spark import blocks
 from krappy.spark.schema import CREATE_TIME, arrow_schema, spark_schema
 
 Rows = tuple[pa.Array, pa.StructArray]  # keys and their entries; of a deleted key that is null
@@ -25,11 +25,17 @@ class TooMuch(Exception):
 class Moment(NamedTuple):
     """As long as nothing of this but `taken` has changed, neither has the table."""
 
-    of: tuple[str, object, object]  # which topic by that name this is, whether it has a table, how long tombstones stay
+    # Which topic by that name this is, whether it has a table, how long tombstones stay, whether it has strays.
+    of: tuple[str, object, object, bool]
     starts: dict[int, int]
     ends: dict[int, int]
     taken: float  # seconds, by a clock that never goes back: before the broker was asked
     tombstones: float  # seconds that a tombstone stays in the log, at least
+
+    @property
+    def scattered(self) -> bool:
+        """Whether the log of one partition does not tell what has become of a key."""
+        return self.of[3]
 
     def same(self, other: Moment) -> bool:
         return self[:3] == other[:3]
@@ -55,7 +61,7 @@ class Source(NamedTuple):
         starts = {each.partition: each.start for each in info.partitions}
         ends = {each.partition: each.last_stable_offset for each in info.partitions}
         view, tombstones = info.settings["view.enable"], float(info.settings["delete.retention.ms"])
-        return Moment((info.id, view, tombstones), starts, ends, taken, tombstones / 1000)
+        return Moment((info.id, view, tombstones, info.scattered), starts, ends, taken, tombstones / 1000)
 
     @contextmanager
     def table(self) -> Iterator[list[Iterator[Rows]]]:
@@ -65,11 +71,10 @@ class Source(NamedTuple):
         """
         shape = self._shape()
         snapshot = self.connected.snapshot(self.topic, splits=1)
-        partitions = len(snapshot.offsets)
 
         def read(some: KeyRange) -> Iterator[Rows]:
             for block in self.connected.read_snapshot(snapshot.id, some, columns=blocks.fetched(shape.names)):
-                yield _rows(block, shape, self.topic, partitions)
+                yield _rows(block, shape, self.topic)
 
         try:
             yield list(map(read, snapshot.ranges))
@@ -92,7 +97,7 @@ class Source(NamedTuple):
                         raise TooMuch
                     read.append(block)
                 for block in reversed(read):
-                    keys, entries = _rows(block, shape, self.topic, len(after.ends))
+                    keys, entries = _rows(block, shape, self.topic)
                     backwards = pa.array(np.arange(len(keys) - 1, -1, -1))
                     yield keys.take(backwards), entries.take(backwards)
 
@@ -106,16 +111,13 @@ def together(parts: Sequence[Rows]) -> Rows:
     return pa.concat_arrays(keys), pa.concat_arrays(entries)
 
 
-def _rows(block: ColumnBlock, shape: pa.Schema, topic: str, partitions: int) -> Rows:
-    """What lookups would find: keys in the partitions that they name."""
+def _rows(block: ColumnBlock, shape: pa.Schema, topic: str) -> Rows:
+    """Those with a key."""
     held = blocks.of_block(block, shape, topic, CREATE_TIME)
     keys, *rest = held.columns
     absent = None if block.values is None else blocks.deleted(block)
     entries = pa.StructArray.from_arrays(rest, fields=list(shape)[1:], mask=absent)
     if keys.null_count:
         there = keys.is_valid()
-        keys, entries = keys.filter(there), entries.filter(there)
-    mine = hashing.partitions(keys, partitions) == block.partition
-    if mine.all():
-        return keys, entries
-    return keys.filter(pa.array(mine)), entries.filter(pa.array(mine))
+        return keys.filter(there), entries.filter(there)
+    return keys, entries

@@ -29,15 +29,15 @@ class Snapshots:
         offsets: dict[tuple[str, int], int] = {}
         ids = {}
         for topic, topic_id in now.ids.items():
-            held = self._take(topic, [each.partition for each in now.of(topic)], topic_id)
+            held = self._take(topic, now, topic_id)
             ids[topic] = held.id
             offsets |= {(topic, partition): offset for partition, offset in held.offsets.items()}
         at = {each: offsets[each] for each in now.ends}
         return Position(at, now.ids, snapshots=ids)
 
-    def _take(self, topic: str, partitions: list[int], topic_id: str) -> Snapshot:
-        options = self._options
-        splits = max(SPLITS, len(partitions), options.min_partitions or 0)
+    def _take(self, topic: str, now: Logs, topic_id: str) -> Snapshot:
+        options, partitions = self._options, now.named(topic)
+        splits = max(SPLITS, len(now.of(topic)), options.min_partitions or 0)
         held = client(options.address).snapshot(
             topic, partitions=partitions, splits=splits, ttl=options.snapshot_ttl, topic_id=topic_id
         )
@@ -53,16 +53,18 @@ class Snapshots:
                 what = "deleted" if topic not in now.ids else "deleted and made anew"
                 losses.tell(f"the table of '{topic}' was to be read, and the topic was {what} since")
                 continue
-            held = self._held.get(id) or self._again(topic, id, list(some), topic_id)
+            held = self._held.get(id) or self._again(topic, id, list(some), now, topic_id)
             for part in held.ranges:
+                if part.partition not in some:
+                    continue  # it was added since: the batches that follow have all of it
                 yield FirstPartition(topic, topic_id, held.id, part, some[part.partition])
 
-    def _again(self, topic: str, id: str, partitions: list[int], topic_id: str) -> Snapshot:
+    def _again(self, topic: str, id: str, partitions: list[int], now: Logs, topic_id: str) -> Snapshot:
         """The snapshot of a query that was restarted, or a new one when it is gone."""
         try:
             client(self._options.address).keep_snapshot(id, self._options.snapshot_ttl)
         except SnapshotGone:
-            return self._take(topic, partitions, topic_id)
+            return self._take(topic, now, topic_id)
         self._held[id] = Snapshot(id, topic, {}, [KeyRange(each) for each in partitions])
         return self._held[id]
 

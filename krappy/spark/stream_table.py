@@ -45,7 +45,8 @@ def read(partition: FirstPartition, schema: StructType, options: Options) -> Ite
     wanted = sorted({*blocks.fetched(shape.names), "key", "offset"})
     try:
         kind = timestamp_type(connected, partition.topic) if "timestampType" in shape.names else CREATE_TIME
-        for block in _blocks(connected, partition, wanted, options.snapshot_ttl):
+        whole = options.topics is None or options.topics.assigned is None
+        for block in _blocks(connected, partition, wanted, options.snapshot_ttl, whole):
             batch = _before(blocks.of_block(block, shape, partition.topic, kind), block, partition.before)
             if len(batch):
                 yield batch
@@ -61,7 +62,9 @@ def timestamp_type(connected: Client, topic: str) -> int:
     return LOG_APPEND_TIME if settings.get("message.timestamp.type") == "LogAppendTime" else CREATE_TIME
 
 
-def _blocks(connected: Client, partition: FirstPartition, wanted: list[str], ttl: float) -> Iterator[ColumnBlock]:
+def _blocks(
+    connected: Client, partition: FirstPartition, wanted: list[str], ttl: float, whole: bool
+) -> Iterator[ColumnBlock]:
     snapshot, part = partition.snapshot, partition.part
     while True:
         try:
@@ -72,7 +75,7 @@ def _blocks(connected: Client, partition: FirstPartition, wanted: list[str], ttl
         except SnapshotGone:
             held = connected.snapshot(
                 partition.topic,
-                partitions=[part.partition],
+                partitions=None if whole else [part.partition],
                 splits=1,
                 ttl=ttl,
                 start=part.start,

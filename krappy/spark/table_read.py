@@ -126,8 +126,8 @@ class TableReader(DataSourceReader):
         connected = client(self._options.address)
         if isinstance(piece, Lookups):
             assert self._options.topics is not None
-            places = logs(connected, self._options.topics).ends
-            yield from key_read.read(connected, piece.keys, places, self._schema, self._options.tombstones)
+            now = logs(connected, self._options.topics)
+            yield from key_read.read(connected, piece.keys, now, self._schema, self._options.tombstones)
         elif isinstance(piece, Part):
             yield from self._part(connected, piece)
         else:
@@ -213,7 +213,7 @@ def taken(
         raise UnknownTopic(f"the topic '{topic}' was deleted since this read was planned", topic=topic)
     return connected.snapshot(
         topic,
-        partitions=[place.partition for place in now.of(topic)],
+        partitions=now.named(topic),
         topic_id=now.ids[topic],
         splits=splits,
         ttl=ttl,
