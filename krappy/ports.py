@@ -92,6 +92,10 @@ class SourcePort(Protocol):
     gone: Any  # the error that it went away with, or None
 
     @property
+    def offline(self) -> str:
+        """Why it is out of service; empty while it is not."""
+
+    @property
     def start_offset(self) -> int: ...
     @property
     def last_stable_offset(self) -> int: ...

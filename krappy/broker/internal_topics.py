@@ -29,6 +29,7 @@ class InternalPartition:
 
     epoch = high_watermark = start_offset = last_stable_offset = size = 0
     gone = None
+    offline = ""
 
     def __init__(self, topic: str, index: int, moved: Signal) -> None:
         self.topic = topic

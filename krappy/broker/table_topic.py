@@ -135,6 +135,10 @@ class TablePartition:
         return self._partition.moved
 
     @property
+    def offline(self) -> str:
+        return self._partition.offline
+
+    @property
     def gone(self) -> KrappyError | None:
         return self._partition.gone
 

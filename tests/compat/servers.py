@@ -24,6 +24,7 @@ from tests.process import LIFETIME, BrokerProcess
 UNDER_TEST = os.environ.get("KRAPPY_COMPAT_SERVER", "krappy")
 CLUSTER = "a29tcGF0LXRlc3RzLTAwMQ"  # 16 bytes in base64url, as Kafka wants
 REBALANCE_DELAY_MS = 200
+RETENTION_MS = "604800000" if UNDER_TEST == "kafka" else "-1"  # of a topic that sets nothing: here nothing expires then
 
 
 class Server(Protocol):

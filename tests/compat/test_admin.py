@@ -16,7 +16,7 @@ from tests.compat.admin import Admin, one
 from tests.compat.clients.base import Message, Sending
 from tests.compat.clients.confluent import Confluent
 from tests.compat.conftest import NewTopic
-from tests.compat.servers import Server
+from tests.compat.servers import RETENTION_MS, Server
 from tests.compat.test_groups import drain, new_group, settle
 
 _numbers = itertools.count()
@@ -118,7 +118,7 @@ def test_settings_are_shown_with_defaults_and_changed_one_by_one(admin: Admin, n
     alter(admin, topic, "retention.ms", AlterConfigOpType.DELETE, None)
     found = admin.config(topic)
     assert found["cleanup.policy"].value == "compact"
-    assert found["retention.ms"].value == "-1"
+    assert found["retention.ms"].value == RETENTION_MS
     assert found["retention.ms"].is_default
     for name, bad in (("no.such.setting", "1"), ("retention.ms", "soon")):
         with pytest.raises(KafkaException) as refused:

@@ -19,7 +19,7 @@ from tests.compat import tools
 from tests.compat.clients.base import PATIENCE, Codec, Message, Sending
 from tests.compat.clients.confluent import Confluent
 from tests.compat.conftest import NewTopic
-from tests.compat.servers import UNDER_TEST, Server
+from tests.compat.servers import RETENTION_MS, UNDER_TEST, Server
 from tests.compat.test_groups import drain, new_group, settle
 
 WRITER = Confluent()
@@ -87,7 +87,7 @@ def test_configs(tool: Tool, new_topic: NewTopic) -> None:
     assert "cleanup.policy=compact,delete" in told
     tool("configs", "--alter", *entity, "--delete-config", "retention.ms")
     assert "retention.ms" not in tool("configs", "--describe", *entity)
-    assert "retention.ms=-1" in tool("configs", "--describe", "--all", *entity)
+    assert f"retention.ms={RETENTION_MS}" in tool("configs", "--describe", "--all", *entity)
     tool("configs", "--describe", "--entity-type", "brokers")
 
 
