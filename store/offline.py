@@ -27,3 +27,6 @@ class OfflineLog(Log):
         super().__init__(folder, config, disk, Recovered([nothing], ProducerStates(), 0, 0, 0, None, [], report))
         self._broken = reason
         self._closed = True
+
+    def destroy(self) -> None:
+        """Leaves the folder: it may be another topic's. Whoever finishes the deletion looks whose it is."""

@@ -22,7 +22,8 @@ from krappy.cli.errors import Failure
 from krappy.core.stability import without
 from krappy.entry import entry_offset, is_tombstone, pack_columns
 from krappy.errors import KrappyError, StorageError
-from krappy.store.catalog import Catalog
+from krappy.store import identity
+from krappy.store.catalog import Catalog, text_id
 from krappy.store.format import SET_ASIDE
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
@@ -114,6 +115,10 @@ def check(data: Path, repair: bool, tell: Tell) -> Findings:
             for index, number in enumerate(topic.numbers):
                 partition = Partition(topic.name, index)
                 found.partitions.append(partition)
+                belongs = identity.owner(data / "topics" / partition.name)
+                if belongs not in (None, text_id(topic.id)):
+                    partition.problems.append(f"its folder belongs to another topic, with the id {belongs}")
+                    continue
                 _check_partition(data, partition, number, config, views, repair, tell)
         return found
 

@@ -98,6 +98,9 @@ async def test_a_topic_does_not_open_anothers_folder(tmp_path: Path) -> None:
         ]
         with pytest.raises(StorageError, match="belongs to another topic"):
             await publish(broker.topic("a").partition(0), 1)
+        await broker.delete_topic("a")
+        await broker.changes.finish_deletions()
+        assert not broker.catalog.deleting()
     assert identity.holds_events(a)
 
 

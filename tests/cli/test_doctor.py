@@ -11,6 +11,7 @@ import pytest
 from krappy.entry import pack_entry
 from krappy.store.catalog import Catalog
 from krappy.store.meta import Meta
+from krappy.store.synced import Synced
 from krappy.store.views import Views
 from krappy.testing.running import run_broker
 from tests.cli.conftest import Krappy, Result
@@ -91,6 +92,32 @@ def test_sound_data_is_sound(doctor: Callable[..., Result]) -> None:
     assert sum(row["entries"] for (topic, _), row in rows.items() if topic == "kept") == 200 - 200 // 7 - 1
     assert all(row["view_behind"] == 0 for row in rows.values())
     assert "all is well" in doctor().out
+
+
+def test_a_folder_of_another_topic_is_named_and_left_alone(doctor: Callable[..., Result], data: Path) -> None:
+    note = data / "topics" / "mixed-0" / "partition.metadata"
+    note.write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n")
+    before = number_of(data, "mixed")
+    for arguments in (("--json",), ("--json", "--repair")):
+        found = doctor(*arguments)
+        assert found.status == 1
+        assert "mixed" not in found.json["problems"]
+        assert "its folder belongs to another topic, with the id AAAAAAAAAAAAAAAAAAAAAA" in problems(found)
+    assert number_of(data, "mixed") == before
+
+
+def test_a_damaged_catalog_is_told_and_left_alone(doctor: Callable[..., Result], data: Path) -> None:
+    for log in (data / "meta").glob("[0-9]*.log"):
+        log.unlink()
+    note = data / "meta" / "SYNCED"
+    synced = Synced(data / "meta")
+    synced.write(synced.read() + 1)
+    synced.close()
+    whole = note.read_bytes()
+    found = doctor()
+    assert found.status == 1
+    assert "is damaged: of its changes up to" in found.err + found.out
+    assert note.read_bytes() == whole
 
 
 def test_a_flipped_bit_is_named_and_cannot_be_repaired(doctor: Callable[..., Result], data: Path) -> None:
