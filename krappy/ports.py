@@ -498,6 +498,7 @@ class KafkaSessionPort(PacedPort, Protocol):
     client: str  # HOST:PORT of the peer, for people
     client_host: str
     state: dict[str, Any]  # what handlers keep for the connection
+    closed: bool  # the peer has left
     on_close: list[Callable[[], None]]  # called once when it ends
 
     @property

@@ -1,7 +1,7 @@
 """Metadata (3): the brokers there are, the topics, and who leads their partitions: this one, all of them.
 
 A topic that is asked for by name and does not exist is created, when both the broker (auto_create_topics) and the
-client (from version 4 on) allow it.
+client (from version 4 on) allow it: `MOST_CREATED` by one request. Others are not known yet, and clients ask again.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from krappy.wire.kafka import UUID_ZERO, Code, code_for
 
 Message = dict[str, Any]
 
+MOST_CREATED = 100
 MANY = 250  # partitions that are described in one go
 
 
@@ -35,7 +36,9 @@ def metadata(session: KafkaSessionPort, request: Message, version: int) -> Messa
 async def _create(session: KafkaSessionPort, request: Message, asked: list[Message], absent: list[str]) -> Message:
     """The answer, once those topics have been made."""
     failed: dict[str, KrappyError] = {}
-    for name in absent:
+    for name in absent[:MOST_CREATED]:
+        if session.closed:  # who asked has left
+            break
         try:
             await session.broker.topic_for_producer(name)
         except KrappyError as error:
