@@ -89,6 +89,17 @@ class File:
     def fdatasync(self) -> None:
         _datasync(self.fd)
 
+    def forget_cached(self) -> None:
+        """What is read from here on is what the disk has, and not what the page cache still shows.
+
+        The two differ where a sync failed before: the kernel gives up what it could not write, and shows it as long as
+        it has the page (fsyncgate, posix_fadvise(2)).
+        """
+        with contextlib.suppress(OSError):  # it may be told the same failure again
+            self.fdatasync()
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def close(self) -> None:
         fd, self.fd = self.fd, -1
         if fd >= 0:

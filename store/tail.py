@@ -112,6 +112,8 @@ class Tail:
             if saved.position and saved.created_ms is not None:  # else what it got came later
                 segment.created_ms = saved.created_ms
             indexer, flushed = self.known_indexes(segment, file, saved)
+        if size > position:
+            file.forget_cached()
         checked_from, damage = position, None
         self.report.checked_bytes += size - checked_from
         while True:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from krappy.store.disk import Buffer, Disk, File
@@ -21,6 +22,7 @@ class Inode:
         self.data = bytearray()
         self.synced = b""
         self.changed_ms = 1
+        self.given_up = False  # by the kernel, since a sync failed: read from the cache, and never written
 
     def written(self) -> list[int]:
         """The pages that differ from what is synced."""
@@ -105,8 +107,17 @@ class FaultyFile(File):
     def fdatasync(self) -> None:
         self.disk.operation(f"fdatasync {self.path.name}")
         if self.disk.sync_fails:
+            self.inode.given_up = True
             raise OSError(errno.EIO, "Input/output error", str(self.path))
-        self.inode.synced = bytes(self.inode.data)
+        if not self.inode.given_up:
+            self.inode.synced = bytes(self.inode.data)
+
+    def forget_cached(self) -> None:
+        if self.inode.given_up:
+            self.inode.data, self.inode.given_up = bytearray(self.inode.synced), False
+        else:
+            with suppress(OSError):
+                self.fdatasync()
 
     def close(self) -> None:
         pass

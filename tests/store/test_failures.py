@@ -197,3 +197,24 @@ def test_a_real_disk_that_takes_no_more(tmp_path: Path) -> None:
     log = opened(tmp_path)
     assert log.recovery.clean
     assert offsets(rows(log)) == list(range(17))
+
+
+def test_what_a_failed_sync_left_in_the_page_cache_is_not_taken_for_stored() -> None:
+    """The kernel still shows it to the next process, and a sync succeeds, but it is on no disk."""
+    disk = FaultyDisk()
+    log = filled(FOLDER, 5, disk=disk)
+    log.sync()
+    log.append([made(b"x" * 40)] * 3, 0, 1)
+    disk.sync_fails = True
+    with pytest.raises(StorageError):
+        log.sync()
+    disk.sync_fails = False
+    disk.crash(Everything())  # the broker is started again, the machine is not
+    log = opened(FOLDER, disk=disk)
+    told = offsets(rows(log))
+    assert told[:15] == list(range(15))
+    assert log.append([made(b"new")], 0, 1) == log.sync() - 1
+    told = offsets(rows(log))
+    disk.crash()
+    log = opened(FOLDER, disk=disk)
+    assert offsets(rows(log)) == told
