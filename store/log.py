@@ -82,16 +82,19 @@ class Log:
         disk: Disk = OS_DISK,
         start_offset_hint: int = 0,
         check_stop: Callable[[], None] = go_on,
+        new: bool = False,
     ) -> Log:
         """Opens or makes the log in `folder` and recovers it; a new one starts at `start_offset_hint`.
 
-        `check_stop` may end that by what it raises, as a crash would. Raises StorageError when the disk refuses, or
-        segments are missing that no retention explains.
+        With `new`, one that holds nothing is not synced and has no checkpoint before its first events, or its maker's
+        word. `check_stop` may end it by what it raises, as a crash would. Raises StorageError when the disk refuses.
         """
         with refusals(folder):
             found = recover(disk, folder, config.index_interval_bytes, start_offset_hint, check_stop)
         log = cls(folder, config, disk, found)
-        if found.touched or found.saved is None or not found.report.clean:
+        if new and found.saved is None and found.report.clean and not log.size:
+            log._unsynced.names = True
+        elif found.touched or found.saved is None or not found.report.clean:
             log.sync()
             try:
                 log.checkpoint()

@@ -179,8 +179,7 @@ class _Recovery(Tail):
         if saved:
             raise StorageError(f"{self.folder}: there are no segments; it held offsets up to {saved.recovery} at least")
         base = self.start_hint
-        self.disk.open(self.folder / file_name(base, LOG), create=True)
-        self.disk.fsync_dir(self.folder)
+        self.disk.open(self.folder / file_name(base, LOG), create=True)  # its name is synced with its first checkpoint
         self.files[file_name(base, LOG)] = (0, 0)
         return base
 

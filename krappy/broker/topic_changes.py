@@ -5,7 +5,7 @@ its steps leaves:
 
 - Created: what is left of a deleted topic of its name goes first; events that nobody claims refuse it. Then the catalog
   has it, durably; then its folders are made, empty. What is missing of them is made by the next start. Their files are
-  synced with their first events.
+  synced behind the answer.
 - Given more partitions: their folders first, then the catalog. Folders that the catalog does not know are empty.
 - Deleted: the catalog notes it, durably; everybody who reads, writes or waits is told; groups have no positions in it
   any more. Then the request is answered. Files and views go behind the answer, and the note goes last: what is noted
@@ -15,6 +15,7 @@ its steps leaves:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -24,7 +25,7 @@ from krappy.broker.name_locks import NameLocks
 from krappy.broker.opening import Place, open_logs
 from krappy.broker.partition import Partition
 from krappy.broker.topic import Topic
-from krappy.errors import KrappyError, TopicExists
+from krappy.errors import KrappyError, StorageError, TopicExists
 from krappy.store import identity
 from krappy.store.catalog import MAX_PARTITIONS, text_id
 from krappy.store.catalog import Topic as StoredTopic
@@ -34,6 +35,7 @@ from krappy.topic_config import TopicConfig, merge
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
 
+SETTLE_S = 1.0  # after which new logs get to the disk: those who ask for topics and write to them come first
 T = TypeVar("T")
 
 
@@ -42,6 +44,7 @@ class TopicChanges:
         self._broker = broker
         self.locks = NameLocks()
         self._dying: dict[bytes, Topic] = {}  # by id: deleted, and their files are there still
+        self._behind = trio.CapacityLimiter(1)  # its own: the disk's other threads are for those who wait
 
     async def create(
         self, name: str, partitions: int, config: Mapping[str, Any], *, if_absent: bool, alike: bool
@@ -63,6 +66,7 @@ class TopicChanges:
                 broker.names.remove(name)
                 raise
             broker.topics[name] = broker.topics_by_id[topic.uuid] = topic
+            broker.spawn(self._settle, [partition.log for partition in topic.partitions])
             broker.report("topic_created", topic=name, partitions=partitions)
             broker.topics_changed.fire()
             return topic, True
@@ -113,6 +117,7 @@ class TopicChanges:
             number = stored.numbers[index]
             topic.partitions.append(Partition(broker, topic.name, index, number, topic.config, log, topic.strays))
         topic.strays.begin()
+        broker.spawn(self._settle, logs)
 
     async def delete(self, name: str) -> None:
         broker = self._broker
@@ -197,7 +202,25 @@ class TopicChanges:
             )
             for topic, index, applied in wanted
         ]
-        return await open_logs(places, broker.disk_limiter, broker.report, broker.check_taking, new=new)
+        return await open_logs(
+            places, broker.disk_limiter, broker.report, broker.check_taking, new=new, synced=not (new and broker.fsync)
+        )
+
+    async def _settle(self, logs: Sequence[Log]) -> None:
+        """New logs get to the disk, with a checkpoint, unless their first events were faster; without syncs of events
+        they are there already."""
+        if not self._broker.fsync:
+            return
+
+        def settle() -> None:
+            for log in logs:
+                if self._broker.stopped:
+                    return
+                with suppress(StorageError):  # deleted meanwhile, or a full disk: its next sync does it, too
+                    log.checkpoint()
+
+        await trio.sleep(SETTLE_S)
+        await trio.to_thread.run_sync(settle, limiter=self._behind)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work, limiter=self._broker.disk_limiter)

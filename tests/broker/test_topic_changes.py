@@ -1,0 +1,213 @@
+"""Topics made and deleted many at once, one right after the other under one name, and with a kill between two steps."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import trio_test
+
+from krappy import batch
+from krappy.broker import deletion, opening
+from krappy.broker.broker import Broker
+from krappy.broker.topic import Topic
+from krappy.errors import InvalidTopic, KrappyError, StorageError, TopicExists, UnknownTopic
+from tests import schedules
+from tests.broker.engine import as_killed, publish, read_all, running, until
+
+SAME_NAME_ROUNDS = 25
+
+
+@trio_test
+async def test_many_are_made_and_deleted_at_once(tmp_path: Path) -> None:
+    async with running(tmp_path, durability="fsync") as broker:
+        names = [f"t{number}" for number in range(20)]
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(broker.create_topic, name, 5, {})
+        assert sorted(broker.topics) == sorted(names)
+        numbers = [p.number for topic in broker.topics.values() for p in topic.partitions]
+        assert len(set(numbers)) == 100
+        for name in names:
+            assert await publish(broker.topic(name).partition(3), 1, [b"k"]) == 0
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(broker.delete_topic, name)
+        assert not broker.topics
+        await until(lambda: not broker.catalog.deleting())
+        assert not [*(tmp_path / "topics").iterdir()]
+
+
+@trio_test
+async def test_of_those_that_ask_for_one_name_one_makes_it(tmp_path: Path) -> None:
+    outcomes: list[Any] = []
+
+    async def create(broker: Broker, name: str) -> None:
+        try:
+            outcomes.append((await broker.create_topic(name, 1, {}))[1])
+        except KrappyError as error:
+            outcomes.append(type(error))
+
+    async with running(tmp_path) as broker:
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(create, broker, "t")
+        assert sorted(map(str, outcomes)) == sorted(map(str, [True] + [TopicExists] * 4))
+        outcomes.clear()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(create, broker, "a.b")
+            nursery.start_soon(create, broker, "a_b")
+        assert sorted(map(str, outcomes)) == sorted(map(str, [True, InvalidTopic]))
+        with pytest.raises(TopicExists):
+            await broker.create_topic("t", 1, {})
+        await broker.delete_topic("t")
+        await broker.create_topic("t", 1, {})
+
+
+@pytest.mark.parametrize("step", ["the catalog", "some folders"])
+@trio_test
+async def test_a_kill_while_a_topic_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """Its place in the catalog is what counts: what is missing of its folders is made by the next start."""
+    make = opening._make_folders
+
+    def killed(places: Any) -> None:
+        if step == "some folders":
+            make(places[:2])
+        as_killed(tmp_path / "data", tmp_path / "killed")
+        make(places)
+
+    async with running(tmp_path / "data", durability="fsync") as broker:
+        with monkeypatch.context() as patched:
+            patched.setattr(opening, "_make_folders", killed)
+            await broker.create_topic("t", 5, {"retention.ms": "1000000"})
+    async with running(tmp_path / "killed") as broker:
+        topic = broker.topic("t")
+        assert topic.given == {"retention.ms": "1000000"}
+        assert [await publish(partition, 1, [b"k"]) for partition in topic.partitions] == [0] * 5
+    async with running(tmp_path / "killed") as broker:
+        assert [partition.high_watermark for partition in broker.topic("t").partitions] == [1] * 5
+
+
+@pytest.mark.parametrize("after", ["close", "forget_positions", "remove", "finish"])
+@trio_test
+async def test_a_kill_while_a_topic_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str) -> None:
+    right = getattr(deletion, after)
+    killed: list[bool] = []
+
+    async def then_killed(*given: Any) -> None:
+        await right(*given)
+        if not killed:
+            killed.append(True)
+            as_killed(tmp_path / "data", tmp_path / "killed")
+
+    async with running(tmp_path / "data") as broker:
+        topic, _ = await broker.create_topic("t", 3, {})
+        for partition in topic.partitions:
+            await publish(partition, 3, [b"a", b"b", b"c"])
+        await broker.groups.commit("g", [("t", 0, 3)])
+        with monkeypatch.context() as patched:
+            patched.setattr(deletion, after, then_killed)
+            await broker.delete_topic("t")
+            await until(lambda: killed and not broker.catalog.deleting())
+    async with running(tmp_path / "killed") as broker:
+        assert not broker.topics
+        assert not broker.catalog.deleting()
+        topic, _ = await broker.create_topic("t", 3, {})
+        assert [partition.high_watermark for partition in topic.partitions] == [0, 0, 0]
+        assert broker.groups.positions("g") == []
+        await broker.wait_for_views(topic.partitions)
+        assert topic.partition(0).look_up(b"a") is None
+
+
+@trio_test
+async def test_what_could_not_be_removed_is_before_its_name_is_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*given: Any) -> None:
+        raise StorageError("the disk is broken")
+
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 2, {})
+        await publish(topic.partition(0), 3, [b"a", b"b", b"c"])
+        with monkeypatch.context() as broken:
+            broken.setattr(deletion, "_remove", refuse)
+            await broker.delete_topic("t")
+            with pytest.raises(StorageError, match="the disk is broken"):
+                await broker.create_topic("t", 2, {})
+            assert "t" not in broker.topics
+        topic, _ = await broker.create_topic("t", 2, {})
+        assert await read_all(topic.partition(0)) == []
+        assert not broker.catalog.deleting()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_topic_that_is_made_anew_at_once_has_nothing_of_the_old_one(tmp_path: Path, seed: int) -> None:
+    """Writers, lookups and waiting readers of the old ones are told; what is acknowledged is in the one it went to."""
+    chance = random.Random(seed)
+    acknowledged: dict[bytes, list[bytes]] = {}  # by topic's id
+    told: list[Topic] = []
+
+    async def write(broker: Broker, number: int) -> None:
+        topic = broker.topics.get("t")
+        value = b"%d" % number
+        if topic is not None:
+            data = batch.encode([b"k"], [value], timestamps=1)
+            try:
+                await topic.partition(number % 2).publish(data).wait()
+            except UnknownTopic:
+                return
+            acknowledged.setdefault(topic.uuid, []).append(value)
+
+    async def watch(broker: Broker, topic: Topic) -> None:
+        partition = topic.partition(0)
+        await broker.wait_for_moves([partition], lambda: partition.gone is not None, 10**9)
+        told.append(topic)
+
+    async def commit(broker: Broker, number: int) -> None:
+        with suppress(KrappyError):
+            await broker.groups.commit(f"g{number}", [("t", 0, 0), ("t", 1, 0)])
+
+    async def anew(broker: Broker) -> None:
+        await broker.delete_topic("t")
+        for _ in range(chance.randrange(4)):
+            await trio.lowlevel.checkpoint()
+        await broker.create_topic("t", 2, {})
+
+    async def main() -> None:
+        async with running(tmp_path, durability="fsync") as broker:
+            await broker.create_topic("t", 2, {})
+            old: list[Topic] = []
+            for number in range(SAME_NAME_ROUNDS):
+                topic = broker.topic("t")
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(watch, broker, topic)
+                    for each in range(6):
+                        nursery.start_soon(write, broker, 10 * number + each)
+                    nursery.start_soon(anew, broker)
+                    if chance.random() < 0.7:
+                        nursery.start_soon(commit, broker, number % 3)
+                old.append(topic)
+                new = broker.topic("t")
+                assert new.uuid != topic.uuid
+                for group in broker.groups._groups.values():
+                    assert all(shared.partition is new.partition(shared.at[1]) for shared in group.shared.values())
+                held = [got.value for partition in new.partitions for got in await read_all(partition)]
+                assert sorted(map(str, held)) == sorted(map(str, acknowledged.get(new.uuid, [])))
+                await broker.wait_for_views(new.partitions)
+                entries = [partition.look_up(b"k") for partition in new.partitions]
+                assert sum(entry is not None for entry in entries) == len({int(value) % 2 for value in held if value})
+            assert told == old
+            for _ in range(100):
+                await trio.lowlevel.checkpoint()
+            assert len([*(tmp_path / "topics").iterdir()]) == 2
+            last = broker.topic("t").uuid
+        async with running(tmp_path) as broker:
+            assert broker.topic("t").uuid == last
+            held = [got.value for partition in broker.topic("t").partitions for got in await read_all(partition)]
+            assert sorted(map(str, held)) == sorted(map(str, acknowledged.get(last, [])))
+
+    schedules.run(main, seed)

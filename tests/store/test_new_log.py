@@ -1,0 +1,49 @@
+"""A log is made without a sync. What is acknowledged in it is on disk all the same, whatever happens between steps."""
+
+from __future__ import annotations
+
+import pytest
+
+from krappy.store.log import Log
+from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
+from tests.store.logs import FOLDER, SMALL, made
+
+
+@pytest.mark.parametrize("keep", [Everything(), Keep()], ids=["a kill", "a loss of power"])
+def test_what_was_synced_in_a_new_log_is_there_after_a_stop_at_any_step(keep: Keep) -> None:
+    step, died = 0, True
+    while died:
+        disk, acknowledged = FaultyDisk(), 0
+        disk.dies_at = step
+        try:
+            log = Log.open(FOLDER, SMALL, disk=disk, new=True)
+            for _ in range(3):
+                log.append([made(b"one", b"two")], 0, 1)
+                acknowledged = log.sync()
+            log.checkpoint()
+            died = False
+        except PowerLoss:
+            pass
+        disk.crash(keep)
+        log = Log.open(FOLDER, SMALL, disk=disk, new=bool(step % 2))
+        assert log.end_offset >= acknowledged
+        assert log.start_offset == 0
+        assert log.recovery.lost_offsets == 0
+        assert not log.recovery.damage
+        log.append([made(b"three")], 0, 1)
+        log.sync()
+        log.close()
+        step += 1
+    assert step > 8
+
+
+def test_making_a_log_does_not_wait_for_the_disk() -> None:
+    disk = FaultyDisk()
+    disk.mkdir(FOLDER)
+    before = len(disk.log)
+    log = Log.open(FOLDER, SMALL, disk=disk, new=True)
+    assert not [name for name in disk.log[before:] if "sync" in name]
+    log.close()
+    again = Log.open(FOLDER, SMALL, disk=disk)
+    assert again.recovery.clean
+    again.close()
