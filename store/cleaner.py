@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +37,7 @@ from krappy import batch
 from krappy.batch import BatchHeader
 from krappy.core.retention import MAX_SPAN
 from krappy.core.stability import Aborted, Hidden, Stability, commits
-from krappy.errors import CorruptBatch
+from krappy.errors import CorruptBatch, StorageError
 from krappy.store.disk import NO_DESCRIPTOR, Buffer, Disk, File
 from krappy.store.format import CLEANED, LOG, SUFFIXES, SWAP
 from krappy.store.index import Indexer
@@ -148,6 +148,11 @@ class Pace:
 FREELY = Pace()
 
 
+# Held while a file comes or goes by its name. Raises StorageError once the log is deleted: then the folder of that name
+# may be another log's.
+Owned = Callable[[], AbstractContextManager[None]]
+
+
 class Cleaning(NamedTuple):
     """What one cleaning goes by."""
 
@@ -157,6 +162,7 @@ class Cleaning(NamedTuple):
     now: int  # ms
     horizon: int  # the delete horizon (ms) for tombstones and markers that no cleaning has seen before
     pace: Pace
+    owned: Owned
 
 
 def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritten | None:
@@ -164,9 +170,9 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
 
     Raises CorruptBatch that names file and position; OSError.
     """
-    survives, producers, transactions, now, horizon, pace = cleaning
+    survives, producers, transactions, now, horizon, pace, owned = cleaning
     first, last = group[0], group[-1]
-    writer = _Writer(disk, first, pace, lazy=len(group) == 1)
+    writer = _Writer(disk, first, cleaning, lazy=len(group) == 1)
     removed = 0
     markers: list[int] = []
     room = MAX_SPAN - sum(segment.size for segment in group)  # for what horizons add
@@ -200,7 +206,8 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
                     writer.add(header, kept)
         file = writer.finish()
     except BaseException:
-        disk.unlink(first.path(LOG + CLEANED))
+        with suppress(StorageError), owned():
+            disk.unlink(first.path(LOG + CLEANED))
         raise
     if file is None:
         return None
@@ -216,6 +223,16 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
         interval=first.interval,
     )
     return Rewritten(segment, file, writer.indexer, removed, markers)
+
+
+@contextmanager
+def discarded(disk: Disk, rewritten: Rewritten, owned: Owned) -> Iterator[None]:
+    """At the end its file goes, if it was not swapped in."""
+    try:
+        yield
+    finally:
+        with suppress(OSError, StorageError), owned():
+            disk.unlink(rewritten.segment.path(LOG + CLEANED))
 
 
 def rewrites(
@@ -357,12 +374,13 @@ class _Writer:
     A `lazy` one writes nothing as long as its output is what its one segment holds already.
     """
 
-    def __init__(self, disk: Disk, first: Segment, pace: Pace, *, lazy: bool) -> None:
+    def __init__(self, disk: Disk, first: Segment, cleaning: Cleaning, *, lazy: bool) -> None:
         self.indexer = Indexer(first.interval)
         self.size = 0
         self._disk = disk
         self._first = first
-        self._pace = pace
+        self._pace = cleaning.pace
+        self._owned = cleaning.owned
         self._file: File | None = None
         self._waiting: list[Buffer] = []
         self._written = 0
@@ -372,7 +390,8 @@ class _Writer:
     def change(self) -> None:
         """From here on the output differs."""
         if self._file is None:
-            self._file = self._disk.open(self._first.path(LOG + CLEANED), create=True)
+            with self._owned():
+                self._file = self._disk.open(self._first.path(LOG + CLEANED), create=True)
             source = self._first.handle().file
             while self._written < self.size:
                 data = source.pread(min(WRITE, self.size - self._written), self._written)

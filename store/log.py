@@ -22,8 +22,8 @@ from krappy.store import checkpoint as checkpoints
 from krappy.store import cleaner
 from krappy.store.checkpoint import Checkpoint
 from krappy.store.cleaner import FREELY, CleanResult, Pace, Survives
-from krappy.store.disk import NO_DESCRIPTOR, OS_DISK, Buffer, Disk, File
-from krappy.store.format import CLEANED, LOG, SUFFIXES
+from krappy.store.disk import NO_DESCRIPTOR, OS_DISK, Buffer, Disk, File, refusals
+from krappy.store.format import SUFFIXES
 from krappy.store.index import BadIndex, Indexer
 from krappy.store.pool import POOL
 from krappy.store.producers import ProducerStates
@@ -407,13 +407,13 @@ class Log:
             with self._lock:
                 upto, transactions = cleaner.decided(self.producers.stability, upto)
             horizon = now_ms + self.config.delete_retention_ms
-            cleaning = cleaner.Cleaning(survives, self.producers, transactions, now_ms, horizon, pace)
+            cleaning = cleaner.Cleaning(survives, self.producers, transactions, now_ms, horizon, pace, self._owned)
             segments = [segment for segment in self._segments.closed if segment.next_offset <= upto]
             before, removed = sum(segment.size for segment in segments), 0
             groups = cleaner.groups(segments, self.config.segment_bytes)
             with refusals(self.folder):
                 for group, new in cleaner.rewrites(self._disk, groups, cleaning, lambda: self._segments):
-                    with pace.swapping(new.markers):
+                    with cleaner.discarded(self._disk, new, self._owned), pace.swapping(new.markers):
                         removed += new.removed if self._replace(group, new, upto) else 0
             done = segments[-1].next_offset if segments else 0
             with self._lock:  # those whose markers an older version took, and was killed before it forgot them
@@ -424,23 +424,26 @@ class Log:
             after = sum(segment.size for segment in self._segments.closed if segment.next_offset <= upto)
             return CleanResult(before, after, removed, self._clean, markers)
 
+    @contextmanager
+    def _owned(self) -> Iterator[None]:
+        """Held while a file comes or goes by its name beside a deletion, after which the folder may be another log's.
+        Raises StorageError."""
+        with self._lock:
+            if self._closed:
+                raise StorageError(self._broken)
+            yield
+
     def _replace(self, group: Sequence[Segment], rewritten: cleaner.Rewritten, upto: int) -> bool:
         """Swaps a cleaned segment in, by the steps at the head of cleaner.py; False when retention was faster."""
         with self._shaping:
             if self._segments.replaced(group, rewritten.segment) is None:
-                self._disk.unlink(rewritten.segment.path(LOG + CLEANED))
                 return False
             # From before the swap until after it the checkpoint knows nothing of these segments, and that offsets
             # may be missing in them: so it is true wherever a crash comes.
             self._sparse = max(self._sparse, upto)
             with self._lock:
                 self.producers.stability.drop(rewritten.markers)
-            try:
-                self._save(self._start, forget=group)
-            except StorageError:
-                with suppress(OSError):
-                    self._disk.unlink(rewritten.segment.path(LOG + CLEANED))
-                raise
+            self._save(self._start, forget=group)
             try:
                 cleaner.swap(self._disk, self.folder, group, rewritten)
             except OSError as error:

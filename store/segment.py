@@ -160,6 +160,10 @@ class Segment:
 
     def _open(self) -> Handle:
         file = self.disk.open(self.path())
+        if self.retired:  # by now the name may stand for a cleaned segment, or one of another log
+            if self._held is not None:
+                return self._held
+            raise FileNotFoundError(f"{self.path()} is no segment of its log any more")
         try:
             index = OffsetIndex.unpack(self.disk.read_file(self.path(INDEX)), self.size)
         except (FileNotFoundError, BadIndex):
