@@ -11,10 +11,8 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-
-from krappy.errors import StorageError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -202,12 +200,3 @@ class Disk:
 
 
 OS_DISK = Disk()
-
-
-@contextlib.contextmanager
-def refusals(folder: Path) -> Iterator[None]:
-    """Makes StorageError of what the disk refuses to whoever keeps this folder."""
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{folder}: {error}") from error

@@ -10,7 +10,7 @@ tried again (fsyncgate: the kernel drops the pages that it could not write): the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -22,7 +22,7 @@ from krappy.store import checkpoint as checkpoints
 from krappy.store import cleaner
 from krappy.store.checkpoint import Checkpoint
 from krappy.store.cleaner import FREELY, CleanResult, Pace, Survives
-from krappy.store.disk import NO_DESCRIPTOR, OS_DISK, Buffer, Disk, File, refusals
+from krappy.store.disk import NO_DESCRIPTOR, OS_DISK, Buffer, Disk, File
 from krappy.store.format import SUFFIXES
 from krappy.store.index import BadIndex, Indexer
 from krappy.store.pool import POOL

@@ -117,6 +117,8 @@ class Applier:
 
     def start(self) -> None:
         self.strays.applied(self.applied)
+        if self.failed is not None and self.applied < self._partition.start_offset:
+            self.failed = None  # the log begins behind what could not be read
         if not self._running and self.behind and self.failed is None and not self.stopped:
             self._running = True
             self.idle = trio.Event()

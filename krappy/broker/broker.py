@@ -79,7 +79,8 @@ class Broker:
         self.config = config
         self.version = VERSION
         self.fsync = config.durability == "fsync"
-        self.disk_limiter = trio.CapacityLimiter(DISK_THREADS)
+        self.disk_limiter = trio.CapacityLimiter(DISK_THREADS)  # of threads that wait for nothing but the disk
+        self.cleaner_limiter = trio.CapacityLimiter(1)
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[bytes, Topic] = {}  # the same, by their 16 bytes
         self.dynamic: DynamicSettings

@@ -1,9 +1,10 @@
 """Compaction of one partition: `store/cleaner.py` does it in a thread, the view says what survives.
 
-It may take long, all the more when it is told to be slow, so it holds up nobody: the lock that keeps logs still for a
-backup is held only around each swap of files, and a broker that stops, or a topic that goes, ends it at its next pause.
-So does a view that is turned off: one that is empty, or being folded anew, would let tombstones go while the events
-that they delete stay.
+It may take long, all the more when it is told to be slow, so it holds up nobody. Its thread is its own, none of those
+that wait for the disk: it waits for locks, too, whose holders wait for such a thread. The lock that keeps logs still
+for a backup is held only around each swap of files. A broker that stops, or a topic that goes, ends it at its next
+pause. So does a topic that is not to be compacted any more, and a view that is turned off: one that is empty, or being
+folded anew, would let tombstones go while the events that they delete stay.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 LOOK_UP = 1000  # keys asked of the view at a time
 
 
-class _ViewDropped(Exception):
-    """What the view was asked for may have been answered by an empty one."""
+class _Over(Exception):
+    """What the view was asked for may have been answered by an empty one, or the topic is not compacted any more."""
 
 
 class _Pace(Pace):
@@ -52,21 +53,28 @@ class _Pace(Pace):
                 broker.config.cleaner_io_max_bytes_per_second != rate
                 or self._partition.gone is not None
                 or self._applier.stopped
+                or not self._partition.config.compact
             ),
             self._throttle.spend(size, rate, trio.current_time()),
         )
+        self.check()
+
+    def check(self) -> None:
+        """Raises _Over, or what the partition has become, unless it may go on: all that was asked of the view until now
+        was answered by the whole of it."""
         if self._partition.gone is not None:
             raise self._partition.gone
-        self.check_view()
-
-    def check_view(self) -> None:
-        """Raises _ViewDropped, unless all that was asked of the view until now was answered by the whole of it."""
-        if self._applier.stopped:
-            raise _ViewDropped
+        if self._applier.stopped or not self._partition.config.compact:
+            raise _Over
 
     async def _still(self, markers: Sequence[int]) -> None:
         with trio.CancelScope(shield=True):  # what is rewritten is swapped in, or it was for nothing
             await self._broker.shrinking.acquire()
+        try:
+            self.check()
+        except BaseException:
+            self._broker.shrinking.release()
+            raise
         self._partition.stability.drop(markers)
 
     @contextmanager
@@ -80,10 +88,10 @@ class _Pace(Pace):
 
 async def clean(broker: Broker, partition: Partition, now: int, throttle: Throttle) -> None:
     """Compacts the closed segments of a partition as of `now` (ms), with its view as the offset map."""
-    log, config, views, number = partition.log, partition.config, partition.views, partition.number
-    upto = min(retention.cleanable_upto(config, log.segments, now), partition.last_stable_offset)
-    pace = _Pace(broker, partition, throttle)
+    log, views, number = partition.log, partition.views, partition.number
+    pace, stable = _Pace(broker, partition, throttle), partition.last_stable_offset
     await partition.flush_view()
+    upto = min(retention.cleanable_upto(partition.config, log.segments, now), stable)
     forgotten: list[tuple[bytes, int]] = []
 
     def survives(records: list[Candidate]) -> list[bool]:
@@ -91,7 +99,7 @@ async def clean(broker: Broker, partition: Partition, now: int, throttle: Thrott
         for start in range(0, len(records), LOOK_UP):
             some = records[start : start + LOOK_UP]
             found = iter(views.get_many(number, [key for key, *_ in some if key is not None]))
-            pace.check_view()
+            pace.check()
             deleting = _deleting_elsewhere(
                 partition, [key for key, _, tombstone, _ in some if tombstone and key is not None]
             )
@@ -112,8 +120,8 @@ async def clean(broker: Broker, partition: Partition, now: int, throttle: Thrott
         return log.clean(survives, upto, now, pace)
 
     try:
-        result = await trio.to_thread.run_sync(cleaned, limiter=broker.disk_limiter)
-    except _ViewDropped:
+        result = await trio.to_thread.run_sync(cleaned, limiter=broker.cleaner_limiter)
+    except _Over:
         return
     partition.stability.drop(result.markers)
     # The log first, then the view: the other way round a crash between the two could bring a deleted key back.

@@ -1,7 +1,6 @@
 """What a broker does by itself, now and then: roll, expire, compact, forget. core/retention.py decides, this does it.
 
-Whatever takes events out of a log first flushes the view past them: a view that a crash throws back could not
-fold again what the log does not have any more.
+A partition whose disk or view keeps it from that is passed over until the next round, and holds up no other.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker import cleaning, expiry
+from krappy.broker import cleaning, expiry, shortening
 from krappy.broker.partition import Partition
 from krappy.broker.table import SCAN_IDLE_MS
 from krappy.core import retention
@@ -105,27 +104,13 @@ class Housekeeper:
 
     async def retain(self, partition: Partition) -> None:
         """Rolls what is old, takes away what has expired, forgets producers that are gone."""
-        async with self._broker.shrinking:
-            if partition.gone is None:
-                await self._retain(partition)
-
-    async def _retain(self, partition: Partition) -> None:
-        log, config = partition.log, partition.config
-        now = self._broker.now_ms()
-        if retention.is_old(config, log.segments[-1], now):
-            await partition.reshape(log.roll)
-        count = retention.expired(config, log.segments, now)
-        if partition.stability.open:  # what is not decided has not been folded into the view
-            stable = partition.last_stable_offset
-            count = min(count, sum(segment.next_offset <= stable for segment in log.segments))
-        if count == len(log.segments):
-            await partition.reshape(log.roll)
-        if count:
-            before = log.segments[count - 1].next_offset
-            await partition.flush_view()
-            gone = await partition.reshape(lambda: log.delete_before(before))
-            self._broker.report("segments_deleted", partition=str(partition), count=len(gone), start=before)
-        life = self._broker.config.producer_id_expiration_ms
+        log = partition.log
+        if shortening.retains(partition):
+            gone = await shortening.retain(partition)
+            if gone:
+                start = partition.start_offset
+                self._broker.report("segments_deleted", partition=str(partition), count=len(gone), start=start)
+        now, life = self._broker.now_ms(), self._broker.config.producer_id_expiration_ms
         if log.producers.silent(now, life):
             await partition.reshape(lambda: log.producers.expire(now, life))
         if log.unsaved_bytes:  # with durability "os" nothing else checkpoints before the end

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import trio
 
 from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
-from krappy.broker import appender, large, raw_reads, view_life
+from krappy.broker import appender, large, raw_reads, shortening, view_life
 from krappy.broker.appender import Appender
 from krappy.broker.applier import Applier
 from krappy.broker.elsewhere import Elsewhere
@@ -30,7 +30,6 @@ from krappy.entry import entry_offset
 from krappy.errors import (
     KrappyError,
     OffsetOutOfRange,
-    PolicyViolation,
     StorageError,
     TransactionPending,
     ViewDisabled,
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from krappy.store.views import Views
 
 T = TypeVar("T")
-DELETE_ALL = -1  # for the high watermark, as DeleteRecords of either protocol writes it
 
 
 class Services(Protocol):
@@ -111,6 +109,10 @@ class Partition:
     @property
     def counting(self) -> trio.CapacityLimiter:
         return self._services.counting
+
+    @property
+    def shrinking(self) -> trio.Lock:
+        return self._services.shrinking
 
     def now_ms(self) -> int:
         return self._services.now_ms()
@@ -340,35 +342,12 @@ class Partition:
         A start beyond `before` stands. Raises OffsetOutOfRange beyond the high watermark, and PolicyViolation where
         compaction alone decides what goes, as in Kafka.
         """
-        self.check_deletable(before)
-        before = self.high_watermark if before == DELETE_ALL else before
-        if before > self.start_offset:
-            if self.config.compact:
-                await self.flush_view()  # it keeps entries whose events have expired
-            elif self.config.view and self.applier.failed is None:
-                await self.applier.caught_up(min(before, self.last_stable_offset))  # or it would read what is gone
-            async with self._services.shrinking:
-                await self.reshape(lambda: self._delete_before(before))
+        await shortening.delete_records(self, before)
         return self.start_offset
 
     def check_deletable(self, before: int) -> None:
         """Raises what `delete_records` would, before anything is changed."""
-        self._alive()
-        if self.config.compact and not self.config.delete:
-            raise PolicyViolation(
-                f"{self}: events of a topic with cleanup.policy=compact are deleted by tombstones and compaction alone"
-            )
-        if before != DELETE_ALL and not 0 <= before <= self.high_watermark:
-            raise OffsetOutOfRange(
-                f"{self}: events can be deleted up to the high watermark, {self.high_watermark}, not up to {before}",
-                start=self.start_offset,
-                end=self.high_watermark,
-            )
-
-    def _delete_before(self, before: int) -> None:
-        if before >= self.log.end_offset:
-            self.log.roll()  # so that everything goes from the disk
-        self.log.delete_before(before)
+        shortening.check_deletable(self, before)
 
     async def flush_view(self) -> None:
         """Returns once the view holds everything committed now, on disk."""

@@ -36,7 +36,7 @@ async def dirty(broker: Broker) -> Partition:
 async def begin(nursery: trio.Nursery, broker: Broker, partition: Partition) -> None:
     """Returns when its compaction is under way."""
     nursery.start_soon(Housekeeper(broker).clean, partition, broker.now_ms())
-    while broker.disk_limiter.borrowed_tokens == 0:
+    while broker.cleaner_limiter.borrowed_tokens == 0:
         await trio.lowlevel.checkpoint()
 
 

@@ -105,7 +105,7 @@ def test_the_space_of_a_deleted_view_is_given_back(tmp_path: Path) -> None:
 
 HOUR = 3_600_000
 NEVER = {"cleaner_backoff_ms": HOUR, "retention_check_ms": HOUR}
-FULL = {"cleanup.policy": "compact,delete", "segment.bytes": 2000, "retention.ms": -1, "retention.bytes": 4000}
+FULL = {"cleanup.policy": "compact,delete", "segment.bytes": 2000, "retention.ms": 1}
 Work = Callable[[Broker, Partition], Awaitable[object]]
 
 
@@ -118,7 +118,7 @@ async def compact(broker: Broker, partition: Partition) -> None:
 
 
 async def delete_records(broker: Broker, partition: Partition) -> None:
-    await partition.delete_records(5)
+    await partition.delete_records(-1)
 
 
 async def look_up(broker: Broker, partition: Partition) -> None:

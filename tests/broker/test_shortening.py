@@ -1,0 +1,73 @@
+"""Retention and DeleteRecords where the view can't follow: they free the disk all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trio.testing import trio_test
+
+from krappy.broker.broker import Broker
+from krappy.broker.housekeeping import Housekeeper
+from krappy.broker.partition import Partition
+from krappy.entry import entry_offset
+from krappy.store.pool import POOL
+from tests.broker.engine import publish, running, until
+
+KEYS = [b"k%d" % number for number in range(10)]
+
+
+async def damaged(broker: Broker, policy: str) -> Partition:
+    """A partition of 20 batches of ten, of which a batch in the first segment can't be read; its view stops there."""
+    given = {"segment.bytes": 500, "retention.ms": -1, "view.enable": False}
+    partition = (await broker.create_topic("t", 1, given))[0].partition(0)
+    for _ in range(20):
+        await publish(partition, 10, KEYS)
+    first = next(iter(partition.log._segments))
+    data = bytearray(first.path().read_bytes())
+    data[-1] ^= 1
+    first.path().write_bytes(data)
+    POOL.discard(first)
+    await broker.alter_topic("t", {"view.enable": True, "cleanup.policy": policy, "retention.bytes": 1000}, None)
+    await until(lambda: partition.view_failed)
+    return partition
+
+
+@pytest.mark.parametrize("policy", ["delete", "compact,delete"])
+@pytest.mark.parametrize("by", ["retention", "DeleteRecords"])
+@trio_test
+async def test_what_goes_takes_damage_along(tmp_path: Path, policy: str, by: str) -> None:
+    async with running(tmp_path / "data", retention_check_ms=3_600_000) as broker:
+        partition = await damaged(broker, policy)
+        if by == "retention":
+            await Housekeeper(broker).retain(partition)
+            assert partition.start_offset > 100
+        else:
+            assert await partition.delete_records(195) == 195
+        assert await partition.view_wait(None, 30), "the table answers again"
+        live = {key: entry_offset(entry) for key in KEYS if (entry := partition.look_up(key))}
+        wanted = {key: at for at, key in enumerate(KEYS, 190) if at >= partition.start_offset}
+        assert live == wanted
+    async with running(tmp_path / "data") as broker:
+        partition = broker.topic("t").partition(0)
+        assert await partition.view_wait(None, 30)
+        live = {key: entry_offset(entry) for key in KEYS if (entry := partition.look_up(key))}
+        assert live == wanted
+
+
+@trio_test
+async def test_a_table_that_is_behind_keeps_no_expired_event(tmp_path: Path) -> None:
+    """Under cleanup.policy=delete its entries of such events are absent anyway, so nothing waits for it."""
+    async with running(tmp_path, retention_check_ms=3_600_000) as broker:
+        config = {"segment.bytes": 500, "retention.bytes": 1000}
+        partition = (await broker.create_topic("t", 1, config))[0].partition(0)
+        broker.views.busy = lambda: True  # type: ignore[method-assign]  # as on a full disk
+        for _ in range(20):
+            await publish(partition, 10, KEYS)
+        await Housekeeper(broker).retain(partition)
+        assert partition.start_offset > 100
+        assert await partition.delete_records(195) == 195
+        del broker.views.busy
+        assert await partition.view_wait(None, 30)
+        live = {key: entry_offset(entry) for key in KEYS if (entry := partition.look_up(key))}
+        assert live == {key: at for at, key in enumerate(KEYS, 190) if at >= 195}
