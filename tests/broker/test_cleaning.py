@@ -14,7 +14,7 @@ from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
 from krappy.entry import is_tombstone
 from krappy.topic_config import TopicConfig
-from tests.broker.engine import publish, read_all, running
+from tests.broker.engine import publish, read_all, running, until
 
 HOUR = 3_600_000
 RATE = "log.cleaner.io.max.bytes.per.second"
@@ -83,7 +83,7 @@ def test_a_deleted_topic_ends_its_compaction(tmp_path: Path) -> None:
                 await begin(nursery, broker, partition)
                 with trio.fail_after(60):
                     await broker.delete_topic("t")
-            assert not partition.log.folder.exists()
+            await until(lambda: not partition.log.folder.exists())
 
     trio.run(main)
 
