@@ -6,6 +6,7 @@ Beside each set is the file that was made with it (table_file.py). Once that has
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from krappy.broker import table_file
+from krappy.broker.newest_rows import NewestRows
 from krappy.broker.table_file import Mark, TableFile
 from krappy.core import latest, live_offsets
 from krappy.core.latest import Reading
@@ -54,13 +56,21 @@ class Before:
 
 
 class Held:
-    """One set. `low` to `high`: the offsets that it serves; `moment`: it has no event that was overtaken before."""
+    """One set. `low` to `high`: the offsets that it serves; `moment`: it has no event that was overtaken before;
+    `others`: where the other partitions ended, when it went by them, too."""
 
-    __slots__ = ("before", "count", "file", "high", "live", "low", "made", "moment", "seconds", "used")
+    __slots__ = ("before", "count", "file", "high", "live", "low", "made", "moment", "others", "seconds", "used")
 
     def __init__(
-        self, live: LiveOffsets, file: TableFile, made: float, seconds: float, before: Before | None = None
+        self,
+        live: LiveOffsets,
+        file: TableFile,
+        made: float,
+        seconds: float,
+        before: Before | None = None,
+        others: list[int] | None = None,
     ) -> None:
+        self.others = others or []
         self.live: LiveOffsets | None = live  # None: dropped, for the file has all that it serves
         self.low, self.high, self.moment = live.low, live.high, live.moment
         self.count = live.count
@@ -143,9 +153,12 @@ class LatestSets:
         if reading.boundary is not None:
             return held.moment >= reading.boundary
         # A new reader: as of now, but for the time that it takes to look. So the sets take half of it at the most.
-        if held.moment == partition.last_stable_offset or trio.current_time() - held.made < SLACK * held.seconds:
+        if trio.current_time() - held.made < SLACK * held.seconds:
             return True
-        return partition.config.latest_ahead and self._serves_ahead(held, partition, 2)
+        if held.others != _ends(partition):
+            return False
+        ahead = partition.config.latest_ahead and self._serves_ahead(held, partition, 2)
+        return held.moment == partition.last_stable_offset or ahead
 
     def _serves_ahead(self, held: Held, partition: Partition, times: int) -> bool:
         """Whether it may be followed by what was written since: if that is little, and no deletion is missing in it.
@@ -172,19 +185,17 @@ class LatestSets:
 
     async def _make(self, partition: Partition, offset: int) -> Held:
         began = trio.current_time()
-        moment = partition.last_stable_offset
+        moment, ends = partition.last_stable_offset, _ends(partition)
         if not partition.view_ready(moment - 1) and not await partition.view_wait(moment - 1, PATIENCE_S):
             raise RequestTimeout(f"the view of {partition} did not reach offset {moment} in {PATIENCE_S:g} s")
         low = max(offset & -live_offsets.BLOCK, partition.start_offset)
         free = self.room - self._drop_to(self.room // 2)
         live = LiveOffsets(low, moment, max(LEAST, free // 2))
-        views, after, applier = self._services.views, None, partition.applier
-        while True:
-            entries, after = views.entries(partition.number, after, SLICE)
-            live.add(entries)
-            if after is None:
-                break
-            await trio.lowlevel.checkpoint()
+        applier = partition.applier
+        if ends:
+            await self._add_newest(partition, live)
+        else:
+            await self._add_all(partition, live)
         partition.view_ready(0)  # raises what has become of it meanwhile
         if partition.applier is not applier:
             raise StorageError(f"the view of {partition} was dropped while it was read")
@@ -194,11 +205,35 @@ class LatestSets:
         before = next((Before(old.live, old.file) for old in of_it if old.complete and old.live is not None), None)
         if before is not None and not before.file.begin <= offset < before.high:
             before = None
-        held = Held(live, file, began, trio.current_time() - began, before)
+        held = Held(live, file, began, trio.current_time() - began, before, ends)
         others = [each for each in of_it if not live.low <= each.low < live.high]
         self._held[partition.number] = [*others, held]
         self._drop_to(self.room, held)
         return held
+
+    async def _add_all(self, partition: Partition, live: LiveOffsets) -> None:
+        views, after = self._services.views, None
+        while True:
+            entries, after = views.entries(partition.number, after, SLICE)
+            live.add(entries)
+            if after is None:
+                break
+            await trio.lowlevel.checkpoint()
+
+    async def _add_newest(self, partition: Partition, live: LiveOffsets) -> None:
+        """Those that are the newest of their keys in all partitions (strays.py)."""
+        for other in partition.strays.others(partition):
+            if not other.view_ready(None) and not await other.view_wait(None, PATIENCE_S):
+                raise RequestTimeout(f"the view of {other} did not catch up in {PATIENCE_S:g} s")
+        with closing(self._services.views.snapshot()) as snapshot:
+            newest, following = NewestRows(snapshot, partition.strays), None
+            while True:
+                rows = snapshot.rows(partition.number, start=following, max_entries=newest.at_once, tombstones=True)
+                live.add(newest.of(rows, partition.index).entries)
+                following = rows.following
+                if following is None:
+                    break
+                await trio.lowlevel.checkpoint()
 
     def _drop_to(self, room: int, keep: Held | None = None) -> int:
         """Drops the sets that were not used for the longest time, until the others take no more than `room` bytes.
@@ -257,3 +292,9 @@ class LatestSets:
     def forget(self, number: int) -> None:
         """This partition is gone."""
         self._held.pop(number, None)
+
+
+def _ends(partition: Partition) -> list[int]:
+    """Where the other partitions end, if what they have may overtake what this one has; nothing otherwise."""
+    strays = partition.strays
+    return [other.last_stable_offset for other in strays.others(partition)] if strays else []

@@ -10,6 +10,7 @@ import trio
 from trio.testing import trio_test
 
 from krappy import batch
+from krappy.broker import latest_sets
 from krappy.broker import strays as strays_module
 from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
@@ -21,6 +22,7 @@ from krappy.store import keys as stored_keys
 from krappy.store.views import Views
 from krappy.types import ABSENT
 from tests.broker.engine import as_killed, running, until
+from tests.broker.latest import Consumer
 
 COUNT = 4
 MINE = [key for key in (b"k%d" % number for number in range(400)) if partition_for(key, COUNT) == 1][:50]
@@ -199,6 +201,37 @@ async def test_a_tombstone_stays_while_it_deletes_something_in_another_partition
         where, found = await topic.newest([ASTRAY], trio.lowlevel.checkpoint)
         assert where == [2], "the deleted key is alive again"
         assert [entry is not None and entry_offset(entry) for entry in found] == [0]
+
+
+@trio_test
+async def test_kafkas_consumers_begin_with_one_record_for_each_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of `TOPIC@latest`, whoever has read it before."""
+    monkeypatch.setattr(latest_sets, "SLACK", 0.0)
+    async with running(tmp_path) as broker:
+        topic = await new(broker)
+
+        async def table() -> dict[bytes, tuple[int, bytes]]:
+            found: dict[bytes, tuple[int, bytes]] = {}
+            for partition in topic.partitions:
+                consumer = Consumer(room=1 << 20)
+                await consumer.finish(broker.latest, partition)
+                for key, (_, value) in consumer.held.items():
+                    assert key not in found, f"{key!r} is in two partitions"
+                    found[key] = partition.index, value
+            return found
+
+        await publish(topic, 1, *MINE, value=b"at home", timestamp=1)
+        assert await table() == dict.fromkeys(MINE, (1, b"at home"))
+        await publish(topic, 3, MINE[0], MINE[1], MINE[2], value=b"elsewhere", timestamp=2)
+        await publish(topic, 1, MINE[1], value=b"again", timestamp=3)
+        await publish(topic, 0, MINE[2], value=None, timestamp=3)
+        await publish(topic, 0, ASTRAY, value=b"elsewhere", timestamp=1)
+        expected = dict.fromkeys(MINE[3:], (1, b"at home"))
+        expected |= {MINE[0]: (3, b"elsewhere"), MINE[1]: (1, b"again"), ASTRAY: (0, b"elsewhere")}
+        for _ in range(2):
+            assert await table() == expected
 
 
 @trio_test
