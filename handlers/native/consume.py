@@ -29,7 +29,7 @@ async def register_consumer(
     if request.group is not None:
         return await groups.register_member(session, request)
     partitions: dict[TopicPartition, PartitionPort] = {}
-    for name in request.topics:
+    for name in dict.fromkeys(request.topics):
         topic = session.broker.topic(name)
         for partition in _chosen(topic, request.partitions):
             partitions[TopicPartition(name, partition.index)] = partition

@@ -36,7 +36,8 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
         dead_letter=request.dead_letter,
     )
     try:
-        positions = [each for each in broker.groups.positions(request.group) if each[0] in request.topics]
+        topics = set(request.topics)
+        positions = [each for each in broker.groups.positions(request.group) if each[0] in topics]
         ends = [(topic, at, broker.topic(topic).partition(at).last_stable_offset) for topic, at, _ in positions]
     except KrappyError:
         member.close()  # a topic or the group went away just now

@@ -68,6 +68,7 @@ Column = Annotated[str, OneOf(frozenset(["key", "value", "offset", "timestamp", 
 Order = Annotated[str, OneOf(frozenset(["none", "key"]))]
 
 
+MOST = 50_000  # elements of an array of a request: partitions, ranges of offsets, conditions
 _ARRAY: Kinds = frozenset([list, tuple])  # an array is read as either, see `unpack`
 
 
@@ -118,6 +119,15 @@ def _shape(items: list[tuple[Kinds, Check | None]]) -> Check:
     return shaped
 
 
+def _at_most(most: int, check: Check | None) -> Check:
+    return lambda value: type(value) not in _ARRAY or (len(value) <= most and (check is None or check(value)))
+
+
+def _are_bytes(hint: Any) -> bool:
+    """Whether it is an array of keys, say: what these take on the wire bounds their number."""
+    return any(typing.get_args(each) == (bytes,) for each in (hint, *typing.get_args(hint)))
+
+
 _NAME: Kinds = frozenset([str])
 
 
@@ -148,6 +158,7 @@ class Base:
     table: ClassVar[Any] = _WhenUsed()  # a list[tuple[str, Kinds, Check | None, Any]]: name, types, check, default
     raw: ClassVar[Any] = _WhenUsed()  # str | None: the field marked RAW
     bulk: ClassVar[Any] = _WhenUsed()  # str | None: the field marked BULK
+    most: ClassVar[int | None] = None  # elements of an array, but for one of bytes
 
     def __init_subclass__(cls, kind: int = 0) -> None:
         cls.kind = kind
@@ -162,7 +173,10 @@ class Base:
         for field in fields(cls):  # type: ignore[arg-type]
             hint = hints[field.name]
             marked |= {mark: field.name for mark in typing.get_args(hint)[1:] if mark is RAW or mark is BULK}
-            table.append((field.name, *check_for(hint), field.default))
+            kinds, check = check_for(hint)
+            if cls.most is not None and kinds >= _ARRAY and not _are_bytes(hint):
+                check = _at_most(cls.most, check)
+            table.append((field.name, kinds, check, field.default))
         cls.table, cls.raw, cls.bulk = table, marked.get(RAW), marked.get(BULK)
 
     def __eq__(self, other: object) -> bool:
@@ -207,6 +221,8 @@ def _bin_header(size: int) -> bytes:
 
 class Request(Base):
     """What a client sends."""
+
+    most = MOST
 
     def frame(self, id: int) -> bytes:
         """The whole frame, with the correlation id that its answer will repeat."""
