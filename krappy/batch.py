@@ -259,8 +259,9 @@ def encode(
             raise ValueError("columns of different lengths")
         distinct = set(timestamps)
         base_timestamp, max_timestamp = timestamps[0], max(distinct)
-        if max_timestamp - min(distinct) > MAX_I64:
-            raise ValueError("timestamps too far apart")
+        earliest = min(distinct)
+        if max_timestamp - earliest > MAX_I64:  # the first, or the nearest from which 64 bits reach both ends
+            base_timestamp = min(max(base_timestamp, max_timestamp - MAX_I64), earliest + MAX_I64 + 1)
         if len(distinct) > 1:
             table = {timestamp: varint.encoded(timestamp - base_timestamp) for timestamp in distinct}
             times = list(map(table.__getitem__, timestamps))

@@ -309,6 +309,20 @@ def test_a_delete_horizon_changes_no_record(
     assert rows_of(decode(keep(marked, fewer))) == rows_of(decode(keep(raw, fewer)))
 
 
+I64 = st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from([-(2**63), -1, 0, NOW, 2**63 - 1]))
+
+
+@given(st.lists(I64, min_size=1, max_size=20))
+def test_any_timestamps_fit_in_one_batch(times: list[int]) -> None:
+    """What the protocol lets producers send, the broker can put together anew, whoever sent it."""
+    raw = encode(None, [b"v"] * len(times), timestamps=times)
+    header = check(raw)
+    assert header.max_timestamp == max(times)
+    assert list(decode(raw).timestamps) == times
+    assert [row.timestamp for row in others_rows(AiokafkaBatch(raw))] == times
+    assert validate(raw).latest == max(times)
+
+
 def test_a_timestamp_that_no_delta_reaches() -> None:
     raw = encode([b"a"], [None], timestamps=-(2**63))
     with pytest.raises(ValueError, match="too far"):

@@ -327,6 +327,10 @@ class Appender:
             except KrappyError as error:
                 item.reject(error)
                 continue
+            except Exception as error:  # a mistake of ours, which must cost nobody else their write
+                partition.report("internal_error", task=f"a publish to {partition}", exc_info=True)
+                item.reject(StorageError(f"{partition}: {error!r}"))
+                continue
             if header.producer_id >= 0 and not header.is_control:
                 started.add(header.producer_id)
             if conditional and not header.is_control:

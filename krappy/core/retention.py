@@ -34,6 +34,18 @@ class SegmentInfo(NamedTuple):
         return 0 if self.created_ms is None else now_ms - self.created_ms
 
 
+def counted_from(config: TopicConfig, segment: SegmentInfo) -> int | None:
+    """The time that `retention.ms` and `min.compaction.lag.ms` count from; None when it is not known.
+
+    That is the latest of the events' timestamps, but no later than any that the topic takes can be: one event of the
+    year 292278994, from before there was a limit, would keep all that came with it, and after it, for ever.
+    """
+    latest, created, ahead = segment.latest_ms, segment.created_ms, config.timestamp_after_ms
+    if latest is None or created is None or ahead is None:
+        return latest
+    return min(latest, created + config.segment_ms + ahead)
+
+
 def must_roll(config: TopicConfig, segment: SegmentInfo, size: int, last_offset: int, now_ms: int) -> bool:
     """Whether a batch of `size` bytes that ends at `last_offset` has to go to a new segment."""
     if not segment.size:
@@ -61,7 +73,7 @@ def expired(config: TopicConfig, segments: Sequence[SegmentInfo], now_ms: int) -
         return 0
     count = 0
     if config.retention_ms is not None:
-        while count < len(segments) and _out_of_time(segments[count], config.retention_ms, now_ms):
+        while count < len(segments) and _out_of_time(config, segments[count], config.retention_ms, now_ms):
             count += 1
     if config.retention_bytes is not None:
         left = sum(segment.size for segment in segments[count:])
@@ -87,8 +99,8 @@ def shortening(
     return Shortening(roll, max(start, segments[count - 1].next_offset) if count else start)
 
 
-def _out_of_time(segment: SegmentInfo, retention_ms: int, now_ms: int) -> bool:
-    latest = segment.latest_ms
+def _out_of_time(config: TopicConfig, segment: SegmentInfo, retention_ms: int, now_ms: int) -> bool:
+    latest = counted_from(config, segment)
     return segment.size > 0 and latest is not None and now_ms - latest > retention_ms
 
 
@@ -96,7 +108,7 @@ def cleanable_upto(config: TopicConfig, segments: Sequence[SegmentInfo], now_ms:
     """The offset up to which the log may be compacted: closed segments whose events are `min.compaction.lag.ms` old."""
     upto = segments[0].base_offset
     for segment in segments[:-1]:
-        latest = segment.latest_ms
+        latest = counted_from(config, segment)
         if segment.size and (latest is None or now_ms - latest < config.min_compaction_lag_ms):
             break
         upto = segment.next_offset

@@ -177,3 +177,20 @@ def test_retention_never_takes_too_much(
         assert old or spare
     if keep_bytes is not None and len(left) > 1:
         assert sum(segment.size for segment in left[1:]) < keep_bytes
+
+
+@pytest.mark.parametrize("ahead", [3_600_000, None])
+def test_an_absurd_timestamp_keeps_nothing_for_ever(ahead: int | None) -> None:
+    """Where a topic has a limit, a stored event beyond it is no later than an event can be that came with it."""
+    config = replace(CONFIG, retention_ms=1000, timestamp_after_ms=ahead, compact=True)
+    segments = [
+        SegmentInfo(0, 10, 100, 2**63 - 1, 0),
+        SegmentInfo(10, 20, 100, 500, 500),
+        SegmentInfo(20, 20, 0, -1, None),
+    ]
+    end = 500 + 3_600_000 + 1000  # segment.ms, and then
+    assert expired(config, segments, end) == 0
+    assert expired(config, segments, end + 1) == (0 if ahead is None else 2)
+    lagging = replace(config, min_compaction_lag_ms=1000)
+    assert cleanable_upto(lagging, segments, end - 1) == 0
+    assert cleanable_upto(lagging, segments, end) == (0 if ahead is None else 20)
