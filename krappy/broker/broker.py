@@ -258,6 +258,11 @@ class Broker:
             for partition in topic.partitions:
                 partition.applier.start()
         await self.dynamic.take_static()
+        if some := [topic.name for topic in self.topics.values() if topic.forgets_by_old_default]:
+            text = (
+                "events go after 7 days, the default when these topics were made; see `krappy topic alter --retention`"
+            )
+            self.report("old_default_retention", topics=len(some), first=", ".join(some[:10]), text=text)
         self._house_kept = trio.Event()
         self.spawn(self._keep_house)
         self.opened = True

@@ -17,7 +17,7 @@ import trio
 
 from krappy.broker.name_locks import NameLocks
 from krappy.config import KAFKA_NAMES, ServerConfig, default_of, read_value
-from krappy.errors import ConfigError, InvalidConfig, InvalidRequest
+from krappy.errors import ConfigError, InvalidConfig, InvalidRequest, StorageError
 from krappy.store.overrides import FOR_ALL, STATIC, OverrideStore, topic_defaults
 from krappy.topic_config import OF_BROKER, Given, Setting
 from krappy.topic_settings import integer
@@ -153,8 +153,9 @@ class DynamicSettings:
         self.changed.fire()
 
     async def take_static(self) -> None:
-        """The defaults of topics that the broker was started with, once its topics are open. Raises ConfigError when a
-        topic can't have them, StorageError."""
+        """The defaults of topics that the broker was started with, once its topics are open. Where the disk does not
+        let it make them ready, those of before stay until the next start. Raises ConfigError when a topic can't have
+        them."""
         given = dict(self.static.topic_defaults)
         if given == self.held(STATIC):
             return
@@ -163,7 +164,10 @@ class DynamicSettings:
                 self._check_topics(STATIC, given)
             except InvalidRequest as error:
                 raise ConfigError(f"the defaults of topics: {error.text}") from None
-            await self._take(STATIC, given)
+            try:
+                await self._take(STATIC, given)
+            except StorageError as error:
+                self._broker.report("topic_defaults_wait", error=str(error))
 
     async def _take(self, name: str, after: dict[str, str]) -> None:
         defaults = self._defaults({**self._held, name: after})

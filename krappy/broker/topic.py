@@ -42,6 +42,12 @@ class Topic:
         """All in force, as Kafka writes them."""
         return effective({**self.defaults, **self.inherited, **self.given})
 
+    @property
+    def forgets_by_old_default(self) -> bool:
+        """Whether its events expire because it was made by a version with which all did, and nobody said otherwise."""
+        said = {**self.inherited, **self.given}
+        return self.config.delete and "retention.ms" in self.defaults and "retention.ms" not in said
+
     async def prepare(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
         """To be awaited before these settings are kept. Raises InvalidConfig, StorageError."""
         config = self.parse(given, inherited)

@@ -52,8 +52,15 @@ async def test_a_topic_of_an_older_version_keeps_its_seven_days(tmp_path: Path) 
     Catalog(meta)
     meta.write({TOPIC + b"plain": OLD[0]}, [b"c/format"])
     meta.close()
-    for _ in range(2):
-        async with running(tmp_path, **QUIET) as broker:
+    told: list[dict[str, object]] = []
+
+    def report(event: str, **facts: object) -> None:
+        if event == "old_default_retention":
+            told.append(facts)
+
+    for start in range(2):
+        async with running(tmp_path, report, **QUIET) as broker:
+            assert [(each["topics"], each["first"]) for each in told] == [(1, "plain")] * (start + 1)
             await broker.create_topic("new", 1, {}, if_absent=True)
             assert broker.topic("plain").config.retention_ms == WEEK_MS
             assert broker.topic("plain").describe_settings()["settings"]["retention.ms"] == str(WEEK_MS)
@@ -67,6 +74,8 @@ async def test_a_topic_of_an_older_version_keeps_its_seven_days(tmp_path: Path) 
         assert broker.topic("plain").config.retention_ms == WEEK_MS
         await broker.alter_topic("plain", {"retention.ms": -1}, None)
         assert await kept(broker, "plain")
+    async with running(tmp_path, report, **QUIET) as broker:
+        assert len(told) == 2
 
 
 @trio_test
@@ -83,3 +92,30 @@ async def test_defaults_that_a_topic_cannot_have_are_told_with_its_name(tmp_path
     assert "the topic 'no-table' could not be so: cleanup.policy=compact needs view.enable=true" in str(told)
     async with running(tmp_path) as broker:
         assert not broker.topic("no-table").config.compact
+
+
+@trio_test
+async def test_defaults_wait_for_a_partition_that_is_out_of_service(tmp_path: Path) -> None:
+    """What has expired in it is not known, so it can't be made ready; the broker runs, with the defaults of before."""
+    async with running(tmp_path, **QUIET) as broker:
+        for name in ("damaged", "well"):
+            await broker.create_topic(name, 1, {})
+            assert await kept(broker, name)
+    away = tmp_path / "topics" / "damaged-0"
+    away.rename(tmp_path / "away")
+    told: list[str] = []
+
+    def report(event: str, **facts: object) -> None:
+        told.append(event)
+
+    for _ in range(2):
+        async with running(tmp_path, report, log_cleanup_policy="compact", **QUIET) as broker:
+            assert told.count("partition_offline") == told.count("topic_defaults_wait") > 0
+            assert not broker.topic("well").config.compact
+            assert await kept(broker, "well")
+    (tmp_path / "away").rename(away)
+    told.clear()
+    async with running(tmp_path, report, log_cleanup_policy="compact", **QUIET) as broker:
+        assert "topic_defaults_wait" not in told
+        assert broker.topic("damaged").config.compact
+        assert broker.topic("well").config.compact
