@@ -1,0 +1,264 @@
+"""Any file of a data folder, damaged in any way: a bit is flipped, the end cut off, the file removed.
+
+A small real folder is made once, stopped in one half of the cases and killed in the other. Then of each kind of file
+one is damaged, and a broker started on it. Whatever was damaged:
+
+- it starts, and the topics whose files were left alone are whole, with their tables;
+- no event is given that was not published under this offset and key;
+- an event that was acknowledged and is not given was told of: by an error of who reads it, or in the broker's log;
+- an offset that was given is not given to another event;
+- a table is the fold of what its log gives, or refuses.
+
+KRAPPY_LONG=1 tries many more places.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from krappy import batch
+from krappy.errors import KrappyError
+from krappy.wire import messages as m
+from tests.crash.ledger import fold
+from tests.peer import Peer, Stored
+from tests.process import PATIENCE, BrokerProcess, Launcher, broker_process, wait_until
+
+TOPICS: dict[str, tuple[int, dict[str, object]]] = {
+    "plain": (2, {}),
+    "rolled": (1, {"segment.bytes": 600}),
+    "cleaned": (1, {"cleanup.policy": "compact", "segment.bytes": 900, "min.cleanable.dirty.ratio": 0.01}),
+    "shortened": (1, {"segment.bytes": 700}),
+}
+SHORTENED_TO = 17
+QUIET = {"cleaner_backoff_ms": 10**7, "retention_check_ms": 10**7}
+ROUNDS = int(os.environ.get("KRAPPY_DAMAGE_ROUNDS", 30 if os.environ.get("KRAPPY_LONG") else 1))
+TOLD = {"log_recovered", "events_lost", "partition_offline", "views_damaged", "view_failed", "folder_unclaimed"}
+LEFT_OUT = ("meta", "staging", "lock", "ballast")  # not what this is about, or without content
+# Of a batch's head, what nothing protects: the leader epoch; where the cleaner has been, the base offset.
+UNPROTECTED = {"cleaned": (0, 16)}
+EPOCH = (12, 16)
+
+Place = tuple[str, int]
+
+
+class Folder(NamedTuple):
+    path: Path
+    before: dict[Place, list[Stored]]
+    ends: dict[Place, int]
+
+
+def fill(broker: BrokerProcess) -> None:
+    with Peer(broker.address) as peer:
+        for name, (partitions, config) in TOPICS.items():
+            peer.ask(m.CreateTopic(name, partitions, dict(config)), m.TopicCreated)
+            handle = peer.producer(name).handle
+            for partition in range(partitions):
+                for number in range(40):
+                    keys: list[bytes | None] = [b"k%d" % (number % 7), b"often"]
+                    values: list[bytes | None] = [
+                        b"%d-%d" % (partition, number),
+                        None if number % 5 == 0 else b"v%d" % number,
+                    ]
+                    data = batch.encode(keys, values, timestamps=1_000 + number, codec=number % 2)
+                    peer.ask(m.Batch(handle, partition, data), m.BatchStored)
+        peer.ask(m.DeleteRecords("shortened", [(0, SHORTENED_TO)]), m.RecordsDeleted)
+        wait_until(lambda: bool(broker.events("log_cleaned")), "the cleaner has been there")
+        for name in TOPICS:
+            peer.scan(name)
+
+
+def snapshot(broker: BrokerProcess) -> tuple[dict[Place, list[Stored]], dict[Place, int]]:
+    before, ends = {}, {}
+    with Peer(broker.address) as peer:
+        for name, (partitions, _) in TOPICS.items():
+            for partition in range(partitions):
+                before[name, partition], _, ends[name, partition] = peer.read_log(name, partition)
+    return before, ends
+
+
+@pytest.fixture(scope="module")
+def launch() -> Iterator[Launcher]:
+    with Launcher() as launcher:
+        yield launcher
+
+
+@pytest.fixture(scope="module")
+def folders(launch: Launcher, tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Folder]:
+    """By whether the broker was stopped in an orderly way."""
+    made = {}
+    for stopped in (True, False):
+        data = tmp_path_factory.mktemp("made") / "data"
+        with broker_process(data, launch=launch, cleaner_backoff_ms=100, retention_check_ms=100) as broker:
+            fill(broker)
+            assert broker.stop() == 0  # so that there is something in the views' files, and the cleaner is quiet
+            broker.settings |= QUIET
+            broker.start()
+            if not stopped:
+                with Peer(broker.address) as peer:
+                    for name in TOPICS:
+                        data_ = batch.encode([b"late"], [b"late"], timestamps=2_000)
+                        for _ in range(3):
+                            peer.ask(m.Batch(peer.producer(name).handle, 0, data_), m.BatchStored)
+            before, ends = snapshot(broker)
+            if stopped:
+                assert broker.stop() == 0
+            else:
+                broker.kill()
+        made[stopped] = Folder(data, before, ends)
+    return made
+
+
+def kind_of(data: Path, file: Path) -> str:
+    """Files that are alike: `topics/plain/*.log`, `views/*.sst`."""
+    path = file.relative_to(data)
+    name = re.sub(r"\d+", "#", path.name)
+    return "/".join([*(re.sub(r"-\d+$", "", part) for part in path.parts[:-1]), name])
+
+
+def kinds(data: Path) -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for file in sorted(data.rglob("*")):
+        if file.is_file() and file.relative_to(data).parts[0] not in LEFT_OUT:
+            found.setdefault(kind_of(data, file), []).append(file)
+    return found
+
+
+def damage(file: Path, topic: str, how: str, chance: random.Random) -> bool:
+    """False when there is nothing to damage like this."""
+    content = file.read_bytes()
+    if how == "removed":
+        file.unlink()
+        return True
+    if not content:
+        return False
+    if how == "cut":
+        file.write_bytes(content[: chance.randrange(len(content))])
+        return True
+    free = unprotected(content, topic) if file.suffix == ".log" and topic else set()
+    position = chance.choice([at for at in range(len(content)) if at not in free])
+    changed = bytearray(content)
+    changed[position] ^= 1 << chance.randrange(8)
+    file.write_bytes(changed)
+    return True
+
+
+def unprotected(content: bytes, topic: str) -> set[int]:
+    found: set[int] = set()
+    start, stop = UNPROTECTED.get(topic, EPOCH)
+    at = 0
+    while at < len(content):
+        found.update(range(at + start, at + stop))
+        at += batch.read_header(content, at).size
+    return found
+
+
+def read_what_can_be(peer: Peer, place: Place) -> tuple[dict[int, Stored], int | None, bool]:
+    """(events by their offsets, where the log ends if it says so, whether it refused anything)."""
+    topic, partition = place
+    try:
+        consumer = peer.ask(m.ConsumerRegistration([topic], partitions=[partition]), m.ConsumerRegistered)
+    except KrappyError:
+        return {}, None, True
+    ((_, _, first),), ((_, _, end),) = consumer.positions, consumer.ends
+    peer.ask(m.Unregister(consumer.handle), m.Unregistered)
+    found: dict[int, Stored] = {}
+    refused = False
+    position = first
+    while position < end:
+        try:
+            events, _, _ = peer.read_log(topic, partition, start="offset", start_at=position)
+        except KrappyError:
+            refused = True
+            position += 1
+            continue
+        found.update((event.offset, event) for event in events)
+        break
+    return found, end, refused
+
+
+def table_of(peer: Peer, place: Place, patient: bool) -> dict[bytes, int] | None:
+    """The offset of each key's entry; None when it is refused, and goes on to be when one is `patient`."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return {key: entry[0] for key, entry in peer.scan(*place, tombstones=True).items()}
+        except KrappyError:
+            if not patient or time.monotonic() > deadline:
+                return None
+        time.sleep(0.05)
+
+
+def check(broker: BrokerProcess, folder: Folder, damaged: str | None, said: set[str]) -> None:
+    """`damaged`: the topic of the file; None: no topic's."""
+    with Peer(broker.address) as peer:
+        for place, before in folder.before.items():
+            topic, partition = place
+            known = {event.offset: event for event in before}
+            found, end, refused = read_what_can_be(peer, place)
+            wrong = {offset: event for offset, event in found.items() if known.get(offset) != event}
+            assert not wrong, f"{place} gives what nobody published: {wrong}"
+            missing = known.keys() - found.keys()
+            if topic != damaged:
+                assert not missing, f"{place} was left alone, and lacks {sorted(missing)}"
+                assert not refused
+            assert not missing or refused or said & TOLD, f"{place} lacks {sorted(missing)}, and nobody was told"
+            table = table_of(peer, place, patient=damaged is None)
+            if table is None:
+                assert topic == damaged, f"the table of {place} refuses"
+            else:
+                latest = {key: stored.offset for key, stored in fold([found[at] for at in sorted(found)]).items()}
+                if refused:  # a view that had folded what can't be read any more
+                    latest = {key: stored.offset for key, stored in fold(before).items()}
+                live = {key: at for key, at in table.items() if at in found or refused}
+                assert latest.items() <= table.items(), f"the table of {place} is not the fold of its log"
+                assert live == table or topic == "cleaned"
+            try:
+                data = batch.encode([b"new"], [b"new"], timestamps=3_000)
+                offset = peer.ask(m.Batch(peer.producer(topic).handle, partition, data), m.BatchStored).offset
+            except KrappyError:
+                assert topic == damaged
+            else:
+                assert offset >= folder.ends[place], f"{place} gave offset {offset} again"
+                assert end is not None
+
+
+@pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
+@pytest.mark.parametrize("how", ["flipped", "cut", "removed"])
+def test_damage_to_any_file(
+    launch: Launcher, folders: dict[bool, Folder], tmp_path: Path, how: str, stopped: bool
+) -> None:
+    folder = folders[stopped]
+    every = kinds(folder.path)
+    assert {
+        "topics/plain/#.log",
+        "topics/rolled/#.index",
+        "topics/shortened/checkpoint",
+        "views/CURRENT",
+    } <= every.keys()
+    for number in range(ROUNDS):
+        chance = random.Random(f"{how} {stopped} {number}")
+        for files in every.values():
+            file = chance.choice(files).relative_to(folder.path)
+            parts = file.parts
+            topic = parts[1].rpartition("-")[0] if parts[0] == "topics" else None
+            if not stopped and how == "cut" and file.suffix == ".log":
+                continue  # that is what a kill may leave: it can't be told from it (test_damage.py)
+            data = tmp_path / "data"
+            shutil.copytree(folder.path, data)
+            if damage(data / file, topic or "", how, chance):
+                with broker_process(data, launch=launch, log=tmp_path / "log", **QUIET) as broker:
+                    try:
+                        check(broker, folder, topic, {name for name in TOLD if broker.events(name)})
+                    except AssertionError as error:
+                        raise AssertionError(f"round {number}: {file} {how}: {error}") from error
+            shutil.rmtree(data)
+            (tmp_path / "log").unlink(missing_ok=True)
