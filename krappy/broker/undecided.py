@@ -13,6 +13,7 @@ import trio
 
 from krappy import batch as batches
 from krappy.broker import large
+from krappy.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
     from krappy.broker.partition import Partition
@@ -46,11 +47,15 @@ class Undecided:
             self._next = end
             return
         offset = max(self._next, stable)
-        while offset < end:
+        while (offset := max(offset, partition.start_offset)) < end:
             if self._too_many_below > stable:
                 self._too_many_below = offset = end
                 break
-            span = await trio.to_thread.run_sync(partition.log.read_span, offset, READ, limiter=partition.disk_limiter)
+            read = partition.log.read_span
+            try:
+                span = await trio.to_thread.run_sync(read, offset, READ, limiter=partition.disk_limiter)
+            except OffsetOutOfRange:
+                continue  # records were deleted meanwhile
             if not span.data:
                 break
             for header, view in batches.split(span.data):

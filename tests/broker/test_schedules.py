@@ -8,7 +8,7 @@ from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
-from krappy.types import TopicPartition
+from krappy.types import ABSENT, TopicPartition
 from tests.broker.schedules import Scenario, explore
 from tests.broker.transactional import Producer
 from tests.store.read_committed import read_committed
@@ -77,6 +77,26 @@ def test_a_deletion_of_records_takes_none_that_came_later(tmp_path: Path) -> Non
             assert partition.start_offset <= max(ends, default=0)
 
         return Scenario({"delete": delete, "write": write}, check)
+
+    assert explore(tmp_path, scenario) > 5
+
+
+def test_a_condition_is_decided_beside_a_deletion_of_records(tmp_path: Path) -> None:
+    """It looks at what stands behind an open transaction, which may go meanwhile."""
+
+    async def scenario(broker: Broker, name: str) -> Scenario:
+        partition = await made(broker, name)
+        producer, at = await Producer(broker, name).init(), TopicPartition(name, 0)
+        await producer.write((b"open", b"v"), at=at)
+        await publish(partition, NOW, b"other")
+
+        async def write() -> None:
+            await partition.publish(batch.encode([b"new"], [b"v"], timestamps=NOW), [(0, ABSENT)]).wait()
+
+        async def delete() -> None:
+            await partition.delete_records(-1)
+
+        return Scenario({"delete": delete, "write": write})
 
     assert explore(tmp_path, scenario) > 5
 
