@@ -31,6 +31,7 @@ __all__ = ["ViewSnapshot", "Views"]
 
 STALL_LIMIT_S = 60.0
 RENEWING = "the tables are being made anew, because their files were damaged; try again"
+REOPENING = "the tables are being opened anew, because the disk had refused them; try again"
 MAX_TAKEN = 1 << 20  # bytes of entries looked at in one go
 
 
@@ -58,6 +59,8 @@ class Views:
         Raises Damaged when the folder holds anything but whole views, StorageError."""
         self.folder = folder
         self.damaged = ""  # how it was found to be not as it was written, since when it can only be made anew
+        self.stuck = ""  # what the disk refused, since when RocksDB takes nothing until it is opened anew
+        self._waits = RENEWING  # why there is none just now
         self._sizes = cache_bytes, memtable_bytes
         self._open: rocks.Rdict | None = None
         self._made: rocks.Rdict | None = None
@@ -74,13 +77,20 @@ class Views:
         """Raises StorageError while there is none."""
         db = self._open
         if db is None:
-            raise StorageError(RENEWING)
+            raise StorageError(self._waits)
         return db
 
     def _failure(self, what: str, error: Exception) -> Exception:
         found = rocks.failure(what, error)
         if isinstance(found, rocks.Damaged):
             self.damaged = str(found)
+        return found
+
+    def _refusal(self, what: str, error: Exception) -> Exception:
+        """Of a write. For want of room RocksDB waits by itself, and goes on; after any other refusal it never does."""
+        found = self._failure(what, error)
+        if isinstance(found, StorageError) and "IO error" in found.text and "No space left" not in found.text:
+            self.stuck = found.text
         return found
 
     def _new(self) -> rocks.Rdict:
@@ -92,17 +102,28 @@ class Views:
 
         Raises it too when the disk refuses; to be called again.
         """
-        for snapshot in list(self._snapshots):
-            snapshot.close()
-        old, self._open = self._open, None
-        if old is not None:
-            with suppress(Exception):  # it may not be able to flush; what it has is not wanted
-                old.close()
-            del old
+        self._end(RENEWING)
         try:
             OS_DISK.remove_folder(self.folder)
         except OSError as error:
             raise StorageError(f"{self.folder} can't be removed: {error}") from error
+        self._make()
+
+    def reopen(self) -> None:
+        """As `throw_away`, for views as their files have them: all is forgotten that was not flushed."""
+        self._end(REOPENING)
+        self._make()
+
+    def _end(self, why: str) -> None:
+        for snapshot in list(self._snapshots):
+            snapshot.close()
+        self._waits = why
+        old, self._open = self._open, None
+        if old is not None:
+            with suppress(Exception):  # it may not be able to flush; what it has is not wanted
+                old.close()
+
+    def _make(self) -> None:
         deadline = time.monotonic() + STALL_LIMIT_S
         while True:
             try:
@@ -114,8 +135,8 @@ class Views:
             time.sleep(0.05)
 
     def begin(self) -> None:
-        """After `throw_away`: every view is at offset 0 now."""
-        self._open, self._made, self.damaged = self._made, None, ""
+        """After `throw_away` every view is at offset 0 now, after `reopen` where it was flushed."""
+        self._open, self._made, self.damaged, self.stuck = self._made, None, "", ""
 
     def close(self) -> None:
         """Flushes, so that a clean start replays nothing, and closes, snapshots too. Closing again does nothing."""
@@ -206,9 +227,10 @@ class Views:
             fill(batch)
             try:
                 self._db.write(batch, self._write)
+                self.stuck = ""
                 return
             except Exception as error:
-                failure = self._failure("writing a view", error)
+                failure = self._refusal("writing a view", error)
                 if not isinstance(failure, rocks.Stalled) or time.monotonic() > deadline:
                     raise failure from error
             time.sleep(0.005)
@@ -322,14 +344,14 @@ class Views:
             self._db.compact_range(view_prefix(number), view_end(number))
             self._db.flush()
         except Exception as error:
-            raise self._failure("compacting the views", error) from error
+            raise self._refusal("compacting the views", error) from error
 
     def flush(self) -> None:
         """Writes everything applied so far to files. Releases the GIL."""
         try:
             self._db.flush()
         except Exception as error:
-            raise self._failure("flushing the views", error) from error
+            raise self._refusal("flushing the views", error) from error
 
     def checkpoint(self, folder: Path) -> None:
         """A copy of the views as they are now in a new folder, made of hard links where it can be."""

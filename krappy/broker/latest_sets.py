@@ -289,6 +289,11 @@ class LatestSets:
             if trio.current_time() - held.used > UNUSED_S:
                 self._drop(number, held)
 
+    def drop_all(self) -> None:
+        """Gives their disk and memory back as soon as their readers are done."""
+        for number, held in self._everything():
+            self._drop(number, held)
+
     def forget(self, number: int) -> None:
         """This partition is gone."""
         self._held.pop(number, None)

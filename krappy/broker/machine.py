@@ -40,6 +40,10 @@ class Machine:
         """Why the catalog takes no changes, until it is opened anew; empty: it does."""
         return self._broker.meta.failure
 
+    def tables_refused(self) -> str:
+        """Why the tables take no events, until they are opened anew; empty: they do."""
+        return self._broker.views.stuck
+
     def disk_bytes(self) -> tuple[int, int, int]:
         """(of the disk, free of it, held by the ballast), as of half a second ago."""
         room = self._broker.room

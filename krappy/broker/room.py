@@ -34,6 +34,7 @@ class Room:
         self.kept = 0  # bytes that the ballast is to have
         self.held = 0  # and that it has
         self._left: float = math.inf  # bytes that may be taken before the next look
+        self._told = False  # whether events were refused as of the last look
         self._broker = broker
         self._folder = broker.config.data
         self._ballast = Ballast(self._folder, broker.config.ballast_bytes)
@@ -50,11 +51,14 @@ class Room:
 
     async def look(self) -> None:
         """How much is free now; gives the ballast up, or makes it. Raises StorageError."""
-        told = self.refusal
         await trio.to_thread.run_sync(self._look, limiter=self._limiter)
-        if bool(told) != bool(self.refusal):
-            event = "events_refused" if self.refusal else "events_taken_again"
-            self._broker.report(event, error=self.refusal or str(self.space))
+        if self._told != bool(self.refusal):
+            self._told = bool(self.refusal)
+            if self._told:
+                self._broker.report("events_refused", error=self.refusal)
+                self._broker.latest.sets.drop_all()  # their files can be made again
+            else:
+                self._broker.report("events_taken_again", space=str(self.space))
 
     async def watch(self) -> None:
         """Until cancelled."""

@@ -2,11 +2,14 @@
 
 One RocksDB holds them all, and once it meets a damaged block in a compaction it takes no writes of any. So all of them
 are thrown away and folded again. Publishing goes on meanwhile; lookups wait, as they do after a start without views.
+
+Nor does it take any after the disk has refused one, but for want of room. Then it is opened anew as soon as the disk
+takes what it is given, and what was not in its files is folded again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +19,14 @@ from krappy.broker.applier import Applier
 from krappy.broker.expiry import Swept
 from krappy.errors import StorageError
 from krappy.store.rocks import Damaged
-from krappy.store.views import RENEWING, Views
+from krappy.store.views import RENEWING, REOPENING, Views
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
     from krappy.broker.partition import Partition
 
 LOOK_S = 0.5  # between two looks whether they are damaged
+PAUSE_S = 5.0  # after they were opened anew
 REST_S = 60.0  # after they were made anew, for a disk that damages them again and again
 
 
@@ -57,15 +61,30 @@ class ViewKeeper:
             if broker.views.damaged:
                 broker.report("views_damaged", error=broker.views.damaged)
                 with trio.CancelScope(shield=True):
-                    await self._renew()
+                    await self._renew(RENEWING, broker.views.throw_away, begin_anew)
+                broker.report("views_renewed")
                 await trio.sleep(REST_S)
+            elif broker.views.stuck and await self._disk_takes():
+                broker.report("views_refused", error=broker.views.stuck)
+                with trio.CancelScope(shield=True):
+                    await self._renew(REOPENING, broker.views.reopen, go_on)
+                broker.report("views_reopened")
+                await trio.sleep(PAUSE_S)
+
+    async def _disk_takes(self) -> bool:
+        """Whether it is worth it: as they are, the views can be read."""
+        try:
+            await self._broker.machine.try_disk()
+        except StorageError:
+            return False
+        return True
 
     def _partitions(self) -> list[Partition]:
         topics = list(self._broker.topics.values())
         return [each for topic in topics for each in topic.partitions if each.config.view and each.gone is None]
 
-    async def _renew(self) -> None:
-        broker, why = self._broker, StorageError(RENEWING)
+    async def _renew(self, reason: str, make: Callable[[], None], begin: Callable[[Partition], None]) -> None:
+        broker, why = self._broker, StorageError(reason)
         while not broker.stopped:
             before = self._partitions()
             for partition in before:
@@ -76,15 +95,14 @@ class ViewKeeper:
                 scan.close()
             broker.snapshots.close_all()
             try:
-                await trio.to_thread.run_sync(broker.views.throw_away, limiter=broker.disk_limiter)
+                await trio.to_thread.run_sync(make, limiter=broker.disk_limiter)
             except StorageError as error:
                 broker.report("view_waits", error=str(error))
                 await trio.sleep(LOOK_S)
                 continue
             broker.views.begin()  # and in the same step nobody takes an empty one for one that is folded
             for partition in self._partitions():
-                begin_anew(partition)
-            broker.report("views_renewed")
+                begin(partition)
             return
 
 
@@ -94,4 +112,14 @@ def begin_anew(partition: Partition) -> None:
     partition.floor, partition.swept = 0, Swept()
     partition.applier = Applier(partition, partition.log.start_offset)
     old.close()  # who waited for it to have less to do waits no longer
+    partition.applier.start()
+
+
+def go_on(partition: Partition) -> None:
+    """Folds what the view has not in its files."""
+    old = partition.applier
+    applied = partition.views.applied(partition.number)
+    partition.floor, partition.swept = partition.views.floor(partition.number), Swept()
+    partition.applier = Applier(partition, max(applied, partition.log.start_offset))
+    old.close()
     partition.applier.start()

@@ -52,6 +52,7 @@ class DiskTrial:
                 reasons = [
                     _said("events", machine.events_refused()),
                     _said("topics, groups and transactions", machine.catalog_failed()),
+                    _said("tables", machine.tables_refused()),
                     await self._try(broker),
                     await _failed_logs(broker),
                 ]
