@@ -45,7 +45,9 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
             if deadline is not None and broker.clock.steady_ms() >= deadline:
                 raise Refused(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
-            await broker.delete_topic(name)
+            if topic["name"] is None and found.uuid != topic["topic_id"]:  # made anew while others were deleted
+                raise Refused(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+            await broker.delete_topic(name, found.uuid)
             answers[-1] |= {"name": name, "topic_id": found.uuid, **DONE}
         except NO as error:
             answers[-1] |= refusal(error)

@@ -386,9 +386,12 @@ class Broker:
         """Changes settings (None: back to the default) and adds partitions. All or nothing."""
         await self.changes.alter(name, config, partitions)
 
-    async def delete_topic(self, name: str) -> None:
-        """When it returns the topic is gone for good; what its files take on the disk is given back soon."""
-        await self.changes.delete(name)
+    async def delete_topic(self, name: str, uuid: bytes | None = None) -> None:
+        """When it returns the topic is gone for good; what its files take on the disk is given back soon.
+
+        `uuid`: the one that is meant, which may not be who has the name when its turn comes. Raises UnknownTopic.
+        """
+        await self.changes.delete(name, uuid)
 
     def settings(self, advertised: str) -> list[BrokerSetting]:
         """This broker's settings for Kafka's tools. `advertised`: the HOST:PORT that the asking client was told."""

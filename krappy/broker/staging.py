@@ -155,10 +155,10 @@ class StagingCoordinator:
 
         Raises `core.refusal`, UnknownStaging, InvalidRequest when not so many records are there, StorageError.
         """
-        live, attempt = self._attempt(name, id)
+        _, attempt = self._attempt(name, id)
         staged = await attempt.sync()
         async with self._turns.of(name):
-            attempt.check()
+            live, attempt = self._attempt(name, id)  # again: it may be dropped by now, and the job may be published
             if not attempt.staging.sealed:
                 sealed = core.seal(staged, records)
                 job = live.job._replace(touched_ms=self._broker.clock.steady_ms())

@@ -25,7 +25,7 @@ from krappy.broker.name_locks import NameLocks
 from krappy.broker.opening import Place, open_logs
 from krappy.broker.partition import Partition
 from krappy.broker.topic import Topic
-from krappy.errors import KrappyError, StorageError, TopicExists
+from krappy.errors import KrappyError, StorageError, TopicExists, UnknownTopic
 from krappy.store import identity
 from krappy.store.catalog import MAX_PARTITIONS, text_id
 from krappy.store.catalog import Topic as StoredTopic
@@ -119,11 +119,13 @@ class TopicChanges:
         topic.strays.begin()
         broker.spawn(self._settle, logs)
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, name: str, uuid: bytes | None) -> None:
         broker = self._broker
         async with self.locks.of(name):
             broker.check_taking()
             topic = broker.topic(name)
+            if uuid not in (None, topic.uuid):  # what was meant went while the lock was waited for
+                raise UnknownTopic(f"the topic '{name}' was deleted, and made anew")
             await broker.room.look()  # the catalog and the views need some for it
             stored = await self._in_thread(lambda: broker.catalog.delete(name))
             del broker.topics[name], broker.topics_by_id[topic.uuid]

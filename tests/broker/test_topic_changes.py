@@ -211,3 +211,14 @@ def test_a_topic_that_is_made_anew_at_once_has_nothing_of_the_old_one(tmp_path: 
             assert sorted(map(str, held)) == sorted(map(str, acknowledged.get(last, [])))
 
     schedules.run(main, seed)
+
+
+@trio_test
+async def test_a_topic_is_deleted_only_if_it_is_the_one_that_was_meant(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        old, _ = await broker.create_topic("t", 1, {})
+        await broker.delete_topic("t", old.uuid)
+        new, _ = await broker.create_topic("t", 1, {})
+        with pytest.raises(UnknownTopic):
+            await broker.delete_topic("t", old.uuid)
+        assert broker.topic("t") is new
