@@ -213,7 +213,7 @@ def test_a_disk_that_has_too_little_room_is_told_of_before_anything_is_written(t
         subprocess.run(["umount", "-l", str(small)], check=True)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("form", ["folder", "mounted", "tar", "incremental"])
 def test_a_backup_that_is_stopped_leaves_nothing(tmp_path: Path, form: str, number: signal.Signals) -> None:
     """Stopped in its middle: once a log has been begun."""
