@@ -39,7 +39,7 @@ KEEP_ALIVE_SECONDS = 75.0  # between two requests
 HEAD_SECONDS = 20.0  # from the first byte of a request to the end of its head
 MAX_HEAD = 16 << 10  # bytes
 AHEAD = 64 << 10  # bytes read beyond a request, while its answer is made
-ANSWER = 1 << 20  # bytes reckoned for an answer until it is made
+ANSWER = 8 << 20  # bytes reckoned for an answer until it is made: a page of 2 MiB, and what it is made of
 ROOM_SECONDS = 10.0  # that a request waits for room for its answer
 PROBES = (b"/healthz", b"/readyz")
 LINGER_SECONDS = 2.0  # for a peer that is still sending what nobody wants, so that it sees its answer
@@ -73,6 +73,8 @@ class Http:
         return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
 
     async def loaded(self) -> Application:
+        if self._application is not None:  # a lock takes each in its turn, and each turn may take others' time
+            return self._application
         async with self._loading:
             if self._application is None:
                 self._application = await trio.to_thread.run_sync(self._import)

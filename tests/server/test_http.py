@@ -7,13 +7,16 @@ import json
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
+import trio
 
+import krappy
 from krappy.server import http
 from krappy.testing.running import RunningBroker, run_broker
-from tests.process import wait_until
+from tests.process import PATIENCE, wait_until
 
 GET = b"GET /api/v1/cluster HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST /api/v1/topics HTTP/1.1\r\nHost: localhost\r\nKrappy-Request: 1\r\nContent-Type: application/json\r\n"
@@ -199,3 +202,22 @@ def test_a_length_and_chunks_together_are_refused(broker: RunningBroker, length:
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b"\r\nconnection: close\r\n" in answer.lower()
     assert answer.count(b"HTTP/1.1") == 1, "nothing behind it is answered"
+
+
+def test_a_console_that_is_loaded_is_waited_for_no_more(tmp_path: Path) -> None:
+    """Each connection took a lock in its turn: with hundreds, whose turns were long, a probe waited for 19 s."""
+
+    async def main() -> None:
+        async with krappy.Broker(tmp_path, listen_http="127.0.0.1:0", durability="os") as broker:
+            host, _, port = broker.http_address.rpartition(":")
+            async with await trio.open_tcp_stream(host, int(port)) as first:
+                await first.send_all(GET)
+                assert (await first.receive_some()).startswith(b"HTTP/1.1 200 ")
+                (connection,) = broker.server.connections
+                assert isinstance(connection, http.HttpConnection)
+                with trio.fail_after(PATIENCE):
+                    async with connection._speech._loading, await trio.open_tcp_stream(host, int(port)) as second:
+                        await second.send_all(GET)
+                        assert (await second.receive_some()).startswith(b"HTTP/1.1 200 ")
+
+    trio.run(main)

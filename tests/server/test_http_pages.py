@@ -17,7 +17,6 @@ from krappy.server import http, http_wire
 from krappy.wire import messages as m
 from tests.peer import Peer
 from tests.process import PATIENCE
-from tests.server.test_places import ended
 
 PAGE = b"GET /api/v1/topics/pages/events?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -48,10 +47,10 @@ def deaf_ones(count: int, address: str, ask: bytes) -> Iterator[list[socket.sock
 def test_pages_that_nobody_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take HTTP's part of the budget and one answer more; a reader beside them gets its page, and others' events
     are taken meanwhile."""
-    monkeypatch.setattr(http_wire, "GRACE", 0.5)
+    monkeypatch.setattr(http_wire, "GRACE", 2.0)
     monkeypatch.setattr(http_wire, "SLOWEST", 4 << 20)
     monkeypatch.setattr(http, "ROOM_SECONDS", PATIENCE)
-    most = 0
+    most, told = 0, list[str]()
 
     async def watch(broker: krappy.Broker) -> None:
         nonlocal most
@@ -62,26 +61,26 @@ def test_pages_that_nobody_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def read(broker: krappy.Broker) -> None:
         with httpx.Client(base_url=f"http://{broker.http_address}", timeout=PATIENCE, trust_env=False) as client:
             client.get("/healthz")
-            with deaf_ones(30, broker.http_address, PAGE) as socks:
-                for _ in range(3):
+            with deaf_ones(3, broker.http_address, PAGE):
+                for _ in range(2):
                     assert len(client.get("/api/v1/topics/pages/events", params={"limit": 1000}).content) > 1 << 20
                 assert client.get("/readyz").status_code == 200
                 with Peer(broker.address) as peer:
                     peer.ask(m.Message(peer.producer("others").handle, b"v", b"k"), m.MessageStored)
-                for sock in socks:
-                    assert ended(sock)
 
     async def main() -> None:
-        async with krappy.Broker(tmp_path, listen_http="127.0.0.1:0", memory_bytes=16 << 20) as broker:
+        async with krappy.Broker(
+            tmp_path, listen_http="127.0.0.1:0", memory_bytes=16 << 20, report=lambda event, **facts: told.append(event)
+        ) as broker:
             await trio.to_thread.run_sync(fill, broker.address)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(watch, broker)
                 with trio.fail_after(3 * PATIENCE):
                     await trio.to_thread.run_sync(read, broker, abandon_on_cancel=True)
                 nursery.cancel_scope.cancel()
-            assert most < broker.server.pages.total + 3 * (3 << 20), "answers are reckoned before they are made"
-            assert broker.server.pages.used == 0
-            assert broker.server.budget.used == 0
+            most_allowed = broker.server.pages.total + http.ANSWER + (3 << 20)
+            assert most <= most_allowed, "an answer is reckoned before it is made"
+            assert "peer_stalled" in told, "one that took nothing was cut off"
 
     trio.run(main)
 
