@@ -133,7 +133,7 @@ def test_nothing_is_compacted_once_its_topic_is_not_to_be(tmp_path: Path) -> Non
 
         return Scenario({"alter": alter, "clean": lambda: Housekeeper(broker).clean(partition, NOW)}, check)
 
-    assert explore(tmp_path, scenario, limit=100) > 5
+    assert explore(tmp_path, scenario, limit=60) > 5
 
 
 def test_one_thread_is_enough(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_one_thread_is_enough(tmp_path: Path) -> None:
             }
         )
 
-    assert explore(tmp_path, scenario, limit=60) == 60
+    assert explore(tmp_path, scenario, limit=40) == 40
 
 
 def test_a_consumer_reads_what_is_committed_beside_a_cleaning(tmp_path: Path) -> None:
@@ -188,4 +188,4 @@ def test_a_consumer_reads_what_is_committed_beside_a_cleaning(tmp_path: Path) ->
 
         return Scenario({"clean": lambda: Housekeeper(broker).clean(partition, NOW), "write": write}, check)
 
-    assert explore(tmp_path, scenario, limit=40) > 5
+    assert explore(tmp_path, scenario, limit=20) > 5
