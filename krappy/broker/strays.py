@@ -18,8 +18,7 @@ known, all partitions are asked. So what is known errs to one side only:
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import trio
 
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from krappy.broker.partition import Partition
     from krappy.broker.queued import Accepted
 
-AT_ONCE = 1_000  # keys judged at a stretch,
+AT_ONCE = 500  # keys judged at a stretch,
 LEAST, BYTES = 16, 256 << 10  # or as many as have so many bytes
 LOOKUPS = 640  # of single keys, between two turns of the event loop
 
@@ -118,7 +117,7 @@ class ViewStrays:
     def applying(self, keys: Collection[bytes], applied: int) -> tuple[int, bool] | None:
         """These keys are about to be applied, up to this offset. What the view is to keep."""
         if applied > self._judged:
-            self._look(keys)
+            self._look(list(keys))
         return None if self._count <= 1 or self._some is None else (self._count, self._some)
 
     def applied(self, upto: int) -> None:
@@ -127,12 +126,13 @@ class ViewStrays:
             self._judged = upto
         self._tell()
 
-    def _look(self, keys: Collection[bytes | None]) -> None:
+    def _look(self, keys: Sequence[bytes | None]) -> None:
         if (self._some and not self._counting) or self._count <= 1:
             return
-        left = iter(keys)
-        while some := list(islice(left, AT_ONCE)):
-            if any_elsewhere([key for key in some if key is not None], self._count, self._partition.index):
+        known = keys if None not in keys else [key for key in keys if key is not None]
+        for start in range(0, len(known), AT_ONCE):
+            some = cast("Sequence[bytes]", known[start : start + AT_ONCE])
+            if any_elsewhere(some, self._count, self._partition.index):
                 self._some = self._met = True
                 break
 

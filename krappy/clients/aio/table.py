@@ -27,8 +27,9 @@ class Table:
         """The entry of a key. None: absent. `.deleted`: it was deleted, at `.offset`.
 
         Args:
-            partition: None: the one that the key's murmur2 names.
-            min_offset: wait until this offset of the partition is included, instead of all that is committed.
+            partition: look there alone. None: where the key's newest event is: in the partition that its murmur2 names,
+                or, while the topic has keys that stand elsewhere, in whichever has the one with the highest timestamp.
+            min_offset: wait until this offset of the key's own partition is included, instead of all that is committed.
 
         Raises ViewDisabled, UnknownTopic, UnknownPartition.
         """
