@@ -11,6 +11,7 @@ a time, in order.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import weakref
@@ -132,6 +133,7 @@ class Views:
             except StorageError:  # a read in another thread may hold the old one for a moment
                 if time.monotonic() > deadline:
                     raise
+            gc.collect()  # and so may the error of a read, whose traceback has its iterator
             time.sleep(0.05)
 
     def begin(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -36,7 +37,7 @@ def check_broker(workload: Workload, window: Window, broker: BrokerProcess, rand
         there = peer.topics()
         for (topic, partition), ledger in workload.book.partitions.items():
             if durable or topic in there:
-                known = ledger.as_of(window.first if durable else -1)
+                known = replace(ledger.as_of(window.first if durable else -1), torn=True)
                 check_partition(peer, workload.book, topic, partition, known, random)
         if durable:
             if window.first == window.last:
