@@ -15,6 +15,9 @@ value       both have it from the same event, but value, headers or time differ
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as sf
@@ -61,24 +64,25 @@ def run(
     """
     broker = client(address)
     archived = archive.events(spark, path, topic).drop("date", "timestampType")
-    with table(spark, topic, **texts({"address": address}), includeHeaders=True).snapshot(ttl="1h") as held:
-        tell(f"the table as of {held.starting_offsets}")
+    with _held(spark, topic, address, len(broker.describe(topic).partitions)) as (found, offsets):
         info = broker.describe(topic)
+        stated = offsets_text({topic: offsets})
+        tell(f"the table as of {stated}")
         parts = _parts(archived).collect()
         ends = {row.partition: row.end for row in parts}
-        starts = {each.partition: each.start for each in info.partitions}
-        begin = {each: min(max(ends.get(each, 0), starts[each]), at) for each, at in held.offsets.items()}
-        span = {"startingOffsets": offsets_text({topic: begin}), "endingOffsets": held.starting_offsets}
+        starts = {each.partition: each.start for each in info.partitions if each.partition in offsets}
+        begin = {each: min(max(ends.get(each, 0), starts[each]), at) for each, at in offsets.items()}
+        span = {"startingOffsets": offsets_text({topic: begin}), "endingOffsets": stated}
         options = texts({"address": address, "subscribe": topic, "includeHeaders": True, **span})
         rest = spark.read.format("krappy").options(**options).load().drop("timestampType")
         counted = {"archived": sum(row.n for row in parts), "since": rest.count()}
         tell(f"{counted['archived']:,} events are archived, {counted['since']:,} came since")
         if counted["since"] and not counted["archived"]:
             raise ConfigError(f"{path} has no events of {topic}, and so proves nothing: archive it first")
-        log = archived.unionByName(rest).where(before(held.offsets))
+        log = archived.unionByName(rest).where(before(offsets))
         if "compact" not in info.settings["cleanup.policy"]:  # entries go with their events
             log = log.where(~before(starts))
-        compared = compare(last_events(log), held.df()).cache()
+        compared = compare(last_events(log), found).cache()
         try:
             kinds = {row["difference"]: row["n"] for row in _by_kind(compared).collect()}
             keys = sum(kinds.values())
@@ -89,6 +93,23 @@ def run(
         finally:
             compared.unpersist()
     return Compared(keys, **counted, differences={k: n for k, n in kinds.items() if k is not None}, examples=examples)
+
+
+@contextmanager
+def _held(
+    spark: SparkSession, topic: str, address: str | None, partitions: int
+) -> Iterator[tuple[DataFrame, dict[int, int]]]:
+    """What each partition holds for itself, as its log tells: in two parts, since what is read as all of a topic has
+    one row for a key that stands in several of its partitions."""
+    every = table(spark, topic, **texts({"address": address}), includeHeaders=True)
+    with ExitStack() as stack:
+        found: list[DataFrame] = []
+        offsets: dict[int, int] = {}
+        for some in filter(None, (range(partitions - 1), range(partitions - 1, partitions))):
+            held = stack.enter_context(every.snapshot_of(list(some), ttl="1h"))
+            found.append(held.df())
+            offsets |= held.offsets
+        yield reduce(lambda one, other: one.unionByName(other), found), offsets
 
 
 def last_events(log: DataFrame) -> DataFrame:

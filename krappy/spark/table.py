@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -94,9 +94,17 @@ class Table:
 
     def snapshot(self, ttl: str = "10m", **options: Any) -> TableSnapshot:
         """A moment of the table, held by the broker until nobody has read it for `ttl`."""
-        usable = {name.lower() for name in ("address", "subscribe", "minPartitions", "keyEncoding", *KEY_OPTIONS)}
+        return self._snapshot({"subscribe": self.topic}, ttl, options)
+
+    def snapshot_of(self, partitions: Sequence[int], ttl: str = "10m", **options: Any) -> TableSnapshot:
+        """A moment of some partitions, each for itself: unless they are all, a key that stands in several has several
+        rows."""
+        return self._snapshot({"assign": json.dumps({self.topic: list(partitions)})}, ttl, options)
+
+    def _snapshot(self, which: Mapping[str, str], ttl: str, options: Mapping[str, Any]) -> TableSnapshot:
+        usable = {name.lower() for name in ("address", "minPartitions", "keyEncoding", *KEY_OPTIONS)}
         mine = {name: value for name, value in self.options.items() if name.lower() in usable}
-        rows = self.load({**mine, **texts(options), "mode": "snapshot", "snapshotTtl": ttl}).collect()
+        rows = self.load({**mine, **texts(options), **which, "mode": "snapshot", "snapshotTtl": ttl}).collect()
         return TableSnapshot(self, rows[0]["snapshot"], {row["partition"]: row["offset"] for row in rows})
 
     def __getattr__(self, name: str) -> Any:
