@@ -173,6 +173,10 @@ class Call:
                 Retry_After="1",
             )
 
+    async def room(self) -> None:
+        """Waits until an answer may be made: all of them together are bounded in memory. Raises Refusal."""
+        await room(self.request.scope)
+
     def release(self) -> None:
         """The body is not needed any more."""
         self.console.body_bytes -= self._taken
@@ -181,6 +185,13 @@ class Call:
     async def pause(self) -> None:
         """Lets others have their turn, in the middle of long work."""
         await trio.lowlevel.checkpoint()
+
+
+async def room(scope: Any) -> None:
+    """Waits until an answer to the request (ASGI) may be made. Raises Refusal."""
+    if not await scope["room"]():
+        detail = "other answers take all the memory that is for answers; ask again later"
+        raise Refusal(503, "THROTTLING_QUOTA_EXCEEDED", detail, Retry_After="1")
 
 
 def wants_binary(accept: str) -> bool:

@@ -97,6 +97,8 @@ class Place:
         began = perf_counter()
         try:
             arguments = await read_arguments(operation, call)  # without a turn: its peer may take its time
+            if operation.path not in EARLY:
+                await call.room()
             # Whatever others do, who probes must hear that the process lives.
             async with nullcontext() if operation.path in EARLY else self._console.turns:
                 found = await operation.handler(call, **arguments)

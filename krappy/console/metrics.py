@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
 
+from krappy.console.api import room
 from krappy.console.numbers import Latency, Numbers, gather
 from krappy.console.problems import Refusal
 from krappy.console.slices import in_slices
@@ -35,6 +36,7 @@ class Metrics:
         request = Request(scope)
         most = _most(request.query_params)
         make, kind = exposition.choose_encoder(request.headers.get("accept", ""))
+        await room(scope)
         async with self._console.turns:
             numbers = await gather(self._console.broker, self._console.server)
             told = Snapshot(numbers, self._console.broker.version, self._console.live, most)

@@ -41,7 +41,6 @@ MAX_HEAD = 16 << 10  # bytes
 AHEAD = 64 << 10  # bytes read beyond a request, while its answer is made
 ANSWER = 8 << 20  # bytes reckoned for an answer until it is made: a page of 2 MiB, and what it is made of
 ROOM_SECONDS = 10.0  # that a request waits for room for its answer
-PROBES = (b"/healthz", b"/readyz")
 LINGER_SECONDS = 2.0  # for a peer that is still sending what nobody wants, so that it sees its answer
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 REFUSALS = {
@@ -140,26 +139,30 @@ class HttpConnection:
         self.requests += 1
         self._active = True
         pages = self._server.pages
-        reckoned = 0 if request.target.partition(b"?")[0] in PROBES else ANSWER
+        reckoned = 0
+
+        async def room() -> bool:
+            """For the application, before it makes an answer that may be large: whether there is room for it. Waits a
+            while; from then on it counts as `ANSWER` until it is there."""
+            nonlocal reckoned
+            if not await self._room():
+                return False
+            reckoned = ANSWER
+            pages.charge(reckoned)
+            return True
 
         def made() -> None:
-            """From now on it counts as what it is."""
             nonlocal reckoned
-            if reckoned:
-                pages.credit(reckoned)
-                reckoned = 0
+            pages.credit(reckoned)
+            reckoned = 0
 
         async def send(message: dict[str, Any]) -> None:
             made()
             await conversation.send(message)
 
         try:
-            if reckoned and not await self._room():
-                reckoned = 0
-                await conversation.refuse(503, "other answers take all the memory that is for answers; ask again later")
-                return
-            pages.charge(reckoned)
-            await application(conversation.scope(request), conversation.receive, send)
+            scope = {**conversation.scope(request), "room": room}
+            await application(scope, conversation.receive, send)
             await conversation.finish()
         finally:
             made()

@@ -16,7 +16,7 @@ from krappy import batch
 from krappy.server import http, http_wire
 from krappy.wire import messages as m
 from tests.peer import Peer
-from tests.process import PATIENCE
+from tests.process import PATIENCE, wait_until
 
 PAGE = b"GET /api/v1/topics/pages/events?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
@@ -47,7 +47,7 @@ def deaf_ones(count: int, address: str, ask: bytes) -> Iterator[list[socket.sock
 def test_pages_that_nobody_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They take HTTP's part of the budget and one answer more; a reader beside them gets its page, and others' events
     are taken meanwhile."""
-    monkeypatch.setattr(http_wire, "GRACE", 2.0)
+    monkeypatch.setattr(http_wire, "GRACE", 1.0)
     monkeypatch.setattr(http_wire, "SLOWEST", 4 << 20)
     monkeypatch.setattr(http, "ROOM_SECONDS", PATIENCE)
     most, told = 0, list[str]()
@@ -61,7 +61,11 @@ def test_pages_that_nobody_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def read(broker: krappy.Broker) -> None:
         with httpx.Client(base_url=f"http://{broker.http_address}", timeout=PATIENCE, trust_env=False) as client:
             client.get("/healthz")
-            with deaf_ones(3, broker.http_address, PAGE):
+            with deaf_ones(6, broker.http_address, PAGE * 8):
+                wait_until(
+                    lambda: broker.server.budget.used > broker.server.pages.total,
+                    "they have taken all the room that there is",
+                )
                 for _ in range(2):
                     assert len(client.get("/api/v1/topics/pages/events", params={"limit": 1000}).content) > 1 << 20
                 assert client.get("/readyz").status_code == 200
@@ -70,7 +74,7 @@ def test_pages_that_nobody_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     async def main() -> None:
         async with krappy.Broker(
-            tmp_path, listen_http="127.0.0.1:0", memory_bytes=16 << 20, report=lambda event, **facts: told.append(event)
+            tmp_path, listen_http="127.0.0.1:0", memory_bytes=4 << 20, report=lambda event, **facts: told.append(event)
         ) as broker:
             await trio.to_thread.run_sync(fill, broker.address)
             async with trio.open_nursery() as nursery:
