@@ -39,6 +39,7 @@ WARNING = {
     "data_folder_open_to_others",
     "dead_letter_failed",
     "deletion_unfinished",
+    "events_refused",
     "folder_unclaimed",
     "group_ahead_of_log",
     "housekeeping_failed",
@@ -59,6 +60,7 @@ WARNING = {
     "view_ahead_of_log",
     "view_not_reclaimed",
     "view_waits",
+    "views_refused",
     "views_renewed",
 }
 INFO = {
@@ -67,6 +69,7 @@ INFO = {
     "broker_stopping",
     "catalog_reopened",
     "data_folder_closed_to_others",
+    "events_taken_again",
     "kafka_connection_ended",
     "log_cleaned",
     "segments_deleted",
@@ -77,6 +80,7 @@ INFO = {
     "topic_created",
     "topic_deleted",
     "view_swept",
+    "views_reopened",
 }
 LEVELS = {name: level for level, names in (("error", ERROR), ("warning", WARNING), ("info", INFO)) for name in names}
 ENDLESS = {  # what a peer, or a disk that stays full, could have told again and again
