@@ -76,22 +76,24 @@ class Meta:
         self._note.accept()
 
     def close(self) -> None:
-        """Syncs and closes. Closing again does nothing."""
+        """Syncs and closes, after a failure too: then what is kept is written once more. Closing again does nothing.
+
+        Raises StorageError when that can't be; it is closed all the same.
+        """
         if self._closed:
             return
-        if self.failure:
-            self.reopen()
-        self._closed = True
         try:
-            self._db.flush_wal(sync=True)
+            try:
+                self.sync()
+            except StorageError:
+                self.reopen()
             self._note.write(self._db.latest_sequence_number(), sync=True)
-            self._db.close()
-        except rocks.DbClosedError:
-            return
-        except Exception as error:
-            raise rocks.failure("closing the catalog", error) from error
         finally:
+            self._closed = True
             self._note.close()
+            if self._held is not None:
+                with suppress(Exception):  # what could be synced is
+                    self._held.close()
 
     # --- reading
 

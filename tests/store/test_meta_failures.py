@@ -86,6 +86,19 @@ def test_closing_makes_good_what_failed(tmp_path: Path, faults: Faults) -> None:
     again.close()
 
 
+def test_a_sync_that_fails_as_it_closes_is_made_good_too(tmp_path: Path, faults: Faults) -> None:
+    meta = FaultyMeta(tmp_path / "meta", faults)
+    meta.put(b"a", b"1")
+    faults.at = faults.count
+    meta.close()
+    assert faults.happened == "sync"
+    with pytest.raises(StorageError, match="closed"):
+        meta.get(b"a")
+    again = Meta(meta.folder)
+    assert contents(again) == {b"a": b"1"}
+    again.close()
+
+
 def test_an_iterator_that_is_held_keeps_it_from_opening_and_no_more(meta: Meta, faults: Faults) -> None:
     meta.write({b"a": b"1", b"b": b"1"})
     held = meta.items(b"")
