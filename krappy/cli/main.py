@@ -111,7 +111,9 @@ def run(arguments: list[str]) -> int:
 def _say(line: str) -> None:
     try:
         sys.stdout.flush()
-        click.echo(f"krappy: {line}", err=True)
+        # An error may hold what others have named: it must not speak to the terminal (ESC).
+        shown = "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in line)
+        click.echo(f"krappy: {shown}", err=True)
     except OSError:
         _drop_stdout()
 

@@ -465,3 +465,12 @@ def test_somebody_who_waits_for_the_disk_is_told_why(tmp_path: Path) -> None:
             producing.stdin.close()
             assert producing.stderr.readline().startswith("2 events to t")
             assert producing.wait(SECONDS) == 0
+
+
+def test_an_error_does_not_speak_to_the_terminal(tmp_path: Path) -> None:
+    with serving("--data", str(tmp_path)) as (process, ready):
+        failed = call("group", "describe", "\x1b]0;owned\x07\x1b[2Jgroup", "--address", str(ready["native"]))
+        assert failed.returncode == 1
+        assert "\\x1b]0;owned\\x07" in failed.stderr
+        assert "\x1b" not in failed.stderr
+        assert end(process, signal.SIGTERM) == 0
