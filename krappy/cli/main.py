@@ -18,6 +18,7 @@ import click
 
 from krappy.cli.errors import explain
 from krappy.cli.options import Group
+from krappy.cli.output import visible
 from krappy.memory import keep_freed_memory
 
 # name -> module of krappy.cli; the command is its attribute of the same name. Imported when used: `krappy get`
@@ -111,9 +112,7 @@ def run(arguments: list[str]) -> int:
 def _say(line: str) -> None:
     try:
         sys.stdout.flush()
-        # An error may hold what others have named: it must not speak to the terminal (ESC).
-        shown = "".join(each if each.isprintable() or each == "\n" else repr(each)[1:-1] for each in line)
-        click.echo(f"krappy: {shown}", err=True)
+        click.echo(f"krappy: {visible(line)}", err=True)  # an error may hold what others have named
     except OSError:
         _drop_stdout()
 
