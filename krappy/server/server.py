@@ -23,6 +23,7 @@ from krappy.wire.messages import REQUESTS
 
 SCRATCH = 256 << 10
 BACKLOG = 1024
+TOGETHER = 16  # connections that are accepted at a stretch: each brings its first request with it
 LOOK_SECONDS = 0.25
 PAGES = 4  # HTTP's part of the budget
 REGISTRATION = 2 << 10  # bytes of memory reckoned for one registration
@@ -195,7 +196,7 @@ class Server:
         try:
             while True:
                 await trio.lowlevel.wait_readable(listener.socket)
-                for _ in range(64):
+                for _ in range(TOGETHER):
                     try:
                         sock, address = listener.socket.accept()
                     except (BlockingIOError, InterruptedError):
