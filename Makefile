@@ -48,8 +48,9 @@ $(READY):
 demo: $(READY) ## stream all flights of 2013 through a broker and check every answer
 	@$(BIN)/krappy demo flights $(ARGS)
 
+# Most tests wait for a broker's process or a disk: two at a time take little longer than one.
 test: $(READY) ## run every test (ARGS="-k name" for some)
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 explore: $(READY) ## the tests that make up their own examples, with new ones (which `make test` never tries)
 	@KRAPPY_EXPLORE=1 $(BIN)/python -m pytest -q -m hypothesis $(ARGS)
