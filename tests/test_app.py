@@ -17,7 +17,7 @@ import trio.testing
 
 import krappy
 from krappy.errors import StorageError, Unavailable
-from krappy.store import recovery, walk
+from krappy.store import tail, walk
 from krappy.testing.running import run_broker
 from tests.process import child
 
@@ -44,9 +44,9 @@ import os, sys, threading
 from pathlib import Path
 import trio
 from krappy import app, config
-from krappy.store import recovery
+from krappy.store import tail
 
-stopping, real = threading.Event(), recovery.batches
+stopping, real = threading.Event(), tail.batches
 
 def batches(*args, **kwargs):
     for number, found in enumerate(real(*args, **kwargs)):
@@ -61,7 +61,7 @@ def report(event, **facts):
     if event == "broker_stopping":
         stopping.set()
 
-recovery.batches = batches
+tail.batches = batches
 settings = config.load({"data": Path(sys.argv[1]), "listen_native": "127.0.0.1:0", "listen_http": "none"}, {})
 trio.run(lambda: app.serve(settings, report=report))
 """
@@ -161,7 +161,7 @@ def test_a_program_that_gives_up_ends_the_recovery(tmp_path: Path, monkeypatch: 
             read += 1
             yield found
 
-    monkeypatch.setattr(recovery, "batches", batches)
+    monkeypatch.setattr(tail, "batches", batches)
 
     async def main() -> bool:
         with trio.CancelScope() as scope:

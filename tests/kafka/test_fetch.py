@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from krappy import batch
+from krappy.partitioner import partition_for
 from krappy.testing.running import run_broker
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
@@ -308,7 +309,8 @@ def test_what_takes_long_is_sent_before_other_partitions(tmp_path: Path, monkeyp
         with broker.connect() as client:
             client.create_topic("slow", partitions=3)
         for index in range(3):
-            raw.produce("slow", batch.encode([b"k"], [b"%d" % index], timestamps=1), index)
+            key = next(key for key in (b"%d" % number for number in range(100)) if partition_for(key, 3) == index)
+            raw.produce("slow", batch.encode([key], [b"%d" % index], timestamps=1), index)
         left = [0, 1, 2]
         while left:
             wanted: list[tuple[str | bytes, int, int]] = [("slow@latest", index, 0) for index in left]

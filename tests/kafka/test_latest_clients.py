@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from krappy import batch
+from krappy.partitioner import partition_for
 from tests.kafka.raw import Raw, create
 from tests.process import BrokerProcess
 
@@ -45,7 +46,8 @@ class Writer:
     def write(self, count: int) -> None:
         producer = Producer({"bootstrap.servers": self.broker.kafka, "compression.type": "lz4"})
         for number in range(count):
-            partition, key = self.random.randrange(PARTITIONS), b"k%d" % self.random.randrange(200)
+            key = b"k%d" % self.random.randrange(200)
+            partition = partition_for(key, PARTITIONS)
             value = None if self.random.random() < 0.3 else b"%d" % number
             producer.produce(self.topic, value, key, partition=partition, on_delivery=self._written)
         assert producer.flush(30) == 0
