@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import resource
 import signal
+from typing import Any
 
+import anyio
+import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes depends on what else the machine does, and on whether it is the first run in a fresh
@@ -26,3 +31,21 @@ for number in (signal.SIGINT, signal.SIGHUP):
 # Brokers run in this process, too, and a broker holds a file for each partition: some systems begin with 1,024.
 _, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(_most, 1 << 16) if _most != resource.RLIM_INFINITY else 1 << 16, _most))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """An async test has its limit inside its loop: an error raised from outside ends the test, but leaves the loop
+    waiting for it."""
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = _limited(item.obj, float(item.config.getini("timeout")) * 0.9)
+
+
+def _limited(test: Any, seconds: float) -> Any:
+    @functools.wraps(test)
+    async def limited(*arguments: Any, **named: Any) -> None:
+        with anyio.fail_after(seconds):
+            await test(*arguments, **named)
+
+    return limited

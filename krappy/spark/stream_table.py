@@ -21,7 +21,6 @@ from pyspark.sql.types import StructType
 
 from krappy.blocking import Client, ColumnBlock, KeyRange
 from krappy.errors import SnapshotGone, UnknownTopic
-from krappy.spark import blocks
 from krappy.spark.connections import client
 from krappy.spark.options import Options
 from krappy.spark.schema import CREATE_TIME, LOG_APPEND_TIME, arrow_schema
@@ -40,6 +39,8 @@ class FirstPartition(InputPartition):
 
 def read(partition: FirstPartition, schema: StructType, options: Options) -> Iterator[pa.RecordBatch]:
     """The rows of a range, in a task. Raises UnknownTopic when the topic is gone, if failOnDataLoss."""
+    from krappy.spark import blocks  # with pyarrow.compute, which planning does without
+
     connected = client(options.address)
     shape = arrow_schema(schema)
     wanted = sorted({*blocks.fetched(shape.names), "key", "offset"})

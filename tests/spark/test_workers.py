@@ -87,4 +87,4 @@ def test_to_plan_needs_nothing_heavy(use: str, client: Client, address: str) -> 
     assert done.returncode == 0, done.stderr
     loaded = set(done.stdout.split())
     assert "krappy.spark.source" in loaded
-    assert not loaded & HEAVY
+    assert not (found := loaded & HEAVY), found
