@@ -87,7 +87,7 @@ cover: $(READY) ## run the tests and show which lines they do not reach
 	@$(BIN)/coverage report --skip-covered --show-missing
 
 hostile: $(READY) ## peers that send much and take nothing, held to a bound of memory (minutes)
-	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q tests/test_hostile_load.py tests/test_hostile_connections_load.py $(ARGS)
+	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q tests/test_hostile_load.py tests/test_hostile_connections_load.py tests/test_hostile_stalls.py $(ARGS)
 
 power: $(READY) ## a broker that loses power at hundreds of moments (minutes; Linux, a C compiler)
 	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q tests/power $(ARGS)

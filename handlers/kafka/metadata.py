@@ -26,11 +26,25 @@ def metadata(session: KafkaSessionPort, request: Message, version: int) -> Messa
     asked = request["topics"]
     if asked is None or (version == 0 and not asked):
         return _answer(session, request, [_topic(session, topic) for topic in topics_listed(session)])
+    if len(asked) > MANY:
+        return _many(session, request, asked)
     if request["allow_auto_topic_creation"]:
         absent = [topic["name"] for topic in asked if _may_create(session, topic)]
         if absent:
             return _create(session, request, asked, absent)
     return _answer(session, request, [_found(session, topic, {}) for topic in asked])
+
+
+async def _many(session: KafkaSessionPort, request: Message, asked: list[Message]) -> Message:
+    """The same for very many topics; others have their turn meanwhile."""
+    absent: list[str] = []
+    if request["allow_auto_topic_creation"]:
+        for number, topic in enumerate(asked):
+            if _may_create(session, topic):
+                absent.append(topic["name"])
+            if number % MANY == 0:
+                await session.pause()
+    return await _create(session, request, asked, absent)
 
 
 async def _create(session: KafkaSessionPort, request: Message, asked: list[Message], absent: list[str]) -> Message:
@@ -43,7 +57,12 @@ async def _create(session: KafkaSessionPort, request: Message, asked: list[Messa
             await session.broker.topic_for_producer(name)
         except KrappyError as error:
             failed[name] = error
-    answer = _answer(session, request, [_found(session, topic, failed) for topic in asked])
+    found = []
+    for number, topic in enumerate(asked, 1):
+        found.append(_found(session, topic, failed))
+        if number % MANY == 0:
+            await session.pause()
+    answer = _answer(session, request, found)
     return answer if isinstance(answer, dict) else await answer
 
 

@@ -10,6 +10,7 @@ from krappy.ports import KafkaSessionPort
 
 ROW = 512  # bytes that a row of an answer takes while it is made, at the most, beside the names in it
 FEW = 250  # rows that are made in one go
+LEAST = 20_000  # rows that are always possible: one for each thing that a request may name
 MOST = 50_000 * ROW
 
 
@@ -39,4 +40,4 @@ class Rows:
 async def counted(session: KafkaSessionPort) -> AsyncIterator[Rows]:
     """`async with` while the answer is made: its memory is set aside meanwhile."""
     async with session.answering(MOST) as allowed:
-        yield Rows(session, allowed // ROW)
+        yield Rows(session, max(LEAST, allowed // ROW))

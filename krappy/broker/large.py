@@ -19,7 +19,7 @@ from krappy.core.admission import INLINE, INLINE_PARTS
 from krappy.errors import CorruptBatch
 
 T = TypeVar("T")
-OPENERS = 2
+OPENERS = 1
 _openers: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("krappy-openers")
 _holders: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("krappy-holders")
 

@@ -1,0 +1,167 @@
+"""No request of any API holds the event loop for long: each array is filled with as much as it may have, and what
+the handler does between two turns of others is counted, in calls rather than seconds."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from krappy import batch
+from krappy.broker.broker import Broker
+from krappy.errors import KrappyError
+from krappy.handlers.kafka import registry
+from krappy.ports import NodeInfo
+from krappy.server.kafka_session import KafkaSession
+from krappy.waiting import Later
+from krappy.wire.kafka import RANGES, ApiKey, decode_request, encode_request, encode_response, parse_header
+from krappy.wire.kafka.notation import Field, at, read
+from krappy.wire.kafka.schema import TABLE
+from tests.broker.engine import running
+from tests.wire.kafka.test_once import arrays
+
+MOST = 4000  # elements: a fifth of what an array may have; what takes longer than its share shows here as well
+CALLS = 80_000  # in one turn: 20 for each element, so about 50 ms for a full array
+BYTES = 400  # of an answer, for each element of its request
+PARTITIONS = 20  # of the topic that there is
+ONE = batch.encode([b"k"], [b"v"], timestamps=1)
+
+
+class Turns(trio.abc.Instrument):
+    """Counts the calls of Python and C functions in each step of each task."""
+
+    def __init__(self) -> None:
+        self.longest = self._calls = 0
+
+    def count(self, frame: Any, event: str, argument: Any) -> None:
+        if event == "call" or event == "c_call":
+            self._calls += 1
+
+    def before_task_step(self, task: Any) -> None:
+        self._calls = 0
+
+    def after_task_step(self, task: Any) -> None:
+        self.longest = max(self.longest, self._calls)
+
+    def cut(self) -> None:
+        """What was before does not count."""
+        self._calls = self.longest = 0
+
+
+class Reader:
+    """A connection whose peer takes everything."""
+
+    ready = True
+    answer_bytes = 32 << 20
+
+    async def writable(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    @asynccontextmanager
+    async def answering(self, limit: int) -> AsyncIterator[int]:
+        yield min(limit, self.answer_bytes)
+
+
+def value(field: Field, number: int) -> Any:
+    """One that differs from those of other numbers, where the field lets it; small enough to be a partition."""
+    if field.kind == "string":
+        return f"n{number}"
+    if field.kind == "uuid":
+        return number.to_bytes(16, "big")
+    if field.kind == "records":
+        return ONE
+    if field.kind in ("bytes", "bool", "float64", "int8"):
+        return {"bytes": b"x", "bool": False, "float64": 1.0, "int8": number % 100}[field.kind]
+    return number % 30_000
+
+
+def message(fields: tuple[Field, ...], path: tuple[str, ...], count: int, topic: str) -> dict[str, Any]:
+    """`count` different elements in the array at `path`; each other array has one, and what is around names `topic`."""
+    found: dict[str, Any] = {}
+    for field in fields:
+        if not field.present:
+            continue
+        here = path[0] == field.name if path else False
+        if field.array:
+            many = count if here and len(path) == 1 else 1
+            inner = path[1:] if here else ()
+            if field.kind == "struct":
+                found[field.name] = [
+                    message(field.fields, inner, count, topic) | (_named(field, number) if many > 1 else {})
+                    for number in range(many)
+                ]
+            else:
+                found[field.name] = [value(field, number) for number in range(many)]
+        elif field.kind == "struct":
+            found[field.name] = None if field.nullable else message(field.fields, (), count, topic)
+        elif field.name in ("name", "topic", "topic_name"):
+            found[field.name] = topic
+        elif field.name in ("max_wait_ms", "timeout_ms", "session_timeout_ms", "rebalance_timeout_ms"):
+            found[field.name] = 0
+        elif field.name == "acks":
+            found[field.name] = -1
+        else:
+            found[field.name] = value(field, 0)
+    return found
+
+
+def _named(field: Field, number: int) -> dict[str, Any]:
+    """What tells an element of an array of structs from others."""
+    return {
+        each.name: value(each, number)
+        for each in field.fields
+        if each.present and not each.array and each.kind in ("string", "int32", "uuid")
+    }
+
+
+ARRAYS = [(key, path) for key, shape in TABLE.items() for path, _ in arrays(read(shape.request))]
+
+
+async def ask(broker: Broker, key: ApiKey, version: int, body: dict[str, Any], turns: Turns) -> int:
+    """The bytes of the answer."""
+    peer: Any = Reader()
+    session: Any = KafkaSession(broker, "127.0.0.1:1", NodeInfo(0, "127.0.0.1", 9092, None), peer)
+    data = memoryview(encode_request(key, version, 1, "x", body))[4:]
+    header = parse_header(data)
+    handler = registry().find(key, version)
+    assert handler is not None
+    await trio.lowlevel.checkpoint()
+    turns.cut()
+    sys.setprofile(turns.count)
+    try:
+        answer = handler(session, decode_request(key, version, data[header.body_at :]), version)
+        with trio.fail_after(120):
+            if isinstance(answer, Later):
+                answer = await answer.wait()
+            elif not isinstance(answer, dict):
+                answer = await answer
+        return sum(len(part) for part in encode_response(key, version, 1, answer)) if answer is not None else 0
+    finally:
+        sys.setprofile(None)
+        session.close()
+
+
+@pytest.mark.parametrize(("key", "path"), ARRAYS, ids=lambda part: getattr(part, "name", None) or ".".join(part))
+def test_a_full_array_is_served_in_short_turns(tmp_path: Path, key: ApiKey, path: tuple[str, ...]) -> None:
+    async def main() -> None:
+        turns = Turns()
+        trio.lowlevel.add_instrument(turns)
+        async with running(tmp_path, auto_create_topics=False) as broker:
+            await broker.create_topic("t", PARTITIONS, {})
+            low, high = RANGES[key]
+            for version in {low, high}:
+                fields = at(read(TABLE[key].request), version)
+                body = message(fields, path, MOST, "t")
+                try:
+                    size = await ask(broker, key, version, body, turns)
+                except KrappyError:
+                    size = 0  # which closes the connection
+                assert turns.longest <= CALLS, f"version {version}: {turns.longest} calls in one turn"
+                assert size <= MOST * BYTES
+
+    trio.run(main)
