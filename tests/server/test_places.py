@@ -31,13 +31,18 @@ def connect(address: str) -> socket.socket:
 
 def probe(address: str, path: str = "/healthz") -> bytes:
     """The status line."""
+    return fetched(address, path).partition(b"\r\n")[0]
+
+
+def fetched(address: str, path: str) -> bytes:
+    """The whole answer."""
     with connect(address) as sock:
         sock.sendall(b"GET %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % path.encode())
         found = b""
         with contextlib.suppress(ConnectionError):
             while piece := sock.recv(65536):
                 found += piece
-        return found.partition(b"\r\n")[0]
+        return found
 
 
 def ended(sock: socket.socket) -> bool:
@@ -87,6 +92,11 @@ def test_probes_and_the_console_have_places_of_their_own(
 def test_who_has_asked_for_nothing_gives_way(full: RunningBroker) -> None:
     with ExitStack() as stack:
         idlers = [stack.enter_context(connect(full.kafka_address)) for _ in range(3)]
+        ports = [b":%d" % idler.getsockname()[1] for idler in idlers]
+        # One that is accepted beside them, and has asked for nothing yet, might be the oldest.
+        wait_until(
+            lambda: all(port in fetched(full.http_address, "/api/v1/connections") for port in ports), "three idlers"
+        )
         one = stack.enter_context(Raw(full.address))
         one.call(m.Ping())
         assert ended(idlers[0])
