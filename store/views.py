@@ -104,16 +104,12 @@ class Views:
         Raises it too when the disk refuses; to be called again.
         """
         self._end(RENEWING)
-        try:
-            OS_DISK.remove_folder(self.folder)
-        except OSError as error:
-            raise StorageError(f"{self.folder} can't be removed: {error}") from error
-        self._make()
+        self._make(self._empty)
 
     def reopen(self) -> None:
         """As `throw_away`, for views as their files have them: all is forgotten that was not flushed."""
         self._end(REOPENING)
-        self._make()
+        self._make(self._new)
 
     def _end(self, why: str) -> None:
         for snapshot in list(self._snapshots):
@@ -124,11 +120,19 @@ class Views:
             with suppress(Exception):  # it may not be able to flush; what it has is not wanted
                 old.close()
 
-    def _make(self) -> None:
+    def _empty(self) -> rocks.Rdict:
+        """A new database. The folder is removed at each try: the old one may write into it while it is let go."""
+        try:
+            OS_DISK.remove_folder(self.folder)
+        except OSError as error:
+            raise StorageError(f"{self.folder} can't be removed: {error}") from error
+        return self._new()
+
+    def _make(self, opened: Callable[[], rocks.Rdict]) -> None:
         deadline = time.monotonic() + STALL_LIMIT_S
         while True:
             try:
-                self._made = self._new()
+                self._made = opened()
                 return
             except StorageError:  # a read in another thread may hold the old one for a moment
                 if time.monotonic() > deadline:
