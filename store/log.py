@@ -92,9 +92,11 @@ class Log:
         with refusals(folder):
             found = recover(disk, folder, config.index_interval_bytes, start_offset_hint, check_stop)
         log = cls(folder, config, disk, found)
-        if new and found.saved is None and found.report.clean and not log.size:
+        if found.saved is None:  # the name of the first segment is on disk before a checkpoint that tells of it
             log._unsynced.names = True
-        elif found.touched or found.saved is None or not found.report.clean:
+        if new and found.saved is None and found.report.clean and not log.size:
+            return log
+        if found.touched or found.saved is None or not found.report.clean:
             log.sync()
             try:
                 log.checkpoint()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from krappy.store.log import Log
@@ -9,14 +11,28 @@ from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, SMALL, made
 
 
-@pytest.mark.parametrize("keep", [Everything(), Keep()], ids=["a kill", "a loss of power"])
-def test_what_was_synced_in_a_new_log_is_there_after_a_stop_at_any_step(keep: Keep) -> None:
+class Some(Keep):
+    """A loss of power after which some of the folder's changes are there, and the others, though older, are not."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+
+    def name(self) -> bool:
+        return self.random.random() < 0.5
+
+
+KEPT = [Everything(), Keep(), *map(Some, range(12))]
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["unsynced", "synced"])
+@pytest.mark.parametrize("keep", KEPT, ids=["a kill", "a loss of power", *map(str, range(12))])
+def test_what_was_synced_in_a_new_log_is_there_after_a_stop_at_any_step(keep: Keep, new: bool) -> None:
     step, died = 0, True
     while died:
         disk, acknowledged = FaultyDisk(), 0
         disk.dies_at = step
         try:
-            log = Log.open(FOLDER, SMALL, disk=disk, new=True)
+            log = Log.open(FOLDER, SMALL, disk=disk, new=new)
             for _ in range(3):
                 log.append([made(b"one", b"two")], 0, 1)
                 acknowledged = log.sync()
