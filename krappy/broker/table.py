@@ -299,7 +299,10 @@ class TableWatch:
             data = (await partition.read(offset, READ)).data
             changes: list[Change] = []
             following, latest = offset, -1
+            highest = self._highest.get(partition.index, -1)
             for header, view in batches.split(data):
+                if header.base_offset > following or header.count < header.next_offset - header.base_offset:
+                    highest = math.inf  # compaction has been here: what it took out may have been in the way of others
                 following, latest = header.next_offset, max(latest, header.max_timestamp)
                 if header.is_control:
                     continue
@@ -312,7 +315,6 @@ class TableWatch:
                         changes.append((key, entry))
             offset = max(following, offset + 1)
             again: list[tuple[int, bytes]] = []
-            highest = self._highest.get(partition.index, -1)
             if self._whole and partition.strays:
                 changes, again = await judged(partition, changes, offsets, highest)
             self._highest[partition.index] = max(highest, latest)

@@ -6,10 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, trio_test
 
+from krappy import batch
+from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.table import PROGRESS
-from tests.broker.engine import publish, running
+from krappy.entry import key_of_bin, unpack_entry
+from krappy.partitioner import partition_for
+from tests.broker.engine import publish, running, until
 
 
 def test_progress_is_told_late_when_another_partition_kept_the_watch_busy(tmp_path: Path) -> None:
@@ -45,3 +49,56 @@ async def _watched(data: Path, clock: MockClock) -> None:
             await both.wait()
             watch.close()
     assert told == {0: 1, 1: 1}
+
+
+@trio_test
+async def test_what_kept_an_event_from_being_told_may_be_compacted_away_before_it_is_told(tmp_path: Path) -> None:
+    """A key in two partitions: the event in one is not told, for the other has a newer one that the watch will come to.
+    When it does, an older one has taken that one's place, and the first is the newest again."""
+    key = next(key for key in (b"k%d" % number for number in range(100)) if partition_for(key, 2) == 1)
+    told: dict[bytes, bytes | None] = {}
+    live, waits, going = trio.Event(), trio.Event(), trio.Event()
+    going.set()
+
+    async def room() -> None:
+        nonlocal waits
+        waits.set()
+        await going.wait()
+
+    async def emit(event: str, partition: int, next_offset: int, items: list[bytes], offsets: Any = None) -> None:
+        told.update(
+            (key_of_bin(key), unpack_entry(entry)[2]) for key, entry in zip(items[::2], items[1::2], strict=True)
+        )
+        if event == "end_of_snapshot":
+            live.set()
+
+    async def write(index: int, value: bytes, timestamp: int) -> None:
+        await partitions[index].publish(batch.encode([key], [value], timestamps=timestamp)).wait()
+        assert await partitions[index].view_wait(None, 60)
+
+    config = {"cleanup.policy": "compact", "min.compaction.lag.ms": 0, "segment.ms": 1}
+    async with running(tmp_path) as broker:
+        await broker.create_topic("t", 2, config)
+        partitions = broker.topic("t").partitions
+        await write(0, b"first", 1)
+        watch = broker.watch([*partitions], None, None, None, tombstones=False, whole=True)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch.run, None, emit, room)
+                await live.wait()
+                going, waits = trio.Event(), trio.Event()
+                await write(0, b"second", 20)
+                await waits.wait()
+                await write(1, b"third", 30)
+                go, going, waits = going, trio.Event(), trio.Event()
+                go.set()
+                await waits.wait()  # it has passed the second event, and comes to the other partition
+                await write(1, b"late", 10)
+                await partitions[1].publish(batch.encode([b"other"], [b"v"], timestamps=40)).wait()
+                for _ in range(2):
+                    await partitions[1].reshape(partitions[1].log.roll)
+                    await Housekeeper(broker).clean(partitions[1], broker.now_ms() + 10)
+                going.set()
+                await until(lambda: b"other" in told)
+                await until(lambda: told[key] == b"second")
+                watch.close()
