@@ -23,6 +23,10 @@ from typing import Any, NamedTuple
 from krappy.errors import InvalidConfig
 
 Given = str | int | float | bool | None
+# What is to become of settings, None for "back to the default"; or what says so by those that were set and those in
+# force. It is asked while the settings are held: nobody else changes them between the look and the deed.
+Held = Mapping[str, str]
+Changes = Mapping[str, Given] | Callable[[Held, Held], Mapping[str, Given]]
 FOREVER = 2**63 - 1  # how Kafka writes "no limit" where -1 is not allowed
 _INT = re.compile(r"[+-]?[0-9]{1,30}")
 _THROTTLED = re.compile(r"[0-9]{1,10}:[0-9]{1,10}(,[0-9]{1,10}:[0-9]{1,10})*")
@@ -351,6 +355,11 @@ GENERATIONS: tuple[Mapping[str, str], ...] = (
     {},
 )
 GENERATION = len(GENERATIONS) - 1
+
+
+def changes_of(wanted: Changes, held: Held, in_force: Held) -> Mapping[str, Given]:
+    """What comes of it, as these stand now."""
+    return wanted(held, in_force) if callable(wanted) else wanted
 
 
 def normalise(given: Mapping[str, Given]) -> dict[str, str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from krappy.handlers.kafka.config_changes import change_configs, value_of
-from krappy.handlers.kafka.config_targets import Target, Wanted
+from krappy.handlers.kafka.config_changes import Wanted, change_configs, value_of
+from krappy.handlers.kafka.config_targets import Target
 from krappy.ports import KafkaSessionPort
+from krappy.topic_settings import Held
 
 Message = dict[str, Any]
 
@@ -15,5 +16,5 @@ async def alter_configs(session: KafkaSessionPort, request: Message, version: in
     return await change_configs(session, request, _replaced)
 
 
-def _replaced(target: Target, configs: list[Message]) -> Wanted:
-    return {**dict.fromkeys(target.held), **{config["name"]: value_of(config) for config in configs}}
+def _replaced(target: Target, configs: list[Message], held: Held, effective: Held) -> Wanted:
+    return {**dict.fromkeys(held), **{config["name"]: value_of(config) for config in configs}}

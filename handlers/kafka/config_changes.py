@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from krappy.handlers.kafka.config_targets import Target, Wanted, target
+from krappy.handlers.kafka.config_targets import Target, target
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, more_than_once, refusal
 from krappy.ports import KafkaSessionPort
+from krappy.topic_settings import Held
 from krappy.wire.kafka import Code
 
 Message = dict[str, Any]
-Changes = Callable[[Target, list[Message]], Wanted]
+Wanted = dict[str, str | None]  # None takes a setting back to its default
+Asked = Callable[[Target, list[Message], Held, Held], Wanted]
 
 
-async def change_configs(session: KafkaSessionPort, request: Message, changes: Changes) -> Message:
-    """The answer. `changes` says what a resource's entry asks of its target."""
+async def change_configs(session: KafkaSessionPort, request: Message, asked_of: Asked) -> Message:
+    """The answer. `asked_of` says what a resource's entry asks of its target, by what was set for it and what is in
+    force. It is asked twice: for what can be refused at once, and when others can't change the same settings."""
     resources = request["resources"]
     asked = {(each["resource_type"], each["resource_name"]): each for each in resources}
     twice = more_than_once((each["resource_type"], each["resource_name"]) for each in resources)
@@ -28,10 +32,11 @@ async def change_configs(session: KafkaSessionPort, request: Message, changes: C
             configs = resource["configs"]
             if more := more_than_once(config["name"] for config in configs):
                 raise Refused(Code.INVALID_REQUEST, f"Error due to duplicate config keys: '{min(more):.{SHOWN}}'")
-            wanted = changes(found, configs)
+            changes = partial(asked_of, found, configs)
+            wanted = changes(found.held, found.effective)
             found.check(wanted)
             if wanted and not request["validate_only"]:
-                await found.alter(wanted)
+                await found.alter(changes)
             responses.append({"resource_type": kind, "resource_name": name, **DONE})
         except NO as error:
             responses.append({"resource_type": kind, "resource_name": name, **refusal(error)})

@@ -10,21 +10,20 @@ from krappy.handlers.kafka.refusals import SHOWN, Refused
 from krappy.handlers.kafka.sources import check_not_internal
 from krappy.ports import KafkaSessionPort, SettingsPort
 from krappy.topic_config import SETTINGS, Setting, check_topic_name, merge
+from krappy.topic_settings import Changes, Given, Held
 from krappy.wire.kafka import Code
-
-Wanted = Mapping[str, str | None]  # None takes a setting back to its default
 
 
 class Target(NamedTuple):
-    """`known`: what it can have; `held`: what was set for it; `effective`: what is in force. `check` raises what is
-    wrong with changes, `alter` makes them."""
+    """`known`: what it can have; `held`: what was set for it; `effective`: what is in force, both as of now. `check`
+    raises what is wrong with changes, `alter` makes them, and asks for them once nobody else can change anything."""
 
     what: str  # for people: "topic", "broker", "group"
     known: Mapping[str, Setting]
-    held: Mapping[str, str]
-    effective: Mapping[str, str]
-    check: Callable[[Wanted], Any]
-    alter: Callable[[Wanted], Awaitable[None]]
+    held: Held
+    effective: Held
+    check: Callable[[Mapping[str, Given]], Any]
+    alter: Callable[[Changes], Awaitable[None]]
 
 
 def target(session: KafkaSessionPort, kind: int, name: str) -> Target:

@@ -6,11 +6,12 @@ from enum import IntEnum
 from typing import Any
 
 from krappy.errors import InvalidConfig
-from krappy.handlers.kafka.config_changes import change_configs, value_of
-from krappy.handlers.kafka.config_targets import Target, Wanted
+from krappy.handlers.kafka.config_changes import Wanted, change_configs, value_of
+from krappy.handlers.kafka.config_targets import Target
 from krappy.handlers.kafka.refusals import SHOWN, Refused
 from krappy.ports import KafkaSessionPort
 from krappy.topic_config import nearest
+from krappy.topic_settings import Held
 from krappy.wire.kafka import Code
 
 Message = dict[str, Any]
@@ -29,11 +30,11 @@ async def incremental_alter_configs(session: KafkaSessionPort, request: Message,
     return await change_configs(session, request, _changed)
 
 
-def _changed(target: Target, configs: list[Message]) -> Wanted:
-    return {config["name"]: _after(target, config) for config in configs}
+def _changed(target: Target, configs: list[Message], held: Held, effective: Held) -> Wanted:
+    return {config["name"]: _after(target, config, effective) for config in configs}
 
 
-def _after(target: Target, config: Message) -> str | None:
+def _after(target: Target, config: Message, effective: Held) -> str | None:
     """A setting's value after one operation; None: its default."""
     name, operation = config["name"], config["config_operation"]
     if operation == Operation.DELETE:
@@ -51,7 +52,7 @@ def _after(target: Target, config: Message) -> str | None:
     if setting.kind != "LIST":
         word = Operation(operation).name
         raise Refused(Code.INVALID_CONFIG, f"Can't {word} to key '{name:.{SHOWN}}' because its type is not LIST.")
-    held = _items(target.effective[name])
+    held = _items(effective[name])
     if operation == Operation.APPEND:
         return ",".join([*held, *(item for item in given if item not in held)])
     return ",".join(item for item in held if item not in given)

@@ -63,6 +63,7 @@ from krappy.store.privacy import close_to_others
 from krappy.store.staging import StagedFiles, StagingStore
 from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
+from krappy.topic_settings import Changes
 from krappy.types import TopicPartition
 from krappy.waiting import Later, Signal, subscribed, wait_any
 
@@ -382,7 +383,7 @@ class Broker:
         """
         return await self.changes.create(name, partitions, config, if_absent=if_absent, alike=alike)
 
-    async def alter_topic(self, name: str, config: Mapping[str, Any] | None, partitions: int | None) -> None:
+    async def alter_topic(self, name: str, config: Changes | None, partitions: int | None) -> None:
         """Changes settings (None: back to the default) and adds partitions. All or nothing."""
         await self.changes.alter(name, config, partitions)
 

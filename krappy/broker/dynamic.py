@@ -20,7 +20,7 @@ from krappy.config import KAFKA_NAMES, ServerConfig, default_of, read_value
 from krappy.errors import ConfigError, InvalidConfig, InvalidRequest, StorageError
 from krappy.store.overrides import FOR_ALL, STATIC, OverrideStore, topic_defaults
 from krappy.topic_config import OF_BROKER, Given, Setting
-from krappy.topic_settings import integer
+from krappy.topic_settings import Changes, changes_of, integer
 from krappy.waiting import Signal
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class DynamicSettings:
 
     # --- as they are to be
 
-    def check(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+    def check(self, name: str, changes: Mapping[str, Given]) -> dict[str, str]:
         """What would be held for `name`; None takes a setting back, and one that is not set stays so, known or not:
         Kafka's tools take back throttles that nobody has set. Raises InvalidRequest, as Kafka does."""
         fixed = sorted({setting for setting, value in changes.items() if value is not None} - set(KNOWN))
@@ -146,9 +146,10 @@ class DynamicSettings:
             except InvalidConfig as error:
                 raise InvalidRequest(f"the topic '{topic.name}' could not be so: {error.text}") from None
 
-    async def alter(self, name: str, changes: Mapping[str, str | None]) -> None:
+    async def alter(self, name: str, wanted: Changes) -> None:
         """In force, and durable, on return. Raises InvalidRequest, StorageError."""
         async with self._topics.everything():
+            changes = changes_of(wanted, self.held(name), self.effective(name))
             await self._take(name, self.check(name, changes))
         self.changed.fire()
 

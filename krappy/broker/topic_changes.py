@@ -31,6 +31,7 @@ from krappy.store.catalog import MAX_PARTITIONS, text_id
 from krappy.store.catalog import Topic as StoredTopic
 from krappy.store.log import Log
 from krappy.topic_config import TopicConfig, merge
+from krappy.topic_settings import Changes, changes_of
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
@@ -86,18 +87,19 @@ class TopicChanges:
             raise
         return topic
 
-    async def alter(self, name: str, config: Mapping[str, Any] | None, partitions: int | None) -> None:
+    async def alter(self, name: str, wanted: Changes | None, partitions: int | None) -> None:
         broker = self._broker
         async with self.locks.of(name):
             broker.check_taking()
             topic = broker.topic(name)
-            await topic.prepare(merge(topic.given, config or {}), topic.inherited)
+            config = changes_of(wanted or {}, topic.given, topic.settings)
+            await topic.prepare(merge(topic.given, config), topic.inherited)
             if partitions is not None and partitions != len(topic.partitions):
                 await self._add_partitions(topic, partitions)
             if config:
                 stored = await self._in_thread(lambda: broker.catalog.alter(name, config))
                 await topic.configure(stored.config, topic.inherited)
-            broker.report("topic_altered", topic=name, partitions=len(topic.partitions), config=dict(config or {}))
+            broker.report("topic_altered", topic=name, partitions=len(topic.partitions), config=dict(config))
             broker.topics_changed.fire()
 
     async def _add_partitions(self, topic: Topic, total: int) -> None:

@@ -16,7 +16,7 @@ from krappy.core.kafka.modern import ModernGroup, ModernRules
 from krappy.errors import InvalidConfig, InvalidRequest
 from krappy.store.overrides import OverrideStore
 from krappy.topic_config import Setting, nearest
-from krappy.topic_settings import integer
+from krappy.topic_settings import Changes, Given, changes_of, integer
 
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.coordinator import KafkaGroups
@@ -73,7 +73,7 @@ class GroupSettings:
         held = self._held.get(group)
         return self._owner.heartbeat_ms if held is None else int(held.get(HEARTBEAT, self._owner.heartbeat_ms))
 
-    def check(self, group: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+    def check(self, group: str, changes: Mapping[str, Given]) -> dict[str, str]:
         """What would be held for the group; None takes a setting back. Raises InvalidRequest, InvalidConfig."""
         if not group:
             raise InvalidRequest("Default group resources are not allowed.")
@@ -96,10 +96,10 @@ class GroupSettings:
                 raise InvalidRequest(f"{len(self._held)} groups have settings: as many as are possible")
         return after
 
-    async def alter(self, group: str, changes: Mapping[str, str | None]) -> None:
+    async def alter(self, group: str, wanted: Changes) -> None:
         """In force, from the members' next heartbeats on, and durable on return. Raises as `check`, StorageError."""
         async with whole(self._lock):  # threads may overtake each other: what is kept last must be what is in force
-            after = self.check(group, changes)
+            after = self.check(group, changes_of(wanted, self.held(group), self.effective(group)))
             limiter = self._owner.broker.disk_limiter
             await trio.to_thread.run_sync(partial(self._store.save, group, after), limiter=limiter)
             if after:
