@@ -112,7 +112,7 @@ class Broker:
         self._nursery: trio.Nursery | None = None
         self.changes = TopicChanges(self)
         self._meta_sync = MetaSync(self)
-        self.shrinking = trio.Lock()  # held while events are taken out of a log
+        self.shrinking = trio.Lock()  # held while events are taken out of a log; topics' locks are taken after it
         self.counting = trio.CapacityLimiter(1)  # of those who look through whole views
         self.decisions = backup.Gate()  # closed while a backup is taken
         self._housekeeping = trio.CancelScope()

@@ -148,7 +148,7 @@ class DynamicSettings:
 
     async def alter(self, name: str, wanted: Changes) -> None:
         """In force, and durable, on return. Raises InvalidRequest, StorageError."""
-        async with self._topics.everything():
+        async with self._broker.shrinking, self._topics.everything():
             changes = changes_of(wanted, self.held(name), self.effective(name))
             await self._take(name, self.check(name, changes))
         self.changed.fire()
@@ -160,7 +160,7 @@ class DynamicSettings:
         given = dict(self.static.topic_defaults)
         if given == self.held(STATIC):
             return
-        async with self._topics.everything():
+        async with self._broker.shrinking, self._topics.everything():
             try:
                 self._check_topics(STATIC, given)
             except InvalidRequest as error:
@@ -172,15 +172,14 @@ class DynamicSettings:
 
     async def _take(self, name: str, after: dict[str, str]) -> None:
         defaults = self._defaults({**self._held, name: after})
-        for topic in list(self._broker.topics.values()):
-            if topic.inherited != defaults:
-                await topic.prepare(topic.given, defaults)
+        topics = [topic for topic in self._broker.topics.values() if topic.inherited != defaults]
+        for topic in topics:
+            await topic.prepare(topic.given, defaults)
         await trio.to_thread.run_sync(partial(self._store.save, name, after), limiter=self._broker.disk_limiter)
         self._held[name] = after
         self._apply()
-        for topic in list(self._broker.topics.values()):
-            if topic.inherited != defaults:
-                await topic.configure(topic.given, defaults)
+        for topic in topics:
+            await topic.configure(topic.given, defaults)
 
     def _apply(self) -> None:
         changed: dict[str, Any] = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from krappy.broker import strays
+from krappy.broker import strays, view_life
 from krappy.broker.partition import Partition
 from krappy.broker.strays import Pause, Strays
 from krappy.errors import UnknownPartition
@@ -47,6 +47,10 @@ class Topic:
         """Whether its events expire because it was made by a version with which all did, and nobody said otherwise."""
         said = {**self.inherited, **self.given}
         return self.config.delete and "retention.ms" in self.defaults and "retention.ms" not in said
+
+    def outlives(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> bool:
+        """Whether its table would outlive its events with these settings, and does not now. Raises InvalidConfig."""
+        return view_life.outlives(self.config, self.parse(given, inherited))
 
     async def prepare(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
         """To be awaited before these settings are kept. Raises InvalidConfig, StorageError."""

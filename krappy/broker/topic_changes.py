@@ -88,12 +88,21 @@ class TopicChanges:
         return topic
 
     async def alter(self, name: str, wanted: Changes | None, partitions: int | None) -> None:
+        if not await self._alter(name, wanted, partitions, still=False):
+            async with self._broker.shrinking:
+                await self._alter(name, wanted, partitions, still=True)
+
+    async def _alter(self, name: str, wanted: Changes | None, partitions: int | None, *, still: bool) -> bool:
+        """`still`: nothing is taken out of any log meanwhile. False, and nothing was done: that has to be so."""
         broker = self._broker
         async with self.locks.of(name):
             broker.check_taking()
             topic = broker.topic(name)
             config = changes_of(wanted or {}, topic.given, topic.settings)
-            await topic.prepare(merge(topic.given, config), topic.inherited)
+            given = merge(topic.given, config)
+            if topic.outlives(given, topic.inherited) and not still:
+                return False
+            await topic.prepare(given, topic.inherited)
             if partitions is not None and partitions != len(topic.partitions):
                 await self._add_partitions(topic, partitions)
             if config:
@@ -101,6 +110,7 @@ class TopicChanges:
                 await topic.configure(stored.config, topic.inherited)
             broker.report("topic_altered", topic=name, partitions=len(topic.partitions), config=dict(config))
             broker.topics_changed.fire()
+            return True
 
     async def _add_partitions(self, topic: Topic, total: int) -> None:
         """The logs first, then the catalog: what can't be opened now could not be on the next start either."""

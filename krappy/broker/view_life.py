@@ -40,8 +40,6 @@ async def configure(partition: Partition, config: TopicConfig) -> None:
     if config.view and not before.view:  # nobody may look things up in what is not folded yet
         await _drop(partition)
         partition.applier = Applier(partition, partition.log.start_offset)
-    elif _outlives(before, config):  # and what has expired since `keep_absent`
-        _raise_floor(partition)
     partition.config = partition.log.config = config
     if before.view and not config.view:
         partition.applier.stop(partition.no_view())
@@ -54,15 +52,17 @@ async def configure(partition: Partition, config: TopicConfig) -> None:
 async def keep_absent(partition: Partition, config: TopicConfig) -> None:
     """Before its topic gets settings under which entries outlive their events: those that have expired by now must not
     come back, by a crash neither. On disk when it returns. Raises StorageError."""
-    if _outlives(partition.config, config):
+    if outlives(partition.config, config):
         if partition.gone is not None:
             raise partition.gone  # what has expired in it is not known
         _raise_floor(partition)
         await trio.to_thread.run_sync(partition.views.flush, limiter=partition.disk_limiter)
 
 
-def _outlives(before: TopicConfig, after: TopicConfig) -> bool:
-    """Whether entries that are absent under the settings `before` would be there under those `after`."""
+def outlives(before: TopicConfig, after: TopicConfig) -> bool:
+    """Whether entries that are absent under the settings `before` would be there under those `after`. From before the
+    change is prepared until it is in force nothing is taken out of the log (`Broker.shrinking`): what goes by the old
+    settings need not stand in the view, and what goes by the new ones must."""
     return before.view and after.view and after.compact and not before.compact
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 from trio.testing import trio_test
 
 from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
+from krappy.broker.topic import Topic
 from krappy.entry import entry_offset
 from krappy.store.pool import POOL
-from tests.broker.engine import publish, running, until
+from tests.broker.engine import as_killed, publish, running, until
 
 KEYS = [b"k%d" % number for number in range(10)]
 
@@ -71,3 +74,47 @@ async def test_a_table_that_is_behind_keeps_no_expired_event(tmp_path: Path) -> 
         assert await partition.view_wait(None, 30)
         live = {key: entry_offset(entry) for key in KEYS if (entry := partition.look_up(key))}
         assert live == {key: at for at, key in enumerate(KEYS, 190) if at >= 195}
+
+
+@pytest.mark.parametrize("of", ["the topic", "all topics"])
+@trio_test
+async def test_a_table_that_is_to_outlive_its_events_has_taken_them_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    """Or is without them: events are deleted while their topic becomes compacted, and a kill comes right then."""
+    keep_absent, configure = Topic.prepare, Topic.configure
+    async with running(tmp_path / "data", retention_check_ms=3_600_000) as broker, trio.open_nursery() as nursery:
+        partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+        await publish(partition, 1, [b"key"])
+        await partition.flush_view()
+
+        async def prepared(*args: Any) -> None:
+            """What has expired until now is known, on disk; and then comes more, and goes."""
+            await keep_absent(*args)
+            await publish(partition, 1, [b"key"])
+            assert await partition.view_wait(None, 60)
+            nursery.start_soon(partition.delete_records, 2)
+            await until(lambda: partition.start_offset == 2 or broker.shrinking.statistics().tasks_waiting)
+
+        async def kept(*args: Any) -> None:
+            """The settings are kept, and not in force yet."""
+            as_killed(tmp_path / "data", tmp_path / "killed")
+            await configure(*args)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Topic, "prepare", prepared)
+            patch.setattr(Topic, "configure", kept)
+            if of == "the topic":
+                await broker.alter_topic("t", {"cleanup.policy": "compact,delete"}, None)
+            else:
+                await broker.dynamic.alter("", {"log.cleanup.policy": "compact,delete"})
+        await until(lambda: partition.start_offset == 2)
+        assert partition.config.compact
+        entry = partition.look_up(b"key")
+        assert entry is None or entry_offset(entry) == 1
+    async with running(tmp_path / "killed") as broker:
+        partition = broker.topic("t").partition(0)
+        assert partition.config.compact
+        assert await partition.view_wait(None, 60)
+        entry = partition.look_up(b"key")
+        assert entry is None or entry_offset(entry) == 1, "an old value is back"
