@@ -24,7 +24,7 @@ from threading import Lock
 from typing import Any
 
 from krappy.errors import StorageError
-from krappy.store import rocks
+from krappy.store import journal, rocks
 from krappy.store.synced import ACCEPT, Synced
 
 SPARE = 512 << 10  # bytes that opening it takes, beside what its write-ahead log holds
@@ -45,7 +45,7 @@ class Meta:
         self._opening = Lock()  # held for a sync, and while it is opened anew
         self._unsynced: dict[bytes, bytes | None] = {}  # None: deleted
         self._note = Synced(folder)
-        self.lost = 0  # changes that were on disk and are not there, as people have accepted
+        self.lost = 0  # changes, at least, that were on disk and are not there, as people have accepted
         self._closed = False
         self._held: rocks.Rdict | None = self._open()  # None: it could not be opened anew
 
@@ -56,24 +56,39 @@ class Meta:
         return self._held
 
     def _open(self) -> rocks.Rdict:
-        self._check_synced()
-        return rocks.open_db(self.folder, cache_bytes=2 << 20, memtable_bytes=8 << 20, open_files=64)
+        try:
+            self._check()
+            return rocks.open_db(self.folder, cache_bytes=2 << 20, memtable_bytes=8 << 20, open_files=64)
+        except rocks.Damaged as error:
+            raise _told(error) from error
 
-    def _check_synced(self) -> None:
-        """Raises StorageError, before anything is changed, when opening would lose what was on disk."""
+    def _check(self) -> None:
+        """Raises StorageError, before anything is changed, when opening would lose what was on disk, or never end."""
+        lost = 0
+        endless = journal.endless(self.folder)
+        if endless is not None:
+            file, position = endless
+            self._lose(f"{file} is damaged at byte {position}")
+            os.truncate(file, position)  # RocksDB ends at other damage by itself
+            lost = 1
         noted = self._note.read()
         found = rocks.last_change(self.folder) if noted else None
-        if found is None or found >= noted:
+        if found is not None and found < noted:
+            self._lose(f"of its changes up to number {noted}, which were on disk, only those up to {found} can be read")
+            lost = noted - found
+        if lost:
+            self.lost = lost
+            self._note.accept()
+
+    def _lose(self, why: str) -> None:
+        """Raises StorageError unless people have accepted the loss."""
+        if self._note.accepted():
             return
-        if not self._note.accepted():
-            raise StorageError(
-                f"the catalog in {self.folder} is damaged: of its changes up to number {noted}, which were on disk, "
-                f"only those up to {found} can be read. What came later is lost: topics, settings, positions of "
-                "groups, transactions. Nothing was changed. Restore a backup; or, to go on without what is lost, make "
-                f"the file {self.folder / ACCEPT}: folders of topics that are not known any more then stay as they are"
-            )
-        self.lost = noted - found
-        self._note.accept()
+        raise StorageError(
+            f"the catalog in {self.folder} is damaged: {why}. What came later is lost: topics, settings, positions of "
+            "groups, transactions. Nothing was changed. Restore a backup; or, to go on without what is lost, make "
+            f"the file {self.folder / ACCEPT}: folders of topics that are not known any more then stay as they are"
+        )
 
     def close(self) -> None:
         """Syncs and closes, after a failure too: then what is kept is written once more. Closing again does nothing.
@@ -101,7 +116,7 @@ class Meta:
         try:
             found: bytes | None = self._db.get(key)
         except Exception as error:
-            raise rocks.failure("reading the catalog", error) from error
+            raise _told(rocks.failure("reading the catalog", error)) from error
         return found
 
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -113,7 +128,7 @@ class Meta:
                     return
                 yield found
         except Exception as error:
-            raise rocks.failure("reading the catalog", error) from error
+            raise _told(rocks.failure("reading the catalog", error)) from error
 
     # --- writing
 
@@ -233,3 +248,10 @@ class Meta:
             rocks.Checkpoint(self._db).create_checkpoint(os.fspath(folder))
         except Exception as error:
             raise rocks.failure("copying the catalog", error) from error
+
+
+def _told(failure: Exception) -> Exception:
+    """The same, and what to do about it."""
+    if isinstance(failure, rocks.Damaged):
+        return rocks.Damaged(f"the catalog is damaged: {failure}. Restore a backup")
+    return failure

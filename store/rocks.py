@@ -49,6 +49,7 @@ from rocksdict import (
 )
 
 from krappy.errors import StorageError
+from krappy.store import journal
 from krappy.store.disk import OS_DISK
 
 __all__ = [
@@ -174,6 +175,7 @@ def open_db(folder: Path, *, cache_bytes: int, memtable_bytes: int, open_files: 
         if not (folder / "CURRENT").is_file() and _holds_data(folder):
             # RocksDB would make a new database here, and delete the files of the old one.
             raise Damaged(f"{folder} holds the files of a database, but not its file CURRENT")
+        _check_manifest(folder)
         return Rdict(os.fspath(folder), options, {"default": options})
     except StorageError:
         raise
@@ -187,6 +189,7 @@ def last_change(folder: Path) -> int | None:
     """The sequence number of the last change that opening the database would find. Changes nothing in the folder that
     opening needs. None where it can't be told."""
     try:
+        _check_manifest(folder)
         db = Rdict(os.fspath(folder), db_options(1 << 20, 1 << 20, 16), access_type=AccessType.read_only(False))
     except Exception:
         return None
@@ -194,6 +197,12 @@ def last_change(folder: Path) -> int | None:
         return db.latest_sequence_number()
     finally:
         db.close()
+
+
+def _check_manifest(folder: Path) -> None:
+    flaw = journal.manifest_flaw(folder)
+    if flaw:
+        raise Damaged(f"the database in {folder} can't be opened: {flaw}")
 
 
 def _holds_data(folder: Path) -> bool:

@@ -69,5 +69,5 @@ class Synced:
     def accept(self) -> None:
         """The loss counts no more."""
         with suppress(OSError):
-            self._path.unlink()
-            self._accept.unlink()
+            self._path.unlink(missing_ok=True)
+            self._accept.unlink(missing_ok=True)

@@ -1,0 +1,92 @@
+"""RocksDB's own journals, looked through before RocksDB reads them: MANIFEST-* (which files are the database) and
+*.log (the write-ahead log).
+
+RocksDB does not survive every damage to them. A record whose type has become a recyclable one makes an open run for
+ever. One in a MANIFEST whose length has grown past the end looks torn: the database silently becomes an older one, and
+the files of what came later are deleted.
+
+A journal is blocks of 32 KiB of records: CRC-32C, masked, of what follows the length (u32), length (u16), type (u8),
+content; little-endian. A record never crosses a block's end; the last bytes of a block, too few for a head, are zeros
+(RocksDB's wiki, "Write Ahead Log File Format"). A write that was torn ends the file within a record, or with zeros.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+
+from crc32c import crc32c
+
+__all__ = ["endless", "manifest_flaw"]
+
+_BLOCK = 32 << 10
+_HEAD = Struct("<IHB")
+_TYPES = range(1, 5)  # full, first, middle, last: others are for journals that are recycled or compressed; none is here
+
+
+def manifest_flaw(folder: Path) -> str:
+    """What is wrong with the MANIFEST of the database in `folder`; empty when it is whole, or torn at its end only.
+
+    Empty as well where there is no database or CURRENT is damaged: RocksDB tells that by itself. Raises OSError.
+    """
+    current = folder / "CURRENT"
+    name = current.read_text(errors="replace").rstrip("\n") if current.is_file() else ""
+    file = folder / name
+    if not name.startswith("MANIFEST-") or "/" in name or not file.is_file():
+        return ""
+    content = file.read_bytes()
+    at = _whole(content)
+    rest = content[at:].rstrip(b"\0")
+    if not rest or _torn(content, at, len(rest)):
+        return ""
+    return f"{file} is damaged at byte {at}"
+
+
+def endless(folder: Path) -> tuple[Path, int] | None:
+    """The first write-ahead log at which RocksDB would stay for ever, and the byte where. Raises OSError."""
+    for file in sorted(folder.glob("[0-9]*.log")):
+        content = file.read_bytes()
+        at = _whole(content)
+        if len(content) - at >= _HEAD.size and _HEAD.unpack_from(content, at)[2] not in (0, *_TYPES):
+            return file, at
+    return None
+
+
+def _whole(content: bytes) -> int:
+    """Where the first record stands that is not whole; the end when all are."""
+    at = 0
+    while at < len(content):
+        size = _record(content, at)
+        left = _BLOCK - at % _BLOCK
+        if size:
+            at += size
+        elif left < _HEAD.size and not content[at : at + left].strip(b"\0"):
+            at += left
+        else:
+            break
+    return min(at, len(content))
+
+
+def _record(content: bytes, at: int) -> int:
+    """The size of the record at `at`; 0 where there is no whole one."""
+    stop = min(len(content), at - at % _BLOCK + _BLOCK)
+    if at + _HEAD.size > stop:
+        return 0
+    checksum, length, kind = _HEAD.unpack_from(content, at)
+    end = at + _HEAD.size + length
+    if kind not in _TYPES or end > stop:
+        return 0
+    found = crc32c(content[at + _HEAD.size - 1 : end])
+    masked = ((found >> 15 | found << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return end - at if masked == checksum else 0
+
+
+def _torn(content: bytes, at: int, written: int) -> bool:
+    """Whether the `written` bytes at `at` may be the beginning of a last record, the rest of which never came."""
+    if at - at % _BLOCK + _BLOCK < at + written:
+        return False  # what stands in the next block came later
+    if written >= _HEAD.size:
+        _, length, kind = _HEAD.unpack_from(content, at)
+        if kind not in _TYPES or _HEAD.size + length <= written:
+            return False
+    return not any(_record(content, later) for later in range(at + 1, at + written))
