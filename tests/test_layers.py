@@ -67,7 +67,7 @@ LAYERS = [
     Layer("waiting", ["waiting"], [], {"trio"}, SOCKETS | FILES | PROCESSES | CHANCE),
     Layer("ports", ["ports"], [*VALUES, "core", "wire"], set(), IMPURE),
     Layer("config", ["config"], ["errors", "topic_config", "topic_settings"], set(), SOCKETS | PROCESSES | CHANCE),
-    Layer("store", ["store"], [*VALUES, "core"], {"msgpack", "rocksdict"}, SOCKETS),
+    Layer("store", ["store"], [*VALUES, "core"], {"crc32c", "msgpack", "rocksdict"}, SOCKETS),
     Layer("handlers", ["handlers"], [*VALUES, "wire", "core", "ports"], set(), SOCKETS | FILES | PROCESSES | CHANCE),
     Layer(
         "broker",
