@@ -9,8 +9,8 @@ folded anew, would let tombstones go while the events that they delete stay.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import trio
@@ -19,6 +19,7 @@ from krappy.broker.partition import Partition
 from krappy.core import retention
 from krappy.core.throttle import Throttle
 from krappy.entry import entry_offset, floor, is_tombstone
+from krappy.errors import KrappyError
 from krappy.store.cleaner import Candidate, CleanResult, Pace
 from krappy.waiting import wait_any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from krappy.broker.broker import Broker
 
 LOOK_UP = 1000  # keys asked of the view at a time
+PATIENCE_S = 5.0  # for which it waits for the views of other partitions
 
 
 class _Over(Exception):
@@ -91,6 +93,7 @@ async def clean(broker: Broker, partition: Partition, now: int, throttle: Thrott
     log, views, number = partition.log, partition.views, partition.number
     pace, stable = _Pace(broker, partition, throttle), partition.last_stable_offset
     await partition.flush_view()
+    ends = await _others_folded(partition)
     upto = min(retention.cleanable_upto(partition.config, log.segments, now), stable)
     forgotten: list[tuple[bytes, int]] = []
 
@@ -101,7 +104,7 @@ async def clean(broker: Broker, partition: Partition, now: int, throttle: Thrott
             found = iter(views.get_many(number, [key for key, *_ in some if key is not None]))
             pace.check()
             deleting = _deleting_elsewhere(
-                partition, [key for key, _, tombstone, _ in some if tombstone and key is not None]
+                partition, [key for key, _, tombstone, _ in some if tombstone and key is not None], ends
             )
             for key, offset, tombstone, horizon in some:
                 if key is None:
@@ -138,19 +141,36 @@ async def clean(broker: Broker, partition: Partition, now: int, throttle: Thrott
     )
 
 
-def _deleting_elsewhere(partition: Partition, keys: list[bytes]) -> set[bytes]:
-    """Those of these deleted keys that have a value in another partition: without the tombstone it might be the newest
-    again (strays.py)."""
+async def _others_folded(partition: Partition) -> dict[int, int]:
+    """Where the other partitions end, by their indexes; where keys may be astray, once their views have all below that,
+    or after a while."""
+    ends = {other.index: other.last_stable_offset for other in partition.strays.others(partition)}
+    with trio.move_on_after(PATIENCE_S):
+        for other in partition.strays.others(partition) if partition.strays else ():
+            with suppress(KrappyError):
+                await other.applier.caught_up(ends.get(other.index))
+    return ends
+
+
+def _deleting_elsewhere(partition: Partition, keys: list[bytes], ends: Mapping[int, int]) -> set[bytes]:
+    """Those of these deleted keys that have a value in another partition, or may have: without the tombstone it might
+    be the newest again (strays.py). `ends`: the offsets below which all of the others counts."""
+    others = partition.strays.others(partition)
+    if not keys or not (partition.strays or any(other.offline for other in others)):
+        return set()
     found: set[bytes] = set()
-    if keys and partition.strays:
-        for other in partition.strays.others(partition):
-            entries = partition.views.get_many(other.number, keys)
-            living = floor(other.expired_below)
-            found.update(
-                key
-                for key, entry in zip(keys, entries, strict=True)
-                if entry is not None and not is_tombstone(entry) and entry >= living
-            )
+    for other in others:
+        applier = other.applier
+        folded = applier.applied >= ends.get(other.index, 0)
+        entries = partition.views.get_many(other.number, keys)
+        if not folded or other.gone is not None or applier.stopped or other.applier is not applier:
+            return set(keys)  # what it has, nobody knows now
+        living = floor(other.expired_below)
+        found.update(
+            key
+            for key, entry in zip(keys, entries, strict=True)
+            if entry is not None and not is_tombstone(entry) and entry >= living
+        )
     return found
 
 

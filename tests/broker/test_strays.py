@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,14 @@ import trio
 from trio.testing import trio_test
 
 from krappy import batch
-from krappy.broker import latest_sets
+from krappy.broker import cleaning, latest_sets
 from krappy.broker import strays as strays_module
+from krappy.broker.applier import Applier
 from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.topic import Topic
 from krappy.entry import entry_offset
-from krappy.errors import OffsetMismatch
+from krappy.errors import OffsetMismatch, StorageError
 from krappy.partitioner import partition_for
 from krappy.store import keys as stored_keys
 from krappy.store.views import Views
@@ -198,6 +200,43 @@ async def test_a_tombstone_stays_while_it_deletes_something_in_another_partition
         for _ in range(3):
             await partition.reshape(partition.log.roll)
             await keeper.clean(partition, broker.now_ms() + 10)
+        where, found = await topic.newest([ASTRAY], trio.lowlevel.checkpoint)
+        assert where == [2], "the deleted key is alive again"
+        assert [entry is not None and entry_offset(entry) for entry in found] == [0]
+
+
+@trio_test
+@pytest.mark.parametrize("trouble", ["folds", "gone"])
+async def test_a_tombstone_stays_while_nobody_knows_what_the_other_partitions_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    """The tables are made anew: one partition is folded and compacted while another is still to be."""
+    async with running(tmp_path) as broker:
+        topic = await new(broker, **COMPACTED)
+        await publish(topic, 1, ASTRAY, timestamp=1)
+        await publish(topic, 2, ASTRAY, value=None, timestamp=2)
+        await publish(topic, 2, b"other", timestamp=2)
+    shutil.rmtree(tmp_path / "views")
+    gate, step = trio.Event(), Applier._step
+
+    async def later(self: Applier) -> None:
+        if self._partition.index == 1:
+            await gate.wait()
+        await step(self)
+
+    monkeypatch.setattr(Applier, "_step", later)
+    monkeypatch.setattr(cleaning, "PATIENCE_S", 0.01)
+    async with running(tmp_path) as broker:
+        topic = broker.topic("t")
+        partition, keeper = topic.partition(2), Housekeeper(broker)
+        if trouble == "gone":
+            topic.partition(1).gone = StorageError("its log can't be opened")
+        for _ in range(3):
+            await partition.reshape(partition.log.roll)
+            await keeper.clean(partition, broker.now_ms() + 10)
+        topic.partition(1).gone = None
+        gate.set()
+        await folded(topic)
         where, found = await topic.newest([ASTRAY], trio.lowlevel.checkpoint)
         assert where == [2], "the deleted key is alive again"
         assert [entry is not None and entry_offset(entry) for entry in found] == [0]
