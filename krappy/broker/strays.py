@@ -73,6 +73,7 @@ class ViewStrays:
         self._kept = partition.views.strays(partition.number) if partition.config.view else None
         self._some: bool | None = None  # None: nobody knows
         self._judged = applied  # keys of events below are, unless there are strays anyway
+        self._applied = applied
         self._count = 0
         self._counting = self._met = False
         self._stale = False  # keys have left the view since it was looked through
@@ -90,7 +91,7 @@ class ViewStrays:
         elif self._kept is not None and self._kept[0] == count:
             self._some = self._kept[1]
         elif not partition.views.applied(partition.number):
-            self._some = False
+            self._some, self._judged = False, self._applied
         else:
             self._some = None
             self.tend()
@@ -122,6 +123,7 @@ class ViewStrays:
 
     def applied(self, upto: int) -> None:
         """All below this offset has been applied."""
+        self._applied = upto
         if upto > self._judged:
             self._judged = upto
         self._tell()

@@ -173,6 +173,31 @@ async def test_added_partitions_let_keys_be_judged_anew(tmp_path: Path) -> None:
 
 
 @trio_test
+async def test_what_was_not_folded_yet_when_partitions_were_added_is_judged_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The topic is new: nothing of it is in the view."""
+    gate, step = trio.Event(), Applier._step
+
+    async def later(self: Applier) -> None:
+        await gate.wait()
+        await step(self)
+
+    monkeypatch.setattr(Applier, "_step", later)
+    async with running(tmp_path) as broker:
+        topic = await new(broker, 1)
+        await publish(topic, 0, ASTRAY)
+        await broker.alter_topic("t", {}, COUNT)
+        at_once = topic.scattered
+        gate.set()
+        await folded(topic)
+        assert at_once, "nobody may be told that the key is absent"
+        assert topic.scattered
+    async with running(tmp_path) as broker:
+        assert broker.topic("t").scattered
+
+
+@trio_test
 async def test_a_topic_whose_strays_were_compacted_away_is_none_of_them_any_more(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic = await new(broker, **COMPACTED)
