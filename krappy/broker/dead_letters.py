@@ -81,12 +81,12 @@ class Undertaker:
     async def _bury_some(self, shared: Shared) -> None:
         """Buries the dead that one read finds. Raises whatever keeps it from that, having buried those before."""
         shared.trim()
-        graves = shared.leases.graves()
-        if not graves:
+        if not (graves := shared.leases.graves()):
             return
         target = await self._topic(shared)
         span = await shared.partition.read(graves[0].first, READ, max_records=AT_A_TIME)
         read = Read(graves[0].first, span, keys=False)
+        graves = shared.leases.graves()  # a group that was moved meanwhile delivers these anew
         under_way = []
         for piece, some in group_reads.touching(read.pieces, graves):
             rows = {offset: row for row, offset in enumerate(piece.columns.offsets)}

@@ -418,3 +418,31 @@ async def test_a_log_that_lost_its_tail_takes_the_group_back(tmp_path: Path) -> 
         await publish(broker.topic("t").partitions[0], 2)
         member = await broker.groups.join("g", "a", ["t"])
         assert offsets(await member.poll(*ALL)) == [2, 3, 5, 6]
+
+
+@trio_test
+async def test_who_moves_a_group_brings_no_dead_event_into_its_topic(tmp_path: Path) -> None:
+    """A dead event that its group is to get anew, since it was moved back meanwhile, is dead no more."""
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+        await publish(partition, 1)
+        member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
+        assert offsets(await member.poll(10, 1 << 20)) == [0]
+        read = partition.read
+        moves: list[Any] = []
+
+        async def moved(*args: Any, **more: Any) -> Any:
+            span = await read(*args, **more)
+            if not moves:
+                moves.extend(await broker.groups.reset("g", None, None, "earliest", None))
+            return span
+
+        partition.read = moved  # type: ignore[method-assign]
+        member.close()  # and with it goes the only delivery that the event may have
+        await until(lambda: moves)
+        dead = broker.topic("t.g.dead").partitions[0]
+        member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
+        assert offsets(await member.poll(10, 1 << 20)) == [0]
+        member.close()
+        await until(lambda: broker.groups.positions("g") == [("t", 0, 1)])
+        assert len(await read_all(dead)) == 1
