@@ -10,7 +10,8 @@
   under its instance id takes its place.
 - A member may speak the classic protocol instead of heartbeats (`mixed.py`), while a group moves from one to the other.
 - All of it is kept, member by member, so that after a restart of the broker members go on with their next heartbeat.
-  The target is not: it is assigned anew, which the assignors' stickiness makes the same one.
+  The target is not. Where every member had reached it, it is what they have, for the topics that there were; else it is
+  assigned anew, which the assignors' stickiness makes the same one, in a new epoch.
 
 `dirty` collects the ids of members whose kept state has changed (`dump_member`; None from it: gone), `saved` turns
 False with the group's own; `wake` is when `tick` must be called at the latest.
@@ -59,6 +60,7 @@ class ModernGroup:
         self._subscribed: dict[str, KnownTopic] = {}  # what the target was assigned for
         self._seen: Topics | None = None  # the topics looked at last
         self._regexes: dict[str, TopicRegex] = {}
+        self._resumed = False  # the target is what the members have, if there are the topics that it was assigned for
 
     # --- heartbeats
 
@@ -138,7 +140,8 @@ class ModernGroup:
         """After `take_over`: what the members have is the target, if it is everything that they subscribe to."""
         self.target = {member.id: member.assigned for member in self.members.values()}
         wanted = self._wanted(topics)
-        if sum(map(len, self.target.values())) == sum(topic.partitions for topic in wanted.values()):
+        there = {(topic.id, index) for topic in wanted.values() for index in range(topic.partitions)}
+        if there == {at for assigned in self.target.values() for at in assigned}:
             self._seen, self._subscribed = topics, wanted
 
     def replace(self, old: ModernMember, member_id: str) -> ModernMember:
@@ -240,6 +243,9 @@ class ModernGroup:
     def _topics_changed(self, topics: Topics) -> bool:
         if topics is self._seen:
             return False
+        if self._resumed:
+            self._resumed = False
+            self.settle(topics)
         self._seen = topics
         return self._subscribed != self._wanted(topics)
 
@@ -261,7 +267,7 @@ class ModernGroup:
         return names
 
     def _assign(self, topics: Topics) -> None:
-        self._subscribed = self._wanted(topics)
+        self._subscribed, self._resumed = self._wanted(topics), False
         self.assignor = self._elect()
         ids: dict[tuple[tuple[str, ...], str | None], frozenset[bytes]] = {}
         wants: dict[str, Wants] = {}
@@ -362,8 +368,12 @@ class ModernGroup:
             return "Empty"
         if self.target_epoch != self.epoch:
             return "Assigning"
-        calm = all(each.epoch == self.target_epoch and each.step is Step.STABLE for each in self.members.values())
-        return "Stable" if calm else "Reconciling"
+        return "Stable" if self._calm else "Reconciling"
+
+    @property
+    def _calm(self) -> bool:
+        """Whether every member has reached the group's epoch, and has what it is to have in it."""
+        return all(each.epoch == self.epoch and each.step is Step.STABLE for each in self.members.values())
 
     @property
     def empty(self) -> bool:
@@ -407,8 +417,8 @@ class ModernGroup:
 
     @classmethod
     def load(cls, state: Sequence[Any], members: Sequence[Sequence[Any]], rules: ModernRules, now: int) -> ModernGroup:
-        """The group as it was; sessions begin anew, and the target is to be assigned. Raises ValueError or TypeError
-        for what was not dumped."""
+        """The group as it was; sessions begin anew, and the target is to be found. Raises ValueError or TypeError for
+        what was not dumped."""
         group = cls(rules)
         (group.epoch,) = state
         for each in members:
@@ -420,7 +430,12 @@ class ModernGroup:
         group.dirty.clear()
         group.epoch = max([group.epoch, *(each.epoch for each in group.members.values())])
         group.target_epoch = group.epoch
-        group._bump()
+        group.assignor = group._elect()
+        group._resumed = group._calm
+        if group._resumed:
+            group.target = {member.id: member.assigned for member in group.members.values()}
+        else:
+            group._bump()
         return group
 
 
