@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.handlers.kafka.create_topics import MAX_PARTITIONS
-from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, more_than_once, refusal, replicas
+from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, more_than_once, refusal, replicas
 from krappy.handlers.kafka.sources import check_not_internal
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
@@ -15,7 +15,7 @@ Message = dict[str, Any]
 
 async def create_partitions(session: KafkaSessionPort, request: Message, version: int) -> Message:
     broker = session.broker
-    topics = bounded(request["topics"])
+    topics = request["topics"]
     twice = more_than_once(topic["name"] for topic in topics)
     results = []
     for name, topic in {topic["name"]: topic for topic in topics}.items():

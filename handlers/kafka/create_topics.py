@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.handlers.kafka.config_entries import created_entries
-from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, more_than_once, refusal, replicas
+from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, more_than_once, refusal, replicas
 from krappy.handlers.kafka.sources import topic_named
 from krappy.ports import KafkaSessionPort
 from krappy.topic_config import TopicConfig, check_topic_name, normalise
@@ -23,7 +23,7 @@ async def create_topics(session: KafkaSessionPort, request: Message, version: in
     broker = session.broker
     timeout = request["timeout_ms"]
     deadline = broker.clock.steady_ms() + timeout if timeout > 0 else None  # librdkafka's 0: wait for nobody else
-    topics = bounded(request["topics"])
+    topics = request["topics"]
     twice = more_than_once(topic["name"] for topic in topics)
     asked = {topic["name"]: topic for topic in topics}
     too_many = sum(_count(session, topic) for topic in asked.values()) > MAX_PARTITIONS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, bounded, more_than_once, refusal
+from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, more_than_once, refusal
 from krappy.handlers.kafka.sources import check_not_internal, topic_by_id
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, Code
@@ -16,9 +16,9 @@ BY_ID_SINCE = 6
 async def delete_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
     broker = session.broker
     if version < BY_ID_SINCE:
-        asked = [{"name": name, "topic_id": UUID_ZERO} for name in bounded(request["topic_names"])]
+        asked = [{"name": name, "topic_id": UUID_ZERO} for name in request["topic_names"]]
     else:
-        asked = list(bounded(request["topics"]))
+        asked = list(request["topics"])
     timeout = request["timeout_ms"]
     deadline = broker.clock.steady_ms() + timeout if timeout > 0 else None
     meant = [_name(session, topic) for topic in asked]  # before any of them is gone

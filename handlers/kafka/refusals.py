@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from krappy.errors import InvalidRequest, KrappyError
+from krappy.errors import KrappyError
 from krappy.wire.kafka import Code, code_for
 
 K = TypeVar("K", bound=Hashable)
-T = TypeVar("T")
 SHOWN = 300  # characters of a name that an answer repeats
-MOST = 20_000  # topics, partitions of one topic, or resources that one request may name
 
 
 class Refused(Exception):
@@ -41,16 +39,6 @@ DONE: Mapping[str, Any] = {"error_code": Code.NONE, "error_message": None}
 def more_than_once(names: Iterable[K]) -> set[K]:
     """What a request names twice, where Kafka allows it once."""
     return {name for name, count in Counter(names).items() if count > 1}
-
-
-def bounded(items: Sequence[T] | None) -> Sequence[T]:
-    """What a request names, when that is not more than `MOST`: an answer takes many times as much as a name does.
-
-    Raises InvalidRequest, which is to close the connection.
-    """
-    if items is not None and len(items) > MOST:
-        raise InvalidRequest(f"a request that names {len(items)} things; at most {MOST} are possible")
-    return items or ()
 
 
 def replicas(assigned: Iterable[int], node: int) -> None:
