@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from krappy.errors import KrappyError, UnknownTopic
 from krappy.handlers.kafka.sources import topic_of, wrong_epoch
+from krappy.handlers.waits import bounded_ms
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code, code_for
 
@@ -137,7 +138,7 @@ class Fetch:
             self._moved[id(source)] = by_source[id(source)]
 
         sources = [wanted.source for wanted in self.wanted]
-        seconds = self.request["max_wait_ms"] / 1000
+        seconds = bounded_ms(self.request["max_wait_ms"]) / 1000
         await self.session.broker.wait_for_moves(sources, self.enough, seconds, told=moved)
 
     async def wait(self) -> Message:

@@ -12,11 +12,11 @@ from krappy.errors import InvalidRequest, KrappyError, UnknownTopic
 from krappy.handlers.handles import Reader
 from krappy.handlers.native import groups
 from krappy.handlers.native.starts import check_start
+from krappy.handlers.waits import bounded_ms
 from krappy.ports import PartitionPort, SessionPort, TopicPort
 from krappy.types import Span, TopicPartition
 from krappy.wire import messages
 
-MAX_WAIT_MS = 600_000
 MAX_BYTES = 16 << 20  # of one answer; a single larger batch still comes whole
 
 
@@ -69,7 +69,7 @@ def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coro
 
 
 async def _poll_later(session: SessionPort, reader: Reader, request: messages.Poll) -> messages.Polled:
-    seconds = min(request.max_wait, MAX_WAIT_MS) / 1000
+    seconds = bounded_ms(request.max_wait) / 1000
     parts = await _gather_from_disk(session, reader, request)
     if not parts and seconds:
         waiting = [(partition, reader.positions[at]) for at, partition in reader.partitions.items()]

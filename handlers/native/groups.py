@@ -7,10 +7,9 @@ from typing import Any
 
 from krappy.errors import InvalidRequest, KrappyError, UnknownHandle
 from krappy.handlers.native.starts import check_start
+from krappy.handlers.waits import bounded_ms
 from krappy.ports import LaterPort, MemberPort, SessionPort
 from krappy.wire import messages
-
-MAX_WAIT_MS = 600_000
 
 
 def _member(session: SessionPort, handle: int) -> MemberPort:
@@ -57,7 +56,7 @@ def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coro
 async def _poll_later(session: SessionPort, member: MemberPort, request: messages.Poll) -> messages.Polled:
     await session.writable()
     room = min(request.max_bytes, session.answer_bytes)
-    polled = await member.poll(request.max_records, room, min(request.max_wait, MAX_WAIT_MS))
+    polled = await member.poll(request.max_records, room, bounded_ms(request.max_wait))
     if member.closed:  # whatever was leased has been given back
         if session.broker.stopped:  # which ends registrations too, and the poll with no events
             return messages.Polled([], [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from krappy.core.staging import State
 from krappy.handlers.handles import Stager
+from krappy.handlers.waits import bounded_ms
 from krappy.ports import SessionPort
 from krappy.wire import messages
 
@@ -28,7 +29,7 @@ async def seal(session: SessionPort, request: messages.SealStaged) -> messages.S
 
 
 async def commit(session: SessionPort, request: messages.CommitStaged) -> messages.StagedCommitted:
-    job, done, total = await session.broker.staging.commit(request.job, request.tokens, request.max_wait)
+    job, done, total = await session.broker.staging.commit(request.job, request.tokens, bounded_ms(request.max_wait))
     over = job.state is State.COMMITTED
     return messages.StagedCommitted(over, done, total, [tuple(each) for each in job.published] if over else [])  # type: ignore[misc]
 

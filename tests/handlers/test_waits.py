@@ -1,0 +1,92 @@
+"""A peer may ask to wait for weeks: nobody waits for longer than ten minutes. Time is the test's own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from krappy.broker.broker import Broker
+from krappy.handlers.kafka.fetch import fetch
+from krappy.handlers.native import consume, staging
+from krappy.handlers.waits import LONGEST_MS
+from krappy.ports import NodeInfo
+from krappy.server.kafka_session import KafkaSession
+from krappy.server.session import Allowance, Session
+from krappy.waiting import Later
+from krappy.wire import messages as m
+from krappy.wire.kafka import RANGES, ApiKey, decode_request, encode_request, parse_header
+from tests import schedules
+from tests.broker.engine import running
+
+WEEKS = 2**31 - 1  # ms
+
+
+class Reader:
+    ready = True
+    answer_bytes = 1 << 20
+
+    async def writable(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    @asynccontextmanager
+    async def answering(self, limit: int) -> AsyncIterator[int]:
+        yield limit
+
+
+def native(broker: Broker) -> Session:
+    return Session(broker, "127.0.0.1:1", Reader(), 1 << 20, Allowance(10))
+
+
+async def poll(broker: Broker, group: str | None) -> None:
+    session = native(broker)
+    consumer = await consume.register_consumer(session, m.ConsumerRegistration(["t"], group=group))
+    answer: Any = consume.poll(session, m.Poll(consumer.handle, max_wait=WEEKS))
+    assert (await answer).parts == []
+    session.remove(consumer.handle)
+
+
+async def poll_kafka(broker: Broker) -> None:
+    session: Any = KafkaSession(broker, "127.0.0.1:1", NodeInfo(0, "127.0.0.1", 9092, None), Reader())
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
+    topics = [{"topic": "t", "partitions": [partition]}]
+    version = RANGES[ApiKey.FETCH][0]
+    body = {"max_wait_ms": WEEKS, "min_bytes": 1, "max_bytes": 1000, "topics": topics}
+    data = memoryview(encode_request(ApiKey.FETCH, version, 1, "x", body))[4:]
+    answer: Any = fetch(session, decode_request(ApiKey.FETCH, version, data[parse_header(data).body_at :]), version)
+    found = await (answer.wait() if isinstance(answer, Later) else answer)
+    assert found["responses"][0]["partitions"][0]["error_code"] == 0
+
+
+async def commit(broker: Broker) -> None:
+    """A publication that the disk holds up."""
+    token = (await broker.staging.stage("t", "j", "0", "1", 3_600_000, None)).id
+    await broker.staging.seal("j", token, 0)
+    broker.staging._start = lambda live: None  # type: ignore[method-assign]
+    done = await staging.commit(native(broker), m.CommitStaged("j", [token], max_wait=WEEKS))
+    assert not done.done
+
+
+WAITS: dict[str, Callable[[Broker], Awaitable[None]]] = {
+    "a reader's poll": lambda broker: poll(broker, None),
+    "a member's poll": lambda broker: poll(broker, "g"),
+    "a fetch": poll_kafka,
+    "a commit of staged events": commit,
+}
+
+
+@pytest.mark.parametrize("what", WAITS)
+def test_nobody_waits_for_weeks(tmp_path: Path, what: str) -> None:
+    async def main() -> None:
+        async with running(tmp_path, retention_check_ms=10 * WEEKS) as broker:
+            await broker.create_topic("t", 1, {})
+            begun = trio.current_time()
+            await WAITS[what](broker)
+            waited = trio.current_time() - begun
+            assert LONGEST_MS / 1000 - 1 < waited < LONGEST_MS / 1000 + 60
+
+    schedules.run(main, 0)
