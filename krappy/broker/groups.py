@@ -21,7 +21,7 @@ from krappy.broker.group import Group, Settings
 from krappy.broker.group_reads import KeptReads
 from krappy.broker.group_writer import GroupWriter, unpack
 from krappy.broker.member import Member
-from krappy.broker.name_locks import whole
+from krappy.broker.name_locks import NameLocks
 from krappy.errors import (
     GroupNotEmpty,
     InvalidRequest,
@@ -53,7 +53,7 @@ class GroupCoordinator:
         self._broker = broker
         self._store = store
         self._groups: dict[str, Group] = {}
-        self._admin = trio.Lock()  # one at a time joins, resets or deletes
+        self._locks = NameLocks()  # one at a time joins a group, resets or deletes it
         self._opened = False
         self.max_members = broker.config.group_max_members
         self.held_positions = 0  # of all groups: what they take in memory
@@ -125,8 +125,9 @@ class GroupCoordinator:
     # --- topics come and go
 
     async def forget_topic(self, topic: str) -> None:
-        """The topic was deleted: groups have no positions in it any more."""
-        async with whole(self._admin):
+        """The topic was deleted: groups have no positions in it any more. Whoever joins or moves one just now, and has
+        waited for the disk, finds that it is gone."""
+        with trio.CancelScope(shield=True):
             for group in self._groups.values():
                 gone = [at for at in group.shared if at[0] == topic]
                 if gone:
@@ -198,7 +199,7 @@ class GroupCoordinator:
         for topic in wanted:
             self._broker.topic(topic)
             _check_dead_letter(topic, name, wanted, dead_letter)
-        async with self._admin:
+        async with self._locks.of(name):
             starts = await self._starts(name, wanted, start, start_at)
             # Nothing is awaited from here to where the group and its positions are marked to be written: Commit and
             # Kafka's clients, who do not wait for this lock, may have made it while the disk was waited for.
@@ -310,7 +311,7 @@ class GroupCoordinator:
         moves nothing, and may have members. Raises UnknownGroup, UnknownTopic, UnknownPartition, GroupNotEmpty,
         StorageError.
         """
-        async with whole(self._admin):
+        async with self._locks.of(name):
             targets: dict[tuple[str, Partition], int] = {}
             while True:  # until nothing had to be waited for since the group was looked at
                 held = self._positions_to_move(name, dry_run=dry_run)
@@ -370,7 +371,7 @@ class GroupCoordinator:
         if self._kafka.has(name):
             await self._kafka.delete(name)
             return
-        async with whole(self._admin):
+        async with self._locks.of(name):
             group = self._find(name)
             _check_empty(group)
             self._store.delete(name)

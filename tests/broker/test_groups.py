@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from trio.testing import trio_test
 from krappy import batch, errors
 from krappy.broker.group_poll import GroupPolled
 from krappy.broker.housekeeping import Housekeeper
+from krappy.broker.partition import Partition
 from tests.broker.engine import events, offsets, publish, ranges, read_all, running, until
 
 ALL = (1000, 1 << 20)  # records and bytes of a poll that takes what there is
@@ -446,3 +448,40 @@ async def test_who_moves_a_group_brings_no_dead_event_into_its_topic(tmp_path: P
         member.close()
         await until(lambda: broker.groups.positions("g") == [("t", 0, 1)])
         assert len(await read_all(dead)) == 1
+
+
+@trio_test
+async def test_a_slow_join_holds_up_nobody_but_its_own_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is asked where events of a time begin, and takes long."""
+    offset_for, slow, asked = Partition.offset_for, trio.Event(), trio.Event()
+
+    async def found(partition: Partition, start: str, start_at: int | None) -> int:
+        if start == "timestamp":
+            asked.set()
+            await slow.wait()
+        return await offset_for(partition, start, start_at)
+
+    monkeypatch.setattr(Partition, "offset_for", found)
+    async with running(tmp_path) as broker, trio.open_nursery() as nursery:
+        for name in ("t", "u"):
+            topic, _ = await broker.create_topic(name, 1, {})
+            await publish(topic.partitions[0], 3)
+        groups, joined = broker.groups, []
+
+        async def join(name: str, **more: Any) -> None:
+            joined.append((name, await groups.join(name, "a", ["t"], **more)))
+
+        nursery.start_soon(partial(join, "g", start="timestamp", start_at=1_000))
+        await asked.wait()
+        with trio.fail_after(30):
+            await join("other")
+            joined.pop()[1].close()
+            assert await groups.reset("other", "t", None, "latest", None) == [("t", 0, 0, 3)]
+            await groups.delete("other")
+            await broker.delete_topic("u")
+        nursery.start_soon(join, "g")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not joined, "its own group waits"
+        slow.set()
+        await until(lambda: len(joined) == 2)
+        assert {name for name, _ in joined} == {"g"}
