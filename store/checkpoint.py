@@ -46,6 +46,7 @@ class Checkpoint(NamedTuple):
     closed: tuple[SegmentInfo, ...]  # the segments before that one
     producers: bytes  # ProducerStates.snapshot() as of `recovery`
     cache: str = ""  # the page cache that it was written in (`Disk.page_cache`); empty: not known
+    proofs: tuple[tuple[int, int], ...] = ()  # base offsets of closed segments with `.sums`, and the CRC-32C of these
     transactions: bytes = b""  # msgpack of Stability.pack() as of `recovery`; empty: there never was one
 
     @classmethod
@@ -59,6 +60,7 @@ class Checkpoint(NamedTuple):
         clean: int,
         sparse: int,
         cache: str,
+        proofs: Iterable[tuple[int, int]] = (),
     ) -> Checkpoint:
         """The state of this moment, true once all is synced. The indexes have just been flushed."""
         indexer = active.indexer
@@ -81,6 +83,7 @@ class Checkpoint(NamedTuple):
             closed=tuple(closed),
             producers=producers.snapshot(),
             cache=cache,
+            proofs=tuple(proofs),
             transactions=producers.transactions(),
         )
 
@@ -105,14 +108,22 @@ class Checkpoint(NamedTuple):
             closed = tuple(_info(*map(int, info)) for info in found.pop("closed"))
             producers, transactions = found.pop("producers"), found.pop("transactions", b"")
             cache = found.pop("cache", "")
+            proofs = tuple((int(base), int(crc)) for base, crc in found.pop("proofs", ()))
             if not isinstance(cache, str):
                 raise TypeError(cache)
-            others = ("closed", "producers", "transactions", "cache")
+            others = ("closed", "producers", "transactions", "cache", "proofs")
             numbers: dict[str, Any] = {name: int(found[name]) for name in cls._fields if name not in others}
             numbers["created_ms"] = numbers["created_ms"] or None
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
             raise BadCheckpoint(f"its content can't be read: {error!r}") from None
-        return cls(**numbers, closed=closed, producers=bytes(producers), transactions=bytes(transactions), cache=cache)
+        return cls(
+            **numbers,
+            closed=closed,
+            producers=bytes(producers),
+            transactions=bytes(transactions),
+            cache=cache,
+            proofs=proofs,
+        )
 
 
 def _info(base: int, following: int, size: int, max_timestamp: int, created_ms: int) -> SegmentInfo:

@@ -21,7 +21,8 @@ not forgotten before nothing of the transaction is left, which an earlier cleani
    such a marker ends nothing, and consumers pass over it.
 3. The log forgets them too. Its checkpoint, which says so, and nothing of the segments that go, is durable.
 4. `.cleaned` becomes `.swap`, durably: the decision. On open it is finished, as FORMAT.md describes.
-5. The old files go, durably. `.swap` gets its place and its indexes, and the log's readers get the new segment.
+5. The old files go, durably. `.swap` gets its place, its indexes and its checksums, and the log's readers get the new
+   segment. The next checkpoint has the proof of these checksums, and only what a checkpoint has is believed.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from krappy.store.index import Indexer
 from krappy.store.producers import ProducerStates
 from krappy.store.segment import Segment
 from krappy.store.segments import Segments
+from krappy.store.sums import Summing, Sums
 from krappy.store.walk import Damage, batches
 
 Candidate = tuple[bytes | None, int, bool, int | None]  # key, offset, whether a tombstone, its batch's delete horizon
@@ -76,6 +78,7 @@ class Rewritten(NamedTuple):
     segment: Segment  # not of the log yet; its file is the `.cleaned` one
     file: File
     indexer: Indexer
+    sums: Sums
     removed: int  # records
     markers: Sequence[int]  # offsets of the markers that it does not have any more
 
@@ -222,7 +225,7 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
         dense=False,
         interval=first.interval,
     )
-    return Rewritten(segment, file, writer.indexer, removed, markers)
+    return Rewritten(segment, file, writer.indexer, writer.summing.sums(), removed, markers)
 
 
 @contextmanager
@@ -356,6 +359,17 @@ def swap(disk: Disk, folder: Path, group: Sequence[Segment], rewritten: Rewritte
     _fsync_dir(disk, folder)
 
 
+def prove(segments: Iterable[Segment], pace: Pace, shaping: AbstractContextManager[object]) -> None:
+    """Gives checksums to those that a cleaning has left as they were: after a start they count as ones with holes."""
+    for segment in segments:
+        if segment.proof is None:
+            with suppress(OSError):  # retention was faster, or the disk is full
+                sums = Sums.of(segment.handle().file, segment.size, pace.spend)
+                with shaping:
+                    if not segment.retired:
+                        segment.prove(sums)
+
+
 def _fsync_dir(disk: Disk, folder: Path) -> None:
     """In the midst of a swap it waits until the process has a descriptor for it. Raises OSError."""
     deadline = time.monotonic() + PATIENCE_S
@@ -376,6 +390,7 @@ class _Writer:
 
     def __init__(self, disk: Disk, first: Segment, cleaning: Cleaning, *, lazy: bool) -> None:
         self.indexer = Indexer(first.interval)
+        self.summing = Summing()
         self.size = 0
         self._disk = disk
         self._first = first
@@ -396,6 +411,7 @@ class _Writer:
             while self._written < self.size:
                 data = source.pread(min(WRITE, self.size - self._written), self._written)
                 self._file.write([data], self._written)
+                self.summing.add(data)
                 self._written += len(data)
                 self._pace.spend(2 * len(data))
 
@@ -411,6 +427,8 @@ class _Writer:
         assert self._file is not None
         if self._waiting:
             self._file.write(self._waiting, self._written)
+            for data in self._waiting:
+                self.summing.add(data)
             self._pace.spend(self.size - self._written)
         self._waiting, self._written = [], self.size
 

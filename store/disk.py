@@ -64,6 +64,13 @@ class File:
                 return data if held == size else memoryview(data)[:held]
         return self.pread(size, position)
 
+    def proven(self, position: int, size: int, *, nowait: bool = False) -> int:
+        """How many of these bytes, from the first on, may be given to who does not check them: of most files, all.
+
+        Raises OSError, BlockingIOError with `nowait`.
+        """
+        return size
+
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         """All of `buffers` from `position` on; after an OSError some of it may be written."""
         if len(buffers) <= IOV_MAX:

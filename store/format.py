@@ -1,6 +1,6 @@
 """Every constant of the log's bytes on disk; `FORMAT.md` explains them. Nothing here may change its meaning.
 
-`.log`, `.index` and `.timeindex` are Kafka's own formats, so that its tools read them; `checkpoint` is Krappy's.
+`.log`, `.index` and `.timeindex` are Kafka's own formats, so that its tools read them; the others are Krappy's.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ DATA_FORMAT = 2  # of a whole data folder, noted in its catalog: raised by what 
 LOG = ".log"  # whole record batches, one after another
 INDEX = ".index"  # sparse: last offset of a batch -> where the batch starts
 TIME_INDEX = ".timeindex"  # sparse: largest timestamp so far -> last offset of the batch that has it
-SUFFIXES = (LOG, INDEX, TIME_INDEX)
+SUMS = ".sums"  # of a cleaned segment: the checksum of each block of its `.log`
+DERIVED = (INDEX, TIME_INDEX, SUMS)
+SUFFIXES = (LOG, *DERIVED)
 CLEANED = ".cleaned"  # behind the name of a file that the cleaner is still writing: thrown away on open
 SWAP = ".swap"  # behind the name of a cleaned segment that replaces others: finished on open
 CHECKPOINT = "checkpoint"
@@ -24,6 +26,7 @@ SET_ASIDE = ".cut"  # behind the name of what recovery cut though whole batches 
 NAME_DIGITS = 20  # a segment's files are named by the first offset that it may hold
 MAX_RELATIVE = 2**31 - 1  # offsets and positions in indexes are 31 bits: a segment spans no more of either
 
+SUMS_BLOCK = 4096  # bytes of `.log` under one checksum
 INDEX_ENTRY = struct.Struct(">II")  # offset minus base offset; position
 TIME_ENTRY = struct.Struct(">qI")  # ms since the epoch; offset minus base offset
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from krappy.errors import StorageError
-from krappy.store.format import CHECKPOINT, CHECKPOINT_COPY, INDEX, LOG, TIME_INDEX, file_name
+from krappy.store.format import CHECKPOINT, CHECKPOINT_COPY, LOG, SUFFIXES, file_name
 from krappy.store.log import Log
 from krappy.store.staging import StagedFiles
 
@@ -56,7 +56,7 @@ def hold_log(log: Log, folder: Path) -> None:
             os.link(log.folder / name, folder / name)
         for number, info in enumerate(log.segments, 1):
             closed = number < len(log.segments)
-            for suffix in (LOG, INDEX, TIME_INDEX) if closed else (LOG,):
+            for suffix in SUFFIXES if closed else (LOG,):
                 name = file_name(info.base_offset, suffix)
                 if suffix == LOG or (log.folder / name).exists():
                     os.link(log.folder / name, folder / name)

@@ -283,6 +283,7 @@ class Log:
                     clean=self._clean,
                     sparse=self._sparse,
                     cache=self._cache,
+                    proofs=self._segments.without(forget).proofs(),
                 )
                 self._unsaved = 0
             self.sync()
@@ -420,6 +421,9 @@ class Log:
             done = segments[-1].next_offset if segments else 0
             with self._lock:  # those whose markers an older version took, and was killed before it forgot them
                 self.producers.stability.drop(markers := transactions.gone(done))
+            cleaner.prove(
+                [segment for segment in self._segments.closed if segment.next_offset <= done], pace, self._shaping
+            )
             with self._shaping:
                 self._clean = max(self._clean, done)
                 self._save(self._start)
@@ -461,6 +465,7 @@ class Log:
             with suppress(OSError):
                 for file in indexes:
                     file.fdatasync()
+                segment.prove(rewritten.sums)
             return True
 
     # ---------------------------------------------------------------- doctor, the end

@@ -1,4 +1,4 @@
-"""Open files of closed segments, with their indexes: one bounded cache for the whole process.
+"""Open files of closed segments, with their indexes and checksums: one bounded cache for the whole process.
 
 Who got a handle may go on using it after it has left the pool: a file is closed with its last reference.
 """
@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from krappy.store.disk import File
 from krappy.store.index import OffsetIndex
+from krappy.store.sums import ProvenFile
 
 MAX_FILES = 512
 MAX_INDEX_BYTES = 32 << 20
@@ -21,6 +22,11 @@ ENTRY_BYTES = 8
 class Handle(NamedTuple):
     file: File
     index: OffsetIndex  # type: ignore[assignment]  # tuple's own method of this name is not needed
+
+    @property
+    def kept(self) -> int:
+        """Bytes of memory."""
+        return ENTRY_BYTES * len(self.index) + (self.file.kept if isinstance(self.file, ProvenFile) else 0)
 
 
 class Pool:
@@ -54,7 +60,7 @@ class Pool:
         with self._lock:
             self._forget(owner, dropped)
             self._handles[owner] = handle
-            self._index_bytes += ENTRY_BYTES * len(handle.index)
+            self._index_bytes += handle.kept
             while len(self._handles) > 1 and (
                 len(self._handles) > self._max_files or self._index_bytes > self._max_index_bytes
             ):
@@ -68,7 +74,7 @@ class Pool:
     def _forget(self, owner: object, dropped: list[Handle]) -> None:
         handle = self._handles.pop(owner, None)
         if handle is not None:
-            self._index_bytes -= ENTRY_BYTES * len(handle.index)
+            self._index_bytes -= handle.kept
             dropped.append(handle)
 
 

@@ -6,6 +6,7 @@ checked (tail.py). Damage before it is reported, and met by whoever reads there;
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -19,12 +20,11 @@ from krappy.store.disk import Disk, File
 from krappy.store.format import (
     CHECKPOINT,
     CLEANED,
-    INDEX,
+    DERIVED,
     LOG,
     SUFFIXES,
     SWAP,
     TEMPORARY,
-    TIME_INDEX,
     base_offset,
     file_name,
 )
@@ -32,6 +32,7 @@ from krappy.store.index import Indexer
 from krappy.store.producers import ProducerStates
 from krappy.store.report import RecoveryReport
 from krappy.store.segment import Segment
+from krappy.store.sums import Sums
 from krappy.store.tail import Tail
 from krappy.store.walk import Damage, headers
 
@@ -74,6 +75,7 @@ class _Recovery(Tail):
     ) -> None:
         super().__init__(disk, folder, interval, check_stop)
         self.start_hint = start_hint
+        self.proofs: dict[int, int] = {}  # of segments, by their base offsets
         self.whole = False  # the checkpoint stands in both of its files
 
     def run(self) -> Recovered:
@@ -142,7 +144,7 @@ class _Recovery(Tail):
             if name.endswith(SWAP):
                 self.remove(name)
         for name in sorted(self.files):
-            for suffix in (INDEX, TIME_INDEX):
+            for suffix in DERIVED:
                 base = base_offset(name, suffix)
                 if base is not None and file_name(base, LOG) not in self.files:
                     self.remove(name)
@@ -205,6 +207,7 @@ class _Recovery(Tail):
             )
         until = saved.segment if saved else bases[-1]
         known = {info.base_offset: info for info in saved.closed} if saved else {}
+        self.proofs = dict(saved.proofs) if saved else {}
         return [
             self.trusted(known[base]) if base in known else self.measured(base, following)
             for base, following in pairwise(bases)
@@ -213,6 +216,7 @@ class _Recovery(Tail):
 
     def trusted(self, info: SegmentInfo) -> Segment:
         segment = self.segment(info.base_offset, info.next_offset, info.size, info.max_timestamp, info.created_ms)
+        segment.proof = self.proofs.get(info.base_offset)
         size, changed_ms = self.files[segment.path().name]
         if segment.created_ms is None:
             segment.created_ms = changed_ms
@@ -241,4 +245,7 @@ class _Recovery(Tail):
             segment.max_timestamp = changed_ms  # behind it may be later ones than before it: those must not expire
         segment.max_timestamp = max(segment.max_timestamp, indexer.max_timestamp)
         self.write_indexes(segment, indexer, file)
+        if self.saved and not segment.dense and not self.report.damage:  # the cleaner had just been here
+            with contextlib.suppress(OSError):
+                segment.prove(Sums.of(file, size, lambda _: self.check_stop()))
         return segment

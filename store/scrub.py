@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from krappy.batch import BatchHeader, validate
 from krappy.errors import CorruptBatch, UnsupportedCompression
-from krappy.store.format import INDEX, TIME_INDEX
+from krappy.store.format import INDEX, SUMS, TIME_INDEX
 from krappy.store.index import BadIndex, OffsetIndex, TimeIndex
 from krappy.store.segment import Segment
+from krappy.store.sums import ProvenFile, Sums
 from krappy.store.walk import Damage, batches
 
 
@@ -17,6 +18,14 @@ def scrub(segment: Segment) -> list[str]:
     end, size = segment.next_offset, segment.size
     file = segment.disk.open(path)  # not the pool's: opening that would mend a bad index
     file_size = file.size()
+    if segment.proof is not None:
+        sums = Sums.read(segment.disk, segment.path(SUMS), size, segment.proof)
+        if sums is not None:
+            file = ProvenFile(file, sums)
+        elif Sums.of(file, size).proof == segment.proof:
+            problems.append(f"{segment.path(SUMS)}: it is missing or damaged")
+        else:
+            problems.append(f"{segment.path(SUMS)}: it is missing or damaged, and {path} is not what it was made of")
     if file_size != size and segment.indexer is None:
         problems.append(f"{path}: it has {file_size} bytes, {size} are expected")
     check = _IndexCheck(segment, problems)

@@ -16,9 +16,10 @@ from krappy.batch import HEADER_SIZE, LENGTH_END, BatchHeader, check, decode, me
 from krappy.core.retention import SegmentInfo
 from krappy.errors import CorruptBatch
 from krappy.store.disk import Buffer, Disk, File
-from krappy.store.format import INDEX, INDEX_ENTRY, LOG, TIME_ENTRY, TIME_INDEX, file_name
+from krappy.store.format import INDEX, INDEX_ENTRY, LOG, SUMS, TIME_ENTRY, TIME_INDEX, file_name
 from krappy.store.index import BadIndex, Indexer, OffsetIndex, TimeIndex
 from krappy.store.pool import POOL, Handle
+from krappy.store.sums import ProvenFile, Sums
 from krappy.store.walk import WINDOW, Damage, headers
 from krappy.types import Span
 
@@ -65,6 +66,7 @@ class Segment:
         self.size = size  # bytes of whole batches
         self.max_timestamp = max_timestamp
         self.created_ms = created_ms
+        self.proof: int | None = None  # of its `.sums`; None: they are not known, or it has none
         self.dense = dense  # no offset is missing: the cleaner has not been here
         self.interval = interval  # bytes between index entries, when an index has to be rebuilt
         self.indexer: Indexer | None = None  # while active
@@ -159,7 +161,7 @@ class Segment:
         POOL.discard(self)
 
     def _open(self) -> Handle:
-        file = self.disk.open(self.path())
+        file = self._proven(self.disk.open(self.path()))
         if self.retired:  # by now the name may stand for a cleaned segment, or one of another log
             if self._held is not None:
                 return self._held
@@ -169,6 +171,28 @@ class Segment:
         except (FileNotFoundError, BadIndex):
             index = self.rebuild(file).offsets
         return Handle(file, index)
+
+    def _proven(self, file: File) -> File:
+        """The file, which from here on is compared with its checksums, if it has a proof. They are made anew where they
+        are missing or damaged. Raises CorruptBatch when the file is damaged as well, OSError."""
+        if self.proof is None:
+            return file
+        sums = Sums.read(self.disk, self.path(SUMS), self.size, self.proof)
+        if sums is None:
+            sums = Sums.of(file, self.size)
+            if sums.proof != self.proof:
+                raise self.corrupt(0, f"its {SUMS} can't be read, and it is not what they were made of: damaged, both")
+            if not self.retired:
+                with contextlib.suppress(OSError):  # a full disk must not stop a reader
+                    self.disk.write_file(self.path(SUMS), sums.pack())
+        return ProvenFile(file, sums)
+
+    def prove(self, sums: Sums) -> None:
+        """Writes the checksums of its file, and from here on compares. Raises OSError: then it is as it was."""
+        self.disk.write_file(self.path(SUMS), sums.pack())
+        handle = self.handle()
+        self.proof = sums.proof
+        POOL.put(self, handle._replace(file=ProvenFile(handle.file, sums)))
 
     def rebuild(self, file: File, *, seal: bool = True) -> Indexer:
         """Both indexes of a closed segment (of an active one without `seal`), made anew from its batches' headers.
@@ -262,7 +286,7 @@ class Segment:
                 if len(window) < min(want, HEADER_SIZE):
                     if nowait:
                         raise BlockingIOError("a part of the pages is not in the cache")
-                    raise self.corrupt(position, f"the file ends before its {size} bytes")
+                    raise self._short(position, len(window))
                 if want < HEADER_SIZE:
                     raise self.corrupt(position, f"{want} bytes: less than a batch header")
             base, length, delta = _PEEK.unpack_from(window, at)
@@ -325,7 +349,7 @@ class Segment:
             if nowait and len(data) < want:
                 raise BlockingIOError("a part of the pages is not in the cache")
             if len(data) < want:
-                raise self.corrupt(position, f"the file ends at {position + len(data)} of {size} bytes")
+                raise self._short(position, len(data))
             if not min_one and missing > max_bytes:
                 return Span(b"", offset, 0)
             want = missing
@@ -377,6 +401,22 @@ class Segment:
             break
         return at, expected, records, 0 if at or expected >= limit else HEADER_SIZE
 
+    def _short(self, position: int, held: int) -> CorruptBatch:
+        """Why a read at `position` brought so few bytes."""
+        try:
+            self.handle().file.pread(1, position + held)
+        except CorruptBatch as error:
+            return self.corrupt(position, error.text)
+        return self.corrupt(position, f"the file ends at {position + held} of {self.size} bytes")
+
+    def proven(self, position: int, size: int, *, first: bool, nowait: bool) -> int:
+        """How many of these bytes may be given out unread; with `first` the first batch is whole in them. Raises
+        CorruptBatch, BlockingIOError, OSError."""
+        proven = self.handle(nowait=nowait).file.proven(position, size, nowait=nowait)
+        if first and proven < size and proven < self.batch_size(position):
+            raise self._short(position, proven)
+        return proven
+
     def batch_size(self, position: int) -> int:
         """Bytes of the batch at `position`. Raises CorruptBatch, OSError."""
         return self._header(position).size
@@ -399,8 +439,11 @@ class Segment:
         return position + header.size if header.base_offset < limit else position
 
     def _header(self, position: int) -> BatchHeader:
+        data = self.handle().file.pread(HEADER_SIZE, position)
+        if len(data) < HEADER_SIZE:
+            raise self._short(position, len(data))
         try:
-            return read_header(self.handle().file.pread(HEADER_SIZE, position))
+            return read_header(data)
         except CorruptBatch as error:
             raise self.corrupt(position, error.text) from None
 

@@ -32,6 +32,10 @@ class Segments:
     def size(self) -> int:
         return sum(segment.size for segment in self._row)
 
+    def proofs(self) -> list[tuple[int, int]]:
+        """(base offset, proof) of each segment that has one."""
+        return [(segment.base_offset, segment.proof) for segment in self._row if segment.proof is not None]
+
     def infos(self) -> tuple[SegmentInfo, ...]:
         return tuple(segment.info() for segment in self._row)
 
@@ -81,7 +85,11 @@ class Segments:
                     length = segment.whole(position, max_bytes)
                     if not places:
                         length = max(length, segment.batch_size(position))
-                places.append((segment.handle().file, position, length))
+                proven = segment.proven(position, length, first=not places, nowait=nowait)
+                if proven:
+                    places.append((segment.handle().file, position, proven))
+                if proven < length:
+                    break
                 max_bytes -= length
         return places
 

@@ -23,6 +23,7 @@ from krappy.store.checkpoint import Checkpoint
 from krappy.store.disk import Buffer, Disk, File
 from krappy.store.format import (
     CLEANED,
+    DERIVED,
     INDEX,
     INDEX_ENTRY,
     LOG,
@@ -260,7 +261,7 @@ class Tail:
         size = self.files[name][0]
         given = 0
         self.report.cut_bytes += size
-        for suffix in (INDEX, TIME_INDEX):
+        for suffix in DERIVED:
             self.remove(file_name(base, suffix))
         if size:
             with contextlib.suppress(Damage):

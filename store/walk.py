@@ -50,7 +50,7 @@ def _walk(
     while position < end:
         at = position - start
         if len(view) - at < HEADER_SIZE:
-            view, start, at = _fetch(file, position, CHUNK if whole else WINDOW, end), position, 0
+            view, start, at = _fetch(file, position, CHUNK if whole else WINDOW, end, HEADER_SIZE), position, 0
         try:
             header = read_header(view, at)
         except CorruptBatch as error:
@@ -61,7 +61,7 @@ def _walk(
             raise Damage(position, "offsets", f"base offset {header.base_offset} where {expected} comes next")
         if whole:
             if len(view) - at < header.size:
-                view, start, at = _fetch(file, position, max(CHUNK, header.size), end), position, 0
+                view, start, at = _fetch(file, position, max(CHUNK, header.size), end, header.size), position, 0
             try:
                 check(view, at)
             except CorruptBatch as error:
@@ -71,10 +71,16 @@ def _walk(
         expected = header.next_offset
 
 
-def _fetch(file: File, position: int, size: int, end: int) -> memoryview:
+def _fetch(file: File, position: int, size: int, end: int, least: int) -> memoryview:
+    """Up to `size` bytes, and at least `least`: fewer than the first where damage or the file's end is behind them."""
     want = min(size, end - position)
-    data = file.pread(want, position)
-    if len(data) < want:
+    try:
+        data = file.pread(want, position)
+        if len(data) < min(least, want):
+            file.pread(1, position + len(data))
+    except CorruptBatch as error:
+        raise Damage(position, "checksum", error.text) from None
+    if len(data) < min(least, want):
         raise Damage(position, "torn", f"the file ends {want - len(data)} bytes or more before its known end")
     return memoryview(data)
 

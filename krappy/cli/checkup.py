@@ -170,7 +170,9 @@ def _check_partition(
             _repair_log(log, found, tell)
         if config.view and views is not None:
             wrong = _check_view(log, views, number, found, tell)
-            if wrong and repair:
+            if wrong and repair and found.problems:
+                found.notes.append("the view is left as it is: the log that it would be folded from is damaged")
+            elif wrong and repair:
                 wrong = _repair_view(log, views, number, found, wrong, tell)
             found.problems += wrong
     finally:

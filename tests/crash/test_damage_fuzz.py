@@ -45,9 +45,7 @@ QUIET = {"cleaner_backoff_ms": 10**7, "retention_check_ms": 10**7}
 ROUNDS = int(os.environ.get("KRAPPY_DAMAGE_ROUNDS", 30 if os.environ.get("KRAPPY_LONG") else 1))
 TOLD = {"log_recovered", "events_lost", "partition_offline", "views_damaged", "view_failed", "folder_unclaimed"}
 LEFT_OUT = ("staging", "lock", "ballast")  # not what this is about, or without content
-# Of a batch's head, what nothing protects: the leader epoch; where the cleaner has been, the base offset.
-UNPROTECTED = {"cleaned": (0, 16)}
-EPOCH = (12, 16)
+HEAD = 16  # bytes of a batch that its checksum leaves out: base offset, length, leader epoch
 
 Place = tuple[str, int]
 
@@ -134,7 +132,7 @@ def kinds(data: Path) -> dict[str, list[Path]]:
     return found
 
 
-def damage(file: Path, topic: str, how: str, chance: random.Random) -> bool:
+def damage(file: Path, how: str, chance: random.Random) -> bool:
     """False when there is nothing to damage like this."""
     content = file.read_bytes()
     if how == "removed":
@@ -145,21 +143,20 @@ def damage(file: Path, topic: str, how: str, chance: random.Random) -> bool:
     if how == "cut":
         file.write_bytes(content[: chance.randrange(len(content))])
         return True
-    free = unprotected(content, topic) if file.suffix == ".log" and topic else set()
-    position = chance.choice([at for at in range(len(content)) if at not in free])
+    position = chance.randrange(len(content))
+    if how == "flipped in a head":
+        position = chance.choice(heads(content)) + chance.randrange(HEAD)
     changed = bytearray(content)
     changed[position] ^= 1 << chance.randrange(8)
     file.write_bytes(changed)
     return True
 
 
-def unprotected(content: bytes, topic: str) -> set[int]:
-    found: set[int] = set()
-    start, stop = UNPROTECTED.get(topic, EPOCH)
-    at = 0
-    while at < len(content):
-        found.update(range(at + start, at + stop))
-        at += batch.read_header(content, at).size
+def heads(content: bytes) -> list[int]:
+    """Where each batch begins."""
+    found = [0]
+    while (following := found[-1] + batch.read_header(content, found[-1]).size) < len(content):
+        found.append(following)
     return found
 
 
@@ -246,7 +243,7 @@ def starts(broker: BrokerProcess) -> bool:
 
 
 @pytest.mark.parametrize("stopped", [True, False], ids=["stopped", "killed"])
-@pytest.mark.parametrize("how", ["flipped", "cut", "removed"])
+@pytest.mark.parametrize("how", ["flipped", "flipped in a head", "cut", "removed"])
 def test_damage_to_any_file(
     launch: Launcher, folders: dict[bool, Folder], tmp_path: Path, how: str, stopped: bool
 ) -> None:
@@ -255,6 +252,7 @@ def test_damage_to_any_file(
     assert {
         "topics/plain/#.log",
         "topics/rolled/#.index",
+        "topics/cleaned/#.sums",
         "topics/shortened/checkpoint",
         "views/CURRENT",
     } <= every.keys()
@@ -263,12 +261,14 @@ def test_damage_to_any_file(
         for files in every.values():
             file = chance.choice(files).relative_to(folder.path)
             parts = file.parts
+            if how == "flipped in a head" and (parts[0], file.suffix) != ("topics", ".log"):
+                continue
             topic = parts[1].rpartition("-")[0] if parts[0] == "topics" else None
             if not stopped and how == "cut" and file.suffix == ".log":
                 continue  # that is what a kill may leave: it can't be told from it (test_damage.py)
             data = tmp_path / "data"
             shutil.copytree(folder.path, data)
-            if damage(data / file, topic or "", how, chance):
+            if damage(data / file, how, chance):
                 broker = BrokerProcess(data, launch=launch, log=tmp_path / "log", **QUIET)
                 try:
                     if parts[0] != "meta" or starts(broker):

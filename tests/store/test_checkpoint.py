@@ -21,10 +21,11 @@ CHECKPOINTS = st.builds(
     Checkpoint,
     *[OFFSET] * 3,
     MAYBE,
-    *[OFFSET] * (len(Checkpoint._fields) - 8),
+    *[OFFSET] * (len(Checkpoint._fields) - 9),
     closed=st.lists(st.builds(SegmentInfo, OFFSET, OFFSET, OFFSET, st.integers(-1, 2**62), MAYBE)).map(tuple),
     producers=st.binary(),
     cache=st.text(),
+    proofs=st.lists(st.tuples(OFFSET, st.integers(0, 2**32 - 1))).map(tuple),
     transactions=st.binary(),
 )
 

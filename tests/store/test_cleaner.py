@@ -68,7 +68,7 @@ def test_small_neighbours_become_one_segment(tmp_path: Path) -> None:
         table.clean()
     assert len(table.log.segments) == 2 < before / 5
     assert len(log_files(tmp_path)) == 2
-    assert {path.suffix for path in tmp_path.iterdir()} == {".log", ".index", ".timeindex", "", ".copy"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".log", ".index", ".timeindex", ".sums", "", ".copy"}
 
 
 def test_nothing_to_remove_changes_no_file(tmp_path: Path) -> None:
