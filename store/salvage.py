@@ -10,13 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from krappy.batch import HEADER_SIZE, MAGIC, BatchHeader, check, read_header
+from krappy.batch import HEADER_SIZE, LENGTH_END, MAGIC, STAMPED, BatchHeader, check, read_header
 from krappy.errors import CorruptBatch
 from krappy.store.disk import File
 from krappy.store.format import MAX_RELATIVE
 from krappy.store.walk import Damage, batches
 
 WINDOW = 4 << 20
+LARGEST = 64 << 20  # bytes of a batch
 EFFORT = 8  # times the bytes there are that may be read before it gives up: a fake may be as long as it says
 
 
@@ -45,6 +46,20 @@ def next_whole(file: File, position: int, end: int, expected: int) -> tuple[int,
         if left < 0:
             return None
     return None
+
+
+def with_length(file: File, position: int, end: int, expected: int) -> bytes | None:
+    """The first 16 bytes, with the length that makes a whole batch of all that stands there. A batch's checksum leaves
+    the length out, so it tells whether that alone is damaged. None when that is not so. Raises OSError."""
+    if not HEADER_SIZE <= end - position <= LARGEST:
+        return None
+    data = file.pread(end - position, position)
+    found = data[:8] + (len(data) - LENGTH_END).to_bytes(4, "big") + data[LENGTH_END:STAMPED]
+    try:
+        header = check(found + data[STAMPED:])
+    except CorruptBatch:
+        return None
+    return found if header.base_offset == expected else None
 
 
 def header_at(file: File, position: int, end: int) -> BatchHeader | None:

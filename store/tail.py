@@ -175,21 +175,28 @@ class Tail:
     def mended(self, segment: Segment, size: int, damage: Damage) -> tuple[File, int] | None:
         """The segment's file without the damaged bytes, what is whole behind them following on: (it, its size).
 
-        An empty batch stands for the offsets between, and the bytes are kept aside. None where that can't be: nothing
-        whole is behind, or it may be that nobody was promised it. Raises StorageError without room for the copies.
+        An empty batch stands for the offsets between, and the bytes are kept aside. A last batch that is whole but for
+        its length gets that. None where neither can be: nothing whole is there, or nobody may have been promised it.
+        Raises StorageError without room for the copies.
         """
         position, first = segment.size, segment.next_offset
-        found = salvage.next_whole(segment.file, position, size, first) if self.no_power_was_lost else None
-        if found is None:
+        if not self.no_power_was_lost:
             return None
-        at, header = found
-        empty = b"" if header.base_offset == first else _empty(first, header.base_offset)
-        self.keep_aside(segment, at, needed=True)
-        self.lost(segment, first, header.base_offset, f"{damage.reason} ({damage.text})")
+        if (found := salvage.next_whole(segment.file, position, size, first)) is not None:
+            at, header = found
+            put = b"" if header.base_offset == first else _empty(first, header.base_offset)
+            self.keep_aside(segment, at, needed=True)
+            self.lost(segment, first, header.base_offset, f"{damage.reason} ({damage.text})")
+        elif (head := salvage.with_length(segment.file, position, size, first)) is not None:
+            at, put = position + len(head), head
+            where = f"position {position} of {segment.path()}"
+            self.report.notes.append(f"the length of the batch at {where} was damaged; it is put right")
+        else:
+            return None
         temporary = segment.path(LOG + CLEANED)
         new = self.disk.open(temporary, create=True)
         end = 0
-        for start, stop, extra in ((0, position, empty), (at, size, b"")):
+        for start, stop, extra in ((0, position, put), (at, size, b"")):
             while start < stop:
                 self.check_stop()
                 data = segment.file.pread(min(COPY, stop - start), start)

@@ -13,6 +13,7 @@ from krappy.core import retention
 from krappy.errors import CorruptBatch, StorageError
 from krappy.store import checkpoint as checkpoints
 from krappy.store.log import Log
+from krappy.store.walk import headers
 from krappy.topic_config import TopicConfig
 from tests.store.faulty_disk import Everything, FaultyDisk
 from tests.store.logs import FOLDER, SMALL, filled, forget_checkpoint, log_files, made, offsets, opened, rows
@@ -270,6 +271,27 @@ def test_garbage_behind_the_tail(tmp_path: Path) -> None:
         log = opened(folder, ONE)
         assert log.recovery.cut_bytes == len(garbage)
         assert offsets(rows(log)) == list(range(12))
+
+
+@pytest.mark.parametrize("bit", range(32))
+def test_a_last_batch_of_which_the_length_alone_is_damaged_stays(bit: int) -> None:
+    """A longer one looks like a write that a kill cut short, which may be cut without a word."""
+    disk = FaultyDisk()
+    log = filled(FOLDER, 4, config=ONE, disk=disk)
+    log.checkpoint()
+    log.append([made(b"late", b"x", at=5000)], 0, 1)
+    log.sync()
+    before = rows(log)
+    disk.crash(Everything())
+    whole = disk.read_file(FIRST)
+    damaged = bytearray(whole)
+    *_, at = (position for position, _ in headers(disk.open(FIRST), 0, len(whole), 0, dense=True))
+    damaged[at + 8 + bit // 8] ^= 1 << bit % 8
+    disk.put(FIRST, damaged)
+    log = opened(FOLDER, ONE, disk)
+    assert rows(log) == before
+    assert (log.end_offset, log.recovery.cut_bytes, log.recovery.clean) == (14, 0, False)
+    assert disk.read_file(FIRST) == whole
 
 
 def test_an_older_batch_copied_behind_the_tail_is_cut(tmp_path: Path) -> None:
