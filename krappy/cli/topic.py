@@ -143,7 +143,8 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
     """Show one topic: its partitions' offsets and sizes, and its settings.
 
     `events` counts offsets from the first to the next one: compaction leaves gaps. `view lag` is how many offsets the
-    table has still to take in.
+    table has still to take in. `scattered`: producers with another partitioner, or partitions that were added, have
+    left keys in other partitions than their own, so that a lookup has to ask all of them.
 
     \b
     Examples:
@@ -156,7 +157,8 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
     if as_json:
         partitions = [each._asdict() for each in found.partitions]
         config = {"config": found.config, "settings": found.settings}
-        output.emit_json({"topic": found.name, "id": found.id, **config, "partitions": partitions})
+        scattered = {"scattered": found.scattered}
+        output.emit_json({"topic": found.name, "id": found.id, **config, **scattered, "partitions": partitions})
         return
     output.table(
         ["partition", "first offset", "next offset", "events", "view lag", "segments", "size"],
@@ -179,6 +181,10 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
             output.write_lines([f"partition {each.partition} takes no events: {each.failed}"])
         if each.view_failed:
             output.write_lines([f"the table of partition {each.partition} does not go on: {each.view_failed}"])
+    if found.scattered:
+        output.write_lines(
+            ["keys may stand in other partitions than their own (scattered): a lookup asks all, and needs all tables"]
+        )
     settings = found.settings if whole else found.config
     if settings:
         output.write_lines([""])

@@ -42,6 +42,18 @@ def test_a_topic_is_made_shown_changed_and_deleted(krappy: Krappy) -> None:
     assert "life" not in krappy("topic", "list").out
 
 
+def test_a_topic_says_that_its_keys_are_scattered(krappy: Krappy) -> None:
+    """Keys that were written before there were more partitions stand where they stood."""
+    assert krappy("topic", "create", "astray").status == 0
+    lines = "".join(f"k{number}\tv\n" for number in range(20))
+    assert krappy("produce", "astray", "--sep", "\t", stdin=lines.encode()).status == 0
+    assert krappy("topic", "describe", "astray", "--json").json["scattered"] is False
+    assert "scattered" not in krappy("topic", "describe", "astray").out
+    assert krappy("topic", "alter", "astray", "-p", "4").status == 0
+    assert krappy("topic", "describe", "astray", "--json").json["scattered"] is True
+    assert "(scattered)" in krappy("topic", "describe", "astray").out
+
+
 @pytest.mark.parametrize(
     ("given", "kept"),
     [("7d", "604800000"), ("forever", "-1"), ("1.5h", "5400000"), ("5ms", "5"), ("0.1ms", "1")],

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from krappy.errors import KrappyError, StorageError
 from krappy.wire import messages as m
+from tests.crash.tmpfs import Tmpfs
 from tests.peer import Peer
 from tests.process import BrokerProcess, Launcher, broker_process, wait_until
 
@@ -34,16 +34,11 @@ def launch() -> Iterator[Launcher]:
         yield launcher
 
 
-class Small:
+class Small(Tmpfs):
     """A file system of 16 MiB, and what others put on it."""
 
     def __init__(self, folder: Path) -> None:
-        self.log = folder / "broker.log"
-        self.folder = folder / "tmpfs"
-        self.folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(self.folder)]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            pytest.skip("no tmpfs can be mounted here")
+        super().__init__(folder, "16m")
 
     @property
     def free(self) -> int:
@@ -64,9 +59,6 @@ class Small:
 
     def clear(self) -> None:
         (self.folder / "others").unlink(missing_ok=True)
-
-    def close(self) -> None:
-        subprocess.run(["umount", "-l", str(self.folder)], check=True)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ Two ways to fill one: a small tmpfs (where this may be mounted), and RLIMIT_FSIZ
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from krappy import batch
 from krappy.errors import KrappyError
 from krappy.wire import messages as m
 from tests.crash.ledger import fold
+from tests.crash.tmpfs import Tmpfs
 from tests.peer import Gone, Peer, Stored
 from tests.process import BrokerProcess, Died, Launcher, broker_process, wait_until
 
@@ -29,25 +29,17 @@ def launch() -> Iterator[Launcher]:
         yield launcher
 
 
-class Tmpfs:
+class Small(Tmpfs):
     """8 MiB, more once `release` is called."""
 
     def __init__(self, folder: Path) -> None:
-        self.log = folder / "broker.log"
-        self.folder = folder / "tmpfs"
-        self.folder.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(self.folder)]
-        if subprocess.run(command, capture_output=True, check=False).returncode:
-            pytest.skip("no tmpfs can be mounted here")
+        super().__init__(folder, "8m")
 
     def begin(self, broker: BrokerProcess) -> None:
         """It is small from the start."""
 
     def release(self, broker: BrokerProcess) -> None:
-        subprocess.run(["mount", "-o", "remount,size=64m", str(self.folder)], check=True)
-
-    def close(self) -> None:
-        subprocess.run(["umount", "-l", str(self.folder)], check=True)
+        self.resize("64m")
 
 
 class FileLimit:
@@ -67,8 +59,8 @@ class FileLimit:
         """Nothing is left behind."""
 
 
-@pytest.fixture(params=[Tmpfs, FileLimit], ids=["tmpfs", "rlimit"])
-def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tmpfs | FileLimit]:
+@pytest.fixture(params=[Small, FileLimit], ids=["tmpfs", "rlimit"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Small | FileLimit]:
     made = request.param(tmp_path)
     yield made
     made.close()
@@ -135,7 +127,7 @@ def check(peer: Peer, producer: Producer) -> list[Stored]:
     return log
 
 
-def test_a_full_disk_refuses_and_recovers(disk: Tmpfs | FileLimit, launch: Launcher) -> None:
+def test_a_full_disk_refuses_and_recovers(disk: Small | FileLimit, launch: Launcher) -> None:
     with (
         broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker,
         Peer(broker.address) as peer,
@@ -205,7 +197,7 @@ class Stager:
                 return answer
 
 
-def test_staging_on_a_full_disk(disk: Tmpfs | FileLimit, launch: Launcher) -> None:
+def test_staging_on_a_full_disk(disk: Small | FileLimit, launch: Launcher) -> None:
     """What is staged is refused, and goes on once there is room."""
     with (
         broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker,
@@ -228,7 +220,7 @@ def test_staging_on_a_full_disk(disk: Tmpfs | FileLimit, launch: Launcher) -> No
         assert not broker.events("internal_error"), broker.last_words()
 
 
-def test_a_view_that_could_not_be_flushed_goes_on(disk: Tmpfs | FileLimit, launch: Launcher) -> None:
+def test_a_view_that_could_not_be_flushed_goes_on(disk: Small | FileLimit, launch: Launcher) -> None:
     """The log finds room for its last small batches where the view's next file does not."""
     settings = {**SETTINGS, "view_memtable_bytes": 64 << 10}
     with (
@@ -237,7 +229,7 @@ def test_a_view_that_could_not_be_flushed_goes_on(disk: Tmpfs | FileLimit, launc
     ):
         peer.ask(m.CreateTopic(TOPIC, 1, {"retention.ms": -1, "segment.bytes": 100_000}), m.TopicCreated)
         handle = peer.producer(TOPIC).handle
-        if isinstance(disk, Tmpfs):
+        if isinstance(disk, Small):
             (disk.folder / "ballast").write_bytes(bytes(6 << 20))
         else:
             broker.limit_file_size(24 << 10)
@@ -260,7 +252,7 @@ def test_a_view_that_could_not_be_flushed_goes_on(disk: Tmpfs | FileLimit, launc
         assert broker.stop() == 0
 
 
-def test_killed_on_a_full_disk(disk: Tmpfs | FileLimit, launch: Launcher) -> None:
+def test_killed_on_a_full_disk(disk: Small | FileLimit, launch: Launcher) -> None:
     """It comes up on the full disk too, to read at least, or says what keeps it from that (RocksDB wants to write when
     it is opened); and takes publishes again when there is space."""
     with broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker:
@@ -291,7 +283,7 @@ def test_killed_on_a_full_disk(disk: Tmpfs | FileLimit, launch: Launcher) -> Non
             check(peer, producer)
 
 
-def test_stopped_on_a_full_disk(disk: Tmpfs | FileLimit, launch: Launcher) -> None:
+def test_stopped_on_a_full_disk(disk: Small | FileLimit, launch: Launcher) -> None:
     """SIGTERM ends it, whatever could not be written; the next start makes it good."""
     with broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker:
         with Peer(broker.address) as peer:
@@ -301,13 +293,13 @@ def test_stopped_on_a_full_disk(disk: Tmpfs | FileLimit, launch: Launcher) -> No
             while producer.publish():
                 pass
         assert broker.stop() == 0, broker.last_words()
-        disk.release(broker) if isinstance(disk, Tmpfs) else None
+        disk.release(broker) if isinstance(disk, Small) else None
         broker.start()
         with Peer(broker.address) as peer:
             check(peer, producer)
 
 
-def test_deleting_a_topic_makes_room(disk: Tmpfs | FileLimit, launch: Launcher) -> None:
+def test_deleting_a_topic_makes_room(disk: Small | FileLimit, launch: Launcher) -> None:
     """Where everything else is refused, this is what helps."""
     with (
         broker_process(disk.folder / "data", launch=launch, log=disk.log, **SETTINGS) as broker,

@@ -1,0 +1,26 @@
+"""A small file system of its own, for tests of full disks."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+class Tmpfs:
+    """`size` as mount takes it. The test is skipped where none can be mounted."""
+
+    def __init__(self, folder: Path, size: str) -> None:
+        self.log = folder / "broker.log"
+        self.folder = folder / "tmpfs"
+        self.folder.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(self.folder)]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("no tmpfs can be mounted here")
+
+    def resize(self, size: str) -> None:
+        subprocess.run(["mount", "-o", f"remount,size={size}", str(self.folder)], check=True)
+
+    def close(self) -> None:
+        subprocess.run(["umount", "-l", str(self.folder)], check=True)
