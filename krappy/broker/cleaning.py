@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from krappy.broker.broker import Broker
 
 LOOK_UP = 1000  # keys asked of the view at a time
+PATIENCE_S = 20.0  # with a view that is behind, while other partitions wait to be compacted: until the next round
 PATIENCE_S = 5.0  # for which it waits for the views of other partitions
 
 
@@ -89,10 +90,13 @@ class _Pace(Pace):
 
 
 async def clean(broker: Broker, partition: Partition, now: int, throttle: Throttle) -> None:
-    """Compacts the closed segments of a partition as of `now` (ms), with its view as the offset map."""
+    """Compacts the closed segments of a partition as of `now` (ms), with its view as the offset map.
+
+    Raises what keeps the view from being folded, and StorageError when that takes too long: housekeeping tells of it.
+    """
     log, views, number = partition.log, partition.views, partition.number
     pace, stable = _Pace(broker, partition, throttle), partition.last_stable_offset
-    await partition.flush_view()
+    await partition.flush_view(PATIENCE_S)
     ends = await _others_folded(partition)
     upto = min(retention.cleanable_upto(partition.config, log.segments, now), stable)
     forgotten: list[tuple[bytes, int]] = []

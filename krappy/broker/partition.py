@@ -9,6 +9,7 @@ All methods run on the event loop; what may block for the disk goes to a worker 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -349,10 +350,13 @@ class Partition:
         """Raises what `delete_records` would, before anything is changed."""
         shortening.check_deletable(self, before)
 
-    async def flush_view(self) -> None:
-        """Returns once the view holds everything committed now, on disk."""
+    async def flush_view(self, seconds: float = math.inf) -> None:
+        """Returns once the view holds everything committed now, on disk. Raises why it never will, and StorageError
+        when it was still behind after so many seconds."""
         if self.config.view:
-            await self.applier.caught_up()
+            if not await self.applier.caught_up(seconds=seconds):
+                at, end = self.applied, self.last_stable_offset
+                raise StorageError(f"{self}: the view is behind, after {seconds:g} s of waiting: at {at} of {end}")
             self.applier.persist()
             await trio.to_thread.run_sync(self.views.flush, limiter=self.disk_limiter)
 

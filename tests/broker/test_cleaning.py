@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+from trio.testing import trio_test
 
 from krappy import batch
+from krappy.broker import cleaning
 from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
@@ -149,3 +152,39 @@ def test_no_tombstone_goes_because_the_view_was_dropped(
                 assert is_tombstone(partition.look_up(b"k1") or b"")
 
     trio.run(main)
+
+
+@trio_test
+async def test_a_view_that_is_behind_keeps_no_other_log_from_being_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told, each round, and its own log is compacted when it has caught up."""
+    monkeypatch.setattr(cleaning, "PATIENCE_S", 0.1)
+    told: list[tuple[str, Any]] = []
+
+    def report(event: str, **facts: Any) -> None:
+        told.append((event, facts.get("partition")))
+
+    config = {"cleanup.policy": "compact", "segment.bytes": 300, "min.cleanable.dirty.ratio": 0}
+    async with running(tmp_path, report, retention_check_ms=3_600_000, cleaner_backoff_ms=3_600_000) as broker:
+        partitions = [(await broker.create_topic(name, 1, config))[0].partition(0) for name in ("behind", "other")]
+        applied = partitions[0].applier._step
+        waits = trio.Event()
+
+        async def held_up() -> None:
+            await waits.wait()
+            await applied()
+
+        monkeypatch.setattr(partitions[0].applier, "_step", held_up)
+        for partition in partitions:
+            for _ in range(6):
+                await publish(partition, 2, [b"a", b"b"])
+        with trio.fail_after(60):
+            await Housekeeper(broker).look(Housekeeper(broker).compact)
+        assert ("housekeeping_failed", "behind-0") in told
+        assert ("log_cleaned", "other-0") in told
+        assert ("log_cleaned", "behind-0") not in told
+        waits.set()
+        await partitions[0].view_wait(None, 60)
+        await Housekeeper(broker).look(Housekeeper(broker).compact)
+        assert ("log_cleaned", "behind-0") in told
