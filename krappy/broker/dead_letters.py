@@ -7,6 +7,7 @@ may be older than any retention), and events as large as those of their own topi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -62,7 +63,7 @@ class Undertaker:
         try:
             while shared.leases.dead and not self._closing.is_set() and not shared.gone:
                 try:
-                    await self._bury_some(shared)
+                    await self._bury_all(shared)
                     pause = FIRST_PAUSE_S
                 except KrappyError as error:
                     if shared.gone or self._broker.stopped:
@@ -78,15 +79,29 @@ class Undertaker:
             if not self._at_work:
                 self._idle.set()
 
-    async def _bury_some(self, shared: Shared) -> None:
-        """Buries the dead that one read finds. Raises whatever keeps it from that, having buried those before."""
+    async def _bury_all(self, shared: Shared) -> None:
+        """Buries all that are dead now, but for those that their topic refuses. Raises the last trouble there was."""
+        trouble: KrappyError | None = None
         shared.trim()
-        if not (graves := shared.leases.graves()):
-            return
-        target = await self._topic(shared)
-        span = await shared.partition.read(graves[0].first, READ, max_records=AT_A_TIME)
-        read = Read(graves[0].first, span, keys=False)
-        graves = shared.leases.graves()  # a group that was moved meanwhile delivers these anew
+        at = 0
+        while not self._closing.is_set() and not shared.gone:
+            graves = [grave for grave in shared.leases.graves() if grave.last >= at]
+            if not graves:
+                break
+            target = await self._topic(shared)
+            at = max(at, graves[0].first)
+            span = await shared.partition.read(at, READ, max_records=AT_A_TIME)
+            read = Read(at, span, keys=False)
+            trouble = await self._bury_some(shared, read, target) or trouble
+            at = max(at + 1, read.end)
+        if trouble is not None:
+            raise trouble
+
+    async def _bury_some(self, shared: Shared, read: Read, target: Sequence[Partition]) -> KrappyError | None:
+        """Buries what a read has of the dead. What is refused stays, and the others do not wait for it, nor are they
+        written again for its sake: the last trouble there was."""
+        trouble: KrappyError | None = None
+        graves = shared.leases.graves()  # a group that was moved during the read delivers these anew
         under_way = []
         for piece, some in group_reads.touching(read.pieces, graves):
             rows = {offset: row for row, offset in enumerate(piece.columns.offsets)}
@@ -97,15 +112,23 @@ class Undertaker:
                     if offset in rows:
                         record = _record(shared, piece.columns, rows[offset], grave)
                         place = (offset if record.key is None else partition_for(record.key, len(target))) % len(target)
-                        under_way.append((offset, target[place].publish_record(record, taken=True)))
+                        try:
+                            under_way.append((offset, target[place].publish_record(record, taken=True)))
+                        except KrappyError as error:
+                            trouble = error
         try:
             for offset, later in under_way:
-                await later.wait()
-                shared.leases.bury(offset, offset)
+                try:
+                    await later.wait()
+                except KrappyError as error:
+                    trouble = error
+                else:
+                    shared.leases.bury(offset, offset)
             shared.leases.settle_missing(read.part(read.start, AT_A_TIME, READ)[0])
         finally:
             shared.changed()
             shared.group.stir(shared)
+        return trouble
 
     async def _topic(self, shared: Shared) -> list[Partition]:
         name = topic_for(shared.at[0], shared.group.name, shared.group.settings.dead_letter)

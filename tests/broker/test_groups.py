@@ -12,9 +12,13 @@ import trio
 from trio.testing import trio_test
 
 from krappy import batch, errors
+from krappy.broker import dead_letters
 from krappy.broker.group_poll import GroupPolled
 from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
+from krappy.broker.queued import Stored
+from krappy.types import Record
+from krappy.waiting import Later
 from tests.broker.engine import events, offsets, publish, ranges, read_all, running, until
 
 ALL = (1000, 1 << 20)  # records and bytes of a poll that takes what there is
@@ -278,6 +282,49 @@ async def test_the_dead_wait_for_a_topic_that_takes_them(tmp_path: Path) -> None
         member = await broker.groups.join("g", "a", ["t"], max_deliveries=1, dead_letter="graveyard2")
         await until(lambda: broker.groups.positions("g") == [("t", 0, 2)])
         assert [got.value for got in await read_all(broker.topic("graveyard2").partitions[0])] == [b"0"]
+
+
+@trio_test
+@pytest.mark.parametrize("refused", ["at once", "by the disk"])
+async def test_one_that_its_dead_letter_topic_refuses_holds_up_no_other(
+    refused: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are buried, each once however often it is tried again, also those beyond what is read at a time."""
+    monkeypatch.setattr(dead_letters, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(dead_letters, "AT_A_TIME", 2)
+    reports: list[str] = []
+
+    def report(event: str, **facts: Any) -> None:
+        reports.append(event)
+
+    async with running(tmp_path, report) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        graveyard, _ = await broker.create_topic("t.g.dead", 1, {})
+        take = graveyard.partitions[0].publish_record
+
+        def refuse(record: Record, **more: Any) -> Later[Stored]:
+            if record.value != b"1":
+                return take(record, **more)
+            if refused == "at once":
+                raise errors.RecordTooLarge("too large")
+            later: Later[Stored] = Later()
+            later.reject(errors.StorageError("no room"))
+            return later
+
+        monkeypatch.setattr(graveyard.partitions[0], "publish_record", refuse)
+        await publish(topic.partitions[0], 3)
+        for _ in range(3):
+            await publish(topic.partitions[0], 3)
+        member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
+        while polled := ranges(await member.poll(*ALL)):
+            member.nack(polled)
+        await until(lambda: reports.count("dead_letter_failed") > 5)
+        dead = [got.value for got in await read_all(graveyard.partitions[0])]
+        assert dead == [b"0", b"2"] * 4
+        assert broker.groups.describe("g")["partitions"][0]["lag"] == 4
+        monkeypatch.setattr(graveyard.partitions[0], "publish_record", take)
+        await until(lambda: broker.groups.positions("g") == [("t", 0, 12)])
+        assert [got.value for got in await read_all(graveyard.partitions[0])] == dead + [b"1"] * 4
 
 
 @trio_test
