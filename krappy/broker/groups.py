@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 MEMORY_SHARE = 2  # the groups' positions may take this part of the memory's budget beside it,
 EACH_POSITION = 1300  # at so many bytes each
 LONGEST_NAME = 249  # of a group, as of a topic
+BETWEEN_TURNS = 100  # groups that are looked at, while others wait for their turn
 
 Position = tuple[str, int, int]  # topic, partition, offset
 
@@ -126,11 +127,13 @@ class GroupCoordinator:
 
     async def forget_topic(self, topic: str) -> None:
         """The topic was deleted: groups have no positions in it any more. Whoever joins or moves one just now, and has
-        waited for the disk, finds that it is gone."""
+        waited for the disk, finds that it is gone; and nobody gets one there meanwhile."""
         with trio.CancelScope(shield=True):
-            for group in self._groups.values():
+            for number, group in enumerate([*self._groups.values()], 1):
+                if number % BETWEEN_TURNS == 0:
+                    await trio.lowlevel.checkpoint()
                 gone = [at for at in group.shared if at[0] == topic]
-                if gone:
+                if gone and not group.gone:
                     self._store.delete_states(group.name, gone)  # first: where the disk refuses, this is tried again
                     group.remove(topic)
             await self._broker.sync_meta()
@@ -138,6 +141,8 @@ class GroupCoordinator:
     def _find_new_partitions(self) -> None:
         """Groups with members take up partitions that their topics have gained, from the first event on."""
         for group in self._groups.values():
+            if not group.members:
+                continue
             topics = {topic for member in group.members.values() for topic in member.topics}
             there = self._partitions(sorted(topic for topic in topics if topic in self._broker.topics))
             fresh = [each for each in there if (each.topic, each.index) not in group.shared]

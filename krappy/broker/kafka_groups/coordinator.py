@@ -451,7 +451,7 @@ class KafkaGroups:
 
     async def forget_topic(self, topic: str) -> None:
         """The topic was deleted: nobody has a position in it any more. Durable after the next sync."""
-        self.offsets.forget_topic(topic)
+        await self.offsets.forget_topic(topic)
 
 
 def _failed(reply: Reply) -> Reply:

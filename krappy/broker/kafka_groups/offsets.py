@@ -30,6 +30,7 @@ CHECK_MS = 600_000  # Kafka's offsets.retention.check.interval.ms
 SOONEST_CHECK_MS = 250
 EACH = 300  # bytes of memory that an offset takes, beside its metadata
 MEMORY_SHARE = 2  # offsets may take this part of the broker's memory budget
+BETWEEN_TURNS = 100  # groups that are looked at, while others wait for their turn
 EPOCH_SINCE = 9  # the version of OffsetCommit that a member of a KIP-848 group needs
 
 
@@ -191,11 +192,17 @@ class Offsets:
             if not offsets:
                 del group.pending[producer_id]
 
-    def forget_topic(self, topic: str) -> None:
+    async def forget_topic(self, topic: str) -> None:
+        """Raises StorageError. The topic is gone, so that nobody gets a position in it meanwhile."""
+
         def of_it(at: At) -> bool:
             return topic in (at[0], self._broker.table_of(at[0]))
 
-        for group in self._owner.groups.values():
+        for number, group in enumerate([*self._owner.groups.values()], 1):
+            if number % BETWEEN_TURNS == 0:
+                await trio.lowlevel.checkpoint()
+            if group.gone:
+                continue
             pending = [(pid, *at) for pid, offsets in group.pending.items() for at in offsets if of_it(at)]
             self._drop(group, list(filter(of_it, group.offsets)), pending)
 
