@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from krappy.handlers.kafka.group_answers import Message
+from krappy.handlers.kafka.rows import FEW
 from krappy.ports import KafkaSessionPort
 
 
-def list_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
+async def list_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
     states = {state.lower() for state in request.get("states_filter") or ()}
     kinds = {kind.lower() for kind in request.get("types_filter") or ()}
-    return {
-        "throttle_time_ms": 0,
-        "error_code": 0,
-        "groups": [
-            {
-                "group_id": each.name,
-                "protocol_type": each.protocol_type,
-                "group_state": each.state,
-                "group_type": each.kind,
-            }
-            for each in session.broker.kafka_groups.admin.list_groups()
-            if (not states or each.state.lower() in states) and (not kinds or each.kind in kinds)
-        ],
-    }
+    groups = []
+    for number, each in enumerate(session.broker.kafka_groups.admin.list_groups(), 1):
+        if number % FEW == 0:
+            await session.pause()
+        if (not states or each.state.lower() in states) and (not kinds or each.kind in kinds):
+            groups.append(
+                {
+                    "group_id": each.name,
+                    "protocol_type": each.protocol_type,
+                    "group_state": each.state,
+                    "group_type": each.kind,
+                }
+            )
+    return {"throttle_time_ms": 0, "error_code": 0, "groups": groups}

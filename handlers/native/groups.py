@@ -11,6 +11,8 @@ from krappy.handlers.waits import bounded_ms
 from krappy.ports import LaterPort, MemberPort, SessionPort
 from krappy.wire import messages
 
+FEW = 250  # rows of an answer that are made in one go
+
 
 def _member(session: SessionPort, handle: int) -> MemberPort:
     found = session.find(handle, object)
@@ -98,9 +100,20 @@ def positions(session: SessionPort, request: messages.Positions) -> messages.Pos
     return messages.PositionsFound(session.broker.groups.positions(request.group))
 
 
-def groups(session: SessionPort, request: messages.Groups) -> messages.GroupsFound:
+async def groups(session: SessionPort, request: messages.Groups) -> messages.GroupsFound:
+    """Others have their turn while all are told of."""
     found = session.broker.groups
-    return messages.GroupsFound(found.list_groups() if request.group is None else [found.describe(request.group)])
+    if request.group is not None:
+        return messages.GroupsFound([found.describe(request.group)])
+    told = []
+    rows = 0
+    for each in found.each_group():
+        told.append(each)
+        rows += 1 + len(each["partitions"])
+        if rows >= FEW:
+            rows = 0
+            await session.pause()
+    return messages.GroupsFound(sorted(told, key=lambda each: str(each["group"])))
 
 
 async def delete_group(session: SessionPort, request: messages.DeleteGroup) -> messages.GroupDeleted:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from krappy.broker.shared import Shared
     from krappy.store.groups import GroupStore
 
+BETWEEN_TURNS = 100  # groups that are written, while others wait for their turn
 RETRY_S = 1.0  # pause after a write that the disk refused
 
 
@@ -68,7 +69,7 @@ class GroupWriter:
             waiting, self._waiting = self._waiting, []
             written = [(shared, shared.version) for shared in states]
             try:
-                self._write(groups, states)
+                await self._write(groups, states)
                 if waiting:
                     if self._broker.fsync:
                         await trio.to_thread.run_sync(self._broker.meta.sync, limiter=self._broker.disk_limiter)
@@ -89,13 +90,16 @@ class GroupWriter:
                 if not waiting:
                     await trio.lowlevel.checkpoint()
 
-    def _write(self, groups: dict[Group, None], states: Iterable[Shared]) -> None:
-        puts: dict[Group, dict[tuple[str, int], bytes]] = {group: {} for group in groups}
+    async def _write(self, groups: dict[Group, None], states: Iterable[Shared]) -> None:
+        """Each group's in one go, and of very many with turns for others: what is gone by its turn is left out."""
+        changed: dict[Group, list[Shared]] = {group: [] for group in groups}
         for shared in states:
-            if not shared.gone:
-                puts.setdefault(shared.group, {})[shared.at] = pack_state(shared, self._broker.clock.ahead_ms)
-        for group, packed in puts.items():
+            changed.setdefault(shared.group, []).append(shared)
+        for number, (group, some) in enumerate(changed.items(), 1):
+            if number % BETWEEN_TURNS == 0:
+                await trio.lowlevel.checkpoint()
             if not group.gone:
+                packed = {each.at: pack_state(each, self._broker.clock.ahead_ms) for each in some if not each.gone}
                 self._store.put(group.name, pack_settings(group) if group in groups else None, packed)
 
 

@@ -56,6 +56,8 @@ class GroupCoordinator:
         self._groups: dict[str, Group] = {}
         self._locks = NameLocks()  # one at a time joins a group, resets or deletes it
         self._opened = False
+        self._looking = False  # for partitions that topics have gained;
+        self._looked = True  # all groups, since topics changed last
         self.max_members = broker.config.group_max_members
         self.held_positions = 0  # of all groups: what they take in memory
         self._max_positions = broker.config.memory_bytes // MEMORY_SHARE // EACH_POSITION
@@ -140,16 +142,32 @@ class GroupCoordinator:
 
     def _find_new_partitions(self) -> None:
         """Groups with members take up partitions that their topics have gained, from the first event on."""
-        for group in self._groups.values():
-            if not group.members:
-                continue
-            topics = {topic for member in group.members.values() for topic in member.topics}
-            there = self._partitions(sorted(topic for topic in topics if topic in self._broker.topics))
-            fresh = [each for each in there if (each.topic, each.index) not in group.shared]
-            for partition in fresh:
-                group.add(partition, group.new_leases(partition.start_offset)).changed()
-            if fresh:
-                group.stir()
+        self._looked = False
+        if not self._looking:
+            self._looking = True
+            self._broker.spawn(self._take_up)
+
+    async def _take_up(self) -> None:
+        """Until all groups were looked at since topics changed last."""
+        try:
+            while not self._looked:
+                self._looked = True
+                for number, group in enumerate([*self._groups.values()], 1):
+                    if number % BETWEEN_TURNS == 0:
+                        await trio.lowlevel.checkpoint()
+                    if group.members and not group.gone:
+                        self._take_up_in(group)
+        finally:
+            self._looking = False
+
+    def _take_up_in(self, group: Group) -> None:
+        topics = {topic for member in group.members.values() for topic in member.topics}
+        there = self._partitions(sorted(topic for topic in topics if topic in self._broker.topics))
+        fresh = [each for each in there if (each.topic, each.index) not in group.shared]
+        for partition in fresh:
+            group.add(partition, group.new_leases(partition.start_offset)).changed()
+        if fresh:
+            group.stir()
 
     def _partitions(self, topics: Iterable[str]) -> list[Partition]:
         """Without those that are out of service: a group keeps its position there, and gets none before they serve."""

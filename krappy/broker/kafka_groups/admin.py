@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from krappy.core.kafka.classic import ClassicGroup
@@ -37,18 +37,16 @@ class Admin:
         self._owner = owner
         self._broker = owner.broker
 
-    def list_groups(self) -> list[Listed]:
-        """Every group of the broker, native ones too."""
-        found = []
-        for name, group in self._owner.groups.items():
+    def list_groups(self) -> Iterator[Listed]:
+        """Every group of the broker, native ones too, one by one; others may come and go meanwhile."""
+        for name, group in [*self._owner.groups.items()]:
             machine = group.machine
             if isinstance(machine, ClassicGroup):
-                found.append(Listed(name, "classic", machine.protocol_type or "", machine.state))
+                yield Listed(name, "classic", machine.protocol_type or "", machine.state)
             else:
-                found.append(Listed(name, "consumer", "consumer", machine.state))
+                yield Listed(name, "consumer", "consumer", machine.state)
         for name, members in self._broker.groups.sizes().items():
-            found.append(Listed(name, NATIVE, NATIVE, "Stable" if members else "Empty"))
-        return found
+            yield Listed(name, NATIVE, NATIVE, "Stable" if members else "Empty")
 
     def describe(self, name: str) -> Described:
         """A classic group, or a native one. Raises Refused, GROUP_ID_NOT_FOUND."""

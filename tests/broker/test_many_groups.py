@@ -1,0 +1,124 @@
+"""Very many groups: what concerns them all gives others their turns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import trio_test
+
+from krappy.broker.broker import Broker
+from krappy.broker.group import Group
+from krappy.core.kafka.offset import Offset
+from krappy.handlers.kafka.list_groups import list_groups
+from krappy.handlers.native.groups import groups
+from krappy.wire import messages as m
+from tests.broker.engine import running, until
+
+MANY = 1200
+MOST = 2 * 250  # done between two turns of somebody else: twice, as who runs first in a round is left to chance
+
+
+class Counter:
+    """`done`: calls so far; `most`: between two turns."""
+
+    def __init__(self) -> None:
+        self.done = self.most = 0
+
+    def of(self, monkeypatch: pytest.MonkeyPatch, where: Any, name: str) -> None:
+        run = getattr(where, name)
+
+        def counted(*given: Any, **more: Any) -> Any:
+            self.done += 1
+            return run(*given, **more)
+
+        monkeypatch.setattr(where, name, counted)
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        async def others() -> None:
+            while True:
+                before = self.done
+                await trio.lowlevel.checkpoint()
+                self.most = max(self.most, self.done - before)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(others)
+            await trio.lowlevel.checkpoint()
+            yield
+            nursery.cancel_scope.cancel()
+
+
+class Session:
+    """What a handler that lists groups needs."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.pauses = 0
+
+    async def pause(self) -> None:
+        self.pauses += 1
+        await self.broker.create_topic(f"u{self.pauses}", 1, {})  # anything may happen meanwhile:
+        await self.broker.groups.commit(f"later{self.pauses}", [("t", 0, 0)])
+
+
+async def with_positions(broker: Broker) -> None:
+    """Half of the groups are native ones."""
+    for number in range(MANY // 2):
+        await broker.groups.commit(f"native{number}", [("t", 0, 0)])
+        group = broker.kafka_groups.make(f"kafka{number}")
+        await broker.kafka_groups.offsets.commit(group, {("t", 0): Offset(0, -1, "", 0)})
+
+
+@trio_test
+async def test_a_topic_in_which_they_have_positions_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = Counter()
+    async with running(tmp_path) as broker:
+        await broker.create_topic("t", 1, {})
+        await with_positions(broker)
+        count.of(monkeypatch, broker.groups._store, "delete_states")
+        count.of(monkeypatch, broker.kafka_groups.store, "write")
+        async with count.watching():
+            await broker.delete_topic("t")
+        assert count.done == MANY
+        assert count.most <= MOST
+        assert not any(broker.groups.positions(f"native{number}") for number in range(MANY // 2))
+        assert not any(broker.kafka_groups.groups[f"kafka{number}"].offsets for number in range(MANY // 2))
+
+
+@trio_test
+async def test_a_topic_that_they_read_gains_a_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, kept = Counter(), Counter()
+    async with running(tmp_path) as broker:
+        await broker.create_topic("t", 1, {})
+        names = [f"g{number}" for number in range(MANY)]
+        for name in names:
+            await broker.groups.join(name, "a", ["t"])
+        taken.of(monkeypatch, Group, "add")
+        kept.of(monkeypatch, broker.groups._store, "put")
+        async with taken.watching(), kept.watching():
+            await broker.alter_topic("t", None, 2)
+            await broker.alter_topic("t", None, 3)  # while the groups take up the one before
+            await until(lambda: kept.done >= MANY and all(len(broker.groups.positions(name)) == 3 for name in names))
+        assert taken.done == 2 * MANY
+        assert max(taken.most, kept.most) <= MOST
+    async with running(tmp_path) as broker:
+        assert all(len(broker.groups.positions(name)) == 3 for name in names)
+
+
+@trio_test
+async def test_they_are_listed(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        await broker.create_topic("t", 1, {})
+        await with_positions(broker)
+        session: Any = Session(broker)
+        native = await groups(session, m.Groups())
+        assert session.pauses > MANY // 250
+        kafka = await list_groups(session, {}, 0)
+        for names in ([each["group"] for each in native.groups], sorted(each["group_id"] for each in kafka["groups"])):
+            assert names == sorted(names)
+            assert len({name for name in names if not name.startswith("later")}) == MANY
