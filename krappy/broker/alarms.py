@@ -8,6 +8,8 @@ from typing import Protocol
 
 import trio
 
+FEW = 16  # rung in one go: others have their turn when very many are due at one moment
+
 
 class Alarmed(Protocol):
     alarm: int | None  # when it will be rung (ms); None: never
@@ -38,11 +40,15 @@ class Alarms:
         """Until cancelled."""
         while True:
             now = self._now_ms()
+            rung = 0
             while self._heap and self._heap[0][0] <= now:
                 due, _, what = heapq.heappop(self._heap)
                 if what.alarm == due:  # else an earlier one was set after it, and has rung
                     what.alarm = None
                     what.ring(now)
+                    rung += 1
+                    if rung % FEW == 0:
+                        await trio.lowlevel.checkpoint()
             self._earlier = trio.Event()
             # The clock may jump (it is the wall's): look again now and then rather than sleep for hours.
             seconds = min(60.0, max(0.001, (self._heap[0][0] - now) / 1000)) if self._heap else 60.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -10,6 +11,7 @@ import trio
 from krappy.errors import Overloaded, UnknownHandle
 
 MAX_HANDLES = 10_000
+FEW = 16  # members of groups that leave in one go: each may hold events all over the group's partitions
 FAIR_HANDLES = 8  # so many a connection may hold, however many the others have
 T = TypeVar("T")
 
@@ -127,8 +129,30 @@ class Session(Paced):
         return {"client_id": None, "registrations": [each.describe() for each in self.handles.values()]}
 
     def close(self) -> None:
+        """What was registered ends now; of very many members of groups, with turns for others."""
         self.closed = True
         handles, self.handles = list(self.handles.values()), {}
-        self._allowance.used -= len(handles)
+        left: deque[Closing] = deque()
         for registration in handles:
-            registration.close()
+            if hasattr(registration, "ack"):
+                left.append(registration)
+            else:
+                registration.close()
+        self._allowance.used -= len(handles) - len(left)
+        if len(left) <= FEW or self.broker.stopped:
+            self._close(left, len(left))
+        else:
+            self.broker.spawn(self._close_with_turns, left)
+
+    async def _close_with_turns(self, left: deque[Closing]) -> None:
+        try:
+            while left:
+                self._close(left, FEW)
+                await trio.lowlevel.checkpoint()
+        finally:
+            self._close(left, len(left))
+
+    def _close(self, left: deque[Closing], count: int) -> None:
+        for _ in range(min(count, len(left))):
+            self._allowance.used -= 1
+            left.popleft().close()

@@ -13,13 +13,18 @@ from trio.testing import trio_test
 
 from krappy.broker.broker import Broker
 from krappy.broker.group import Group
+from krappy.broker.member import Member
+from krappy.broker.shared import Shared
 from krappy.core.kafka.offset import Offset
 from krappy.handlers.kafka.list_groups import list_groups
 from krappy.handlers.native.groups import groups
+from krappy.server.session import Allowance
+from krappy.server.session import Session as NativeSession
 from krappy.wire import messages as m
-from tests.broker.engine import running, until
+from tests.broker.engine import publish, running, until
 
 MANY = 1200
+LONG = 600_000  # ms
 MOST = 2 * 250  # done between two turns of somebody else: twice, as who runs first in a round is left to chance
 
 
@@ -50,6 +55,8 @@ class Counter:
             nursery.start_soon(others)
             await trio.lowlevel.checkpoint()
             yield
+            for _ in range(2):  # what was done last counts, too
+                await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
 
 
@@ -122,3 +129,45 @@ async def test_they_are_listed(tmp_path: Path) -> None:
         for names in ([each["group"] for each in native.groups], sorted(each["group_id"] for each in kafka["groups"])):
             assert names == sorted(names)
             assert len({name for name in names if not name.startswith("later")}) == MANY
+
+
+@trio_test
+async def test_all_members_of_a_connection_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = Counter()
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.partitions[0], 300)
+        peer: Any = None
+        allowance = Allowance(1000)
+        session = NativeSession(broker, "a", peer, 1 << 20, allowance)
+        for _ in range(300):
+            member = await broker.groups.join("g", "a", ["t"])
+            session.add(member)
+            assert member.poll_now(1, 1 << 20)
+        count.of(monkeypatch, Member, "close")
+        async with count.watching():
+            session.close()
+            await until(lambda: not broker.groups.describe("g")["members"])
+        assert count.done == 300
+        assert count.most <= 2 * 16
+        assert allowance.used == 0
+        partition = broker.groups.describe("g")["partitions"][0]
+        assert (partition["leased"], partition["redelivering"]) == (0, 300)
+
+
+@trio_test
+async def test_leases_that_they_have_end_at_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = Counter()
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.partitions[0], 1)
+        for number in range(300):
+            member = await broker.groups.join(f"g{number}", "a", ["t"], lease_ms=LONG)
+            assert member.poll_now(1, 1 << 20)
+        count.of(monkeypatch, Shared, "ring")
+        later = broker.clock.steady_ms() + LONG
+        monkeypatch.setattr(broker.clock, "steady_ms", lambda: later)
+        async with count.watching():
+            broker.groups.alarms._earlier.set()
+            await until(lambda: count.done == 300)
+        assert count.most <= 2 * 16
