@@ -243,8 +243,8 @@ def rewrites(
     groups: Iterable[Sequence[Segment]],
     cleaning: Cleaning,
     now: Callable[[], Segments],
-) -> Iterator[tuple[Sequence[Segment], Rewritten]]:
-    """`rewrite` of each group, where that changes anything. A group that is not in the log `now` is passed over."""
+) -> Iterator[tuple[Sequence[Segment], Rewritten | None]]:
+    """`rewrite` of each group, from the first on. A group that is not in the log `now` is passed over."""
     for group in groups:
         try:
             rewritten = rewrite(disk, group, cleaning)
@@ -252,8 +252,7 @@ def rewrites(
             if now().replaced(group, group[0]):
                 raise
             continue  # retention was faster
-        if rewritten is not None:
-            yield group, rewritten
+        yield group, rewritten
 
 
 def _rounds(segment: Segment) -> Iterator[list[tuple[int, BatchHeader, memoryview]]]:

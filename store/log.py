@@ -416,14 +416,14 @@ class Log:
             groups = cleaner.groups(segments, self.config.segment_bytes)
             with refusals(self.folder):
                 for group, new in cleaner.rewrites(self._disk, groups, cleaning, lambda: self._segments):
+                    if new is None:
+                        cleaner.prove(group, pace, self._shaping)
+                        continue
                     with cleaner.discarded(self._disk, new, self._owned), pace.swapping(new.markers):
-                        removed += new.removed if self._replace(group, new, upto) else 0
+                        removed += new.removed if self._replace(group, new) else 0
             done = segments[-1].next_offset if segments else 0
             with self._lock:  # those whose markers an older version took, and was killed before it forgot them
                 self.producers.stability.drop(markers := transactions.gone(done))
-            cleaner.prove(
-                [segment for segment in self._segments.closed if segment.next_offset <= done], pace, self._shaping
-            )
             with self._shaping:
                 self._clean = max(self._clean, done)
                 self._save(self._start)
@@ -439,14 +439,14 @@ class Log:
                 raise StorageError(self._broken)
             yield
 
-    def _replace(self, group: Sequence[Segment], rewritten: cleaner.Rewritten, upto: int) -> bool:
+    def _replace(self, group: Sequence[Segment], rewritten: cleaner.Rewritten) -> bool:
         """Swaps a cleaned segment in, by the steps at the head of cleaner.py; False when retention was faster."""
         with self._shaping:
             if self._segments.replaced(group, rewritten.segment) is None:
                 return False
             # From before the swap until after it the checkpoint knows nothing of these segments, and that offsets
             # may be missing in them: so it is true wherever a crash comes.
-            self._sparse = max(self._sparse, upto)
+            self._sparse = max(self._sparse, rewritten.segment.next_offset)
             with self._lock:
                 self.producers.stability.drop(rewritten.markers)
             self._save(self._start, forget=group)
