@@ -180,9 +180,8 @@ class Tail:
         Raises StorageError without room for the copies.
         """
         position, first = segment.size, segment.next_offset
-        if not self.no_power_was_lost:
-            return None
-        if (found := salvage.next_whole(segment.file, position, size, first)) is not None:
+        found = salvage.next_whole(segment.file, position, size, first) if self.no_power_was_lost else None
+        if found is not None:
             at, header = found
             put = b"" if header.base_offset == first else _empty(first, header.base_offset)
             self.keep_aside(segment, at, needed=True)

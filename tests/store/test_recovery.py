@@ -274,7 +274,8 @@ def test_garbage_behind_the_tail(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bit", range(32))
-def test_a_last_batch_of_which_the_length_alone_is_damaged_stays(bit: int) -> None:
+@pytest.mark.parametrize("power", [True, False], ids=["killed", "power lost, or a copied folder"])
+def test_a_last_batch_of_which_the_length_alone_is_damaged_stays(bit: int, power: bool) -> None:
     """A longer one looks like a write that a kill cut short, which may be cut without a word."""
     disk = FaultyDisk()
     log = filled(FOLDER, 4, config=ONE, disk=disk)
@@ -288,6 +289,7 @@ def test_a_last_batch_of_which_the_length_alone_is_damaged_stays(bit: int) -> No
     *_, at = (position for position, _ in headers(disk.open(FIRST), 0, len(whole), 0, dense=True))
     damaged[at + 8 + bit // 8] ^= 1 << bit % 8
     disk.put(FIRST, damaged)
+    disk.boots += not power
     log = opened(FOLDER, ONE, disk)
     assert rows(log) == before
     assert (log.end_offset, log.recovery.cut_bytes, log.recovery.clean) == (14, 0, False)
