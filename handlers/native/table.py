@@ -163,7 +163,8 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
         items: Iterable[bytes],
         exact: list[tuple[int, int]] | None = None,
     ) -> None:
-        await stream.send(messages.Watched(event, handle, partition, next_offset, True, exact, list(items)))
+        watched = messages.Watched(event, handle, partition, next_offset, True, exact, list(items), watch.scattered)
+        await stream.send(watched)
 
     try:
         await watch.run(offsets, emit, session.writable)

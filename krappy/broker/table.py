@@ -92,6 +92,7 @@ class TableScan:
         self._tombstones = tombstones
         self._snapshot: ViewSnapshot | None = broker.views.snapshot()
         self._newest = newest_rows(self._snapshot, partitions[0] if whole and partitions else None)
+        self.scattered = self._newest is not None  # a row may stand in any partition
         self._index = 0
         self._following: bytes | None = None  # the key to go on from in this partition; None: its first
         # Appliers run on this same loop, so what they have applied is what the snapshot holds.
@@ -200,6 +201,7 @@ class TableWatch:
         self._tombstones = tombstones
         self._closed = False
         self._changed = Signal()
+        self.scattered = False  # of its snapshot: a row may stand in any partition
 
     def close(self) -> None:
         self._closed = True
@@ -274,7 +276,7 @@ class TableWatch:
         scan = TableScan(
             self._broker, partitions, self._chosen, tombstones=self._tombstones, resumable=False, whole=self._whole
         )
-        exact = dict(scan.offsets)
+        exact, self.scattered = dict(scan.offsets), scan.scattered
         try:
             while not self._closed:
                 await room()

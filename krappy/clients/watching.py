@@ -3,7 +3,7 @@
 After a lost connection it goes on from the offsets of what has arrived. Lost in the middle of the snapshot, it takes a
 new one and leaves out what had been handed out and did not change since: an entry whose key had its turn and whose
 offset is below the old snapshot's. The new snapshot is asked for with tombstones then, for a key that was handed out
-and then deleted must be seen to go.
+and then deleted must be seen to go; where keys are scattered, by a tombstone of any partition.
 
 A watch has a connection of its own, which is not read while the caller is behind: the broker then holds back, and
 nothing is buffered without bound anywhere.
@@ -70,25 +70,31 @@ class Progress:
             return SnapshotEnd(dict(self.live))
         if watched.event != "snapshot":
             raise ProtocolError(f"a watch with an event {watched.event!r:.40}")
-        return self._snapshot(watched.partition, watched.next_offset, found)
+        return self._snapshot(watched.partition, watched.next_offset, found, watched.scattered)
 
-    def _snapshot(self, partition: int, exact: int, found: list[Entry]) -> list[Entry]:
+    def _snapshot(self, partition: int, exact: int, found: list[Entry], scattered: bool) -> list[Entry]:
         if self._turn is not None and self._turn[0] != partition:
             before, offset = self._turn
             self._levels[before] = [(None, offset)]
         self._turn = partition, exact
-        fresh = [entry for entry in found if self._is_new(entry)] if self._again else found
+        fresh = [entry for entry in found if self._is_new(entry, scattered)] if self._again else found
         if found:
             last = found[-1].key
             further = [each for each in self._levels.get(partition, ()) if each[0] is None or each[0] > last]
             self._levels[partition] = [(last, exact), *further]
         return fresh
 
-    def _is_new(self, entry: Entry) -> bool:
-        for key, offset in self._levels.get(entry.partition, ()):
-            if key is None or entry.key <= key:
-                return entry.offset >= offset
-        return self._tombstones or entry.value is not None
+    def _is_new(self, entry: Entry, scattered: bool) -> bool:
+        offset = self._had_turn(entry.partition, entry.key)
+        if offset is not None:
+            return entry.offset >= offset
+        if self._tombstones or entry.value is not None:
+            return True
+        return scattered and any(self._had_turn(other, entry.key) is not None for other in self._levels)
+
+    def _had_turn(self, partition: int, key: bytes) -> int | None:
+        """The offset as before which a key was handed out, if it stood in this partition; None: it had no turn yet."""
+        return next((offset for upto, offset in self._levels.get(partition, ()) if upto is None or key <= upto), None)
 
 
 class Watching:

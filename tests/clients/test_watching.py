@@ -114,6 +114,63 @@ def test_no_gap_and_no_duplicate_wherever_it_breaks_off(seed: int, tombstones: b
     assert progress.live == {partition: len(log) for partition, log in enumerate(topic.logs)}
 
 
+class Scattered(Topic):
+    """Keys stand in any partition; the newest entry of each, by when it was written, is its row."""
+
+    def __init__(self, partitions: int) -> None:
+        super().__init__(partitions)
+        self.newest: dict[bytes, tuple[int, int, bytes | None]] = {}  # partition, offset, value
+
+    def write(self, partition: int, key: bytes, value: bytes | None) -> None:
+        self.newest[key] = (partition, len(self.logs[partition]), value)
+        self.logs[partition].append((key, value))
+        self.tables = [
+            {key: (offset, value) for key, (at, offset, value) in self.newest.items() if at == index}
+            for index in range(len(self.logs))
+        ]
+
+    def judge(self, watched: Watched) -> Watched:
+        """Without the changes that something newer has overtaken."""
+        watched.scattered = True
+        if watched.event == "changes":
+            pairs = list(zip(watched.entries[::2], watched.entries[1::2], strict=True))
+            newest = [pair for pair in pairs if self.newest[pair[0]][:2] == (watched.partition, pair[1][0])]
+            watched.entries = [each for pair in newest for each in pair]
+        return watched
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.integers(0, 2**32))
+def test_scattered_keys_go_whichever_partition_their_tombstone_is_in(seed: int) -> None:
+    chance = random.Random(seed)
+    topic = Scattered(chance.randint(2, 3))
+
+    def change(times: int) -> None:
+        for _ in range(times):
+            value = None if chance.random() < 0.4 else b"%d" % chance.randrange(1000)
+            topic.write(chance.randrange(len(topic.logs)), chance.choice(KEYS), value)
+
+    change(chance.randrange(40))
+    progress = Progress(tombstones=False)
+    table: dict[bytes, bytes | None] = {}
+    for life in range(30):
+        calm = life == 29
+        progress.restart()
+        live = None if progress.live is None else dict(progress.live)
+        broker = Broker(topic, progress.tombstones, live, chance.randint(1, 4))
+        for _ in range(10_000 if calm else chance.randrange(12)):
+            if not calm and chance.random() < 0.4:
+                change(chance.randrange(4))
+            answer = broker.next()
+            if answer is None:
+                break
+            found = progress.take(topic.judge(answer))
+            if not isinstance(found, SnapshotEnd):
+                table.update((entry.key, entry.value) for entry in found)
+    truth = {key: value for key, (_, _, value) in topic.newest.items() if value is not None}
+    assert {key: value for key, value in table.items() if value is not None} == truth
+
+
 def test_a_snapshot_without_breaks_is_handed_out_as_it_comes() -> None:
     progress = Progress(tombstones=False)
     progress.restart()

@@ -215,3 +215,20 @@ def test_without_a_view_lookups_are_refused_and_the_log_works(raw: Raw) -> None:
     raw.call(m.Message(handle, b"w", b"k"))
     raw.call(m.AlterTopic("t", {"view.enable": None}))
     assert raw.call(m.Get("t", b"k")).entry[0][2] == b"w"
+
+
+def test_a_watch_says_that_keys_are_scattered(raw: Raw) -> None:
+    """Whoever begins it anew has to know that a key's tombstone may come from another partition than its value."""
+    raw.call(m.CreateTopic("t", 1))
+    handle = raw.producer("t").handle
+    raw.call(m.Batch(handle, 0, records(*((b"k%d" % n, b"v") for n in range(20)))))
+    for partitions in (1, 4):
+        if partitions > 1:
+            raw.call(m.AlterTopic("t", partitions=partitions))
+        watch = raw.send(m.Watch("t"))
+        page = raw.receive(watch)
+        assert (page.event, page.scattered) == ("snapshot", partitions > 1)
+        assert raw.receive(watch).event == "end_of_snapshot"
+        raw.call(m.Unregister(page.handle))
+        while raw.receive(watch).more:
+            pass

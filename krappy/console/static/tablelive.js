@@ -10,7 +10,8 @@ const TOGETHER = 150; // ms: changes that come closer are drawn at once
 const COUNTED = 1000; // new keys, beyond which they are only "more"
 const NOTHING = { rows: [], cursor: null, page: null, error: null, status: "loading", of: null, changes: 0, lag: 0, more: new Set() };
 
-const idOf = (entry) => `${entry.partition} ${entry.key.as} ${entry.key.data}`;
+// A key has one row, whatever partition its newest entry stands in: that may be another one with the next change.
+const idOf = (entry) => `${entry.key.as} ${entry.key.data}`;
 
 /** The keys that a page may hold, as the API takes a range: from its first row to its last, or to where they end. */
 function rangeOf({ rows, cursor }, prefix, isFirst) {
@@ -50,7 +51,7 @@ function reread(old, rows) {
   const before = new Map(old.rows.map((row) => [row.id, row]));
   return rows.map((row) => {
     const was = before.get(row.id);
-    const isSame = was && was.offset === row.offset;
+    const isSame = was && was.partition === row.partition && was.offset === row.offset;
     return { ...row, marked: isSame ? was.marked : (was?.marked ?? 0) + 1 };
   });
 }

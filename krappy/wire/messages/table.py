@@ -73,6 +73,7 @@ class Watched(Answer, kind=15):
     more: bool
     offsets: list[tuple[int, int]] | None  # end_of_snapshot: the vector that the snapshot is exact for
     entries: Raw  # key, entry, …
+    scattered: bool = False  # a key may come from another partition than before
 
 
 class History(Request, kind=26):
