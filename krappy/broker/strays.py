@@ -90,7 +90,7 @@ class ViewStrays:
             self._some = False
         elif self._kept is not None and self._kept[0] == count:
             self._some = self._kept[1]
-        elif not partition.views.applied(partition.number):
+        elif not partition.views.applied(partition.number) and not self._topic.conditions.locked():
             self._some, self._judged = False, self._applied
         else:
             self._some = None
@@ -158,13 +158,14 @@ class ViewStrays:
     async def _look_through(self) -> None:
         partition = self._partition
         try:
-            async with partition.counting:
-                while self._counting:
-                    count = self._count
+            while self._counting:
+                count = self._count
+                async with partition.counting:
                     found = await self._any()
+                async with self._topic.conditions:  # what is expected is there then, and was met, or it does not come
                     if count == self._count:
                         self._counting = False
-                        self._some = found
+                        self._some = found or self._met
         except KrappyError as error:  # it stays as it is; what is unknown is looked at again
             if partition.gone is None and not partition.applier.closing:
                 partition.report("strays_unknown", error)

@@ -318,6 +318,39 @@ async def test_of_two_who_claim_a_key_in_two_partitions_at_once_one_has_it(tmp_p
 
 
 @trio_test
+@pytest.mark.parametrize("meanwhile", ["looked through", "partitions added"])
+async def test_one_that_is_about_to_be_written_counts_until_it_is(tmp_path: Path, meanwhile: str) -> None:
+    """The first stray of a topic comes with a condition. While that is decided its view is looked through."""
+    async with running(tmp_path) as broker:
+        topic = await new(broker)
+        key = next(
+            key for key in (b"k%d" % n for n in range(400)) if {partition_for(key, n) for n in (COUNT, 5)} == {2}
+        )
+        data = batch.encode([key], [b"v"], timestamps=1)
+        await topic.partition(1).writing.acquire()  # it is decided, and can't be written yet
+        laters = [topic.partition(1).publish(data, [(0, ABSENT)])]
+        await until(lambda: topic.scattered)
+        await trio.sleep(0.1)
+        if meanwhile == "looked through":
+            topic.partition(1).applier.strays.tend()
+        else:
+            await broker.alter_topic("t", {}, 5)
+        await trio.sleep(0.1)
+        laters.append(topic.partition(2).publish(data, [(0, ABSENT)]))
+        await trio.sleep(0.1)
+        topic.partition(1).writing.release()
+        refused = 0
+        with trio.fail_after(60):
+            for later in laters:
+                try:
+                    await later.wait()
+                except OffsetMismatch:
+                    refused += 1
+        assert refused == 1, "both have the key"
+        assert topic.scattered
+
+
+@trio_test
 async def test_views_with_strays_judge_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as broker:
         topic = await new(broker)
