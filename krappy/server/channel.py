@@ -18,15 +18,15 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
-import struct
 from collections.abc import AsyncIterator, Callable, Iterator
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
+from krappy.errors import KrappyError, ProtocolError, RequestTimeout
 from krappy.server.budget import FAIR
+from krappy.server.frame_size import SIZE, refusal
 from krappy.server.outbox import Outbox, Part
 from krappy.server.sockets import has_left
 from krappy.waiting import Signal, wait_any
@@ -34,15 +34,12 @@ from krappy.waiting import Signal, wait_any
 if TYPE_CHECKING:
     from krappy.server.server import Server
 
-SIZE = struct.Struct(">I")
 LARGE = 128 << 10  # a frame beyond this gets a buffer of its own, once the budget has room for it
 BEGIN = 1 << 20  # bytes of that buffer at first
 OUTBOX = 1 << 20  # answers waiting to be sent, beyond which nothing more is read or polled
 IN_FLIGHT = 48 << 20  # request bytes of one connection
 TASK = 4 << 10  # bytes that a waiting request counts for beside its own when it has a task,
 LATER = 1 << 10  # and when it has none
-# How other protocols begin, that people bring to this port by mistake.
-OTHERS = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"SSH-": "SSH"}
 TURN = 0.005  # seconds for which one connection's requests are begun at a stretch
 GRACE = 3.0  # seconds that a peer may keep memory waiting while it is short,
 SLOWEST = 4 << 20  # and for a frame the bytes a second that it has to come in beyond that
@@ -310,7 +307,7 @@ class Channel:
         while held - position >= 4:
             size = SIZE.unpack_from(data, position)[0]
             if not self._least <= size <= limit:
-                self._refuse_size(size)
+                raise refusal(size, self._least, limit)
             size += 4
             end = position + size
             if end > held:
@@ -328,15 +325,6 @@ class Channel:
                 self._frame_since = trio.current_time()
         if len(self._rest) != self._kept:
             self._keep(len(self._rest))
-
-    def _refuse_size(self, size: int) -> NoReturn:
-        """The size is read as unsigned: a negative one is too large."""
-        if size < self._least:
-            raise ProtocolError(f"a frame of size {size}: at least {self._least} bytes are needed")
-        limit = self._server.max_frame
-        spoken = next((name for begin, name in OTHERS.items() if SIZE.pack(size).startswith(begin)), None)
-        looks = f": it looks like {spoken}, which is not spoken on this port" if spoken else ""
-        raise FrameTooLarge(f"a frame of {size} bytes; the limit is {limit}{looks}", limit=limit)
 
     async def _room(self, enough: Callable[[], bool]) -> None:
         """Back-pressure: returns when this connection may send more."""

@@ -1,0 +1,56 @@
+"""What handlers may ask of the rest: narrow interfaces, so that a handler can be read, and tested, alone.
+
+The broker's own classes satisfy these by shape; mypy checks it in app.py. Handlers, the console, the server and the
+broker import them from here.
+"""
+
+from krappy.ports.broker import BrokerPort, InternalTopicsPort, MachinePort, SettingsPort, TopicNamesPort
+from krappy.ports.groups import GroupMember, GroupsPort, KafkaGroupsPort, MemberPort, Position
+from krappy.ports.partitions import ActiveProducer, LaterPort, PartitionPort, SourcePort, TopicPort
+from krappy.ports.sessions import (
+    Handler,
+    KafkaSessionPort,
+    NodeInfo,
+    PacedPort,
+    RequestTimesPort,
+    ServerPort,
+    SessionPort,
+    StreamPort,
+)
+from krappy.ports.tables import Bound, ScanPort, SnapshotPort, SnapshotsPort
+from krappy.ports.transactions import AttemptPort, StagedJob, StageOpened, StagingPort, TransactionsPort
+
+__all__ = [
+    "ActiveProducer",
+    "AttemptPort",
+    "Bound",
+    "BrokerPort",
+    "GroupMember",
+    "GroupsPort",
+    "Handler",
+    "InternalTopicsPort",
+    "KafkaGroupsPort",
+    "KafkaSessionPort",
+    "LaterPort",
+    "MachinePort",
+    "MemberPort",
+    "NodeInfo",
+    "PacedPort",
+    "PartitionPort",
+    "Position",
+    "RequestTimesPort",
+    "ScanPort",
+    "ServerPort",
+    "SessionPort",
+    "SettingsPort",
+    "SnapshotPort",
+    "SnapshotsPort",
+    "SourcePort",
+    "StageOpened",
+    "StagedJob",
+    "StagingPort",
+    "StreamPort",
+    "TopicNamesPort",
+    "TopicPort",
+    "TransactionsPort",
+]

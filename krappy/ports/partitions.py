@@ -1,0 +1,132 @@
+"""What a topic and its partitions are to those who publish, read and look up."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from krappy.types import Record, Span
+
+
+class LaterPort(Protocol):
+    """An answer to come: `then(callback(value, error))`."""
+
+    def then(self, callback: Callable[[Any, Exception | None], None]) -> None: ...
+    def map(self, change: Callable[[Any], Any]) -> Any: ...
+    async def wait(self) -> Any: ...
+
+
+class ActiveProducer(NamedTuple):
+    """A producer whose sequence a partition remembers. -1: not known. `open_since`: its transaction's first offset."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    timestamp: int  # ms, the latest of its events
+    open_since: int
+
+
+class PartitionPort(Protocol):
+    topic: str
+    index: int
+    moved: Any
+    high_watermark: int
+    gone: Any
+
+    offline: str
+
+    @property
+    def size(self) -> int: ...
+    @property
+    def segments(self) -> int: ...
+    @property
+    def applied(self) -> int: ...
+    @property
+    def view_failed(self) -> Exception | None: ...
+    @property
+    def log_failed(self) -> str: ...
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+    def producers(self) -> list[ActiveProducer]: ...
+    def aborted(self, start: int, end: int) -> list[tuple[int, int]]: ...
+    def publish(
+        self, data: bytes, expect: Sequence[tuple[int, int]] | None = None, *, by_header: bool = False
+    ) -> Any: ...
+    def publish_record(self, record: Record, expect: int | None = None) -> Any: ...
+    def read_now(
+        self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None
+    ) -> Span: ...
+    async def read(
+        self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None
+    ) -> Span: ...
+    async def offset_for(self, start: str, start_at: int | None) -> int: ...
+    def check_deletable(self, before: int) -> None: ...
+    async def delete_records(self, before: int) -> int: ...
+    def available(self, offset: int, max_bytes: int, limit: int) -> int: ...
+    def view_ready(self, min_offset: int | None) -> bool: ...
+    def look_up(self, key: bytes) -> bytes | None: ...
+    def look_up_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+
+class SourcePort(Protocol):
+    """The reading side of a partition, as Kafka's consumers use it."""
+
+    index: int
+    epoch: int
+    high_watermark: int
+    moved: Any  # a signal: the high watermark or the last stable offset went up, or the partition went away
+    gone: Any  # the error that it went away with, or None
+
+    @property
+    def offline(self) -> str:
+        """Why it is out of service; empty while it is not."""
+
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+    def producers(self) -> list[ActiveProducer]: ...
+    def aborted(self, start: int, end: int) -> list[tuple[int, int]]: ...
+    def fetch_now(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Any: ...
+    async def fetch(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Any: ...
+    def available(self, offset: int, max_bytes: int, limit: int) -> int: ...
+    def told_earliest(self) -> int: ...
+    def out_of_range(self) -> None: ...
+    async def find_time(self, timestamp: int, limit: int) -> tuple[int, int] | None: ...
+    async def find_latest_time(self, limit: int) -> tuple[int, int] | None: ...
+
+
+class TopicPort(Protocol):
+    name: str
+    id: str
+    uuid: bytes
+    config: Any
+    deleted: bool
+
+    @property
+    def given(self) -> Mapping[str, str]:
+        """The settings that were set for it."""
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """All in force."""
+
+    @property
+    def partitions(self) -> Sequence[PartitionPort]: ...
+    def partition(self, index: int) -> PartitionPort: ...
+    @property
+    def scattered(self) -> bool:
+        """Whether a key may stand in another partition than the one that its murmur2 names."""
+
+    async def newest(
+        self, keys: Sequence[bytes], pause: Callable[[], Awaitable[None]]
+    ) -> tuple[list[int], list[bytes | None]]:
+        """In which partition each key's newest entry stands, and the entry. The caller has waited for the views."""
+
+    async def holders(self, key: bytes, pause: Callable[[], Awaitable[None]]) -> list[int]:
+        """The partitions that have an entry of a key, a tombstone too."""
+
+    def describe(self) -> dict[str, Any]: ...
+    def describe_settings(self) -> dict[str, Any]: ...

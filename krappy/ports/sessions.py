@@ -1,0 +1,95 @@
+"""Connections as handlers have them, and the server that holds them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from krappy.measures import Histogram
+from krappy.ports.broker import BrokerPort
+from krappy.ports.partitions import LaterPort
+from krappy.ports.tables import ScanPort
+from krappy.wire.messages import Answer, Request
+
+T = TypeVar("T")
+
+
+class PacedPort(Protocol):
+    """A session as far as back-pressure goes, whatever its protocol."""
+
+    @property
+    def ready(self) -> bool: ...
+    async def writable(self) -> None: ...
+    @property
+    def answer_bytes(self) -> int: ...
+    def answering(self, limit: int) -> AbstractAsyncContextManager[int]: ...
+    async def pause(self) -> None: ...
+
+
+class SessionPort(PacedPort, Protocol):
+    client: str
+    max_frame: int
+
+    @property
+    def broker(self) -> BrokerPort: ...
+    def add(self, registration: Any) -> int: ...
+    def find(self, handle: int, kind: type[T]) -> T: ...
+    def remove(self, handle: int) -> None: ...
+    def forget(self, handle: int) -> None: ...
+    def find_scan(self, handle: int) -> ScanPort: ...
+
+
+class RequestTimesPort(Protocol):
+    def observe(self, kind: int | str, seconds: float, times: int = 1) -> None: ...
+
+
+class ServerPort(Protocol):
+    """The listeners and connections of every protocol, for those who watch over them."""
+
+    def describe_connections(self) -> Iterator[dict[str, Any]]: ...
+    def measure(self) -> dict[str, Any]: ...
+    def request_times(self) -> Iterable[tuple[str, str, Histogram]]: ...
+    def times(self, protocol: str) -> RequestTimesPort: ...
+    def fault(self, error: Exception, kind: int) -> Exception: ...
+    @property
+    def report(self) -> Callable[..., None]: ...
+
+
+class NodeInfo(NamedTuple):
+    """This broker as the clients of one Kafka connection are told of it."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class KafkaSessionPort(PacedPort, Protocol):
+    """One connection of Kafka's protocol."""
+
+    client: str  # HOST:PORT of the peer, for people
+    client_host: str
+    state: dict[str, Any]  # what handlers keep for the connection
+    closed: bool  # the peer has left
+    on_close: list[Callable[[], None]]  # called once when it ends
+
+    @property
+    def broker(self) -> BrokerPort: ...
+    @property
+    def node(self) -> NodeInfo: ...
+    @property
+    def cluster_id(self) -> str: ...
+    @property
+    def client_id(self) -> str | None:
+        """Of the request that is being handled: valid until the handler first returns or awaits."""
+
+    def gather(self, laters: Sequence[LaterPort], finish: Callable[[list[Any]], Any]) -> LaterPort:
+        """A Later of `finish(results)`, once all are there; a result is a value, or the exception instead of it."""
+
+
+class StreamPort(Protocol):
+    async def send(self, answer: Answer) -> None: ...
+
+
+Handler = Callable[[SessionPort, Request], Answer | LaterPort | Coroutine[Any, Any, Answer] | Awaitable[Answer]]

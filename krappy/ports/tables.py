@@ -1,0 +1,37 @@
+"""Tables as a whole: scans, and snapshots that are held for every connection."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+Bound = bytes | None  # of a range of keys
+
+
+class ScanPort(Protocol):
+    offsets: list[tuple[int, int]]
+
+    async def page(self, max_entries: int, max_bytes: int) -> Any: ...
+    def close(self) -> None: ...
+
+
+class SnapshotPort(Protocol):
+    """A snapshot that is held for every connection."""
+
+    id: str
+    tombstones: bool
+    offsets: list[tuple[int, int]]
+
+    async def measure(self, enough: int) -> int: ...
+    async def ranges(self, parts: int) -> list[tuple[int, bytes | None, bytes | None]]: ...
+    def rows(
+        self, partition: int, start: bytes | None, end: bytes | None, max_bytes: int, *, tombstones: bool
+    ) -> Any: ...
+
+
+class SnapshotsPort(Protocol):
+    """Those that are held. SnapshotGone is raised for others."""
+
+    def keep(self, id: str, ttl_ms: int | None) -> None: ...
+    def reading(self, id: str) -> AbstractContextManager[SnapshotPort]: ...
+    def close(self, id: str) -> None: ...

@@ -1,0 +1,65 @@
+"""What is published as a whole: transactions of Kafka's producers, and staged writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from krappy.core.staging import Job
+from krappy.core.transactions import Transaction
+from krappy.ports.groups import GroupMember, Position
+from krappy.types import TopicPartition
+
+
+class TransactionsPort(Protocol):
+    """Refusals are raised: core/transactions.py tells which."""
+
+    async def init_producer(
+        self, name: str, timeout_ms: int, expected_id: int = -1, expected_epoch: int = -1
+    ) -> tuple[int, int]: ...
+    async def add_partitions(
+        self, name: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
+    ) -> None: ...
+    async def add_group(self, name: str, producer_id: int, epoch: int, group: str) -> None: ...
+    async def end(self, name: str, producer_id: int, epoch: int, commit: bool) -> None: ...
+    async def stage_offsets(
+        self, name: str, producer_id: int, epoch: int, member: GroupMember, offsets: Mapping[TopicPartition, Position]
+    ) -> None: ...
+    def find(self, name: str) -> Transaction | None: ...
+    def list(self) -> list[Transaction]: ...
+
+
+class StagedJob(NamedTuple):
+    """A job that is not over. `expires_ms`: when, unless something comes of it before; -1: it is being published."""
+
+    job: str
+    state: str
+    attempts: int
+    sealed: int
+    size: int  # bytes
+    expires_ms: int
+
+
+class AttemptPort(Protocol):
+    topic: Any
+
+    def publish(self, partition: int, data: bytes) -> Any: ...
+
+
+class StageOpened(NamedTuple):
+    id: str
+    attempt: AttemptPort
+    producer_id: int
+    producer_epoch: int
+
+
+class StagingPort(Protocol):
+    """Refusals are raised: core/staging.py tells which. `commit` gives a core Job, and how much of how much is done."""
+
+    async def stage(
+        self, topic_name: str, name: str, task: str, attempt_name: str, ttl_ms: int, id: str | None
+    ) -> StageOpened: ...
+    async def seal(self, name: str, id: str, records: int) -> str: ...
+    async def commit(self, name: str, tokens: Sequence[str], max_wait_ms: int) -> tuple[Job, int, int]: ...
+    async def abort(self, name: str, id: str | None = None) -> None: ...
+    def list(self) -> list[StagedJob]: ...
