@@ -72,14 +72,14 @@ async def look(partition: Partition, keys: Collection[bytes]) -> Elsewhere:
     """All that is acknowledged counts. Raises why it can't be known."""
     partition.view_ready(0)
     strays = partition.strays
-    first = partition.applier.strays.expect()
+    partition.applier.strays.expect()
     others = strays.others(partition)
     undecided: set[bytes] = set()
     for other in others:
-        if first:  # what was decided before without a look at this partition is in the log now, and soon readable
-            async with other.writing:
-                end = other.log.end_offset
-            await wait_any([other.moved, other.appender.commit.moved], lambda: _settled(other, end))  # noqa: B023
+        # What was decided while none was astray, without a look at this partition, is in the log now, soon readable.
+        async with other.writing:
+            end = other.log.end_offset
+        await wait_any([other.moved, other.appender.commit.moved], lambda: _settled(other, end))  # noqa: B023
         other.view_ready(0)  # raises what has become of it
         await other.applier.caught_up()
         await other.undecided.refresh()

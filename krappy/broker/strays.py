@@ -138,11 +138,10 @@ class ViewStrays:
                 self._some = self._met = True
                 break
 
-    def expect(self) -> bool:
-        """One is about to be written, perhaps. Whether none was known of before."""
-        first, self._some, self._stale = not self._topic, True, True
+    def expect(self) -> None:
+        """One is about to be written, perhaps."""
+        self._some = self._stale = True
         self._tell()
-        return first
 
     def taken_out(self) -> None:
         """Keys have left the view."""

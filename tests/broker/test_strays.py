@@ -351,6 +351,29 @@ async def test_one_that_is_about_to_be_written_counts_until_it_is(tmp_path: Path
 
 
 @trio_test
+async def test_what_was_decided_before_there_were_strays_counts_for_who_decides_after(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await new(broker)
+        data = batch.encode([ASTRAY], [b"v"], timestamps=1)
+        await topic.partition(2).writing.acquire()  # it is decided, and can't be written yet
+        laters = [topic.partition(2).publish(data, [(0, ABSENT)])]
+        await trio.sleep(0.1)
+        await publish(topic, 3, MINE[0])
+        assert topic.scattered
+        laters.append(topic.partition(1).publish(data, [(0, ABSENT)]))
+        await trio.sleep(0.1)
+        topic.partition(2).writing.release()
+        refused = 0
+        with trio.fail_after(60):
+            for later in laters:
+                try:
+                    await later.wait()
+                except OffsetMismatch:
+                    refused += 1
+        assert refused == 1, "both have the key"
+
+
+@trio_test
 async def test_views_with_strays_judge_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as broker:
         topic = await new(broker)
