@@ -62,6 +62,16 @@ def with_length(file: File, position: int, end: int, expected: int) -> bytes | N
     return found if header.base_offset == expected else None
 
 
+def displaced(file: File, position: int, end: int, expected: int) -> BatchHeader | None:
+    """The header of the batch there if it is whole but for its base offset, with the `expected` one. Raises OSError."""
+    base = expected.to_bytes(8, "big")
+    try:
+        size = read_header(base + file.pread(min(HEADER_SIZE, end - position) - 8, position + 8)).size
+        return None if size > end - position else check(base + file.pread(size - 8, position + 8))
+    except CorruptBatch:
+        return None
+
+
 def header_at(file: File, position: int, end: int) -> BatchHeader | None:
     """What stands there as a header, if it can be one. Nothing else of it is verified."""
     if end - position < HEADER_SIZE:

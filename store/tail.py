@@ -226,7 +226,10 @@ class Tail:
     def given_behind(self, segment: Segment, size: int, reason: str) -> int:
         """The offset behind the last that the bytes behind the segment's last good batch had been given."""
         position, given = segment.size, segment.next_offset
-        if self.no_power_was_lost and reason not in ("torn", "zeros"):
+        moved = salvage.displaced(segment.file, position, size, given) if size - position >= batch.HEADER_SIZE else None
+        if moved is not None:
+            given = moved.next_offset
+        elif self.no_power_was_lost and reason not in ("torn", "zeros"):
             header = salvage.header_at(segment.file, position, size)
             if header is None or not header.dense:  # how many is not known; no record is shorter
                 given += max(1, (size - position - batch.HEADER_SIZE) // SHORTEST)

@@ -273,6 +273,26 @@ def test_garbage_behind_the_tail(tmp_path: Path) -> None:
         assert offsets(rows(log)) == list(range(12))
 
 
+@pytest.mark.parametrize("bit", range(64))
+@pytest.mark.parametrize("power", [True, False], ids=["killed", "power lost, or a copied folder"])
+def test_the_offsets_of_a_last_batch_whose_base_offset_is_damaged_are_not_given_again(bit: int, power: bool) -> None:
+    disk = FaultyDisk()
+    log = filled(FOLDER, 4, config=ONE, disk=disk)
+    log.checkpoint()
+    log.append([made(b"late", b"x", at=5000)], 0, 1)
+    log.sync()
+    before = rows(log)
+    disk.crash(Everything())
+    damaged = bytearray(disk.read_file(FIRST))
+    *_, at = (position for position, _ in headers(disk.open(FIRST), 0, len(damaged), 0, dense=True))
+    damaged[at + bit // 8] ^= 1 << bit % 8
+    disk.put(FIRST, damaged)
+    disk.boots += not power
+    log = opened(FOLDER, ONE, disk)
+    assert rows(log) == before[:-2]
+    assert (log.end_offset, log.recovery.lost_offsets, len(log.recovery.set_aside)) == (14, 2, 1)
+
+
 @pytest.mark.parametrize("bit", range(32))
 @pytest.mark.parametrize("power", [True, False], ids=["killed", "power lost, or a copied folder"])
 def test_a_last_batch_of_which_the_length_alone_is_damaged_stays(bit: int, power: bool) -> None:
