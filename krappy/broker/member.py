@@ -136,7 +136,7 @@ class Member:
             if last < first:
                 raise InvalidRequest(f"offsets {first} to {last} of {topic}-{partition}: the last before the first")
         found = []
-        for each in ranges:
+        for each in _apart(ranges):
             shared = self.group.shared.get((each[0], each[1]))
             if shared is None:
                 lost.append(each)
@@ -148,6 +148,19 @@ class Member:
         if not self.closed:
             self.closed = True
             self.group.leave(self)
+
+
+def _apart(ranges: Sequence[Range]) -> Sequence[Range]:
+    """The same events, none of them in two ranges: what is named a thousand times is done once."""
+    if len(ranges) < 2:
+        return ranges
+    apart: list[Range] = []
+    for topic, partition, first, last in sorted(ranges):
+        if apart and apart[-1][:2] == (topic, partition) and first <= apart[-1][3]:
+            _, _, first, before = apart.pop()
+            last = max(last, before)
+        apart.append((topic, partition, first, last))
+    return apart
 
 
 def _lost(member: Member, lost: list[Range]) -> LeaseLost:
