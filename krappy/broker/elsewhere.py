@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from krappy.batch import Columns
-from krappy.broker.strays import is_newer, newest
+from krappy.broker.strays import is_newer, newest, written
 from krappy.entry import VALUE_AT, entry_offset, is_tombstone
 from krappy.errors import OffsetMismatch, TransactionPending
 from krappy.partitioner import partition_for
-from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.partition import Partition
@@ -77,9 +76,7 @@ async def look(partition: Partition, keys: Collection[bytes]) -> Elsewhere:
     undecided: set[bytes] = set()
     for other in others:
         # What was decided while none was astray, without a look at this partition, is in the log now, soon readable.
-        async with other.writing:
-            end = other.log.end_offset
-        await wait_any([other.moved, other.appender.commit.moved], lambda: _settled(other, end))  # noqa: B023
+        await written(other)
         other.view_ready(0)  # raises what has become of it
         await other.applier.caught_up()
         await other.undecided.refresh()
@@ -93,7 +90,3 @@ async def look(partition: Partition, keys: Collection[bytes]) -> Elsewhere:
             if entry is not None:
                 found[key] = entry[:HEAD], index
     return Elsewhere(found, undecided)
-
-
-def _settled(other: Partition, end: int) -> bool:
-    return other.high_watermark >= end or other.gone is not None or bool(other.log_failed)

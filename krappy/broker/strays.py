@@ -27,6 +27,7 @@ from krappy.entry import entry_timestamp
 from krappy.errors import KrappyError
 from krappy.partitioner import any_elsewhere, partition_for
 from krappy.store.keys import PREFIX_SIZE, view_end, view_prefix
+from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
     from krappy.broker.partition import Partition
@@ -90,7 +91,11 @@ class ViewStrays:
             self._some = False
         elif self._kept is not None and self._kept[0] == count:
             self._some = self._kept[1]
-        elif not partition.views.applied(partition.number) and not self._topic.conditions.locked():
+        elif (
+            not partition.views.applied(partition.number)
+            and not self._topic.conditions.locked()
+            and not _busy(partition)
+        ):
             self._some, self._judged = False, self._applied
         else:
             self._some = None
@@ -161,6 +166,7 @@ class ViewStrays:
                 count = self._count
                 async with partition.counting:
                     found = await self._any()
+                await written(partition)  # what was decided among fewer partitions
                 async with self._topic.conditions:  # what is expected is there then, and was met, or it does not come
                     if count == self._count:
                         self._counting = False
@@ -190,6 +196,22 @@ class ViewStrays:
             step = max(LEAST, min(AT_ONCE, 2 * step, BYTES * step // (1 + sum(map(len, keys)))))
             await trio.lowlevel.checkpoint()
         return self._met
+
+
+def _busy(partition: Partition) -> bool:
+    """Whether something is being written that nobody can read yet."""
+    return partition.writing.locked() or partition.log.end_offset > partition.high_watermark
+
+
+async def written(partition: Partition) -> None:
+    """Returns once all that was decided in a partition before is readable, or never will be."""
+    async with partition.writing:
+        end = partition.log.end_offset
+    commit = partition.appender.commit
+    await wait_any(
+        [partition.moved, commit.moved],
+        lambda: partition.high_watermark >= end or partition.gone is not None or bool(partition.log_failed),
+    )
 
 
 def is_newer(entry: bytes, index: int, other: bytes, its: int, home: int) -> bool:

@@ -374,6 +374,31 @@ async def test_what_was_decided_before_there_were_strays_counts_for_who_decides_
 
 
 @trio_test
+async def test_what_was_decided_among_fewer_partitions_counts_for_who_decides_among_more(tmp_path: Path) -> None:
+    async with running(tmp_path) as broker:
+        topic = await new(broker)
+        some = (b"k%d" % number for number in range(400))
+        key = next(key for key in some if (partition_for(key, COUNT), partition_for(key, 5)) == (2, 4))
+        data = batch.encode([key], [b"v"], timestamps=1)
+        await topic.partition(2).writing.acquire()  # it is decided, and can't be written yet
+        laters = [topic.partition(2).publish(data, [(0, ABSENT)])]
+        await trio.sleep(0.1)
+        await broker.alter_topic("t", {}, 5)
+        await trio.sleep(0.1)
+        laters.append(topic.partition(4).publish(data, [(0, ABSENT)]))
+        await trio.sleep(0.1)
+        topic.partition(2).writing.release()
+        refused = 0
+        with trio.fail_after(60):
+            for later in laters:
+                try:
+                    await later.wait()
+                except OffsetMismatch:
+                    refused += 1
+        assert refused == 1, "both have the key"
+
+
+@trio_test
 async def test_views_with_strays_judge_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(tmp_path) as broker:
         topic = await new(broker)
