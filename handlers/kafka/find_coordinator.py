@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.handlers.kafka.rows import FEW
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import Code
 
@@ -12,11 +13,16 @@ INTERNAL = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}  # 
 _SEVERAL_SINCE = 4  # the version from which several keys are asked for at once (KIP-699)
 
 
-def find_coordinator(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
+async def find_coordinator(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
     kind = request["key_type"]
     if version < _SEVERAL_SINCE:
         return _coordinator(session, request["key"], kind)
-    return {"coordinators": [_coordinator(session, key, kind) for key in request["coordinator_keys"]]}
+    found = []
+    for number, key in enumerate(request["coordinator_keys"], 1):
+        found.append(_coordinator(session, key, kind))
+        if number % FEW == 0:
+            await session.pause()
+    return {"coordinators": found}
 
 
 def _coordinator(session: KafkaSessionPort, key: str, kind: int) -> dict[str, Any]:

@@ -5,27 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.core.transactions import Stage
+from krappy.handlers.kafka.rows import FEW
 from krappy.ports import KafkaSessionPort
 
 NO_FILTER = -1
 
 
-def list_transactions(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
+async def list_transactions(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
     """`duration_filter`: only transactions that have been open for more ms than that."""
     known = set(Stage)
     states, producers, ms = request["state_filters"], set(request["producer_id_filters"]), request["duration_filter"]
     wanted = {state for state in states if state in known}
     now = session.broker.clock.steady_ms()
-    found = [
-        {
-            "transactional_id": each.name,
-            "producer_id": each.producer_id,
-            "transaction_state": str(each.stage),
-        }
-        for each in session.broker.transactions.list()
-        if (not states or each.stage in wanted)
-        and (not producers or each.producer_id in producers)
-        and (ms <= NO_FILTER or (each.started_ms >= 0 and now - each.started_ms > ms))
-    ]
+    found = []
+    for number, each in enumerate(session.broker.transactions.list(), 1):
+        if (
+            (not states or each.stage in wanted)
+            and (not producers or each.producer_id in producers)
+            and (ms <= NO_FILTER or (each.started_ms >= 0 and now - each.started_ms > ms))
+        ):
+            state = str(each.stage)
+            found.append({"transactional_id": each.name, "producer_id": each.producer_id, "transaction_state": state})
+        if number % FEW == 0:
+            await session.pause()
     unknown = [state for state in dict.fromkeys(states) if state not in known]
     return {"throttle_time_ms": 0, "error_code": 0, "unknown_state_filters": unknown, "transaction_states": found}

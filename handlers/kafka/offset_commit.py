@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from krappy.core.kafka.faults import Fault
 from krappy.core.kafka.offset import Offset
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.group_answers import Message, group_code
+from krappy.handlers.kafka.rows import FEW
 from krappy.handlers.kafka.sources import topic_of
 from krappy.ports import KafkaSessionPort, LaterPort
 from krappy.wire.kafka import Code
 
+Offsets = dict[tuple[str, int], Offset]
 BY_ID_SINCE = 10
 RETENTION_UNTIL = 4  # clients may say for how long
 LONGEST_METADATA = 4096  # characters; Kafka's offset.metadata.max.bytes
 
 
-def offset_commit(session: KafkaSessionPort, request: Message, version: int) -> Message | LaterPort:
-    offsets, answers = read_offsets(session, request, version, by_id=version >= BY_ID_SINCE)
+def offset_commit(
+    session: KafkaSessionPort, request: Message, version: int
+) -> Message | LaterPort | Coroutine[Any, Any, Message]:
+    if sum(1 + len(topic["partitions"]) for topic in request["topics"]) > FEW:
+        return _commit_many(session, request, version)
+    offsets: Offsets = {}
+    answers: list[Message] = []
+    for _ in _read(session, request, version, offsets, answers):
+        pass
+    return _commit(session, request, version, offsets, answers)
+
+
+async def _commit_many(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    offsets: Offsets = {}
+    answers: list[Message] = []
+    for _ in _read(session, request, version, offsets, answers):
+        await session.pause()
+    there = session.broker.topics
+    gone = {name for name, _ in offsets if (session.broker.table_of(name) or name) not in there}  # meanwhile
+    kept = {at: offset for at, offset in offsets.items() if at[0] not in gone} if gone else offsets
+    done = _commit(session, request, version, kept, answers)
+    return done if isinstance(done, dict) else await done.wait()
+
+
+def _commit(
+    session: KafkaSessionPort, request: Message, version: int, offsets: Offsets, answers: list[Message]
+) -> Message | LaterPort:
     groups = session.broker.kafka_groups
 
     def answer(error: KrappyError | None) -> Message:
@@ -39,15 +67,15 @@ def offset_commit(session: KafkaSessionPort, request: Message, version: int) -> 
     return committed.map(answer)  # type: ignore[no-any-return]
 
 
-def read_offsets(
-    session: KafkaSessionPort, request: Message, version: int, *, by_id: bool
-) -> tuple[dict[tuple[str, int], Offset], list[Message]]:
-    """The offsets of a request that may be committed, and its answer's topics: None as the code of those."""
+def _read(
+    session: KafkaSessionPort, request: Message, version: int, offsets: Offsets, answers: list[Message]
+) -> Iterator[None]:
+    """Fills in the offsets of a request that may be committed, and its answer's topics: None as the code of those.
+    Yields where others may have their turn."""
+    by_id, rows = version >= BY_ID_SINCE, 0
     now = session.broker.clock.steady_ms()
     retention = request.get("retention_time_ms", -1)
     expires = now + retention if retention >= 0 and version <= RETENTION_UNTIL else None
-    offsets: dict[tuple[str, int], Offset] = {}
-    answers: list[Message] = []
     for asked in request["topics"]:
         topic = topic_of(session, asked["name"], asked.get("topic_id", b""), by_id)
         told: list[Message] = []
@@ -64,8 +92,10 @@ def read_offsets(
                 epoch = each.get("committed_leader_epoch", -1)
                 offsets[topic.name, index] = Offset(each["committed_offset"], epoch, metadata, now, expires)
             told.append({"partition_index": index, "error_code": code})
+            rows += 1
+            if rows % FEW == 0:
+                yield
         answers.append({"name": asked["name"], "topic_id": asked.get("topic_id", b""), "partitions": told})
-    return offsets, answers
 
 
 def with_code(answers: list[Message], code: int) -> list[Message]:

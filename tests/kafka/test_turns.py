@@ -14,6 +14,7 @@ import trio
 
 from krappy import batch
 from krappy.broker.broker import Broker
+from krappy.core.transactions import Transaction
 from krappy.errors import KrappyError
 from krappy.handlers.kafka import registry
 from krappy.ports import NodeInfo
@@ -46,6 +47,10 @@ class Turns(trio.abc.Instrument):
         self._calls = 0
 
     def after_task_step(self, task: Any) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Of a step, or of what is looked at: a handler that gives no turns ends within its step."""
         self.longest = max(self.longest, self._calls)
 
     def cut(self) -> None:
@@ -123,7 +128,7 @@ ARRAYS = [(key, path) for key, shape in TABLE.items() for path, _ in arrays(read
 
 
 async def ask(broker: Broker, key: ApiKey, version: int, body: dict[str, Any], turns: Turns) -> int:
-    """The bytes of the answer."""
+    """The bytes of the answer. Calls are counted while the request is read, and until its answer is made."""
     peer: Any = Reader()
     session: Any = KafkaSession(broker, "127.0.0.1:1", NodeInfo(0, "127.0.0.1", 9092, None), peer)
     data = memoryview(encode_request(key, version, 1, "x", body))[4:]
@@ -140,6 +145,8 @@ async def ask(broker: Broker, key: ApiKey, version: int, body: dict[str, Any], t
                 answer = await answer.wait()
             elif not isinstance(answer, dict):
                 answer = await answer
+        sys.setprofile(None)
+        turns.end()
         return sum(len(part) for part in encode_response(key, version, 1, answer)) if answer is not None else 0
     finally:
         sys.setprofile(None)
@@ -163,5 +170,26 @@ def test_a_full_array_is_served_in_short_turns(tmp_path: Path, key: ApiKey, path
                     size = 0  # which closes the connection
                 assert turns.longest <= CALLS, f"version {version}: {turns.longest} calls in one turn"
                 assert size <= MOST * BYTES
+
+    trio.run(main)
+
+
+def test_as_many_as_may_be_are_found_and_listed_in_short_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Coordinators of a full array of groups; and all the transactional ids that a broker may have, whose list no array
+    of a request tells of. Reading the request is one call for each."""
+    most = 20_000
+
+    async def main() -> None:
+        turns = Turns()
+        trio.lowlevel.add_instrument(turns)
+        async with running(tmp_path, auto_create_topics=False) as broker:
+            every = [Transaction(f"x{number}", number, 0, 60_000) for number in range(most)]
+            monkeypatch.setattr(broker.transactions, "list", lambda: every)
+            listed = {"state_filters": [], "producer_id_filters": [], "duration_filter": -1}
+            keys = {"key_type": 0, "coordinator_keys": [f"g{number}" for number in range(most)]}
+            for key, body in ((ApiKey.FIND_COORDINATOR, keys), (ApiKey.LIST_TRANSACTIONS, listed)):
+                size = await ask(broker, key, RANGES[key][1], body, turns)
+                assert size > most * 5
+                assert turns.longest < 2 * most, f"{key.name}: {turns.longest} calls in one turn"
 
     trio.run(main)
