@@ -139,6 +139,8 @@ class TableScan:
     def _rows(self, partition: Partition, count: int, room: int) -> Rows:
         if self._snapshot is None:
             raise UnknownHandle("this scan is closed: it ended, or nobody asked for its next page in time")
+        if partition.gone is not None or self._snapshot.has_dropped(partition.number):
+            raise partition.gone or partition.no_view()
         self.used_ms = self._broker.clock.steady_ms()
         return self._snapshot.rows(
             partition.number,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -14,7 +15,7 @@ from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.table import STRETCH, TableScan
 from krappy.entry import key_of_bin
-from krappy.errors import RequestTimeout, UnknownHandle, ViewDisabled
+from krappy.errors import KrappyError, RequestTimeout, UnknownHandle, UnknownTopic, ViewDisabled
 from tests.broker.engine import publish, running
 
 MANY = 3 * STRETCH + 1
@@ -62,6 +63,30 @@ async def test_a_scan_that_is_closed_meanwhile_says_so(tmp_path: Path) -> None:
             await scan.page(10, 1 << 20)
         with pytest.raises(UnknownHandle):
             await scan.page(10, 1 << 20)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda broker: broker.delete_topic("t"), UnknownTopic),
+        (lambda broker: broker.alter_topic("t", {"view.enable": False}, None), ViewDisabled),
+    ],
+    ids=["deleted", "no view"],
+)
+@trio_test
+async def test_a_scan_whose_table_went_meanwhile_says_so(
+    tmp_path: Path, change: Callable[[Broker], Awaitable[None]], expected: type[KrappyError]
+) -> None:
+    """Not that its disk has failed, after which a client would try again for ever."""
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        await publish(topic.partition(0), 3, [b"a", b"b", b"c"])
+        assert await topic.partition(0).view_wait(None, 60)
+        scan = broker.scan(topic.partitions, None, None, None, tombstones=False)
+        await scan.page(1, 1 << 20)
+        await change(broker)
+        with pytest.raises(expected):
+            await scan.page(1, 1 << 20)
 
 
 @trio_test
