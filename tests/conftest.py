@@ -22,6 +22,7 @@ settings.register_profile("same", common, derandomize=True)
 settings.register_profile("explore", common, print_blob=True)
 settings.load_profile("explore" if os.environ.get("KRAPPY_EXPLORE") else "same")
 
+LAST_LINES = 30  # of what a failure tells
 # `nohup make test &` starts with SIGHUP and SIGINT ignored, and a process inherits that: none that a test starts could
 # be ended by them. A handler is not inherited, and this one ignores them as well.
 for number in (signal.SIGINT, signal.SIGHUP):
@@ -31,6 +32,25 @@ for number in (signal.SIGINT, signal.SIGHUP):
 # Brokers run in this process, too, and a broker holds a file for each partition: some systems begin with 1,024.
 _, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(_most, 1 << 16) if _most != resource.RLIM_INFINITY else 1 << 16, _most))
+
+
+class Teller:
+    """Says what failed when it fails: a run that is ended before its summary has said it then."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            last = report.longreprtext.splitlines()[-LAST_LINES:]
+            terminal.write_line(f"\n{report.nodeid}: {report.when} failed after {report.duration:.0f} s", red=True)
+            terminal.write_line("\n".join(last))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Teller(config))
 
 
 @pytest.hookimpl(tryfirst=True)
