@@ -6,6 +6,8 @@ bytes, durations are milliseconds (`*_ms`) unless a name says seconds.
 
 from __future__ import annotations
 
+import base64
+import binascii
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
@@ -105,3 +107,19 @@ class Span(NamedTuple):
     data: Any  # bytes-like
     next_offset: int
     records: int
+
+
+def text_id(id: bytes) -> str:
+    """An id of 16 bytes as Kafka writes it: 22 characters of base64url."""
+    return base64.urlsafe_b64encode(id).rstrip(b"=").decode()
+
+
+def id_of(text: str) -> bytes:
+    """The id that `text_id` writes so. Raises ValueError."""
+    try:
+        found = base64.urlsafe_b64decode(text + "==")
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"{text!r} is no id") from error
+    if len(found) != 16 or text_id(found) != text:
+        raise ValueError(f"{text!r} is no id")
+    return found

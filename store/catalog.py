@@ -18,7 +18,6 @@ Partition numbers and producer ids are never given twice, whatever is deleted.
 
 from __future__ import annotations
 
-import base64
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from krappy.store.format import DATA_FORMAT
 from krappy.store.keys import MAX_NUMBER
 from krappy.store.meta import Meta
 from krappy.topic_config import GENERATION, GENERATIONS, Given, TopicConfig, check_topic_name, merge, normalise
+from krappy.types import text_id
 
 CLUSTER_ID = b"c/cluster"
 FORMAT = b"c/format"
@@ -236,11 +236,6 @@ def new_id() -> bytes:
         found = uuid.uuid4().bytes
         if not text_id(found).startswith("-"):
             return found
-
-
-def text_id(id: bytes) -> str:
-    """An id as Kafka writes it: 22 characters of base64url."""
-    return base64.urlsafe_b64encode(id).rstrip(b"=").decode()
 
 
 def _pack(topic: Topic) -> bytes:

@@ -18,8 +18,8 @@ from krappy.broker.topic import Topic
 from krappy.errors import KrappyError, StorageError, UnknownTopic
 from krappy.store import identity
 from krappy.store.catalog import Topic as StoredTopic
-from krappy.store.catalog import text_id
 from krappy.store.disk import OS_DISK
+from krappy.types import text_id
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker

@@ -11,8 +11,8 @@ from krappy.broker.partition import Partition
 from krappy.broker.strays import Pause, Strays
 from krappy.errors import UnknownPartition
 from krappy.store.catalog import Topic as StoredTopic
-from krappy.store.catalog import text_id
 from krappy.topic_config import TopicConfig, effective
+from krappy.types import text_id
 
 
 class Topic:

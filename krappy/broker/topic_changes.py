@@ -27,11 +27,12 @@ from krappy.broker.partition import Partition
 from krappy.broker.topic import Topic
 from krappy.errors import KrappyError, StorageError, TopicExists, UnknownTopic
 from krappy.store import identity
-from krappy.store.catalog import MAX_PARTITIONS, text_id
+from krappy.store.catalog import MAX_PARTITIONS
 from krappy.store.catalog import Topic as StoredTopic
 from krappy.store.log import Log
 from krappy.topic_config import TopicConfig, merge
 from krappy.topic_settings import Changes, changes_of
+from krappy.types import text_id
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker

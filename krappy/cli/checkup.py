@@ -23,7 +23,7 @@ from krappy.core.stability import without
 from krappy.entry import entry_offset, is_tombstone, pack_columns
 from krappy.errors import KrappyError, StorageError
 from krappy.store import identity
-from krappy.store.catalog import Catalog, text_id
+from krappy.store.catalog import Catalog
 from krappy.store.format import SET_ASIDE
 from krappy.store.group_offsets import GroupOffsets
 from krappy.store.groups import GroupStore
@@ -34,6 +34,7 @@ from krappy.store.meta import Meta
 from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
 from krappy.topic_config import TopicConfig
+from krappy.types import text_id
 
 READ = 4 << 20  # bytes of the log at a time
 SLICE = 500  # entries of one write to a view

@@ -11,9 +11,9 @@ from trio.testing import trio_test
 
 from krappy.errors import StorageError
 from krappy.store import identity
-from krappy.store.catalog import text_id
 from krappy.store.format import IDENTITY
 from krappy.store.synced import ACCEPT, NAME
+from krappy.types import text_id
 from tests.broker.engine import as_killed, publish, read_all, running
 
 

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from krappy.errors import InvalidConfig, InvalidPartitions, InvalidTopic, StorageError, TopicExists, UnknownTopic
-from krappy.store.catalog import FORMAT, NEXT_NUMBER, PRODUCER_BLOCK, TOPIC, Catalog, Topic, new_id, text_id
+from krappy.store.catalog import FORMAT, NEXT_NUMBER, PRODUCER_BLOCK, TOPIC, Catalog, Topic, new_id
 from krappy.store.format import DATA_FORMAT
 from krappy.store.keys import MAX_NUMBER
 from krappy.store.meta import Meta
 from krappy.topic_config import GENERATION
+from krappy.types import text_id
 
 
 @pytest.fixture

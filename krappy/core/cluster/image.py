@@ -1,0 +1,223 @@
+"""The cluster as it is, for all who only look: an immutable value, folded from the tree's znodes.
+
+Whoever asks what there is (which topics, how many partitions, who leads them, which settings) asks the image. What a
+broker has of it on its own disk is another question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from krappy.core.cluster import places
+from krappy.core.cluster.document import Document, numbers
+from krappy.core.cluster.places import KINDS, Kind
+from krappy.core.cluster.state import State, read_state
+from krappy.core.cluster.tree import Changes, Znode
+from krappy.types import id_of
+
+NOTHING: Mapping[Any, Any] = MappingProxyType({})
+
+
+def _nothing() -> Mapping[Any, Any]:
+    return NOTHING
+
+
+_TOPICS, _CONFIG = f"{places.TOPICS}/", f"{places.CONFIG}/"
+_BROKERS, _EPOCHS = f"{places.BROKERS}/", f"{places.EPOCHS}/"
+
+
+class Registration(NamedTuple):
+    """A broker that is there. `epoch`: rises each time that it registers; `endpoints`: by the listener's name, host
+    and port."""
+
+    id: int
+    epoch: int
+    endpoints: Mapping[str, tuple[str, int]]
+    rack: str | None = None
+    draining: bool = False
+
+
+class PartitionImage(NamedTuple):
+    """`version`: the partition epoch, which each change of `state` raises; −1: it has none yet."""
+
+    replicas: tuple[int, ...]
+    state: State = State()
+    version: int = -1
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """`id`: 16 bytes, as no other topic has ever had. `partitions`: by their index. `version`: of its znode."""
+
+    name: str
+    id: bytes
+    partitions: tuple[PartitionImage, ...]
+    generation: int = 0
+    deleted: bool = False
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """`names`: a topic's by its id. `configs`: what was set, by kind and name. `controller`: a broker's id.
+    `unreadable`: paths of znodes that say nothing this version understands; they count as they were before."""
+
+    brokers: Mapping[int, Registration] = field(default_factory=_nothing)
+    epochs: Mapping[int, int] = field(default_factory=_nothing)
+    topics: Mapping[str, TopicImage] = field(default_factory=_nothing)
+    names: Mapping[bytes, str] = field(default_factory=_nothing)
+    configs: Mapping[Kind, Mapping[str, Mapping[str, str]]] = field(default_factory=_nothing)
+    controller: int | None = None
+    unreadable: frozenset[str] = frozenset()
+
+    def config(self, kind: Kind, name: str) -> Mapping[str, str]:
+        found = self.configs.get(kind)
+        return NOTHING if found is None else found.get(name, NOTHING)
+
+    def after(self, changes: Changes) -> Image:
+        """The image of the tree with these changes, in their order."""
+        return _Fold(self).of(changes)
+
+
+class _Fold:
+    """What has changed, before the image as it was: only the maps that a change touches are made anew."""
+
+    def __init__(self, image: Image) -> None:
+        self._image = image
+        self._made: dict[str, dict[Any, Any]] = {}  # by the field's name
+        self._states: dict[str, dict[int, Znode | None]] = {}  # by topic: those that changed
+        self._unreadable = set(image.unreadable)
+
+    def of(self, changes: Changes) -> Image:
+        controller = self._image.controller
+        for path, znode in changes.items():
+            if not path.startswith(_TOPICS):
+                self._unreadable.discard(path)
+            try:
+                if path.startswith(_TOPICS):
+                    self._topic_path(path, znode)
+                elif path.startswith(_CONFIG):
+                    self._config_path(path, znode)
+                elif path.startswith(_BROKERS):
+                    self._broker(int(path[len(_BROKERS) :]), znode)
+                elif path.startswith(_EPOCHS):
+                    _set(self._map("epochs"), int(path[len(_EPOCHS) :]), None if znode is None else znode.version)
+                elif path == places.CONTROLLER:
+                    controller = None if znode is None else Document.of(znode.data).number("brokerid")
+            except ValueError:
+                self._unreadable.add(path)
+        for name in self._states:
+            self._take_states(name)
+        return replace(self._image, **self._made, controller=controller, unreadable=frozenset(self._unreadable))
+
+    def _map(self, name: str) -> dict[Any, Any]:
+        """A copy of this map of the image, made once."""
+        if name not in self._made:
+            self._made[name] = dict(getattr(self._image, name))
+        return self._made[name]
+
+    def _broker(self, id: int, znode: Znode | None) -> None:
+        _set(self._map("brokers"), id, None if znode is None else _registration(id, Document.of(znode.data)))
+
+    def _config_path(self, path: str, znode: Znode | None) -> None:
+        kind, _, name = path[len(_CONFIG) :].partition("/")
+        if not name or kind not in KINDS:
+            return
+        configs = self._map("configs")
+        found = dict(configs.get(kind, {}))
+        _set(found, places.unquoted(name), None if znode is None else Document.of(znode.data).texts("config"))
+        _set(configs, kind, found or None)
+
+    def _topic_path(self, path: str, znode: Znode | None) -> None:
+        name, *below = path[len(_TOPICS) :].split("/")
+        if not below:
+            self._unreadable.discard(path)
+            self._topic(name, znode)
+        elif len(below) == 3 and below[2] == "state":  # partitions/P/state
+            self._states.setdefault(name, {})[int(below[1])] = znode
+
+    def _topic(self, name: str, znode: Znode | None) -> None:
+        topics: dict[str, TopicImage] = self._map("topics")
+        before = topics.get(name)
+        if znode is None:
+            if before is not None:
+                del topics[name]
+                self._map("names").pop(before.id, None)
+            self._states.pop(name, None)
+            self._unreadable = {each for each in self._unreadable if not each.startswith(f"{places.topic(name)}/")}
+            return
+        made = _topic(name, znode, before)
+        if before is not None and before.id != made.id:
+            self._map("names").pop(before.id, None)
+        topics[name] = made
+        self._map("names")[made.id] = name
+
+    def _take_states(self, name: str) -> None:
+        topics: dict[str, TopicImage] = self._map("topics")
+        topic = topics.get(name)
+        if topic is None:
+            return
+        partitions = list(topic.partitions)
+        for index, znode in self._states[name].items():
+            path = places.state(name, index)
+            self._unreadable.discard(path)
+            if not 0 <= index < len(partitions):
+                continue
+            try:
+                state, version = (State(), -1) if znode is None else (read_state(znode.data), znode.version)
+            except ValueError:
+                self._unreadable.add(path)
+            else:
+                partitions[index] = partitions[index]._replace(state=state, version=version)
+        topics[name] = replace(topic, partitions=tuple(partitions))
+
+
+def _set(found: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is None:
+        found.pop(key, None)
+    else:
+        found[key] = value
+
+
+def _registration(id: int, found: Document) -> Registration:
+    endpoints = {}
+    for text in found.fields.get("endpoints", []):
+        listener, separator, address = str(text).partition("://")
+        host, _, port = address.rpartition(":")
+        if not separator or not port.isascii() or not port.isdigit():
+            raise ValueError(f"{text!r} is no endpoint")
+        endpoints[listener] = (host.strip("[]"), int(port))
+    return Registration(
+        id, found.number("broker_epoch"), endpoints, found.text("rack", None), bool(found.fields.get("draining", False))
+    )
+
+
+def _topic(name: str, znode: Znode, before: TopicImage | None) -> TopicImage:
+    found = Document.of(znode.data)
+    id = id_of(found.text("topic_id") or "")
+    assigned, adding, removing = (
+        {int(index): numbers(index, ids) for index, ids in found.mapping(kind).items()}
+        for kind in ("partitions", "adding_replicas", "removing_replicas")
+    )
+    if sorted(assigned) != list(range(len(assigned))):
+        raise ValueError("its partitions are not those from 0 on")
+    was: Iterable[PartitionImage] = before.partitions if before is not None and before.id == id else ()
+    states = {index: (each.state, each.version) for index, each in enumerate(was)}
+    return TopicImage(
+        name,
+        id,
+        tuple(
+            PartitionImage(
+                assigned[index], *states.get(index, (State(), -1)), adding.get(index, ()), removing.get(index, ())
+            )
+            for index in range(len(assigned))
+        ),
+        found.number("generation", 0),
+        bool(found.fields.get("deleted", False)),
+        znode.version,
+    )

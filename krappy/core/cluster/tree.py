@@ -1,0 +1,200 @@
+"""The tree in which a cluster keeps what its brokers agree on: ZooKeeper's data model, without ZooKeeper.
+
+A znode has a path, some bytes, and a version that rises by one with each write. Several operations are done together or
+not at all (ZooKeeper's `multi`), and each may demand the version that its znode has by then. An ephemeral znode belongs
+to a session, and goes with it.
+
+The tree is pure. `plan` says what a list of operations changes, and `apply` makes it so: who keeps the tree on a disk
+writes the changes between the two.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+ANY = -1  # the version of who demands none
+PERSISTENT = 0  # the owner of a znode that outlives all sessions
+ROOT = "/"
+_PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[^/\0]+)+")
+
+
+class Znode(NamedTuple):
+    """`owner`: the session that an ephemeral znode goes with, or PERSISTENT."""
+
+    data: bytes
+    version: int = 0
+    owner: int = PERSISTENT
+
+
+class Create(NamedTuple):
+    """Its parent exists and is persistent; it does not exist itself. Its version is 0 then."""
+
+    path: str
+    data: bytes = b""
+    owner: int = PERSISTENT
+
+
+class Put(NamedTuple):
+    """Other bytes for a znode that exists, with this version."""
+
+    path: str
+    data: bytes
+    version: int = ANY
+
+
+class Delete(NamedTuple):
+    """It exists, with this version and without children."""
+
+    path: str
+    version: int = ANY
+
+
+class Check(NamedTuple):
+    """Nothing changes: but it has to exist, with this version."""
+
+    path: str
+    version: int = ANY
+
+
+Operation = Create | Put | Delete | Check
+Changes = dict[str, Znode | None]  # by path, in the order of the operations; None: it is gone
+
+
+class Refusal(StrEnum):
+    """By ZooKeeper's names."""
+
+    NO_NODE = "NONODE"
+    NODE_EXISTS = "NODEEXISTS"
+    BAD_VERSION = "BADVERSION"
+    NOT_EMPTY = "NOTEMPTY"
+    NO_CHILDREN_FOR_EPHEMERALS = "NOCHILDRENFOREPHEMERALS"
+
+
+class Refused(Exception):
+    """`index`: the operation that kept all of them from being done, counted from 0."""
+
+    def __init__(self, index: int, operation: Operation, why: Refusal) -> None:
+        super().__init__(f"{type(operation).__name__} {operation.path}: {why}")
+        self.index = index
+        self.operation = operation
+        self.why = why
+
+
+class Tree:
+    """All znodes by path. The root is always there, and can't be deleted."""
+
+    def __init__(self, znodes: Mapping[str, Znode] | None = None) -> None:
+        """`znodes`: with each, its parents."""
+        self._znodes = {ROOT: Znode(b"")}
+        self._children: dict[str, set[str]] = {ROOT: set()}  # by path: their names
+        self.apply(dict(sorted((znodes or {}).items())))
+
+    def __len__(self) -> int:
+        return len(self._znodes)
+
+    def get(self, path: str) -> Znode | None:
+        return self._znodes.get(path)
+
+    def children(self, path: str) -> list[str]:
+        """Their names, sorted; none of a znode that does not exist."""
+        return sorted(self._children.get(path, ()))
+
+    def under(self, path: str) -> Iterator[tuple[str, Znode]]:
+        """This znode and all below it, each before what is below it, in the order of their paths' parts."""
+        znode = self._znodes.get(path)
+        if znode is None:
+            return
+        yield path, znode
+        for name in self.children(path):
+            yield from self.under(child_of(path, name))
+
+    def plan(self, operations: Sequence[Operation]) -> Changes:
+        """What these would change, one after the other. Raises Refused, ValueError for what is no path."""
+        return _Plan(self).of(operations)
+
+    def apply(self, changes: Mapping[str, Znode | None]) -> None:
+        """What `plan` gave, of the tree as it is now."""
+        for path, znode in changes.items():
+            if path == ROOT:
+                if znode is not None:
+                    self._znodes[ROOT] = znode
+                continue
+            parent, name = split(path)
+            if znode is None:
+                if self._znodes.pop(path, None) is not None:
+                    del self._children[path]
+                    self._children[parent].discard(name)
+            else:
+                self._znodes[path] = znode
+                self._children.setdefault(path, set())
+                self._children[parent].add(name)
+
+    def owned(self, owner: int) -> list[Operation]:
+        """The operations that end this session: all of its ephemeral znodes go."""
+        return [Delete(path) for path, znode in self._znodes.items() if znode.owner == owner]
+
+
+class _Plan:
+    """What has changed so far, before the tree as it is."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._changes: Changes = {}
+        self._more: dict[str, int] = {}  # children that a znode has more than in the tree
+
+    def of(self, operations: Sequence[Operation]) -> Changes:
+        for index, operation in enumerate(operations):
+            if operation.path != ROOT and not _PATH.fullmatch(operation.path):
+                raise ValueError(f"{operation.path!r} is no path of a znode")
+            why = self._refusal(operation)
+            if why is not None:
+                raise Refused(index, operation, why)
+            self._do(operation)
+        return self._changes
+
+    def _find(self, path: str) -> Znode | None:
+        return self._changes[path] if path in self._changes else self._tree.get(path)
+
+    def _refusal(self, operation: Operation) -> Refusal | None:
+        found = self._find(operation.path)
+        if isinstance(operation, Create):
+            if found is not None:
+                return Refusal.NODE_EXISTS
+            parent = self._find(split(operation.path)[0])
+            if parent is None:
+                return Refusal.NO_NODE
+            return Refusal.NO_CHILDREN_FOR_EPHEMERALS if parent.owner != PERSISTENT else None
+        if found is None:
+            return Refusal.NO_NODE
+        if operation.version not in (ANY, found.version):
+            return Refusal.BAD_VERSION
+        if isinstance(operation, Delete):
+            children = len(self._tree._children.get(operation.path, ())) + self._more.get(operation.path, 0)
+            return Refusal.NOT_EMPTY if children or operation.path == ROOT else None
+        return None
+
+    def _do(self, operation: Operation) -> None:
+        path = operation.path
+        if isinstance(operation, Put):
+            found = self._find(path)
+            assert found is not None
+            self._changes[path] = found._replace(data=operation.data, version=found.version + 1)
+        elif isinstance(operation, Create | Delete):
+            made = isinstance(operation, Create)
+            self._changes.pop(path, None)  # so that what is made again comes behind its parent
+            self._changes[path] = Znode(operation.data, 0, operation.owner) if isinstance(operation, Create) else None
+            parent = split(path)[0]
+            self._more[parent] = self._more.get(parent, 0) + (1 if made else -1)
+
+
+def split(path: str) -> tuple[str, str]:
+    """A path's parent, and its name there."""
+    parent, _, name = path.rpartition("/")
+    return parent or ROOT, name
+
+
+def child_of(path: str, name: str) -> str:
+    return f"/{name}" if path == ROOT else f"{path}/{name}"

@@ -1,0 +1,168 @@
+"""The image that is kept up to date equals the one that is folded from the whole tree, whatever changes."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from krappy.core.cluster import places
+from krappy.core.cluster.image import Image, PartitionImage, Registration
+from krappy.core.cluster.state import State, elected, normalise, read_state, write_state
+from krappy.core.cluster.tree import Create, Delete, Operation, Put, Tree
+from krappy.types import text_id
+
+
+def document(**fields: Any) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def topic(number: int, partitions: int, **more: Any) -> bytes:
+    assigned = {str(index): [1, 2, 3][: 1 + index % 3] for index in range(partitions)}
+    return document(version=3, topic_id=text_id(number.to_bytes(16, "big")), partitions=assigned, **more)
+
+
+def rooted() -> Tree:
+    tree = Tree()
+    tree.apply(tree.plan([Create(path) for path in places.ROOTS]))
+    return tree
+
+
+class Life:
+    """Random changes of a cluster, some of which nobody can read."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.tree = rooted()
+        self.image = Image().after(dict(self.tree.under("/")))
+        self.number = 0
+        self.ids: dict[str, int] = {}
+
+    def broker(self) -> list[Operation]:
+        id = self.random.randint(1, 3)
+        ends = self.random.choice([["PLAINTEXT://h:9092", "IN://[::1]:1"], ["nowhere"], []])
+        data = document(endpoints=ends, broker_epoch=self.random.randint(0, 9), rack=self.random.choice([None, "r", 7]))
+        return self.either(places.broker(id), data)
+
+    def config(self) -> list[Operation]:
+        kind = self.random.choice(places.KINDS)
+        name = self.random.choice(["a", "a/b %", "."])
+        return self.either(places.config(kind, name), self.random.choice([document(config={"x": "1"}), b"{", b"[]"]))
+
+    def topic(self) -> list[Operation]:
+        name = self.random.choice("abc")
+        path = places.topic(name)
+        below = [path for path, _ in self.tree.under(path)]
+        if not below or self.random.random() < 0.2:
+            self.number += 1
+            self.ids[name] = self.number
+            made = [Create(path, topic(self.number, self.random.randint(1, 4))), Create(places.partitions(name))]
+            return [*(Delete(each) for each in reversed(below)), *made]
+        if self.random.random() < 0.3:
+            data = topic(self.ids[name], self.random.randint(1, 5)) if self.random.random() < 0.8 else b"no topic"
+            return [Put(path, data)]
+        index = str(self.random.randint(0, 5))
+        at = places.partition(name, int(index))
+        parents = [] if self.tree.get(at) else [Create(at)]
+        state = write_state(State(1, self.random.randint(0, 9), isr=(1, 2)))
+        return [*parents, *self.either(f"{at}/state", state if self.random.random() < 0.8 else b"{}")]
+
+    def either(self, path: str, data: bytes) -> list[Operation]:
+        if self.tree.get(path) is None:
+            return [Create(path, data)]
+        return [Delete(path)] if self.random.random() < 0.3 else [Put(path, data)]
+
+    def step(self) -> None:
+        made = [self.random.choice([self.broker, self.config, self.topic, self.topic])()]
+        changes = self.tree.plan([operation for each in made for operation in each])
+        self.tree.apply(changes)
+        self.image = self.image.after(changes)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_it_is_the_image_of_the_whole_tree(seed: int) -> None:
+    life = Life(seed)
+    for _ in range(60):
+        before, was = life.image, repr(life.image)
+        life.step()
+        assert repr(before) == was  # nobody's image changes
+        if not life.image.unreadable:
+            assert life.image == Image().after(dict(life.tree.under("/")))
+
+
+def test_what_it_tells() -> None:
+    tree = rooted()
+    state = write_state(State(2, 7, 3, (2, 1), (3,), (), 2, 1))
+    tree.apply(
+        tree.plan(
+            [
+                Create(places.broker(2), document(endpoints=["IN://h:1"], broker_epoch=3, rack="r"), owner=9),
+                Create(places.topic("t"), topic(5, 2)),
+                Create(places.partitions("t")),
+                Create(places.partition("t", 1)),
+                Create(places.state("t", 1), state),
+                Put(places.topic("t"), topic(5, 2, adding_replicas={"1": [4]})),
+                Create(places.config("groups", "a/ä"), document(version=1, config={"x": "y"})),
+                Create(places.CONTROLLER, document(version=2, brokerid=2)),
+            ]
+        )
+    )
+    image = Image().after(dict(tree.under("/")))
+    assert image.brokers == {2: Registration(2, 3, {"IN": ("h", 1)}, "r")}
+    assert image.controller == 2
+    assert image.config("groups", "a/ä") == {"x": "y"}
+    assert image.config("topics", "t") == {}
+    found = image.topics["t"]
+    assert (found.id, image.names[found.id], found.version) == ((5).to_bytes(16, "big"), "t", 1)
+    assert found.partitions[0] == PartitionImage((1,))
+    assert found.partitions[1] == PartitionImage((1, 2), read_state(state), 0, adding=(4,))
+
+
+def test_what_nobody_can_read_counts_as_it_was() -> None:
+    tree = rooted()
+    tree.apply(tree.plan([Create(places.topic("t"), topic(5, 2))]))
+    image = Image().after(dict(tree.under("/")))
+    changes = tree.plan([Put(places.topic("t"), b"\xff")])
+    broken = image.after(changes)
+    assert broken.unreadable == {places.topic("t")}
+    assert broken.topics == image.topics
+    tree.apply(changes)
+    assert not broken.after(tree.plan([Put(places.topic("t"), topic(5, 3))])).unreadable
+    assert not broken.after(tree.plan([Delete(places.topic("t"))])).unreadable
+
+
+@pytest.mark.parametrize("name", ["a", ".", "..", "...", "a/b", "%2F", "ä\0", "a b", "x" * 300])
+def test_any_name_is_a_part_of_a_path(name: str) -> None:
+    tree = rooted()
+    path = places.config("groups", name)
+    tree.apply(tree.plan([Create(path)]))
+    [part] = tree.children("/config/groups")
+    assert places.unquoted(part) == name
+
+
+def test_fields_of_others_stay() -> None:
+    before = document(version=1, leader=1, leader_epoch=2, theirs={"a": [1]})
+    after = json.loads(write_state(State(3, 4), before))
+    assert (after["leader"], after["leader_epoch"], after["theirs"]) == (3, 4, {"a": [1]})
+
+
+@pytest.mark.parametrize(
+    ("state", "alive", "expected"),
+    [
+        (State(isr=(3, 2)), {2, 3}, (2, (3, 2))),  # by the order of the replicas
+        (State(isr=(1,), elr=(2, 3)), {2, 3}, (2, (2,))),
+        (State(isr=(), elr=(2,)), {3}, (-1, ())),
+        (State(isr=(1,)), {2, 3}, (-1, (1,))),
+    ],
+)
+def test_who_is_elected(state: State, alive: set[int], expected: tuple[int, tuple[int, ...]]) -> None:
+    assert elected(state, (1, 2, 3), alive) == expected
+
+
+def test_an_elr_is_of_an_isr_that_is_too_small() -> None:
+    small = State(isr=(1,), elr=(1, 2, 9))
+    assert normalise(small, (1, 2, 3), 2) == State(isr=(1,), elr=(2,), min_isr=2)
+    assert normalise(small, (1, 2, 3), 1) == State(isr=(1,), min_isr=1)
+    assert normalise(small, (1,), 5).min_isr == 1
