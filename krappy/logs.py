@@ -59,6 +59,7 @@ WARNING = {
     "transaction_waits",
     "view_ahead_of_log",
     "view_not_reclaimed",
+    "view_older_than_log",
     "view_waits",
     "views_refused",
     "views_renewed",
@@ -105,6 +106,7 @@ ENDLESS = {  # what a peer, or a disk that stays full, could have told again and
     "transaction_timed_out",
     "transaction_waits",
     "view_not_reclaimed",
+    "view_older_than_log",
     "view_waits",
 }
 MANY = 20

@@ -38,6 +38,11 @@ def floor_key(number: int) -> bytes:
     return applied_key(number) + b"f"
 
 
+def begun_key(number: int) -> bytes:
+    """Where it is kept how far the log had been cleaned when this partition's view was begun at the log's start."""
+    return applied_key(number) + b"b"
+
+
 def strays_key(number: int) -> bytes:
     """Where it is kept whether any key of this partition's view belongs to another partition."""
     return applied_key(number) + b"s"

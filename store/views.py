@@ -25,7 +25,16 @@ from krappy.entry import floor
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.disk import OS_DISK
-from krappy.store.keys import PREFIX_SIZE, applied_key, floor_key, number_in, strays_key, view_end, view_prefix
+from krappy.store.keys import (
+    PREFIX_SIZE,
+    applied_key,
+    begun_key,
+    floor_key,
+    number_in,
+    strays_key,
+    view_end,
+    view_prefix,
+)
 from krappy.store.view_snapshot import ViewSnapshot
 
 __all__ = ["ViewSnapshot", "Views"]
@@ -171,6 +180,15 @@ class Views:
     def raise_floor(self, number: int, offset: int) -> None:
         """Durable after the next `flush`. Raises StorageError."""
         self._commit(lambda batch: batch.put(floor_key(number), offset.to_bytes(8, "big")))
+
+    def begun(self, number: int) -> int:
+        """How far the log had been cleaned when this view was begun at the log's start; 0: not at all, or not known."""
+        found: Any = self._get(begun_key(number))
+        return int.from_bytes(found, "big") if found else 0
+
+    def note_begun(self, number: int, clean: int) -> None:
+        """What `begun` is to say, before anything is applied. Raises StorageError."""
+        self._commit(lambda batch: batch.put(begun_key(number), clean.to_bytes(8, "big")))
 
     def strays(self, number: int) -> tuple[int, bool] | None:
         """Among how many partitions the keys of this view were judged, and whether any of them belongs to another
@@ -331,13 +349,14 @@ class Views:
         return taken
 
     def drop(self, number: int) -> None:
-        """Forgets a partition's view, its applied offset and floor too. Durable after the next `flush`."""
+        """Forgets a partition's view, its applied offset, floor and all. Durable after the next `flush`."""
         first, end = view_prefix(number), view_end(number)
 
         def fill(batch: rocks.WriteBatch) -> None:
             batch.delete_range(first, end)
             batch.delete(applied_key(number))
             batch.delete(floor_key(number))
+            batch.delete(begun_key(number))
             batch.delete(strays_key(number))
 
         for snapshot in list(self._snapshots):

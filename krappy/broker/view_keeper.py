@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from krappy.broker import view_life
 from krappy.broker.applier import Applier
 from krappy.broker.expiry import Swept
 from krappy.errors import StorageError
@@ -110,7 +111,7 @@ def begin_anew(partition: Partition) -> None:
     """Folds the log from its start on."""
     old = partition.applier
     partition.floor, partition.swept = 0, Swept()
-    partition.applier = Applier(partition, partition.log.start_offset)
+    partition.applier = Applier(partition, view_life.begin(partition))
     old.close()  # who waited for it to have less to do waits no longer
     partition.applier.start()
 

@@ -309,6 +309,7 @@ def _repair_view(log: Log, views: Views, number: int, found: Partition, wrong: l
     """
     try:
         doomed = (key for key, entry in _entries(views, number) if entry_offset(entry) >= log.start_offset)
+        views.note_begun(number, log.clean_upto)  # a start that comes before the end goes on with it
         views.apply(number, {}, log.start_offset)
         while some := list(islice(doomed, SLICE)):
             views.apply(number, {}, log.start_offset, some)
