@@ -115,6 +115,17 @@ class Views:
         self._end(RENEWING)
         self._make(self._empty)
 
+    def set_aside(self, aside: Path) -> None:
+        """New views; what there was stays in a folder of this name. Raises StorageError."""
+        self._end(RENEWING)
+        gc.collect()
+        try:
+            self.folder.rename(aside)
+        except OSError as error:
+            raise StorageError(f"{self.folder} can't be renamed: {error}") from error
+        self._make(self._new)
+        self.begin()
+
     def reopen(self) -> None:
         """As `throw_away`, for views as their files have them: all is forgotten that was not flushed."""
         self._end(REOPENING)
@@ -160,8 +171,10 @@ class Views:
         if self._open is None:
             return
         try:
-            self._db.flush()
-            self._db.close()
+            try:
+                self._db.flush()
+            finally:
+                self._db.close()
         except rocks.DbClosedError:
             return
         except Exception as error:

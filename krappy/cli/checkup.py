@@ -110,18 +110,33 @@ def check(data: Path, repair: bool, tell: Tell) -> Findings:
         found.problems += _strangers(data, catalog)
         views = _open_views(data, repair, found)
         if views is not None:
-            stack.callback(views.close)
-        for topic in catalog.list():
-            config = TopicConfig.parse(topic.config)
-            for index, number in enumerate(topic.numbers):
-                partition = Partition(topic.name, index)
-                found.partitions.append(partition)
-                belongs = identity.owner(data / "topics" / partition.name)
-                if belongs not in (None, text_id(topic.id)):
-                    partition.problems.append(f"its folder belongs to another topic, with the id {belongs}")
-                    continue
-                _check_partition(data, partition, number, config, views, repair, tell)
+            stack.callback(_close, views, found)
+        _check_partitions(data, catalog, views, repair, tell, found)
+        if views is not None and views.damaged and repair:
+            aside = _aside(views.folder)
+            text = f"{views.folder}: {views.damaged}; it is {aside.name} now, and the views are new"
+            views.set_aside(aside)
+            found.repaired.append(text)
+            before, found.partitions = found.partitions, []
+            _check_partitions(data, catalog, views, repair, tell, found)
+            for earlier, partition in zip(before, found.partitions, strict=True):
+                partition.repaired[:0] = earlier.repaired
         return found
+
+
+def _check_partitions(
+    data: Path, catalog: Catalog, views: Views | None, repair: bool, tell: Tell, found: Findings
+) -> None:
+    for topic in catalog.list():
+        config = TopicConfig.parse(topic.config)
+        for index, number in enumerate(topic.numbers):
+            partition = Partition(topic.name, index)
+            found.partitions.append(partition)
+            belongs = identity.owner(data / "topics" / partition.name)
+            if belongs not in (None, text_id(topic.id)):
+                partition.problems.append(f"its folder belongs to another topic, with the id {belongs}")
+                continue
+            _check_partition(data, partition, number, config, views, repair, tell)
 
 
 def _strangers(data: Path, catalog: Catalog) -> list[str]:
@@ -129,6 +144,18 @@ def _strangers(data: Path, catalog: Catalog) -> list[str]:
     known |= {f"{topic.name}-{index}" for topic in catalog.deleting() for index in range(len(topic.numbers))}
     folders = (data / "topics").iterdir() if (data / "topics").is_dir() else iter(())
     return [f"{path}: belongs to no topic" for path in sorted(folders) if path.name not in known]
+
+
+def _close(views: Views, found: Findings) -> None:
+    try:
+        views.close()
+    except StorageError as error:
+        if not views.damaged or found.sound:
+            found.problems.append(f"{views.folder}: {error}")
+
+
+def _aside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.damaged-{time.time_ns()}")
 
 
 def _open_views(data: Path, repair: bool, found: Findings) -> Views | None:
@@ -142,7 +169,7 @@ def _open_views(data: Path, repair: bool, found: Findings) -> Views | None:
         if not repair:
             found.problems.append(f"{folder}: {error}")
             return None
-        aside = folder.with_name(f"views.damaged-{time.time_ns()}")
+        aside = _aside(folder)
         folder.rename(aside)
         found.repaired.append(f"{folder}: could not be opened ({error}); it is {aside.name} now, and the views are new")
         return Views(folder)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from krappy.cli import archive
@@ -21,14 +21,24 @@ from krappy.store.disk import OS_DISK
 from krappy.store.lock import FolderLock
 
 UNFINISHED, REMOVED, LOCK = ".unfinished", ".removed", "lock"
+FORM = "%Y-%m-%dT%H-%M-%S.%fZ"  # of a name
 OURS = (UNFINISHED, REMOVED, LOCK, "lost+found")
 
 
 def list_all(folder: Path) -> list[Path]:
-    """The finished backups in it, the newest last."""
+    """The finished backups in it, the newest last; those that people gave other names come first."""
     if not folder.is_dir():
         return []
-    return sorted(each for each in folder.iterdir() if each.name not in OURS and (each / archive.LISTING).is_file())
+    found = [each for each in folder.iterdir() if each.name not in OURS and (each / archive.LISTING).is_file()]
+    return sorted(found, key=lambda each: (_moment(each.name) is not None, each.name))
+
+
+def _moment(name: str) -> datetime | None:
+    """Of a backup's name; None: it is no such name."""
+    try:
+        return datetime.strptime(name, FORM).replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 @contextmanager
@@ -55,9 +65,14 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def finish(folder: Path, taken_ms: int) -> Path:
-    """Gives the backup that was made its name: from here on it counts. Raises OSError."""
-    moment = datetime.fromtimestamp(taken_ms / 1000, UTC)
-    name = moment.strftime("%Y-%m-%dT%H-%M-%S.") + f"{taken_ms % 1000:03}Z"
+    """Gives the backup that was made its name: from here on it counts. Raises OSError.
+
+    It is the newest by its name too, whatever the clock says: that may have been set back.
+    """
+    moment = datetime.fromtimestamp(taken_ms // 1000, UTC) + timedelta(milliseconds=taken_ms % 1000)
+    for each in list_all(folder)[-1:]:
+        moment = max(moment, (_moment(each.name) or moment) + timedelta(milliseconds=1))
+    name = moment.strftime("%Y-%m-%dT%H-%M-%S.") + f"{moment.microsecond // 1000:03}Z"
     (folder / UNFINISHED).rename(folder / name)
     OS_DISK.fsync_dir(folder)
     return folder / name
@@ -65,7 +80,7 @@ def finish(folder: Path, taken_ms: int) -> Path:
 
 def thin_out(folder: Path, keep: int) -> list[Path]:
     """Deletes the oldest but `keep`; those that went. Raises OSError."""
-    gone = list_all(folder)[:-keep]
+    gone = [each for each in list_all(folder) if _moment(each.name) is not None][:-keep]
     for each in gone:
         each.rename(folder / REMOVED)  # so that no half of one is ever taken for a whole,
         OS_DISK.fsync_dir(folder)  # not after a loss of power either

@@ -120,6 +120,19 @@ def test_the_oldest_go_and_what_was_cut_short(broker: RunningBroker, tmp_path: P
     )
 
 
+def test_the_one_just_made_is_the_newest_after_the_clock_was_set_back(broker: RunningBroker, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    publish(broker, range(100))
+    first = Path(take(broker, folder)["target"])
+    later = first.rename(folder / "2199-12-31T23-59-59.999Z")  # made when the clock was ahead
+    kept = Path(take(broker, folder)["target"]).rename(folder / "kept by people")
+    publish(broker, range(100, 200))
+    last = take(broker, folder, "--keep", "1")
+    assert last["removed"] == [later.name]
+    assert generations.list_all(folder) == [kept, Path(last["target"])]
+    assert restored(folder, tmp_path / "two") == values(200)
+
+
 def test_one_that_can_t_be_read_is_not_shared_with(broker: RunningBroker, tmp_path: Path) -> None:
     publish(broker, range(2_000))
     first = Path(take(broker, tmp_path / "backups")["target"])

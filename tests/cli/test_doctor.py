@@ -232,6 +232,23 @@ def test_views_that_cannot_be_opened_are_set_aside(doctor: Callable[..., Result]
     assert list(data.glob("views.damaged-*"))
 
 
+def test_views_with_a_damaged_block_are_set_aside(doctor: Callable[..., Result], data: Path) -> None:
+    file = max((data / "views").glob("*.sst"), key=lambda each: each.stat().st_size)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 3] ^= 4
+    file.write_bytes(content)
+    found = doctor("--json")
+    assert (found.status, found.json["sound"]) == (1, False)
+    assert "Corruption" in problems(found)
+    repaired = doctor("--repair", "--json")
+    assert (repaired.status, repaired.json["sound"]) == (0, True), problems(repaired)
+    assert list(data.glob("views.damaged-*"))
+    assert doctor("--json").json["sound"]
+    with run_broker(data, durability="os") as broker, broker.connect() as client:
+        entry = client.table("mixed").get("k300")
+        assert entry is not None
+
+
 def test_repaired_data_serves(doctor: Callable[..., Result], data: Path) -> None:
     shutil.rmtree(data / "views")
     doctor("--repair")
