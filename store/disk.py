@@ -16,10 +16,12 @@ from pathlib import Path
 
 Buffer = bytes | bytearray | memoryview
 
+READ_THROUGH = 1 << 20  # bytes
 IOV_MAX = 1024 if not hasattr(os, "sysconf") else max(16, os.sysconf("SC_IOV_MAX"))
 NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _datasync = getattr(os, "fdatasync", os.fsync)
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # of an open: nothing was done, and soon it may be possible
+UNREADABLE = (errno.EIO, errno.ENODATA, 117)  # of a read: that place of the disk is lost (117: EUCLEAN)
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
@@ -192,6 +194,15 @@ class Disk:
         file = self.open(path)
         try:
             return file.pread(file.size(), 0)
+        finally:
+            file.close()
+
+    def read_through(self, path: Path) -> None:
+        """All of a file, to see whether it can be read. Raises OSError."""
+        file = self.open(path)
+        try:
+            for position in range(0, file.size(), READ_THROUGH):
+                file.pread(READ_THROUGH, position)
         finally:
             file.close()
 

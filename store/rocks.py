@@ -27,6 +27,7 @@ stub is wrong about `WriteOptions.disable_wal` and `ReadOptions.fill_cache`.
 from __future__ import annotations
 
 import os
+import re
 from itertools import accumulate, islice, repeat
 from operator import add
 from pathlib import Path
@@ -72,6 +73,7 @@ __all__ = [
     "number_of",
     "open_db",
     "pairs_from",
+    "refused_file",
     "values_from",
     "write_options",
 ]
@@ -83,6 +85,11 @@ LEVEL0_LIMIT = 16  # files in level 0 that writers should wait at: each is one m
 _NEVER = 1 << 30  # a count of level-0 files that is never reached
 SNAPSHOT_MISS = "key not found"  # the text of the bare Exception that a Snapshot raises for a key it does not hold
 _BLOCK = 4 << 10
+
+
+_UNREAD = re.compile(
+    r"While (?:pread|read|open)[^/]*(/.*?\.sst): (?:Input/output error|No data available|Structure needs)"
+)
 
 
 class Stalled(StorageError):
@@ -119,6 +126,12 @@ def failure(what: str, error: Exception) -> Exception:
     if "Corruption" in text or ("No such file" in text and ".sst" in text):
         return Damaged(f"{what}: {error}")
     return StorageError(f"{what}: {error}")
+
+
+def refused_file(error: Exception) -> Path | None:
+    """The table file that the disk did not read, if an error tells of one. It may be readable the next time."""
+    found = _UNREAD.search(str(error))
+    return Path(found[1]) if found else None
 
 
 def db_options(cache_bytes: int, memtable_bytes: int, open_files: int = 256) -> Options:

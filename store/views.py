@@ -24,7 +24,7 @@ from krappy.core.splits import KeyFile
 from krappy.entry import floor
 from krappy.errors import StorageError
 from krappy.store import rocks
-from krappy.store.disk import OS_DISK
+from krappy.store.disk import OS_DISK, UNREADABLE
 from krappy.store.keys import (
     PREFIX_SIZE,
     applied_key,
@@ -69,6 +69,7 @@ class Views:
         Raises Damaged when the folder holds anything but whole views, StorageError."""
         self.folder = folder
         self.damaged = ""  # how it was found to be not as it was written, since when it can only be made anew
+        self.doubtful: Path | None = None  # a table file that the disk did not read
         self.stuck = ""  # what the disk refused, since when RocksDB takes nothing until it is opened anew
         self._waits = RENEWING  # why there is none just now
         self._sizes = cache_bytes, memtable_bytes
@@ -94,6 +95,7 @@ class Views:
         found = rocks.failure(what, error)
         if isinstance(found, rocks.Damaged):
             self.damaged = str(found)
+        self.doubtful = rocks.refused_file(error) or self.doubtful
         return found
 
     def _refusal(self, what: str, error: Exception) -> Exception:
@@ -106,6 +108,19 @@ class Views:
     def _new(self) -> rocks.Rdict:
         cache_bytes, memtable_bytes = self._sizes
         return rocks.open_db(self.folder, cache_bytes=cache_bytes, memtable_bytes=memtable_bytes)
+
+    def look_at_doubtful(self) -> None:
+        """Whether the file that the disk did not read is lost: then the views are `damaged`. Blocks."""
+        file, self.doubtful = self.doubtful, None
+        if file is None:
+            return
+        try:
+            OS_DISK.read_through(file)
+        except FileNotFoundError:
+            return  # a compaction has taken its place
+        except OSError as error:
+            if error.errno in UNREADABLE:
+                self.damaged = self.damaged or f"{file} can't be read: {error.strerror or error}"
 
     def throw_away(self) -> None:
         """Ends all views and makes ready for new ones, until which everybody gets StorageError. Blocks.
@@ -162,7 +177,7 @@ class Views:
 
     def begin(self) -> None:
         """After `throw_away` every view is at offset 0 now, after `reopen` where it was flushed."""
-        self._open, self._made, self.damaged, self.stuck = self._made, None, "", ""
+        self._open, self._made, self.damaged, self.stuck, self.doubtful = self._made, None, "", "", None
 
     def close(self) -> None:
         """Flushes, so that a clean start replays nothing, and closes, snapshots too. Closing again does nothing."""

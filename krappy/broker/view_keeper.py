@@ -3,6 +3,8 @@
 One RocksDB holds them all, and once it meets a damaged block in a compaction it takes no writes of any. So all of them
 are thrown away and folded again. Publishing goes on meanwhile; lookups wait, as they do after a start without views.
 
+So it is with a table file that the disk can't read, while it takes what it is given: that place of it is lost.
+
 Nor does it take any after the disk has refused one, but for want of room. Then it is opened anew as soon as the disk
 takes what it is given, and what was not in its files is folded again.
 """
@@ -43,10 +45,14 @@ def open_views(folder: Path, sizes: tuple[int, int], numbers: Sequence[int]) -> 
     try:
         for number in numbers:
             views.applied(number), views.floor(number), views.strays(number)
-    except Damaged as error:
+    except StorageError as error:
+        views.look_at_doubtful()
+        if not views.damaged:
+            raise
+        why = f"{error}; {views.damaged}" if views.damaged != str(error) else str(error)
         views.throw_away()
         views.begin()
-        return views, str(error)
+        return views, why
     return views, ""
 
 
@@ -59,6 +65,8 @@ class ViewKeeper:
         broker = self._broker
         while True:
             await trio.sleep(LOOK_S)
+            if broker.views.doubtful and await self._disk_takes():
+                await trio.to_thread.run_sync(broker.views.look_at_doubtful, limiter=broker.disk_limiter)
             if broker.views.damaged:
                 broker.report("views_damaged", error=broker.views.damaged)
                 with trio.CancelScope(shield=True):

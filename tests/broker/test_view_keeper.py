@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,8 @@ from krappy.broker.broker import Broker
 from krappy.broker.partition import Partition
 from krappy.entry import entry_offset
 from krappy.errors import StorageError
+from krappy.store.disk import Disk
+from krappy.store.views import Views
 from tests.broker.engine import publish, running, until
 
 KEYS = [b"%05d" % number for number in range(2_000)]
@@ -153,3 +156,71 @@ def test_a_views_folder_of_another_broker_that_runs_is_not_thrown_away(tmp_path:
     assert again[1] == ""
     assert again[0].get(1, b"k") == b"v"
     again[0].close()
+
+
+class Refusing:
+    """A database whose writes fail, as after a compaction that could not read one of its files."""
+
+    def __init__(self, db: Any, file: Path) -> None:
+        self._db = db
+        self._file = file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def write(self, *given: object) -> None:
+        raise Exception(f"IO error: While pread offset 3848 len 420: {self._file}: Input/output error")
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_file_that_the_disk_does_not_read_is_damage_if_that_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    said: list[str] = []
+    file = tmp_path
+
+    def read_through(self: Disk, path: Path) -> None:
+        assert path == file
+        if lost:
+            raise OSError(errno.EIO, "Input/output error")
+
+    async def main() -> None:
+        nonlocal file
+        async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
+            partition = await filled(broker, "t", 1)
+            file = min((tmp_path / "views").glob("*.sst"))
+            broker.views._open = Refusing(broker.views._open, file)  # type: ignore[assignment]
+            await publish(partition, len(KEYS), KEYS)
+            assert await looked_up(partition) == list(range(len(KEYS), 2 * len(KEYS)))
+
+    monkeypatch.setattr(Disk, "read_through", read_through)
+    trio.run(main)
+    assert ("views_damaged" in said, "views_refused" in said) == (lost, not lost)
+
+
+def test_a_start_does_not_need_what_the_disk_does_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    async def main() -> None:
+        async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
+            partition = broker.topic("t").partition(0) if said else await filled(broker, "t", 1)
+            assert await looked_up(partition) == list(range(len(KEYS)))
+
+    trio.run(main)
+    file = min((tmp_path / "views").glob("*.sst"))
+    refused = [f"IO error: While pread offset 3848 len 420: {file}: Input/output error"]
+    get = Views._get
+
+    def unread(self: Views, asked: Any) -> Any:
+        if refused:
+            raise self._failure("reading a view", Exception(refused.pop()))
+        return get(self, asked)
+
+    def read_through(self: Disk, path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(Views, "_get", unread)
+    monkeypatch.setattr(Disk, "read_through", read_through)
+    said.append("again")
+    trio.run(main)
+    assert "views_damaged" in said
