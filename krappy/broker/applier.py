@@ -22,6 +22,7 @@ from krappy.broker import large
 from krappy.broker.strays import ViewStrays
 from krappy.entry import pack_columns
 from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, ShuttingDown, StorageError
+from krappy.store.disk import UNREADABLE
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ LINGER = 0.003  # seconds that a little waits for more, so that the acknowledgem
 HURRY = 64 << 10  # bytes that do not wait
 PATIENCE = 5.0  # seconds for which a broker that stops still folds; what is left then is the next start's
 RETRY_S = 1.0  # pause after the disk refused an apply
+UNREAD = 10  # times in a row that the disk did not read the log, until that counts as damage to it
 
 
 class Applier:
@@ -54,6 +56,7 @@ class Applier:
         self._stable = partition.last_stable_offset
         self._running = False
         self.failed: KrappyError | None = None
+        self._unread = 0  # times in a row that the disk did not read the log
         self._stopped: KrappyError | None = None  # why nobody gets any more of it
         self._closing = False
         self._until = math.inf  # on trio's clock: it folds no longer
@@ -170,12 +173,27 @@ class Applier:
                     partition.report("view_waits", error)
                     if self._closing:
                         break
+                    self._doubt(error)
                     await trio.sleep(RETRY_S)
+                else:
+                    self._unread, self.failed = 0, None
         finally:
             self._running = False
             if self._over is not None:
                 self._forget()
             self.idle.set()
+            self.moved.fire()
+
+    def _doubt(self, error: StorageError) -> None:
+        """A bad sector under the log is damage, which nobody waits for; it is tried again all the same, for a disk that
+        is away for a while tells the same."""
+        cause = error.__cause__
+        self._unread = self._unread + 1 if isinstance(cause, OSError) and cause.errno in UNREADABLE else 0
+        if self._unread == UNREAD:
+            self.failed = CorruptBatch(error.text)
+            self._partition.report("view_failed", self.failed)
+            self._forget()
+            self._lag = 0
             self.moved.fire()
 
     async def _step(self) -> None:

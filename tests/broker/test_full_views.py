@@ -3,6 +3,7 @@ who waits for a view that never will catch up is told so."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -11,11 +12,12 @@ import trio
 import trio.testing
 
 from krappy import batch
-from krappy.broker import applier
+from krappy.broker import appender, applier
 from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
-from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownTopic, ViewDisabled
+from krappy.errors import CorruptBatch, KrappyError, ShuttingDown, StorageError, UnknownTopic, ViewDisabled
+from krappy.types import Span
 from tests.broker import engine
 
 
@@ -99,6 +101,38 @@ def test_the_space_of_a_deleted_view_is_given_back(tmp_path: Path) -> None:
             await engine.until(
                 lambda: sum(file.stat().st_size for file in (tmp_path / "views").glob("*.sst")) < before / 4
             )
+
+    trio.run(main)
+
+
+def test_a_log_that_the_disk_does_not_read_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bad sector: publishers do not wait for a view that never comes. It goes on by itself when the disk is back."""
+    monkeypatch.setattr(applier, "KEPT", -1)  # all is read from the log
+    monkeypatch.setattr(applier, "RETRY_S", 0.01)
+    monkeypatch.setattr(appender, "MAX_LAG", 1000)
+    reports: list[str] = []
+
+    async def main() -> None:
+        async with engine.running(tmp_path, lambda event, **facts: reports.append(event)) as broker:
+            topic, _ = await broker.create_topic("t", 1, {})
+            partition = topic.partitions[0]
+            read = partition.log.read_span
+
+            def refuse(*given: object, **more: object) -> Span:
+                raise StorageError("t-0: Input/output error") from OSError(errno.EIO, "Input/output error")
+
+            partition.log.read_span = refuse  # type: ignore[method-assign]
+            with trio.fail_after(60):
+                for number in range(20):
+                    await engine.publish(partition, 100, [b"%d-%d" % (number, row) for row in range(100)])
+                with pytest.raises(CorruptBatch):
+                    await partition.view_wait(None, 60)
+                partition.log.read_span = read  # type: ignore[method-assign]
+                await engine.until(lambda: partition.applied == 2000)
+                assert await partition.view_wait(None, 60)
+            assert partition.look_up(b"19-99") is not None
+            assert partition.view_failed is None
+            assert reports.count("view_failed") == 1
 
     trio.run(main)
 
