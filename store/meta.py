@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from krappy.errors import StorageError
 from krappy.store import journal, rocks
@@ -122,8 +121,7 @@ class Meta:
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Every key that begins with `prefix` and its value, in key order, as of the first one asked for."""
         try:
-            found: Any
-            for found in self._db.items(from_key=prefix):
+            for found in rocks.all_from(self._db, prefix):
                 if not found[0].startswith(prefix):
                     return
                 yield found

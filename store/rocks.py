@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from itertools import accumulate, islice, repeat
 from operator import add
 from pathlib import Path
@@ -63,6 +64,7 @@ __all__ = [
     "Stalled",
     "WriteBatch",
     "WriteOptions",
+    "all_from",
     "batch",
     "behind",
     "failure",
@@ -264,10 +266,33 @@ def keys_from(db: Rdict, first: bytes, end: bytes, count: int) -> list[bytes]:
     options = ReadOptions()
     options.fill_cache(False)  # type: ignore[call-arg]
     options.set_iterate_upper_bound(end)
-    keys: Any = db.keys(from_key=first, read_opt=options)
-    found: list[bytes] = list(islice(keys, count))
-    del keys  # before the options that hold its bound
+    iterator = db.iter(options)
+    iterator.seek(first)
+    key, go_on = iterator.key, iterator.next
+    found: list[bytes] = []
+    append = found.append
+    for _ in repeat(None, count):
+        held: Any = key()
+        if held is None:
+            iterator.status()  # a damaged block ends an iteration as the end of the data does
+            break
+        append(held)
+        go_on()
+    del iterator, key, go_on  # before the options that hold its bound
     return found
+
+
+def all_from(db: Rdict, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Every key from `first` on with its value, in their order. (`Rdict.items` says nothing of a damaged block.)"""
+    iterator = db.iter()
+    iterator.seek(first)
+    key, value, go_on = iterator.key, iterator.value, iterator.next
+    found: Any
+    while (found := key()) is not None:
+        held: Any = value()
+        yield found, held
+        go_on()
+    iterator.status()
 
 
 def key_before(db: Rdict, end: bytes) -> bytes:
@@ -275,6 +300,8 @@ def key_before(db: Rdict, end: bytes) -> bytes:
     iterator = db.iter()
     iterator.seek_for_prev(end)
     found: Any = iterator.key()
+    if found is None:
+        iterator.status()
     return found or b""
 
 
