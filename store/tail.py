@@ -93,9 +93,12 @@ class Tail:
             if cut:
                 dropped = bases[number + 1 :]
                 break
-        given = [self.drop(base) for base in dropped]
-        if segments and segments[-1].next_offset < max(given, default=0):
-            self.fill(segments[-1], max(given))
+        given = max((self.given_in(base) for base in dropped), default=0)
+        if segments and segments[-1].next_offset < given:
+            self.fill(segments[-1], given)
+            segments[-1].file.fdatasync()  # before what tells of these offsets has gone
+        for base in dropped:
+            self.drop(base)
         for segment in segments[:-1]:
             self.touched += segment.seal()
             segment.release()
@@ -219,9 +222,10 @@ class Tail:
         report.cut_bytes += size - position
         report.cut_file, report.cut_position = str(segment.path()), position
         report.cut_reason, report.cut_text = reason, text
-        file.truncate(position)
         if given > segment.next_offset:
             self.fill(segment, given)
+            file.fdatasync()  # before what tells of these offsets has gone
+        file.truncate(segment.size)
 
     def given_behind(self, segment: Segment, size: int, reason: str) -> int:
         """The offset behind the last that the bytes behind the segment's last good batch had been given."""
@@ -264,24 +268,27 @@ class Tail:
         self.files[path.name] = (len(data), 0)
         self.report.set_aside.append(str(path))
 
-    def drop(self, base: int) -> int:
-        """A segment behind the cut. Returns the offset behind its last whole batch, 0 without any."""
+    def given_in(self, base: int) -> int:
+        """The offset behind the last whole batch of a segment behind the cut, 0 without any."""
+        name, given = file_name(base, LOG), 0
+        with contextlib.suppress(Damage):
+            for _, header, _ in batches(self.disk.open(self.folder / name), 0, self.files[name][0], base, dense=True):
+                given = header.next_offset
+        return given
+
+    def drop(self, base: int) -> None:
+        """A segment behind the cut."""
         name = file_name(base, LOG)
         size = self.files[name][0]
-        given = 0
         self.report.cut_bytes += size
         for suffix in DERIVED:
             self.remove(file_name(base, suffix))
         if size:
-            with contextlib.suppress(Damage):
-                for _, header, _ in batches(self.disk.open(self.folder / name), 0, size, base, dense=True):
-                    given = header.next_offset
             self.disk.rename(self.folder / name, self.folder / (name + SET_ASIDE))
             self.report.set_aside.append(str(self.folder / (name + SET_ASIDE)))
             self.files.pop(name)
         else:
             self.remove(name)
-        return given
 
     def lost(self, segment: Segment, first: int, until: int, why: str) -> None:
         self.report.lost_offsets += until - first

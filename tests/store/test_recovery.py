@@ -15,7 +15,7 @@ from krappy.store import checkpoint as checkpoints
 from krappy.store.log import Log
 from krappy.store.walk import headers
 from krappy.topic_config import TopicConfig
-from tests.store.faulty_disk import Everything, FaultyDisk
+from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, SMALL, filled, forget_checkpoint, log_files, made, offsets, opened, rows
 
 ONE = TopicConfig(index_interval_bytes=100)  # all in one segment
@@ -354,6 +354,47 @@ def test_damage_in_an_earlier_segment_behind_the_recovery_point(power: bool) -> 
         }
     log.close()
     assert opened(FOLDER, disk=disk).recovery.clean
+
+
+class Names(Keep):
+    """Names and lengths alone."""
+
+    def name(self) -> bool:
+        return True
+
+    def size(self, synced: int, written: int) -> int:
+        return written
+
+
+@pytest.mark.parametrize("again", [Everything, Keep, Names])
+@pytest.mark.parametrize("power", [False, True], ids=["killed", "power lost"])
+@pytest.mark.parametrize("segment", [1, -1], ids=["earlier", "last"])
+def test_a_recovery_that_is_cut_short_anywhere_gives_no_offset_again(
+    segment: int, power: bool, again: type[Keep]
+) -> None:
+    source = FaultyDisk()
+    log = filled(FOLDER, 40, disk=source)
+    file = FOLDER / f"{log.segments[segment].base_offset:020d}.log"
+    source.crash(Everything())
+    data = bytearray(source.read_file(file))
+    data[100] ^= 1
+    source.put(file, bytes(data))
+    source.boots += power
+    whole = source.copy()
+    expected = offsets(rows(opened(FOLDER, disk=whole)))
+    operations = whole.operations
+    assert operations > 5
+    for at in range(operations):
+        disk = source.copy()
+        disk.dies_at = at
+        with pytest.raises(PowerLoss):
+            opened(FOLDER, disk=disk)
+        disk.crash(again())
+        log = opened(FOLDER, disk=disk)
+        assert log.end_offset >= 120, f"it was cut short at operation {at}"
+        assert all(row.value == b"%04d" % row.offset for row in rows(log))
+        if again is Everything:
+            assert set(offsets(rows(log))) >= set(expected)
 
 
 # ---------------------------------------------------------------- before the recovery point
