@@ -1,17 +1,17 @@
 """What the broker knows about itself: its cluster id, its topics and their settings, the producer ids given out.
 
-All of it is in the meta database, and every change is one atomic write; it is on disk after `Meta.sync`. When that
-fails, the change is taken back, here and there; numbers and ids that it took stay taken. A change of topics comes in
-an order that a crash can't spoil:
+What a cluster would agree on is in the tree (local_tree.py), and what is this broker's own beside it: which number the
+view of each partition has. Every change is one atomic write; it is on disk when it returns. When that fails, nothing
+has changed; numbers and ids that it took stay taken. A change of topics comes in an order that a crash can't spoil:
 
 - Created: the topic is written and synced here first, its folders and views are made after it. What is missing of
   them on open is made then, empty.
-- Deleted: `delete` moves the topic to the list `deleting` and syncs; folders and views go; `forget` takes it off the
-  list. What is on the list on open is finished then. A new topic of the same name may exist at once: it has
+- Deleted: `delete` takes the topic out of the tree, with a note that it was deleted; folders and views go; `forget`
+  takes the note away. What is noted on open is finished then. A new topic of the same name may exist at once: it has
   another id and other partition numbers.
 
 A topic keeps the defaults of settings that it was made under (`topic_settings.GENERATIONS`), whatever a later version's
-are: its record ends with the number of their generation. Records without one are of the first.
+are: its znode tells the number of their generation.
 
 Partition numbers and producer ids are never given twice, whatever is deleted.
 """
@@ -19,29 +19,37 @@ Partition numbers and producer ids are never given twice, whatever is deleted.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 
+from krappy.core.cluster import places
+from krappy.core.cluster.decide import decide, touched
+from krappy.core.cluster.document import Document
+from krappy.core.cluster.image import Image, TopicImage
+from krappy.core.cluster.state import NOBODY, write_state
+from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put
 from krappy.errors import InvalidPartitions, StorageError, TopicExists, UnknownTopic
+from krappy.store import format_2, znodes
 from krappy.store.format import DATA_FORMAT
 from krappy.store.keys import MAX_NUMBER
+from krappy.store.local_tree import LocalTree, records
 from krappy.store.meta import Meta
+from krappy.store.overrides import config_change
 from krappy.topic_config import GENERATION, GENERATIONS, Given, TopicConfig, check_topic_name, merge, normalise
-from krappy.types import text_id
+from krappy.types import id_of, text_id
 
-CLUSTER_ID = b"c/cluster"
 FORMAT = b"c/format"
 NEXT_NUMBER = b"c/next-number"
-NEXT_PRODUCER = b"c/next-producer"
-TOPIC = b"t/"
-DELETING = b"d/"
+NUMBERS = b"n/"
 FAR = 1_000_000  # producer ids
-PRODUCER_BLOCK = 1000  # ids reserved by one write, as Kafka's ProducerIdManager does
 MAX_PARTITIONS = 100_000  # of one topic
+SESSION = 1  # the only one that the tree of a broker that is alone ever has
+STEP = 1_000  # records of an older format between two words of progress
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +73,56 @@ class Topic:
 class Catalog:
     """The catalog, all of it in memory as well; the answer to a question costs no read. Safe for several threads."""
 
-    def __init__(self, meta: Meta) -> None:
-        """Reads the catalog, and gives a new one its cluster id. Raises StorageError for what it can't read."""
+    def __init__(self, meta: Meta, *, change: bool = True, tell: Callable[[int], None] = lambda records: None) -> None:
+        """Reads the catalog, and gives a new one its cluster id. One of an older format becomes one of this first:
+        `tell` is told, now and then, how many of its records have. Raises StorageError for what it can't read.
+
+        `change` False: to look into it, and nothing is written.
+        """
         self._meta = meta
         self._lock = Lock()
+        self._replicas: tuple[int, ...] = ()  # of a partition that is made now
         self._check_format()
-        self._topics = {topic.name: topic for topic in self._stored(TOPIC)}
-        self._deleting = {topic.id: topic for topic in self._stored(DELETING)}
-        self._next_number = self._counter(NEXT_NUMBER, 1)
-        self._next_producer = self._reserved = self._counter(NEXT_PRODUCER, 0)
-        held = meta.get(CLUSTER_ID)
-        if held is None:
-            held = new_id()
-            meta.put(CLUSTER_ID, held)
-            meta.sync()
-        self.cluster_id = text_id(held)
+        if change:
+            self._note_format()
+            self._migrate(tell)
+            self.tree = LocalTree(meta)
+            numbers = dict(meta.items(NUMBERS))
+        else:
+            steps = list(format_2.steps(meta))
+            self.tree = LocalTree(meta, {path: data for step in steps for path, data in step.znodes.items()})
+            numbers = dict(meta.items(NUMBERS)) | {key: value for step in steps for key, value in step.puts.items()}
+        self._numbers = {key[len(NUMBERS) :]: _read(key, msgpack.unpackb, value) for key, value in numbers.items()}
+        self._topics = {name: self._topic(name) for name in self.tree.image.topics}
+        self._deleting = {each.id: each for each in map(self._deleted, self.tree.children(places.DELETED))}
+        found = meta.get(NEXT_NUMBER)
+        self._next_number = 1 if found is None else int.from_bytes(found, "big")
+        self._next_producer = self._reserved = self._znode(places.PRODUCER_IDS, znodes.producer_ids_following, 0)
+        id = self._znode(places.CLUSTER_ID, znodes.cluster_id, b"")
+        if not id:
+            id = new_id()
+            if change:
+                self.tree.commit([Create(places.CLUSTER_ID, znodes.cluster(id))])
+        self.cluster_id = text_id(id)
+
+    def register(self, broker: int) -> Image:
+        """This broker is here, and leads all there is, in a new epoch: what it had in the last one, and nobody had an
+        answer about, may be lost.
+
+        Topics that another broker id has made here are this one's. Durable. Raises StorageError.
+        """
+        self._replicas = (broker,)
+        registered = self.tree.get(places.epoch(broker))
+        epoch = 0 if registered is None else registered.version + 1
+        path = places.epoch(broker)
+        entered: list[Operation] = [Create(path, b"{}") if registered is None else Put(path, registered.data)]
+        fields = {"version": 5, "endpoints": [], "rack": None, "broker_epoch": epoch}
+        entered.append(Create(places.broker(broker), Document({}).with_fields(fields), SESSION))
+        for topic in self.tree.image.topics.values():
+            if any(each.replicas != self._replicas for each in topic.partitions):
+                entered += self._take_over(topic)
+        self.tree.follow(_follow)
+        return self.tree.commit(entered)
 
     def list(self) -> Sequence[Topic]:
         """Every topic, by name."""
@@ -93,7 +136,8 @@ class Catalog:
         return name in self._topics
 
     def deleting(self) -> Sequence[Topic]:
-        """Topics deleted whose folders or views may still exist. To be finished on open, then `forget`-ed."""
+        """Topics deleted whose folders or views may still exist, without their settings. To be finished on open, then
+        `forget`-ed."""
         return [*self._deleting.values()]
 
     def create(self, name: str, partitions: int, config: Mapping[str, Given] | None = None) -> Topic:
@@ -104,7 +148,11 @@ class Catalog:
         with self._lock:
             if name in self._topics:
                 raise TopicExists(f"the topic '{name}' exists")
-            return self._save(Topic(name, new_id(), held, [], GENERATION), partitions)
+            id = new_id()
+            data = znodes.topic(id, [self._replicas] * _checked(partitions), GENERATION)
+            made: list[Operation] = [Create(places.topic(name), data), Create(places.partitions(name))]
+            made += config_change(self.tree, places.config("topics", name), held)
+            return self._save(Topic(name, id, held, [], GENERATION), partitions, made)
 
     def add_partitions(self, name: str, total: int) -> Topic:
         """Gives a topic more partitions, durably. `total`: how many it is to have. Raises UnknownTopic,
@@ -113,7 +161,7 @@ class Catalog:
             topic = self._find(name)
             if total <= len(topic.numbers):
                 raise InvalidPartitions(f"'{name}' has {len(topic.numbers)} partitions; their number can only grow")
-            return self._save(topic, total)
+            return self._save(topic, total, [self._assign(name, topic.id, _checked(total), topic.generation)])
 
     def alter(self, name: str, changes: Mapping[str, Given]) -> Topic:
         """Changes settings, durably; None takes one back to its default. Raises UnknownTopic, InvalidConfig,
@@ -121,32 +169,34 @@ class Catalog:
         with self._lock:
             topic = self._find(name)
             config = merge(topic.config, changes)
-            return self._save(replace(topic, config=config), len(topic.numbers))
+            self.tree.commit(config_change(self.tree, places.config("topics", name), config))
+            self._topics[name] = replace(topic, config=config)
+            return self._topics[name]
 
     def delete(self, name: str) -> Topic:
         """Takes a topic out, durably, and remembers that its folders and views are to go. Raises UnknownTopic,
         StorageError."""
         with self._lock:
             topic = self._find(name)
-            self._meta.change_durably({DELETING + topic.id: _pack(topic)}, [TOPIC + name.encode()])
+            below = [Delete(path) for path, _ in self.tree.under(places.topic(name))]
+            config = config_change(self.tree, places.config("topics", name), {})
+            self.tree.commit([*reversed(below), *config, Create(places.deleted(topic.id), znodes.deleted(name))])
             del self._topics[name]
-            self._deleting[topic.id] = topic
+            self._deleting[topic.id] = Topic(name, topic.id, {}, topic.numbers)
             return topic
 
     def forget(self, topic: Topic) -> None:
         """The last of a deleted topic's folders and views is gone from the disk."""
         with self._lock:
-            self._meta.delete(DELETING + topic.id)
-            self._deleting.pop(topic.id, None)
+            if topic.id in self._deleting:
+                self.tree.commit([Delete(places.deleted(topic.id))], deletes=[NUMBERS + topic.id])
+                del self._deleting[topic.id], self._numbers[topic.id]
 
     def next_producer_id(self) -> int:
         """A producer id that was never given before. Syncs once in a thousand."""
         with self._lock:
             if self._next_producer == self._reserved:
-                reserved = self._reserved + PRODUCER_BLOCK
-                self._meta.put(NEXT_PRODUCER, reserved.to_bytes(8, "big"))
-                self._meta.sync()
-                self._reserved = reserved
+                self._reserve(self._reserved + znodes.PRODUCER_BLOCK)
             given = self._next_producer
             self._next_producer += 1
             return given
@@ -166,23 +216,22 @@ class Catalog:
     def skip_producer_ids(self, count: int) -> None:
         """Never gives the next `count` ids: somebody may have had them, of whom this catalog does not know. Durable."""
         with self._lock:
-            self._next_producer = self._reserved = self._reserved + count
-            self._meta.put(NEXT_PRODUCER, self._reserved.to_bytes(8, "big"))
-            self._meta.sync()
+            self._reserve(self._reserved + count)
+            self._next_producer = self._reserved
 
     def pass_over(self, changes: int, number: int) -> None:
         """Never gives the producer ids that so many lost changes may have given, nor partition numbers up to `number`.
         Durable."""
         with self._lock:
-            self._next_producer = self._reserved = self._reserved + PRODUCER_BLOCK * changes
-            self._next_number = max(self._next_number, number + 1)
-            self._meta.write(
-                {
-                    NEXT_PRODUCER: self._reserved.to_bytes(8, "big"),
-                    NEXT_NUMBER: self._next_number.to_bytes(8, "big"),
-                }
-            )
-            self._meta.sync()
+            following = max(self._next_number, number + 1)
+            self._reserve(self._reserved + znodes.PRODUCER_BLOCK * changes, {NEXT_NUMBER: following.to_bytes(8, "big")})
+            self._next_producer, self._next_number = self._reserved, following
+
+    def _reserve(self, following: int, puts: Mapping[bytes, bytes] | None = None) -> None:
+        """All producer ids below this one."""
+        path, data = places.PRODUCER_IDS, znodes.producer_ids(following)
+        self.tree.commit([Create(path, data) if self.tree.get(path) is None else Put(path, data)], puts)
+        self._reserved = following
 
     def _find(self, name: str) -> Topic:
         topic = self._topics.get(name)
@@ -190,43 +239,103 @@ class Catalog:
             raise UnknownTopic(f"there is no topic '{name!s:.249}'")
         return topic
 
-    def _save(self, topic: Topic, partitions: int) -> Topic:
-        if not 1 <= partitions <= MAX_PARTITIONS:
-            raise InvalidPartitions(f"{partitions} partitions: 1 to {MAX_PARTITIONS} are possible")
+    def _take_over(self, topic: TopicImage) -> Iterator[Operation]:
+        """A topic of another broker, whose folder this one has."""
+        yield self._assign(topic.name, topic.id, len(topic.partitions), topic.generation)
+        for index, each in enumerate(topic.partitions):
+            if each.version >= 0:
+                path = places.state(topic.name, index)
+                before = self.tree.get(path)
+                state = each.state._replace(leader=NOBODY, isr=self._replicas, elr=(), last_known_elr=())
+                yield Put(path, write_state(state, None if before is None else before.data))
+
+    def _assign(self, name: str, id: bytes, partitions: int, generation: int) -> Operation:
+        """All of its partitions are this broker's."""
+        before = self.tree.get(places.topic(name))
+        assert before is not None
+        return Put(places.topic(name), znodes.topic(id, [self._replicas] * partitions, generation, before.data))
+
+    def _save(self, topic: Topic, partitions: int, operations: Sequence[Operation]) -> Topic:
         more = partitions - len(topic.numbers)
         following = self._next_number + more
         if following > MAX_NUMBER + 1:
             raise InvalidPartitions("every partition number there is has been used")
         saved = replace(topic, numbers=[*topic.numbers, *range(self._next_number, following)])
-        if more:
-            self._meta.put(NEXT_NUMBER, following.to_bytes(8, "big"))
-            self._next_number = following  # before anything can fail that leaves a topic with these on the disk
-        self._meta.change_durably({TOPIC + topic.name.encode(): _pack(saved)})
+        self._meta.put(NEXT_NUMBER, following.to_bytes(8, "big"))
+        self._next_number = following  # before anything can fail that leaves a topic with these on the disk
+        kept = [saved.name, saved.numbers]
+        self.tree.commit(operations, {NUMBERS + topic.id: bytes(msgpack.packb(kept))})
+        self._numbers[topic.id] = kept
         self._topics[topic.name] = saved
         return saved
 
-    def _stored(self, prefix: bytes) -> Iterator[Topic]:
-        for key, value in self._meta.items(prefix):
-            try:
-                yield Topic(*msgpack.unpackb(value))
-            except Exception as error:
-                raise StorageError(f"the catalog's record {key!r} can't be read: {error}") from error
+    # --- what is kept
+
+    def _topic(self, name: str) -> Topic:
+        found = self.tree.image.topics[name]
+        config = dict(self.tree.image.config("topics", name))
+        numbers = self._numbers.get(found.id, [name, []])[1]
+        if len(numbers) != len(found.partitions):
+            raise StorageError(
+                f"the catalog is damaged: the topic '{name}' has {len(found.partitions)} partitions, and views' "
+                f"numbers for {len(numbers)}. Restore a backup"
+            )
+        return Topic(name, found.id, config, numbers, found.generation)
+
+    def _deleted(self, text: str) -> Topic:
+        id = _read(text, id_of, text)
+        name, numbers = self._numbers.get(id, ["", []])
+        return Topic(name, id, {}, numbers)
+
+    def _znode(self, path: str, read: Callable[[bytes], T], default: T) -> T:
+        found = self.tree.get(path)
+        return default if found is None else _read(path, read, found.data)
+
+    def _migrate(self, tell: Callable[[int], None]) -> None:
+        done = 0
+        for done, step in enumerate(format_2.steps(self._meta), 1):
+            self._meta.write({**records(step.znodes), **step.puts}, step.deletes)
+            if done % STEP == 0:
+                tell(done)
+        if done:
+            self._meta.sync()
+        if done % STEP:
+            tell(done)
 
     def _check_format(self) -> None:
         """Raises StorageError for data of a version to come: it may hold what this one would read wrongly."""
-        found = self._counter(FORMAT, 0)
+        found = self._format()
         if found > DATA_FORMAT:
             raise StorageError(
                 f"{self._meta.folder.parent} was written by a newer version of Krappy (its format is {found}, and this "
                 f"version knows {DATA_FORMAT}): run that version again, or restore a backup that this one has made"
             )
-        if found < DATA_FORMAT:
+
+    def _note_format(self) -> None:
+        """Before anything is written that an older version would not find."""
+        if self._format() < DATA_FORMAT:
             self._meta.put(FORMAT, DATA_FORMAT.to_bytes(4, "big"))
             self._meta.sync()
 
-    def _counter(self, key: bytes, first: int) -> int:
-        found = self._meta.get(key)
-        return first if found is None else int.from_bytes(found, "big")
+    def _format(self) -> int:
+        return int.from_bytes(self._meta.get(FORMAT) or b"", "big")
+
+
+def _follow(image: Image, changes: Changes) -> list[Operation]:
+    return decide(image, touched(image, changes))
+
+
+def _checked(partitions: int) -> int:
+    if not 1 <= partitions <= MAX_PARTITIONS:
+        raise InvalidPartitions(f"{partitions} partitions: 1 to {MAX_PARTITIONS} are possible")
+    return partitions
+
+
+def _read(where: str | bytes, read: Callable[[Any], T], data: Any) -> T:
+    try:
+        return read(data)
+    except Exception as error:
+        raise StorageError(f"the catalog's record {where!r} can't be read: {error or type(error).__name__}") from error
 
 
 def new_id() -> bytes:
@@ -236,8 +345,3 @@ def new_id() -> bytes:
         found = uuid.uuid4().bytes
         if not text_id(found).startswith("-"):
             return found
-
-
-def _pack(topic: Topic) -> bytes:
-    packed: Any = msgpack.packb([topic.name, topic.id, topic.config, topic.numbers, topic.generation])
-    return bytes(packed)

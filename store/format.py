@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-DATA_FORMAT = 2  # of a whole data folder, noted in its catalog: raised by what an older broker would read wrongly
+DATA_FORMAT = 3  # of a whole data folder, noted in its catalog: raised by what an older broker would read wrongly
 
 LOG = ".log"  # whole record batches, one after another
 INDEX = ".index"  # sparse: last offset of a batch -> where the batch starts

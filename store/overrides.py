@@ -1,11 +1,8 @@
-"""Settings that were changed while the broker ran, beside those of topics (catalog.py), in the meta database.
+"""Settings that were changed while the broker ran, beside those of topics: of brokers and of Kafka groups, as znodes.
 
-    cb/ broker id, or nothing for all brokers  -> msgpack {setting: text}
-    cb/static                                  -> the same: the defaults of topics that the broker was started with
-    cg/ group                                  -> the same, of a Kafka group
-
-Names of settings are Kafka's. Durable when `save` returns. What the broker was started with is kept so that a start
-with others is a change like any other.
+Names of settings are Kafka's. The defaults of topics that the broker was started with are its own affair, so they stand
+under a key of their own (`cb/static`, a msgpack map) and in no znode; they are kept so that a start with others is a
+change like any other.
 """
 
 from __future__ import annotations
@@ -14,42 +11,62 @@ from collections.abc import Mapping
 
 import msgpack
 
+from krappy.core.cluster import places
+from krappy.core.cluster.places import Kind
+from krappy.core.cluster.tree import Create, Delete, Operation, Put
 from krappy.errors import StorageError
-from krappy.store.meta import Meta
+from krappy.store import znodes
+from krappy.store.local_tree import LocalTree
 from krappy.topic_config import inherited
 
-BROKER = b"cb/"
-GROUP = b"cg/"
 FOR_ALL = ""  # the name under which settings of all brokers are kept
 STATIC = "static"  # and those that the broker was started with
+STATIC_KEY = b"cb/static"
 
 
 class OverrideStore:
     """Of one kind of things. Blocks: a sync is waited for."""
 
-    def __init__(self, meta: Meta, kind: bytes) -> None:
-        self._meta = meta
+    def __init__(self, tree: LocalTree, kind: Kind) -> None:
+        self._tree = tree
         self._kind = kind
 
     def load(self) -> dict[str, dict[str, str]]:
         """What is kept, by the thing's name. Raises StorageError."""
-        found: dict[str, dict[str, str]] = {}
-        for key, value in self._meta.items(self._kind):
+        kept = self._tree.image.configs.get(self._kind, {})
+        found = {self._name(name): dict(settings) for name, settings in kept.items()}
+        static = self._tree.meta.get(STATIC_KEY) if self._kind == places.BROKER_CONFIG else None
+        if static is not None:
             try:
-                found[key[len(self._kind) :].decode()] = dict(msgpack.unpackb(value))
+                found[STATIC] = dict(msgpack.unpackb(static))
             except Exception as error:
-                raise StorageError(
-                    f"the settings under {key!r} can't be read: {error or type(error).__name__}"
-                ) from error
+                raise StorageError(f"the record {STATIC_KEY!r} can't be read: {error}") from error
         return found
 
     def save(self, name: str, settings: Mapping[str, str]) -> None:
         """Raises StorageError: then they are what they were."""
-        key = self._kind + name.encode()
-        if settings:
-            self._meta.change_durably({key: msgpack.packb(dict(settings))})
-        else:
-            self._meta.change_durably({}, [key])
+        if self._kind == places.BROKER_CONFIG and name == STATIC:
+            if settings:
+                self._tree.meta.change_durably({STATIC_KEY: msgpack.packb(dict(settings))})
+            else:
+                self._tree.meta.change_durably({}, [STATIC_KEY])
+            return
+        path = places.config(self._kind, self._entity(name))
+        self._tree.commit(config_change(self._tree, path, settings))
+
+    def _entity(self, name: str) -> str:
+        return places.DEFAULT if self._kind == places.BROKER_CONFIG and name == FOR_ALL else name
+
+    def _name(self, entity: str) -> str:
+        return FOR_ALL if self._kind == places.BROKER_CONFIG and entity == places.DEFAULT else entity
+
+
+def config_change(tree: LocalTree, path: str, settings: Mapping[str, str]) -> list[Operation]:
+    """What gives the znode of some settings these; without any there is none."""
+    there = tree.get(path)
+    if there is None:
+        return [Create(path, znodes.config(settings))] if settings else []
+    return [Put(path, znodes.config(settings, there.data))] if settings else [Delete(path)]
 
 
 def topic_defaults(held: Mapping[str, Mapping[str, str]], own: str) -> dict[str, str]:

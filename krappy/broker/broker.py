@@ -58,7 +58,7 @@ from krappy.store.groups import GroupStore
 from krappy.store.hold import check_whole
 from krappy.store.lock import FolderLock
 from krappy.store.meta import Meta
-from krappy.store.overrides import BROKER, GROUP, OverrideStore
+from krappy.store.overrides import OverrideStore
 from krappy.store.privacy import close_to_others
 from krappy.store.staging import StagedFiles, StagingStore
 from krappy.store.transactions import TransactionStore
@@ -222,14 +222,15 @@ class Broker:
         OS_DISK.mkdir(data / "topics")
         await self._in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta", keep=self.fsync)
-        self.catalog = Catalog(self.meta)
+        self.catalog = await self._in_thread(lambda: Catalog(self.meta, tell=self._tell_of_migration))
         sizes = (self.config.view_cache_bytes, self.config.view_memtable_bytes)
         numbers = [number for stored in self.catalog.list() for number in stored.numbers]
         self.views, damaged = await self._in_thread(lambda: open_views(data / "views", sizes, numbers))
         if damaged:
             self.report("views_damaged", error=damaged)
         await self._in_thread(self._check_folders)
-        self.dynamic = DynamicSettings(self, OverrideStore(self.meta, BROKER), self.changes.locks)
+        await self._in_thread(lambda: self.catalog.register(self.config.broker_id))
+        self.dynamic = DynamicSettings(self, OverrideStore(self.catalog.tree, "brokers"), self.changes.locks)
         self.internal = InternalTopics(self.catalog.cluster_id, self.topics_changed)
         topics = [(Topic(stored, [], self.dynamic.topic_defaults), stored) for stored in self.catalog.list()]
         await self.changes.open_partitions(topics, new=False)
@@ -240,7 +241,7 @@ class Broker:
         await self.producer_ids.open()
         self.groups = GroupCoordinator(self, GroupStore(self.meta))
         await self.groups.open()
-        self.kafka_groups = KafkaGroups(self, GroupOffsets(self.meta), OverrideStore(self.meta, GROUP))
+        self.kafka_groups = KafkaGroups(self, GroupOffsets(self.meta), OverrideStore(self.catalog.tree, "groups"))
         await self.kafka_groups.open()
         for dead in self.catalog.deleting():
             self.check_taking()
@@ -267,6 +268,10 @@ class Broker:
         self._house_kept = trio.Event()
         self.spawn(self._keep_house)
         self.opened = True
+
+    def _tell_of_migration(self, records: int) -> None:
+        text = "the catalog becomes one of this version's format; versions before it do not open it any more"
+        self.report("catalog_migrated", records=records, text=text)
 
     def _check_folders(self) -> None:
         """Tells of events that no topic claims, and passes over the numbers and ids that a damaged catalog may have

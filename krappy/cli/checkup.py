@@ -96,7 +96,7 @@ def check(data: Path, repair: bool, tell: Tell) -> Findings:
         stack.callback(lock.release)
         meta = Meta(data / "meta")
         stack.callback(meta.close)
-        catalog = Catalog(meta)
+        catalog = Catalog(meta, change=False)
         found = Findings()
         try:
             GroupStore(meta).load_all()

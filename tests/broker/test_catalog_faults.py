@@ -19,7 +19,7 @@ from krappy.broker import broker as broker_module
 from krappy.broker import group_writer, meta_sync, staging, transactions
 from krappy.broker.broker import Broker
 from krappy.core.kafka.offset import Offset
-from krappy.errors import KrappyError, UnknownGroup
+from krappy.errors import KrappyError, StorageError, UnknownGroup
 from krappy.ports import GroupMember, Position
 from krappy.store.meta import Meta
 from krappy.types import TopicPartition
@@ -152,11 +152,14 @@ async def settled(broker: Broker) -> Memory:
     return memory(broker)
 
 
-async def life(data: Path, faults: Faults) -> tuple[list[Memory], Memory, list[str]]:
-    """All steps. What memory had before and after the step in which the disk failed; at the end; what was refused."""
+async def life(data: Path, faults: Faults, number: int) -> tuple[list[Memory], Memory, list[str]]:
+    """All steps, in which the operation of this number fails.
+
+    What memory had before and after the step in which the disk failed; at the end; what was refused."""
     refused: list[str] = []
     around: list[Memory] = []
     async with running(data, durability="fsync") as broker:
+        faults.at = faults.count + number
         for name, step in steps():
             before = await settled(broker)
             await taken(broker, name, step, refused)
@@ -192,8 +195,8 @@ def test_each_operation_fails_in_turn(tmp_path: Path, monkeypatch: pytest.Monkey
             as_killed(data, copy)
             faults.lose(copy / "meta")
 
-        faults.at, faults.on_failure = faults.count + number, lose_power
-        around, held, refused = await life(data, faults)
+        faults.on_failure = lose_power
+        around, held, refused = await life(data, faults, number)
         monkeypatch.setattr(broker_module, "Meta", Meta)
         check_whole(held)
         assert await found_by_restart(data) == held, (number, faults.happened, refused)
@@ -215,3 +218,26 @@ def test_each_operation_fails_in_turn(tmp_path: Path, monkeypatch: pytest.Monkey
         assert len({name for _, name in met}) > len(steps()) // 3
 
     trio.run(all_of_them)
+
+
+def test_a_start_that_the_disk_refuses_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one finds all there was."""
+
+    async def main() -> None:
+        with trio.fail_after(60):
+            async with running(tmp_path, durability="fsync") as broker:
+                await broker.create_topic("t", 2, {"segment.ms": 5})
+                held = memory(broker)
+            for number in range(2):
+                faults = Faults(number)
+                with monkeypatch.context() as patch:
+                    patch.setattr(
+                        broker_module, "Meta", lambda folder, keep, faults=faults: FaultyMeta(folder, faults, keep=keep)
+                    )
+                    with pytest.RaisesGroup(StorageError, flatten_subgroups=True):
+                        async with running(tmp_path, durability="fsync"):
+                            pass
+                assert faults.happened
+                assert await found_by_restart(tmp_path) == held
+
+    trio.run(main)

@@ -11,7 +11,8 @@ from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.producer_ids import OWN, ProducerIds
 from krappy.errors import InvalidTransaction, UnknownProducer
-from krappy.store.catalog import FAR, PRODUCER_BLOCK
+from krappy.store.catalog import FAR
+from krappy.store.znodes import PRODUCER_BLOCK
 from tests.broker.engine import publish, read_all, running
 from tests.broker.staged import commit, made, staged, values
 

@@ -12,7 +12,8 @@ from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
 from krappy.errors import ConfigError
-from krappy.store.catalog import TOPIC, Catalog
+from krappy.store.catalog import FORMAT, Catalog
+from krappy.store.format_2 import TOPIC
 from krappy.store.meta import Meta
 from tests.broker.engine import running
 from tests.store.test_catalog import OLD
@@ -50,7 +51,7 @@ async def test_nothing_expires_unless_somebody_says_so(tmp_path: Path) -> None:
 async def test_a_topic_of_an_older_version_keeps_its_seven_days(tmp_path: Path) -> None:
     meta = Meta(tmp_path / "meta")
     Catalog(meta)
-    meta.write({TOPIC + b"plain": OLD[0]}, [b"c/format"])
+    meta.write({TOPIC + b"plain": OLD[0]}, [FORMAT])
     meta.close()
     told: list[dict[str, object]] = []
 

@@ -10,8 +10,9 @@ import pytest
 
 from krappy.errors import StorageError
 from krappy.store.catalog import Catalog
+from krappy.store.local_tree import LocalTree
 from krappy.store.meta import Meta
-from krappy.store.overrides import BROKER, OverrideStore
+from krappy.store.overrides import OverrideStore
 from tests.store.faulty_meta import Faults, FaultyMeta
 
 
@@ -223,7 +224,7 @@ def test_what_the_catalog_refused_is_as_it_was_on_disk_too(meta: Meta, faults: F
 
 
 def test_settings_that_could_not_be_kept_are_as_they_were(meta: Meta, faults: Faults) -> None:
-    store = OverrideStore(meta, BROKER)
+    store = OverrideStore(LocalTree(meta), "brokers")
     store.save("", {"a": "1"})
     for settings in ({"a": "2"}, {}):
         faults.at = faults.count + 1

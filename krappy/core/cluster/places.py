@@ -5,6 +5,8 @@ from __future__ import annotations
 import string
 from typing import Literal
 
+from krappy.types import text_id
+
 CLUSTER_ID = "/cluster/id"
 BROKERS = "/brokers/ids"
 EPOCHS = "/brokers/epochs"
@@ -15,6 +17,10 @@ CONTROLLER_EPOCH = "/controller_epoch"
 DELETED = "/admin/deleted"
 PRODUCER_IDS = "/latest_producer_id_block"
 Kind = Literal["topics", "brokers", "groups", "clients"]
+BROKER_CONFIG: Kind = "brokers"
+GROUP_CONFIG: Kind = "groups"
+TOPIC_CONFIG: Kind = "topics"
+DEFAULT = "<default>"  # Kafka's name for what is set for all brokers
 KINDS: tuple[Kind, ...] = ("topics", "brokers", "groups", "clients")
 ROOTS = [  # that always exist, each behind its parent
     *("/cluster", "/brokers", BROKERS, EPOCHS, TOPICS, CONFIG, *(f"{CONFIG}/{kind}" for kind in KINDS)),
@@ -47,6 +53,11 @@ def partition(name: str, index: int) -> str:
 def state(name: str, index: int) -> str:
     """Whose version is the partition's epoch."""
     return f"{TOPICS}/{name}/partitions/{index}/state"
+
+
+def deleted(id: bytes) -> str:
+    """Of a deleted topic, by its id, until every broker has removed what it had of it."""
+    return f"{DELETED}/{text_id(id)}"
 
 
 def config(kind: Kind, name: str) -> str:

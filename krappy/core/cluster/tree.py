@@ -113,7 +113,9 @@ class Tree:
 
     def plan(self, operations: Sequence[Operation]) -> Changes:
         """What these would change, one after the other. Raises Refused, ValueError for what is no path."""
-        return _Plan(self).of(operations)
+        plan = Plan(self)
+        plan.do(operations)
+        return plan.changes
 
     def apply(self, changes: Mapping[str, Znode | None]) -> None:
         """What `plan` gave, of the tree as it is now."""
@@ -137,15 +139,16 @@ class Tree:
         return [Delete(path) for path, znode in self._znodes.items() if znode.owner == owner]
 
 
-class _Plan:
-    """What has changed so far, before the tree as it is."""
+class Plan:
+    """What operations would change, before the tree as it is: `changes`, so far."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._changes: Changes = {}
+        self.changes: Changes = {}
         self._more: dict[str, int] = {}  # children that a znode has more than in the tree
 
-    def of(self, operations: Sequence[Operation]) -> Changes:
+    def do(self, operations: Sequence[Operation]) -> None:
+        """One after the other. Raises Refused, after which the plan is of no use; ValueError for what is no path."""
         for index, operation in enumerate(operations):
             if operation.path != ROOT and not _PATH.fullmatch(operation.path):
                 raise ValueError(f"{operation.path!r} is no path of a znode")
@@ -153,10 +156,9 @@ class _Plan:
             if why is not None:
                 raise Refused(index, operation, why)
             self._do(operation)
-        return self._changes
 
     def _find(self, path: str) -> Znode | None:
-        return self._changes[path] if path in self._changes else self._tree.get(path)
+        return self.changes[path] if path in self.changes else self._tree.get(path)
 
     def _refusal(self, operation: Operation) -> Refusal | None:
         found = self._find(operation.path)
@@ -181,11 +183,11 @@ class _Plan:
         if isinstance(operation, Put):
             found = self._find(path)
             assert found is not None
-            self._changes[path] = found._replace(data=operation.data, version=found.version + 1)
+            self.changes[path] = found._replace(data=operation.data, version=found.version + 1)
         elif isinstance(operation, Create | Delete):
             made = isinstance(operation, Create)
-            self._changes.pop(path, None)  # so that what is made again comes behind its parent
-            self._changes[path] = Znode(operation.data, 0, operation.owner) if isinstance(operation, Create) else None
+            self.changes.pop(path, None)  # so that what is made again comes behind its parent
+            self.changes[path] = Znode(operation.data, 0, operation.owner) if isinstance(operation, Create) else None
             parent = split(path)[0]
             self._more[parent] = self._more.get(parent, 0) + (1 if made else -1)
 

@@ -1,0 +1,84 @@
+"""The catalog of data folders of format 2 and 1, and how it becomes znodes (local_tree.py) at the first start of a
+version that knows format 3:
+
+    t/ topic           msgpack [name, id, {setting: text}, [view number of each partition], generation of defaults]
+    d/ id              the same, of a topic that was deleted and whose files may be there still
+    cb/ broker id      msgpack {setting: text}: what was set while it ran, for one broker, or for all (no id)
+    cg/ group          the same, of a Kafka group
+    c/next-producer    u64: producer ids below it may have been given
+    c/cluster          16 bytes: the cluster's id
+
+Each record is replaced by its znodes in one write, so that it can be cut short anywhere and goes on at the next start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgpack
+
+from krappy.core.cluster import places
+from krappy.errors import StorageError
+from krappy.store import znodes
+from krappy.store.meta import Meta
+from krappy.store.overrides import STATIC
+
+TOPIC, DELETING, BROKER, GROUP = b"t/", b"d/", b"cb/", b"cg/"
+NEXT_PRODUCER, CLUSTER_ID = b"c/next-producer", b"c/cluster"
+
+
+class Step(NamedTuple):
+    """One record: what replaces it."""
+
+    znodes: dict[str, bytes]
+    puts: dict[bytes, bytes]
+    deletes: list[bytes]
+
+
+def steps(meta: Meta) -> Iterator[Step]:
+    """All that is left to do. Raises StorageError for what can't be read."""
+    for key, value in meta.items(TOPIC):
+        name, id, config, numbers, generation = _topic(key, value)
+        made = {places.topic(name): znodes.topic(id, [()] * len(numbers), generation), places.partitions(name): b""}
+        if config:
+            made[places.config("topics", name)] = znodes.config(config)
+        yield Step(made, _numbers(name, id, numbers), [key])
+    for key, value in meta.items(DELETING):
+        name, id, _, numbers, _ = _topic(key, value)
+        yield Step({places.deleted(id): znodes.deleted(name)}, _numbers(name, id, numbers), [key])
+    for prefix, kind in ((BROKER, places.BROKER_CONFIG), (GROUP, places.GROUP_CONFIG)):
+        for key, value in meta.items(prefix):
+            name = key[len(prefix) :].decode()
+            if prefix != BROKER or name != STATIC:
+                settings = _read(key, lambda value=value: dict(msgpack.unpackb(value)))
+                yield Step({places.config(kind, name or places.DEFAULT): znodes.config(settings)}, {}, [key])
+    following = meta.get(NEXT_PRODUCER)
+    if following is not None:
+        block = znodes.producer_ids(int.from_bytes(following, "big"))
+        yield Step({places.PRODUCER_IDS: block}, {}, [NEXT_PRODUCER])
+    cluster = meta.get(CLUSTER_ID)
+    if cluster is not None:
+        yield Step({places.CLUSTER_ID: znodes.cluster(cluster)}, {}, [CLUSTER_ID])
+
+
+def _numbers(name: str, id: bytes, numbers: list[int]) -> dict[bytes, bytes]:
+    """In format 3: msgpack [name, [number of each partition's view]] by the topic's id."""
+    packed: Any = msgpack.packb([name, numbers])
+    return {b"n/" + id: bytes(packed)}
+
+
+def _topic(key: bytes, value: bytes) -> tuple[str, bytes, dict[str, str], list[int], int]:
+    def read() -> Any:
+        name, id, config, numbers, *generation = msgpack.unpackb(value)
+        return name, id, dict(config), list(numbers), generation[0] if generation else 0
+
+    found: tuple[str, bytes, dict[str, str], list[int], int] = _read(key, read)
+    return found
+
+
+def _read(key: bytes, read: Any) -> Any:
+    try:
+        return read()
+    except Exception as error:
+        raise StorageError(f"the catalog's record {key!r} can't be read: {error or type(error).__name__}") from error

@@ -1,0 +1,108 @@
+"""The tree of a broker that is alone (krappy.core.cluster.tree), in its meta database: `tree` and a znode's path to its
+version and its data.
+
+What follows from a change, as a leader for a new partition, is written with it: this broker is its own controller.
+Ephemeral znodes are in memory only, for they end with this process.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from threading import Lock
+
+from krappy.core.cluster import places
+from krappy.core.cluster.image import Image
+from krappy.core.cluster.tree import PERSISTENT, ROOT, Changes, Operation, Plan, Tree, Znode
+from krappy.errors import StorageError
+from krappy.store.meta import Meta
+
+KEY = b"tree"
+_VERSION = struct.Struct(">I")
+Follow = Callable[[Image, Changes], Sequence[Operation]]  # of the image after these changes
+
+
+class LocalTree:
+    """Blocks: a sync is waited for. Safe for several threads; `image` is the newest, an immutable value."""
+
+    def __init__(self, meta: Meta, more: Mapping[str, bytes] | None = None) -> None:
+        """`more`: znodes beside those that are kept. Raises StorageError for what it can't read."""
+        self.meta = meta
+        self._lock = Lock()
+        self._follow: Follow = lambda image, changes: ()
+        znodes = dict(_stored(meta)) | {path: Znode(data) for path, data in (more or {}).items()}
+        self._unwritten = [path for path in places.ROOTS if path not in znodes]  # go with the first change
+        try:
+            self._tree = Tree({path: Znode(b"") for path in places.ROOTS} | znodes)
+        except KeyError as error:
+            raise StorageError(f"the catalog is damaged: the znode {error} is missing. Restore a backup") from error
+        self.image = Image().after(dict(self._tree.under(ROOT)))
+        if self.image.unreadable:
+            raise StorageError(f"the catalog's znode {min(self.image.unreadable)} can't be read. Restore a backup")
+
+    def get(self, path: str) -> Znode | None:
+        return self._tree.get(path)
+
+    def children(self, path: str) -> list[str]:
+        return self._tree.children(path)
+
+    def under(self, path: str) -> Iterator[tuple[str, Znode]]:
+        return self._tree.under(path)
+
+    def follow(self, follow: Follow) -> None:
+        """From here on what this says of a change is done with it, until it says nothing more."""
+        self._follow = follow
+
+    def commit(
+        self,
+        operations: Sequence[Operation],
+        puts: Mapping[bytes, bytes] | None = None,
+        deletes: Sequence[bytes] = (),
+    ) -> Image:
+        """All of it or nothing, durably, with `puts` and `deletes` of other keys of the database.
+
+        The image after it. Raises Refused, StorageError.
+        """
+        with self._lock:
+            plan = Plan(self._tree)
+            plan.do(operations)
+            image = self.image.after(plan.changes)
+            while more := self._follow(image, plan.changes):
+                plan.do(more)
+                image = self.image.after(plan.changes)
+            if plan.changes or puts or deletes:
+                self._write(plan.changes, puts or {}, deletes)
+                self._tree.apply(plan.changes)
+                self.image = image
+            return image
+
+    def _write(self, changes: Changes, puts: Mapping[bytes, bytes], deletes: Sequence[bytes]) -> None:
+        written: Changes = {path: self._tree.get(path) for path in self._unwritten} | changes
+        kept = {path: znode for path, znode in written.items() if znode is not None and znode.owner == PERSISTENT}
+        gone = [_key(path) for path, znode in written.items() if znode is None]
+        self.meta.change_durably(
+            {_key(path): _packed(znode) for path, znode in kept.items()} | dict(puts), [*gone, *deletes]
+        )
+        self._unwritten.clear()
+
+
+def records(znodes: Mapping[str, bytes]) -> dict[bytes, bytes]:
+    """New znodes as they are kept."""
+    return {_key(path): _packed(Znode(data)) for path, data in znodes.items()}
+
+
+def _key(path: str) -> bytes:
+    return KEY + path.encode()
+
+
+def _packed(znode: Znode) -> bytes:
+    return _VERSION.pack(znode.version) + znode.data
+
+
+def _stored(meta: Meta) -> Iterator[tuple[str, Znode]]:
+    for key, value in meta.items(KEY):
+        try:
+            [version] = _VERSION.unpack_from(value)
+            yield key[len(KEY) :].decode(), Znode(value[_VERSION.size :], version)
+        except (struct.error, ValueError) as error:
+            raise StorageError(f"the catalog's record {key!r} can't be read: {error}") from error

@@ -1,0 +1,52 @@
+"""What the catalog's znodes hold. Fields that this version does not know stay where a znode is written anew."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from krappy.core.cluster.document import Document
+from krappy.types import id_of, text_id
+
+PRODUCER_BLOCK = 1000  # ids reserved by one write, as Kafka's ProducerIdManager does
+
+
+def topic(id: bytes, replicas: Sequence[Sequence[int]], generation: int, before: bytes = b"{}") -> bytes:
+    """`replicas`: the brokers of each partition. `generation`: of the defaults of settings that it was made under."""
+    fields = {
+        "version": 3,
+        "topic_id": text_id(id),
+        "partitions": {str(index): list(ids) for index, ids in enumerate(replicas)},
+        "adding_replicas": {},
+        "removing_replicas": {},
+        "generation": generation,
+    }
+    return Document.of(before).with_fields(fields)
+
+
+def config(settings: Mapping[str, str], before: bytes = b"{}") -> bytes:
+    return Document.of(before).with_fields({"version": 1, "config": dict(settings)})
+
+
+def deleted(name: str) -> bytes:
+    return Document({}).with_fields({"version": 1, "topic": name})
+
+
+def producer_ids(following: int) -> bytes:
+    """The last block that was reserved. `following`: the first id behind it."""
+    start = max(0, following - PRODUCER_BLOCK)
+    fields = {"version": 1, "broker": 0, "block_start": str(start), "block_end": str(following - 1)}
+    return Document({}).with_fields(fields)
+
+
+def producer_ids_following(data: bytes) -> int:
+    """The first id behind the last block. Raises ValueError."""
+    return int(Document.of(data).text("block_end") or "") + 1
+
+
+def cluster(id: bytes) -> bytes:
+    return Document({}).with_fields({"version": "1", "id": text_id(id)})
+
+
+def cluster_id(data: bytes) -> bytes:
+    """Raises ValueError."""
+    return id_of(Document.of(data).text("id") or "")
