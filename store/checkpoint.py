@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgpack
 
+from krappy.core.epochs import Epochs
 from krappy.core.retention import SegmentInfo
 from krappy.store.disk import Disk
 from krappy.store.format import CHECKPOINT, CHECKPOINT_COPY, CHECKPOINT_HEAD, CHECKPOINT_MAGIC, TEMPORARY
@@ -47,6 +48,7 @@ class Checkpoint(NamedTuple):
     producers: bytes  # ProducerStates.snapshot() as of `recovery`
     cache: str = ""  # the page cache that it was written in (`Disk.page_cache`); empty: not known
     proofs: tuple[tuple[int, int], ...] = ()  # base offsets of closed segments with `.sums`, and the CRC-32C of these
+    epochs: tuple[tuple[int, int], ...] | None = None  # leader epochs and their first offsets; None: all of epoch 0
     transactions: bytes = b""  # msgpack of Stability.pack() as of `recovery`; empty: there never was one
 
     @classmethod
@@ -61,6 +63,7 @@ class Checkpoint(NamedTuple):
         sparse: int,
         cache: str,
         proofs: Iterable[tuple[int, int]] = (),
+        epochs: Epochs,
     ) -> Checkpoint:
         """The state of this moment, true once all is synced. The indexes have just been flushed."""
         indexer = active.indexer
@@ -84,6 +87,7 @@ class Checkpoint(NamedTuple):
             producers=producers.snapshot(),
             cache=cache,
             proofs=tuple(proofs),
+            epochs=epochs.kept(start, active.next_offset),
             transactions=producers.transactions(),
         )
 
@@ -109,9 +113,12 @@ class Checkpoint(NamedTuple):
             producers, transactions = found.pop("producers"), found.pop("transactions", b"")
             cache = found.pop("cache", "")
             proofs = tuple((int(base), int(crc)) for base, crc in found.pop("proofs", ()))
+            epochs = found.pop("epochs", None)
+            if epochs is not None:
+                epochs = tuple((int(epoch), int(first)) for epoch, first in epochs)
             if not isinstance(cache, str):
                 raise TypeError(cache)
-            others = ("closed", "producers", "transactions", "cache", "proofs")
+            others = ("closed", "producers", "transactions", "cache", "proofs", "epochs")
             numbers: dict[str, Any] = {name: int(found[name]) for name in cls._fields if name not in others}
             numbers["created_ms"] = numbers["created_ms"] or None
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
@@ -123,6 +130,7 @@ class Checkpoint(NamedTuple):
             transactions=bytes(transactions),
             cache=cache,
             proofs=proofs,
+            epochs=epochs,
         )
 
 

@@ -17,6 +17,7 @@ from typing import TypeVar
 
 from krappy.batch import LENGTH_END, BatchHeader
 from krappy.core import retention
+from krappy.core.epochs import Epochs
 from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
 from krappy.store import checkpoint as checkpoints
 from krappy.store import cleaner
@@ -50,6 +51,7 @@ class Log:
         self.config = config  # may be replaced at any time
         self.recovery: RecoveryReport = found.report
         self.producers: ProducerStates = found.producers
+        self.epochs: Epochs = found.epochs
         self._disk = disk
         self._segments = Segments(found.segments)
         self._active = found.segments[-1]
@@ -181,6 +183,7 @@ class Log:
             for run in runs:
                 self._publish(run, now_ms)
             self.end_offset = offset
+            self.epochs.note(epoch, first)
             return first
 
     def _must_roll(self, run: Run, header: BatchHeader, offset: int, now_ms: int) -> bool:
@@ -284,6 +287,7 @@ class Log:
                     sparse=self._sparse,
                     cache=self._cache,
                     proofs=self._segments.without(forget).proofs(),
+                    epochs=self.epochs,
                 )
                 self._unsaved = 0
             self.sync()

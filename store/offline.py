@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from krappy.core.epochs import Epochs
 from krappy.store.disk import OS_DISK, Disk
 from krappy.store.index import Indexer
 from krappy.store.log import Log
@@ -24,7 +25,9 @@ class OfflineLog(Log):
         nothing = Segment(disk, folder, 0, next_offset=0)
         nothing.indexer = Indexer(config.index_interval_bytes)
         report = RecoveryReport(str(folder))
-        super().__init__(folder, config, disk, Recovered([nothing], ProducerStates(), 0, 0, 0, None, [], report))
+        super().__init__(
+            folder, config, disk, Recovered([nothing], ProducerStates(), Epochs(), 0, 0, 0, None, [], report)
+        )
         self._broken = reason
         self._closed = True
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from krappy.core.epochs import Epochs
 from krappy.core.retention import SegmentInfo
 from krappy.errors import CorruptBatch, StorageError
 from krappy.store import checkpoint as checkpoints
@@ -45,6 +46,7 @@ class Recovered:
 
     segments: list[Segment]  # the last one is active
     producers: ProducerStates
+    epochs: Epochs
     start: int
     clean: int
     sparse: int
@@ -107,6 +109,7 @@ class _Recovery(Tail):
         return Recovered(
             segments,
             self.producers,
+            self.epochs,
             self.report.start_offset,
             saved.clean if saved else bases[0],
             saved.sparse if saved else active.base_offset,
@@ -122,6 +125,10 @@ class _Recovery(Tail):
             loaded = checkpoints.load(self.disk, self.folder)
             self.saved, self.whole = loaded.checkpoint, loaded.whole
             self.producers.restore(self.saved.producers, self.saved.transactions)
+            known = self.saved.epochs
+            self.epochs = Epochs(
+                ((0, self.saved.start),) if known is None else known
+            )  # None: a version before wrote it
             if CHECKPOINT not in self.files:
                 self.report.notes.append("the checkpoint was missing; its copy is taken")
             self.report.notes += [f"{problem}; the other one is taken" for problem in loaded.problems]

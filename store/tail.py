@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from krappy import batch
+from krappy.core.epochs import Epochs
 from krappy.errors import StorageError
 from krappy.store import salvage
 from krappy.store.checkpoint import Checkpoint
@@ -53,6 +54,7 @@ class Tail:
         self.interval = interval
         self.report = RecoveryReport(str(folder))
         self.producers = ProducerStates()
+        self.epochs = Epochs()
         self.touched: list[File] = []
         self.files: dict[str, tuple[int, int]] = {}
         self.saved: Checkpoint | None = None
@@ -338,6 +340,7 @@ class Tail:
         indexer.note(header.last_offset - base, position, header.size, header.max_timestamp)
         if learn:
             self.producers.apply(header, header.base_offset, now_ms, data)
+            self.epochs.note(header.leader_epoch, header.base_offset)
 
     def write_indexes(self, segment: Segment, indexer: Indexer, file: File) -> None:
         """Of a segment that is closed."""

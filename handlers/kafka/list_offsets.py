@@ -73,7 +73,7 @@ def _end(
         return answer, source
     elif time != LATEST_TIERED:  # of that there is none here
         answer["offset"] = _limit(source, request["isolation_level"]) if time == LATEST else source.told_earliest()
-        answer["leader_epoch"] = source.epoch
+        answer["leader_epoch"] = source.epochs.at(answer["offset"])
     return answer, None
 
 
@@ -86,7 +86,7 @@ async def _find(answer: Message, source: Any, time: int, isolation: int) -> None
         return
     if found is not None:
         answer["offset"], answer["timestamp"] = found
-        answer["leader_epoch"] = source.epoch
+        answer["leader_epoch"] = source.epochs.at(found[0])
 
 
 def _limit(source: Any, isolation: int) -> int:

@@ -32,7 +32,7 @@ def _partition(session: KafkaSessionPort, name: str, asked: dict[str, Any]) -> d
     wrong = wrong_epoch(source, asked["current_leader_epoch"])
     if wrong:
         return {"partition": index, "error_code": wrong}
-    if not 0 <= asked["leader_epoch"] <= source.epoch:
+    found = source.epochs.end_of(asked["leader_epoch"], source.high_watermark) if asked["leader_epoch"] >= 0 else None
+    if found is None:
         return {"partition": index, "error_code": 0}  # nothing is known of it: epoch and offset are -1
-    # One broker leads for ever: the current epoch, and any before it, ends where the log does.
-    return {"partition": index, "error_code": 0, "leader_epoch": source.epoch, "end_offset": source.high_watermark}
+    return {"partition": index, "error_code": 0, "leader_epoch": found[0], "end_offset": found[1]}

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from krappy.broker.raw_reads import Raw
+from krappy.core.epochs import Epochs
 from krappy.topic_config import TopicConfig
 from krappy.waiting import Signal
 
@@ -28,6 +29,7 @@ class InternalPartition:
     """Satisfies `krappy.ports.SourcePort`: a log that is empty and stays so."""
 
     epoch = high_watermark = start_offset = last_stable_offset = size = 0
+    epochs = Epochs([(0, 0)])
     gone = None
     offline = ""
 

@@ -69,8 +69,17 @@ class Services(Protocol):
 
 class Partition:
     def __init__(
-        self, services: Services, topic: str, index: int, number: int, config: TopicConfig, log: Log, strays: Strays
+        self,
+        services: Services,
+        topic: str,
+        index: int,
+        number: int,
+        config: TopicConfig,
+        log: Log,
+        strays: Strays,
+        epoch: int,
     ) -> None:
+        """`epoch`: the leader epoch in which this broker leads it from now on."""
         self._services = services
         self.strays = strays  # of its topic
         self.topic = topic
@@ -80,7 +89,9 @@ class Partition:
         self.log = log
         self.views = services.views
         self.measures = services.measures
-        self.epoch = 0  # leader epoch: one broker leads for ever, until there are several
+        self.epoch = epoch
+        self.epochs = log.epochs
+        self.epochs.lead(epoch, log.end_offset)
         self.high_watermark = log.end_offset
         self.stability = log.producers.stability.copy()  # as of the high watermark; the log's own is as of its end
         self._stable = self.stability.first_open(log.end_offset)

@@ -113,7 +113,7 @@ class TablePartition:
         self._readings = readings
         self._topic_id = table.uuid
         self.index = partition.index
-        self.epoch = partition.epoch
+        self.epoch, self.epochs = partition.epoch, partition.epochs
         self.topic = table.name
 
     # --- as its topic's

@@ -127,8 +127,7 @@ class TopicChanges:
             raise
         for log in logs:
             index = len(topic.partitions)
-            number = stored.numbers[index]
-            topic.partitions.append(Partition(broker, topic.name, index, number, topic.config, log, topic.strays))
+            topic.partitions.append(self._partition(topic, index, stored.numbers[index], log))
         topic.strays.begin()
         broker.spawn(self._settle, logs)
 
@@ -196,9 +195,13 @@ class TopicChanges:
         places = [(topic, index, applied) for (topic, index, _), applied in zip(wanted, seen, strict=True)]
         logs = await self._open_logs(places, new=new)
         for (topic, index, number), log in zip(wanted, logs, strict=True):
-            topic.partitions.append(Partition(self._broker, topic.name, index, number, topic.config, log, topic.strays))
+            topic.partitions.append(self._partition(topic, index, number, log))
         for topic, _ in topics:
             topic.strays.begin()
+
+    def _partition(self, topic: Topic, index: int, number: int, log: Log) -> Partition:
+        epoch = self._broker.catalog.tree.image.topics[topic.name].partitions[index].state.leader_epoch
+        return Partition(self._broker, topic.name, index, number, topic.config, log, topic.strays, epoch)
 
     async def _make_way(self, name: str, indexes: Iterable[int]) -> None:
         """Raises StorageError when events that nobody claims stand where these partitions go."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from krappy.core.epochs import Epochs
 from krappy.types import Record, Span
 
 
@@ -74,7 +75,8 @@ class SourcePort(Protocol):
     """The reading side of a partition, as Kafka's consumers use it."""
 
     index: int
-    epoch: int
+    epoch: int  # the leader's
+    epochs: Epochs
     high_watermark: int
     moved: Any  # a signal: the high watermark or the last stable offset went up, or the partition went away
     gone: Any  # the error that it went away with, or None

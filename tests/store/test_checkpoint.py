@@ -21,10 +21,11 @@ CHECKPOINTS = st.builds(
     Checkpoint,
     *[OFFSET] * 3,
     MAYBE,
-    *[OFFSET] * (len(Checkpoint._fields) - 9),
+    *[OFFSET] * (len(Checkpoint._fields) - 10),
     closed=st.lists(st.builds(SegmentInfo, OFFSET, OFFSET, OFFSET, st.integers(-1, 2**62), MAYBE)).map(tuple),
     producers=st.binary(),
     cache=st.text(),
+    epochs=st.one_of(st.none(), st.lists(st.tuples(OFFSET, OFFSET)).map(tuple)),
     proofs=st.lists(st.tuples(OFFSET, st.integers(0, 2**32 - 1))).map(tuple),
     transactions=st.binary(),
 )

@@ -1,0 +1,131 @@
+"""Leader epochs of a log against a list of all its batches, over closes, kills, lost checkpoints and retention."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from krappy.core.epochs import Epochs
+from krappy.store import checkpoint as checkpoints
+from krappy.store.disk import OS_DISK
+from krappy.store.format import CHECKPOINT, CHECKPOINT_COPY
+from krappy.store.log import Log
+from tests.store.logs import made, opened
+
+
+def test_what_kafka_answers() -> None:
+    """KIP-320 and Kafka's LeaderEpochFileCache."""
+    epochs = Epochs([(2, 5), (4, 9)])
+    assert epochs.end_of(1, 20) == (1, 5)
+    assert epochs.end_of(2, 20) == epochs.end_of(3, 20) == (2, 9)
+    assert epochs.end_of(4, 20) == (4, 20)
+    assert epochs.end_of(5, 20) is None
+    assert epochs.end_of(3, 7) == (2, 7)  # no more than is decided
+    assert [epochs.at(offset) for offset in (4, 5, 8, 9, 99)] == [-1, 2, 2, 4, 4]
+    assert Epochs().end_of(0, 3) is None
+    assert Epochs().at(3) == -1
+
+
+def test_an_epoch_without_events_is_followed_by_the_next() -> None:
+    epochs = Epochs([(0, 0)])
+    for epoch in range(1, 100):
+        epochs.lead(epoch, 7)
+    assert epochs.kept(0, 100) == ((0, 0), (99, 7))
+    assert epochs.kept(0, 7) == ((0, 0),)  # what nothing was written in is not kept
+    epochs.note(3, 8)
+    assert epochs.at(8) == 99
+
+
+def test_what_is_kept_begins_with_the_epoch_of_the_first_event() -> None:
+    epochs = Epochs([(0, 0), (1, 10), (3, 20)])
+    assert [epochs.kept(start, 30)[0] for start in (0, 9, 10, 19, 20, 29)] == [
+        *((0, 0), (0, 0), (1, 10), (1, 10), (3, 20), (3, 20))
+    ]
+
+
+class Model:
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.folder = folder
+        self.random = Random(seed)
+        self.epoch = 0
+        self.events: list[int] = []  # the epoch of each, from offset 0 on
+        self.log = opened(folder)
+        self.log.epochs.lead(0, 0)
+
+    def append(self) -> None:
+        batches = [made(*[b"%050d" % self.random.getrandbits(90)] * self.random.randint(1, 3)) for _ in range(2)]
+        self.log.append(batches, self.epoch, 1000)
+        self.events += [self.epoch] * sum(header.last_offset_delta + 1 for header, _ in batches)
+
+    def start(self, *, clean: bool, lost: bool) -> None:
+        """The broker is closed or killed, and leads in its next epoch."""
+        if clean:
+            self.log.close()
+        if lost:
+            for name in (CHECKPOINT, CHECKPOINT_COPY):
+                (self.folder / name).unlink(missing_ok=True)
+        self.log = opened(self.folder)
+        self.epoch += self.random.randint(1, 3)
+        self.log.epochs.lead(self.epoch, self.log.end_offset)
+
+    def shorten(self) -> None:
+        if self.log.end_offset > self.log.start_offset:
+            self.log.sync()
+            self.log.delete_before(self.random.randint(self.log.start_offset, self.log.end_offset))
+
+    def check(self) -> None:
+        epochs, end, start = self.log.epochs, self.log.end_offset, self.log.start_offset
+        for offset in range(start, end):
+            assert epochs.at(offset) == self.events[offset]
+        for epoch in range(self.epoch + 1):
+            found = epochs.end_of(epoch, end)
+            higher = next((at for at in range(end) if self.events[at] > epoch), end)
+            assert found is not None
+            assert (max(found[1], start), found[0] <= epoch) == (max(higher, start), True)
+        assert epochs.end_of(self.epoch + 1, end) is None
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_over_starts(tmp_path: Path, seed: int) -> None:
+    model = Model(tmp_path, seed)
+    for _ in range(25):
+        match model.random.choice(["append", "append", "close", "kill", "lose", "shorten", "checkpoint"]):
+            case "append":
+                model.append()
+            case "shorten":
+                model.shorten()
+            case "checkpoint":
+                model.log.checkpoint()
+            case "close":
+                model.start(clean=True, lost=False)
+            case "kill":
+                model.start(clean=False, lost=False)
+            case "lose" if model.log.start_offset == 0:  # else it starts with its first file again
+                model.start(clean=False, lost=True)
+        model.check()
+    model.log.close()
+
+
+def test_a_folder_of_a_version_before_is_of_epoch_0(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append([made(b"a", b"b")], 0, 1000)
+    log.close()
+    saved = checkpoints.load(OS_DISK, tmp_path).checkpoint
+    checkpoints.save(OS_DISK, tmp_path, saved._replace(epochs=None))
+    log = Log.open(tmp_path, log.config)
+    log.epochs.lead(1, log.end_offset)
+    assert log.epochs.end_of(0, log.end_offset) == (0, 2)
+    log.close()
+
+
+def test_a_start_without_new_events_writes_no_checkpoint(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append([made(b"a")], 0, 1000)
+    log.close()
+    before = (tmp_path / CHECKPOINT).stat().st_ino
+    log = opened(tmp_path)
+    log.epochs.lead(1, log.end_offset)
+    log.close()
+    assert (tmp_path / CHECKPOINT).stat().st_ino == before
