@@ -2,7 +2,8 @@
 
 A small write and its sync share one trip to a worker thread. A large write does not wait for the sync of the one
 before: the next is written while that one runs, and a sync covers everything written before it began. A batch is
-readable and acknowledged once a sync has covered it (with durability "os": once it is written).
+on this disk once a sync has covered it (with durability "os": once it is written). It is readable and acknowledged
+once all replicas in sync have it on theirs: `Partition.replicas` says up to where that is.
 
 A sync that failed has lost what it covered (fsyncgate); the log takes no more then, and everybody who waits is told.
 One that could not begin, for want of a file descriptor, is tried again: who waits goes on waiting.
@@ -65,7 +66,7 @@ class Commit:
             self._synced(*synced)
             return
         if not partition.fsync:
-            self._settle(accepted[-1].end)
+            self._synced_to(accepted[-1].end)
             return
         if not self._syncing:
             self._syncing = True
@@ -91,7 +92,7 @@ class Commit:
 
     def _synced(self, durable: int, seconds: float) -> None:
         self._partition.measures.syncs.observe(seconds)
-        self._settle(durable)
+        self._synced_to(durable)
 
     async def _sync(self) -> None:
         partition = self._partition
@@ -112,10 +113,16 @@ class Commit:
             self._syncing = False
             self.moved.fire()
 
-    def _settle(self, durable: int) -> None:
-        """Everything below this offset is durable: it becomes readable, and is acknowledged."""
+    def _synced_to(self, offset: int) -> None:
+        """Everything before it is on this broker's disk."""
+        self._partition.synced(offset)
+        self._settle(self._partition.replicas.high_watermark)
+        self.moved.fire()
+
+    def _settle(self, committed: int) -> None:
+        """Everything below this offset is committed: it becomes readable, and is acknowledged."""
         done: list[Accepted] = []
-        while self._unsynced and self._unsynced[0].end <= durable:
+        while self._unsynced and self._unsynced[0].end <= committed:
             done.append(self._unsynced.popleft())
         if done:
             size = sum(item.header.size for item in done)
@@ -126,11 +133,10 @@ class Commit:
             for item in done:
                 item.resolve()
         if self._again:
-            ready = [each for each in self._again if each[0] < durable]
-            self._again = [each for each in self._again if each[0] >= durable]
+            ready = [each for each in self._again if each[0] < committed]
+            self._again = [each for each in self._again if each[0] >= committed]
             for _, later, stored in ready:
                 later.resolve(stored)
-        self.moved.fire()
 
     def _tell(self, error: KrappyError) -> None:
         """Publishers hear of it; so must whoever looks after the disk."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
@@ -24,8 +24,12 @@ from krappy.broker.elsewhere import Elsewhere
 from krappy.broker.expiry import Swept
 from krappy.broker.queued import Accepted, Stored
 from krappy.broker.raw_reads import Raw
+from krappy.broker.runtime import Runtime
 from krappy.broker.strays import Strays
 from krappy.broker.undecided import UNDECIDED, Undecided
+from krappy.core.cluster.replica_set import ReplicaSet
+from krappy.core.cluster.roles import Role
+from krappy.core.cluster.state import State
 from krappy.core.stability import marker, without
 from krappy.entry import entry_offset
 from krappy.errors import (
@@ -35,7 +39,6 @@ from krappy.errors import (
     TransactionPending,
     ViewDisabled,
 )
-from krappy.measures import StoreMeasures
 from krappy.ports import ActiveProducer
 from krappy.store.offline import OfflineLog
 from krappy.topic_config import TopicConfig
@@ -44,60 +47,41 @@ from krappy.waiting import Later, Signal
 
 if TYPE_CHECKING:
     from krappy.store.log import Log
-    from krappy.store.views import Views
 
 T = TypeVar("T")
-
-
-class Services(Protocol):
-    """What a partition needs of its broker."""
-
-    views: Views
-    measures: StoreMeasures
-    fsync: bool
-    disk_limiter: trio.CapacityLimiter
-    shrinking: trio.Lock  # held while events are taken out of a log
-    counting: trio.CapacityLimiter  # of those who look through whole views
-
-    def check_producer(self, producer_id: int, *, transactional: bool) -> None: ...
-    def check_transactional(self, producer_id: int, epoch: int, at: TopicPartition) -> None: ...
-    def check_room(self, size: int) -> None: ...
-    def now_ms(self) -> int: ...
-    def spawn(self, run: Callable[[], Any]) -> None: ...
-    def report(self, event: str, **facts: Any) -> None: ...
 
 
 class Partition:
     def __init__(
         self,
-        services: Services,
+        runtime: Runtime,
         topic: str,
         index: int,
         number: int,
         config: TopicConfig,
         log: Log,
         strays: Strays,
-        epoch: int,
     ) -> None:
-        """`epoch`: the leader epoch in which this broker leads it from now on."""
-        self._services = services
+        self._runtime = runtime
         self.strays = strays  # of its topic
         self.topic = topic
         self.index = index
         self.number = number  # dense, broker-wide: the prefix of this partition's keys in the views
         self.config = config
         self.log = log
-        self.views = services.views
-        self.measures = services.measures
-        self.epoch = epoch
+        self.views = runtime.views
+        self.measures = runtime.measures
+        self.epoch = -1  # of its leader, once there is one
         self.epochs = log.epochs
-        self.epochs.lead(epoch, log.end_offset)
         self.high_watermark = log.end_offset
+        self.replicas = ReplicaSet((), 1, log.end_offset)
+        self.broker = -1  # the id of this one, among them
         self.stability = log.producers.stability.copy()  # as of the high watermark; the log's own is as of its end
         self._stable = self.stability.first_open(log.end_offset)
         self.undecided = Undecided(self)
         self.moved = Signal()  # the high watermark went up, or the partition went away
         self.writing = trio.Lock()  # held by whoever changes the log's segments: a drain, housekeeping
+        self.role = Role.OFFLINE
         self.offline = log.broken if isinstance(log, OfflineLog) else ""  # why it is out of service, if it is
         self.gone: KrappyError | None = StorageError(f"{self}: {self.offline}") if self.offline else None
         self.swept = Swept()
@@ -108,34 +92,40 @@ class Partition:
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
 
+    def lead(self, state: State, broker: int) -> None:
+        """From here on it is the broker with this id that leads it, in a new epoch (KIP-101)."""
+        self.role, self.epoch, self.broker = Role.LEADER, state.leader_epoch, broker
+        self.epochs.lead(state.leader_epoch, self.log.end_offset)
+        self.replicas = ReplicaSet(state.isr, state.min_isr, self.high_watermark)
+
     # --- what the broker lends it
 
     @property
     def fsync(self) -> bool:
-        return self._services.fsync
+        return self._runtime.fsync
 
     @property
     def disk_limiter(self) -> trio.CapacityLimiter:
-        return self._services.disk_limiter
+        return self._runtime.disk_limiter
 
     @property
     def counting(self) -> trio.CapacityLimiter:
-        return self._services.counting
+        return self._runtime.counting
 
     @property
     def shrinking(self) -> trio.Lock:
-        return self._services.shrinking
+        return self._runtime.shrinking
 
     def now_ms(self) -> int:
-        return self._services.now_ms()
+        return self._runtime.now_ms()
 
     def spawn(self, run: Callable[[], Any]) -> None:
-        self._services.spawn(run)
+        self._runtime.spawn(run)
 
     def report(self, event: str, error: KrappyError | None = None, **facts: Any) -> None:
         if error is not None:
             facts["error"] = str(error)
-        self._services.report(event, partition=str(self), **facts)
+        self._runtime.report(event, partition=str(self), **facts)
 
     # --- publish
 
@@ -148,14 +138,14 @@ class Partition:
         from the records' headers (core/conditions.py).
         """
         self._alive()
-        self._services.check_room(len(data))
+        self._runtime.check_room(len(data))
         return self.appender.publish(data, expect, by_header=by_header)
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[Stored]:
         """`taken`: an event that was taken once: its timestamp is not judged again."""
         self._alive()
         if not taken:
-            self._services.check_room(len(record.value or b""))
+            self._runtime.check_room(len(record.value or b""))
         return self.appender.publish_record(record, expect, taken=taken)
 
     def publish_own(self, header: BatchHeader, data: bytes) -> Later[Stored]:
@@ -170,11 +160,11 @@ class Partition:
 
     def check_producer(self, header: BatchHeader) -> None:
         """Whether a client may write under its producer id. Raises InvalidTransaction, UnknownProducer."""
-        self._services.check_producer(header.producer_id, transactional=bool(header.attributes & TRANSACTIONAL))
+        self._runtime.check_producer(header.producer_id, transactional=bool(header.attributes & TRANSACTIONAL))
 
     def check_transactional(self, header: BatchHeader) -> None:
         """Whether a transactional batch may be appended now. Raises InvalidTransaction, ProducerFenced."""
-        self._services.check_transactional(
+        self._runtime.check_transactional(
             header.producer_id, header.producer_epoch, TopicPartition(self.topic, self.index)
         )
 
@@ -201,15 +191,22 @@ class Partition:
             for producer_id in sorted(states.keys() | opened.keys())
         ]
 
+    def synced(self, offset: int) -> None:
+        """Everything before it is on this broker's disk."""
+        assert offset <= self.log.end_offset
+        self.replicas.synced(self.broker, offset)
+
     def committed(self, accepted: list[Accepted]) -> None:
-        """The appender's word that these batches are durable: they become readable here."""
+        """The appender's word that all replicas in sync have these batches: they become readable here."""
         self.high_watermark = accepted[-1].end
+        assert self.high_watermark <= self.replicas.high_watermark
         for item in accepted:
             if item.header.attributes & TRANSACTIONAL:
                 self.stability.forget(self.log.start_offset)
                 self.stability.apply(item.header, item.offset, item.data)
         self._stable = self.stability.first_open(self.high_watermark)
         if self.config.view:
+            assert self.applier.applied <= self.last_stable_offset <= self.high_watermark
             self.applier.committed(accepted)
         else:
             self.applier.applied = self.high_watermark

@@ -200,8 +200,11 @@ class TopicChanges:
             topic.strays.begin()
 
     def _partition(self, topic: Topic, index: int, number: int, log: Log) -> Partition:
-        epoch = self._broker.catalog.tree.image.topics[topic.name].partitions[index].state.leader_epoch
-        return Partition(self._broker, topic.name, index, number, topic.config, log, topic.strays, epoch)
+        made = Partition(self._broker, topic.name, index, number, topic.config, log, topic.strays)
+        made.lead(
+            self._broker.catalog.tree.image.topics[topic.name].partitions[index].state, self._broker.config.broker_id
+        )
+        return made
 
     async def _make_way(self, name: str, indexes: Iterable[int]) -> None:
         """Raises StorageError when events that nobody claims stand where these partitions go."""

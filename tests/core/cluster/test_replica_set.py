@@ -1,0 +1,43 @@
+"""The high watermark is the least that the replicas in sync have, and never goes back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from krappy.core.cluster.replica_set import ReplicaSet
+from krappy.core.cluster.roles import Role, role
+from krappy.core.cluster.state import State
+
+
+@given(
+    st.sets(st.integers(1, 3), min_size=1),
+    st.integers(1, 3),
+    st.integers(0, 5),
+    st.lists(st.tuples(st.integers(1, 4), st.integers(0, 20)), max_size=30),
+)
+def test_what_is_committed(isr: set[int], min_isr: int, start: int, reports: list[tuple[int, int]]) -> None:
+    replicas = ReplicaSet(isr, min_isr, start)
+    told = dict.fromkeys(isr, start)
+    for replica, offset in reports:
+        before = replicas.high_watermark
+        moved = replicas.synced(replica, offset)
+        if replica in told:
+            told[replica] = max(told[replica], offset)
+        least = min(told.values())
+        assert replicas.high_watermark == (least if len(isr) >= min_isr else start)
+        assert moved == (replicas.high_watermark > before)
+
+
+def test_one_replica_commits_what_it_has() -> None:
+    alone = ReplicaSet([7], 1, 3)
+    assert [alone.synced(7, offset) for offset in (3, 5, 4, 9)] == [False, True, False, True]
+    assert alone.high_watermark == 9
+
+
+@pytest.mark.parametrize(
+    ("leader", "incarnation", "expected"), [(1, 4, Role.LEADER), (1, 3, Role.OFFLINE), (2, 4, Role.FOLLOWER)]
+)
+def test_who_leads(leader: int, incarnation: int, expected: Role) -> None:
+    assert role(State(leader, 0, incarnation), 1, 4) is expected
