@@ -68,6 +68,7 @@ INFO = {
     "broker_ready",
     "broker_stopped",
     "broker_stopping",
+    "catalog_migrated",
     "catalog_reopened",
     "data_folder_closed_to_others",
     "events_taken_again",

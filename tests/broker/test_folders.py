@@ -139,7 +139,7 @@ async def test_a_damaged_catalog_is_refused_and_goes_on_when_that_is_wanted(tmp_
             last = await broker.new_producer_id()
             numbers = [partition.number for partition in topic.partitions]
         as_killed(tmp_path / "data", killed)
-    flip(killed / "meta", b"t/beta")
+    flip(killed / "meta", b"/brokers/topics/beta")
     before = {path.name: path.read_bytes() for path in (killed / "meta").glob("[0-9]*.log")}
     for _ in range(2):
         with pytest.raises(ExceptionGroup) as failed:
