@@ -106,6 +106,7 @@ class Link:
             self.trouble = "the client is closed"
             self.closed = True
             self._closing.set()
+            self._tried.set()
             if self._stream is not None:
                 self._stream.end()
             self._lost(self.trouble)

@@ -235,6 +235,16 @@ def test_many_threads_use_one_client(address: str, topic: str) -> None:
         assert client.offsets(topic) == {0: 16 * 30}
 
 
+def test_a_watch_that_is_closed_before_it_begins_does_not_wait(address: str, topic: str) -> None:
+    """As when its thread has not come to open it yet."""
+    with blocking.connect(address) as client:
+        client.create_topic(topic)
+        watch = client.table(topic).watch()
+        watch.close()
+        with pytest.raises(ConnectionLost):
+            next(watch)
+
+
 def test_closing_ends_whoever_waits(address: str, topic: str) -> None:
     ended: list[BaseException] = []
 
