@@ -83,6 +83,8 @@ class _Recovery(Tail):
     def run(self) -> Recovered:
         self.disk.mkdir(self.folder)
         self.files = self.disk.names(self.folder)
+        if self.files:  # what a killed process did to them may not be on disk yet, and all that follows builds on it
+            self.disk.fsync_dir(self.folder)
         self.load_checkpoint()
         self.tidy()
         bases = self.bases()
@@ -238,11 +240,13 @@ class _Recovery(Tail):
         segment = self.segment(base, base, size, -1, changed_ms)
         indexer = Indexer(self.interval)
         file = self.disk.open(segment.path())
+        learn = self.saved is None
+        if learn:  # nobody has said that it is on disk, and from now on a checkpoint does
+            self.touched.append(file)
         try:
             for position, header in headers(file, 0, size, base, dense=segment.dense):
                 if header.next_offset > following:
                     raise Damage(position, "offsets", f"offset {header.last_offset} where the next segment begins")
-                learn = self.saved is None
                 data = file.pread(header.size, position) if learn and header.is_control else None
                 self.note(indexer, base, position, header, changed_ms, learn=learn, data=data)
                 segment.next_offset = header.next_offset

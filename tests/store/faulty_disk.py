@@ -113,8 +113,10 @@ class FaultyFile(File):
             self.inode.synced = bytes(self.inode.data)
 
     def forget_cached(self) -> None:
-        if self.inode.given_up:
-            self.inode.data, self.inode.given_up = bytearray(self.inode.synced), False
+        inode = self.inode
+        if inode.given_up:  # its length is known still
+            size = len(inode.data)
+            inode.data, inode.given_up = bytearray(inode.synced[:size].ljust(size, b"\0")), False
         else:
             with suppress(OSError):
                 self.fdatasync()
@@ -161,9 +163,12 @@ class FaultyDisk(Disk):
             raise OSError(errno.EIO, "Input/output error", name)
 
     def crash(self, keep: Keep | None = None) -> None:
-        """Power off, power on."""
+        """Power off, power on; with `Everything` a kill, after which a loss of power may still take what was not synced."""
         keep = keep or Keep()
-        self.boots += type(keep) is not Everything
+        if type(keep) is Everything:
+            self.off, self.dies_at, self.operations, self.log = False, None, 0, []
+            return
+        self.boots += 1
         names = dict(self.names_synced)
         for change in self.journal:
             if keep.name():

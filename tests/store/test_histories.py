@@ -8,6 +8,7 @@ the cleaner were told to take is missing; and no segment counts as older than wh
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
@@ -117,9 +118,16 @@ class Model:
 
     # ---------------------------------------------------------------- crashes
 
-    def crash(self, keep: Keep) -> None:
-        """Afterwards the model holds what is there, if it is allowed to be."""
+    def crash(self, keep: Keep, again: tuple[int, Keep] | None = None) -> None:
+        """Afterwards the model holds what is there, if it is allowed to be. `again`: the operation of the recovery at
+        which there is another crash, and what that one leaves."""
         self.disk.crash(keep)
+        if again is not None:
+            self.disk.dies_at, then = again
+            with suppress(PowerLoss):
+                Log.open(FOLDER, CONFIG, disk=self.disk)
+            self.disk.crash(then)
+            keep = keep if isinstance(then, Everything) else then
         self.log = log = Log.open(FOLDER, CONFIG, disk=self.disk)
         report = log.recovery
         note(str(report))
@@ -171,25 +179,28 @@ STEP = st.tuples(
     st.one_of(st.just(None), st.just(None), st.just(None), st.integers(0, 30)),  # the power goes at this operation
 )
 KEEPS = st.one_of(st.builds(Keep), st.builds(Everything), st.builds(Some, st.integers(0, 1000)))
+AGAIN = st.one_of(st.none(), st.tuples(st.integers(0, 12), KEEPS))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.lists(st.tuples(STEP, KEEPS, st.booleans()), min_size=5, max_size=40))
-def test_any_history(steps: list[tuple[tuple[str, int, int | None], Keep, bool]]) -> None:
+@given(st.lists(st.tuples(STEP, KEEPS, AGAIN, st.booleans()), min_size=5, max_size=40))
+def test_any_history(
+    steps: list[tuple[tuple[str, int, int | None], Keep, tuple[int, Keep] | None, bool]],
+) -> None:
     model = Model()
-    for (what, number, dies), keep, crash_after in steps:
-        note(f"{what} {number} dies={dies} crash={crash_after}")
+    for (what, number, dies), keep, again, crash_after in steps:
+        note(f"{what} {number} dies={dies} crash={crash_after} {type(keep).__name__} again={again}")
         if dies is not None:
             model.disk.dies_at = model.disk.operations + dies
         try:
             getattr(model, what)(number)
             model.settle()
         except PowerLoss:
-            model.crash(keep)
+            model.crash(keep, again)
         else:
             model.disk.dies_at = None
             if crash_after:
-                model.crash(keep)
+                model.crash(keep, again)
     model.check(model.start)
     model.close(0)
     model.check(model.start)

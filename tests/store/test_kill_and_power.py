@@ -1,0 +1,109 @@
+"""A kill at any step, then a loss of power during the recovery or behind it: what a recovery has told stays so."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import count
+
+import pytest
+
+from tests.store.compacted import CONFIG, Table
+from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
+from tests.store.logs import FOLDER, filled, offsets, opened, rows
+from tests.store.test_cleaner import Some
+
+KEEPS = [Keep(), *map(Some, range(6))]
+
+
+def dies(disk: FaultyDisk, step: int, work: Callable[[], object]) -> bool:
+    """Whether the work got as far as this step of the disk, at which it was killed."""
+    disk.dies_at = disk.operations + step
+    try:
+        work()
+    except PowerLoss:
+        disk.crash(Everything())
+        return True
+    disk.dies_at = None
+    return False
+
+
+def killed(make: Callable[[], tuple[FaultyDisk, Callable[[], object]]]) -> Iterator[FaultyDisk]:
+    """Disks on which the work was killed at each of its steps in turn, and then one on which it was not."""
+    for step in count():
+        disk, work = make()
+        died = dies(disk, step, work)
+        yield disk
+        if not died:
+            assert step > 5
+            return
+
+
+def killed_twice(make: Callable[[], tuple[FaultyDisk, Callable[[], object]]], seed: int) -> Iterator[FaultyDisk]:
+    """The same at some of its last steps, and the recovery behind that was killed as well."""
+    disk, work = make()
+    before = disk.operations
+    work()
+    last, chance = disk.operations - before, random.Random(seed)
+    for _ in range(40):
+        disk, work = make()
+        assert dies(disk, last - chance.randrange(1, min(last, 20)), work)
+        dies(disk, chance.randrange(10), lambda disk=disk: opened(FOLDER, CONFIG, disk))  # type: ignore[misc]
+        yield disk
+
+
+def deleting() -> tuple[FaultyDisk, Callable[[], object]]:
+    disk = FaultyDisk()
+    filled(FOLDER, 20, disk=disk).close()
+    return disk, lambda: opened(FOLDER, disk=disk).delete_before(40)
+
+
+def cleaning() -> tuple[FaultyDisk, Callable[[], object]]:
+    disk = FaultyDisk()
+    table = small(disk)
+    return disk, lambda: table.log.clean(table.survives(), table.log.segments[-1].base_offset, 0)
+
+
+def small(disk: FaultyDisk) -> Table:
+    """What a cleaning makes one segment of three of."""
+    table = Table(disk=disk)
+    table.fill(40, 3)
+    table.log.config = replace(CONFIG, segment_bytes=10_000)
+    table.log.checkpoint()
+    return table
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+def test_a_start_that_was_told_does_not_go_back(keep: Keep) -> None:
+    """Whoever asks for the same deletion once more is told that it is done, and nothing is written."""
+    seen = set()
+    for disk in killed(deleting):
+        start = opened(FOLDER, disk=disk).start_offset
+        seen.add(start)
+        disk.crash(keep)
+        log = opened(FOLDER, disk=disk)
+        assert log.start_offset == start
+        assert offsets(rows(log)) == list(range(start, 60))
+    assert seen == {0, 40}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_power_goes_while_a_start_finishes_a_deletion(seed: int) -> None:
+    for disk in killed_twice(deleting, seed):
+        disk.crash(Some(seed))
+        log = opened(FOLDER, disk=disk)
+        assert log.start_offset in (0, 40)
+        assert offsets(rows(log)) == list(range(log.start_offset, 60))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_power_goes_while_a_start_finishes_a_cleaning(seed: int) -> None:
+    table = small(FaultyDisk())
+    counting = {(offset, key) for key, offset in table.latest.items()}
+    for disk in killed_twice(cleaning, seed):
+        disk.crash(Some(seed))
+        log = opened(FOLDER, CONFIG, disk)
+        assert counting <= {(row.offset, row.key) for row in rows(log)}
+        assert log.end_offset == table.end
+        assert not log.recovery.lost_offsets
