@@ -199,13 +199,16 @@ class Log:
         return segment
 
     def _undo(self, made: list[Segment]) -> None:
-        """After a failed append: the active file as it was, new ones gone; for good, after the next sync."""
+        """After a failed append: the active file as it was, new ones gone; for good, after the next sync.
+
+        The last file goes first: after a kill in between, no file may begin behind offsets that are not there.
+        """
         self._unsynced.mark([self._active.file])
         self._unsynced.names = True
         try:
-            self._active.file.truncate(self._active.size)
-            for segment in made:
+            for segment in reversed(made):
                 self._disk.unlink(segment.path())
+            self._active.file.truncate(self._active.size)
         except OSError as error:
             self._broken = f"{self.folder}: an append failed, and what it wrote can't be taken back: {error}"
 

@@ -9,9 +9,10 @@ from itertools import count
 
 import pytest
 
+from krappy.errors import StorageError
 from tests.store.compacted import CONFIG, Table
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
-from tests.store.logs import FOLDER, filled, offsets, opened, rows
+from tests.store.logs import FOLDER, filled, made, offsets, opened, rows
 from tests.store.test_cleaner import Some
 
 KEEPS = [Keep(), *map(Some, range(6))]
@@ -107,3 +108,26 @@ def test_power_goes_while_a_start_finishes_a_cleaning(seed: int) -> None:
         assert counting <= {(row.offset, row.key) for row in rows(log)}
         assert log.end_offset == table.end
         assert not log.recovery.lost_offsets
+
+
+def test_a_kill_while_a_refused_append_is_taken_back_leaves_no_gap() -> None:
+    several = [made(b"%d" % number, b"x" * 90) for number in range(20)]  # over several segments
+
+    def refused() -> tuple[FaultyDisk, Callable[[], object]]:
+        disk = FaultyDisk()
+        log = filled(FOLDER, 5, disk=disk)
+        log.checkpoint()
+
+        def work() -> None:
+            disk.room = sum(len(data) for _, data in several) - 10
+            with pytest.raises(StorageError):
+                log.append(several, 0, 1)
+
+        return disk, work
+
+    for disk in killed(refused):
+        disk.room = None
+        log = opened(FOLDER, disk=disk)
+        assert not log.recovery.lost_offsets, str(log.recovery)
+        assert log.end_offset >= 15
+        assert offsets(rows(log)) == list(range(log.end_offset))
