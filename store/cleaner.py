@@ -244,15 +244,25 @@ def rewrites(
     cleaning: Cleaning,
     now: Callable[[], Segments],
 ) -> Iterator[tuple[Sequence[Segment], Rewritten | None]]:
-    """`rewrite` of each group, from the first on. A group that is not in the log `now` is passed over."""
+    """`rewrite` of each group, from the first on. Where retention takes segments of one away before it was swapped in,
+    the others are done anew: what a cleaning says at its end is said of every batch that the log still has."""
     for group in groups:
-        try:
-            rewritten = rewrite(disk, group, cleaning)
-        except FileNotFoundError:
-            if now().replaced(group, group[0]):
-                raise
-            continue  # retention was faster
-        yield group, rewritten
+        while group:
+            try:
+                rewritten = rewrite(disk, group, cleaning)
+            except FileNotFoundError:
+                left = _left(group, now())
+                if len(left) == len(group):
+                    raise
+            else:
+                yield group, rewritten
+                left = [] if rewritten is None else _left(group, now())
+            group = left
+
+
+def _left(group: Sequence[Segment], known: Segments) -> list[Segment]:
+    """Those that the log has still: none of them once they were replaced."""
+    return [segment for segment in group if segment in known]
 
 
 def _rounds(segment: Segment) -> Iterator[list[tuple[int, BatchHeader, memoryview]]]:

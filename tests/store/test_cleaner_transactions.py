@@ -195,3 +195,29 @@ def test_what_an_older_version_forgot_to_forget_is_made_good() -> None:
         check(log, log.producers.stability)
     clean(log)
     check(log, log.producers.stability)
+
+
+@pytest.mark.parametrize("gone", [1, 2])
+def test_retention_overtakes_a_cleaning_of_several_segments(gone: int) -> None:
+    """One cleaning makes one segment of four, and the first ones go meanwhile, before all of them were read or after:
+    what is left has an aborted event still, which nobody may forget."""
+    log = Log.open(FOLDER, replace(SETTINGS, delete=True, segment_bytes=100_000), disk=FaultyDisk())
+    for number in range(3):
+        append(log, b"first-%d" % number)
+        log.roll()
+    append(log, *sorted(ACCOUNTS))
+    append(log, b"aborted", producer=7, sequence=0)
+    end(log, 7, commit=False)
+    log.roll()
+    readers, start = Readers(log), log.segments[gone].base_offset
+
+    def overtaken(candidates: list[Candidate]) -> list[bool]:
+        log.delete_before(start)
+        return survives(candidates)
+
+    result = log.clean(overtaken, log.segments[-1].base_offset, NOW, readers)
+    readers.told.drop(result.markers)
+    assert log.start_offset == start
+    readers.check()
+    check(log, log.producers.stability)
+    assert len(log.segments) == 2, "what was left was cleaned"
