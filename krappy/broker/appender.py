@@ -30,11 +30,13 @@ from krappy.errors import (
     InvalidRecord,
     KrappyError,
     OffsetMismatch,
+    OutOfOrderSequence,
     RecordTooLarge,
     ShuttingDown,
     StorageError,
 )
 from krappy.partitioner import any_elsewhere
+from krappy.store.producers import advance
 from krappy.types import ABSENT, Record
 from krappy.waiting import Later, Signal, wait_any
 
@@ -293,7 +295,7 @@ class Appender:
         conditional = any(isinstance(item, Publish) and item.expect for item in items)
         overlay: dict[bytes, int] = {}  # key -> offset, or ABSENT; only kept for the sake of conditions
         accepted: list[Accepted] = []
-        started: set[int] = set()  # producers whose earlier batch of this drain was checked and accepted
+        follows: dict[int, tuple[int, int]] = {}  # producer id -> epoch and sequence behind what was accepted here
         for item in items:
             try:
                 timestamps = None
@@ -307,11 +309,18 @@ class Appender:
                     own = item.own or header.is_control
                     if header.producer_id >= 0 and not own:
                         partition.check_producer(header)
-                    if header.producer_id >= 0 and header.producer_id not in started:
+                    following = follows.get(header.producer_id)
+                    if following is None:
                         original = partition.log.producers.check(header)
                         if original is not None:
                             self.commit.answer_again(original, header, item.later)
                             continue
+                    elif not header.is_control and (header.producer_epoch, header.base_sequence) != following:
+                        raise OutOfOrderSequence(  # one between was refused just now
+                            f"producer {header.producer_id} sent sequence {header.base_sequence} of epoch "
+                            f"{header.producer_epoch}; {following[1]} of epoch {following[0]} comes next",
+                            expected=following[1],
+                        )
                     if header.attributes & TRANSACTIONAL and not own:
                         partition.check_transactional(header)
                     if item.expect:
@@ -331,8 +340,8 @@ class Appender:
                 partition.report("internal_error", task=f"a publish to {partition}", exc_info=True)
                 item.reject(StorageError(f"{partition}: {error!r}"))
                 continue
-            if header.producer_id >= 0 and not header.is_control:
-                started.add(header.producer_id)
+            if header.producer_id >= 0 and header.base_sequence >= 0:
+                follows[header.producer_id] = header.producer_epoch, advance(header.base_sequence, header.count)
             if conditional and not header.is_control:
                 written = columns or batches.decode(data)
                 decided = not header.attributes & TRANSACTIONAL

@@ -14,9 +14,9 @@ from trio.testing import trio_test, wait_all_tasks_blocked
 
 from krappy import batch
 from krappy.broker.housekeeping import Housekeeper
-from krappy.errors import StorageError
+from krappy.errors import OffsetMismatch, OutOfOrderSequence, StorageError
 from krappy.store import disk
-from tests.broker.engine import publish, running, until
+from tests.broker.engine import publish, read_all, running, until
 
 HOUR = 3_600_000
 
@@ -75,3 +75,27 @@ async def test_a_producer_is_not_forgotten_beside_its_own_append(
             await wait_all_tasks_blocked()
             go_on.set()
         assert await publish(partition, 1, producer_id=7, producer_epoch=0, base_sequence=0) == 0
+
+
+@trio_test
+async def test_what_follows_a_refused_batch_is_refused_in_the_same_drain_too(tmp_path: Path) -> None:
+    """A producer that knows of the refusal sends what was behind it once more, under another id: it is not there."""
+
+    def sent(sequence: int, value: bytes) -> bytes:
+        return batch.encode([b"k"], [value], timestamps=1, producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+    async with running(tmp_path) as broker:
+        partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+        broker.catalog.skip_producer_ids(8)
+        await partition.publish(sent(0, b"first")).wait()
+        taken = partition.publish(sent(1, b"taken"))
+        refused = partition.publish(sent(2, b"refused"), [(0, 99)])
+        behind = [partition.publish(sent(sequence, b"behind")) for sequence in (3, 4)]
+        assert (await taken.wait()).offset == 1
+        with pytest.raises(OffsetMismatch):
+            await refused.wait()
+        for each in behind:
+            with pytest.raises(OutOfOrderSequence, match="2 of epoch 0 comes next"):
+                await each.wait()
+        assert (await partition.publish(sent(2, b"goes on")).wait()).offset == 2
+        assert [got.value for got in await read_all(partition)] == [b"first", b"taken", b"goes on"]

@@ -163,7 +163,7 @@ class FaultyDisk(Disk):
             raise OSError(errno.EIO, "Input/output error", name)
 
     def crash(self, keep: Keep | None = None) -> None:
-        """Power off, power on. With `Everything` a kill: a loss of power behind it may still take what was not synced."""
+        """Power off, power on. With `Everything` a kill: a loss of power after it may take what was not synced."""
         keep = keep or Keep()
         if type(keep) is Everything:
             self.off, self.dies_at, self.operations, self.log = False, None, 0, []
