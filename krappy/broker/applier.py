@@ -240,8 +240,8 @@ class Applier:
         count = done = 0
         applied = self.applied
         stable = self._partition.last_stable_offset
-        # A gap is the log's to fill; what is not decided waits.
-        while self._fresh and self._fresh[0][0] <= applied and self._fresh[0][0] < stable and count < SLICE:
+        # A gap is the log's to fill. What is not decided waits, of a batch in whose midst the log begins now too.
+        while self._fresh and self._fresh[0][0] <= applied < stable and count < SLICE:
             base, total, columns, size, kept = self._fresh[0]
             if columns is None:
                 applied = max(applied, base + total)

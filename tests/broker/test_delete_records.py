@@ -264,3 +264,26 @@ async def test_what_is_deleted_before_it_is_decided_is_in_no_table(tmp_path: Pat
         await partition.delete_records(2)
         await partition.delete_records(4)
         assert await live(partition) == {}
+
+
+@trio_test
+async def test_the_start_moves_into_a_batch_beside_an_open_transaction(tmp_path: Path) -> None:
+    """The rest of that batch is not decided, so it waits; and others go on publishing."""
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        coordinator = broker.transactions
+        producer, epoch = await coordinator.init_producer("mover", 60_000)
+        await coordinator.add_partitions("mover", producer, epoch, [TopicPartition("t", 0)])
+        await partition.publish(transactional(producer, epoch, 0)).wait()
+        first = await publish(partition, 10, KEYS)
+        await partition.delete_records(first + 5)
+        for _ in range(5):
+            await partition.applier.caught_up()
+            assert partition.applied <= partition.last_stable_offset == first + 5
+            await publish(partition, 1, [b"later"])
+        await coordinator.end("mover", producer, epoch, commit=True)
+        assert await partition.view_wait(None, 60)
+        assert partition.last_stable_offset == partition.high_watermark
+        assert {key: entry_offset(entry) for key in KEYS if (entry := partition.look_up(key)) is not None} == {
+            key: first + number for number, key in enumerate(KEYS) if number >= 5
+        }
