@@ -347,6 +347,10 @@ class Log:
         """
         return self._reading(lambda known: known.find_timestamp(timestamp, self._start, self._stop(limit)))
 
+    def find_latest(self, limit: int | None = None) -> tuple[int, int] | None:
+        """The record (offset, timestamp) with the highest timestamp, the first such. As `find_timestamp`."""
+        return self._reading(lambda known: known.find_latest(self._start, self._stop(limit)))
+
     def _range(self, offset: int, limit: int | None) -> int:
         """The offset before which a read stops, once it is known that it may start at `offset`."""
         end = self.end_offset

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
+from krappy.store import latest_time
 from krappy.store.disk import File
 from krappy.store.segment import Segment, SegmentInfo
 from krappy.types import Span
@@ -100,3 +101,11 @@ class Segments:
             if found:
                 return found
         return None
+
+    def find_latest(self, start: int, stop: int) -> tuple[int, int] | None:
+        """As `Log.find_latest`. Raises CorruptBatch, OSError."""
+        some = list(self._from(start, stop))
+        highest = max((segment.max_timestamp for segment in some), default=-1)
+        if highest < 0:
+            return None
+        return self.find_timestamp(highest, start, stop) or latest_time.search(some, start, stop)

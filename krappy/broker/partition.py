@@ -300,8 +300,7 @@ class Partition:
     async def find_latest_time(self, limit: int) -> tuple[int, int] | None:
         """(offset, timestamp in ms) of the event with the highest timestamp, the first such, below `limit`."""
         self._alive()
-        highest = max((info.max_timestamp for info in self.log.segments if info.base_offset < limit), default=-1)
-        return None if highest < 0 else await self.find_time(highest, limit)
+        return await large.opened(partial(self.log.find_latest, limit))
 
     async def offset_at(self, timestamp: int) -> int:
         """The offset of the first event with a timestamp (ms) of at least `timestamp`, else the last stable offset."""
