@@ -8,6 +8,7 @@ was seen before an await may not be so after it, for events were appended or set
 2. Without it: the view is made ready to lose these events, which may take long.
 3. Under the lock: decide again, and delete what both decisions say. If the settings are others now, begin anew. They
    become no others meanwhile where that matters: who makes the view outlive its events holds `Broker.shrinking` too.
+   So it is where a transaction has ended meanwhile: what it held back is in the view now, and not on disk.
 """
 
 from __future__ import annotations
@@ -92,11 +93,13 @@ async def _shorten(partition: Partition, decide: Callable[[], int]) -> list[Segm
         wanted = await partition.reshape(decide)
         if wanted <= partition.start_offset:
             return []
-        await _ready_view(partition, config, wanted)
+        ready = await _ready_view(partition, config, wanted)
 
-        def delete(config: TopicConfig = config, wanted: int = wanted) -> list[SegmentInfo] | None:
+        def delete(config: TopicConfig = config, wanted: int = wanted, ready: int = ready) -> list[SegmentInfo] | None:
             wanted = min(wanted, decide())
-            return partition.log.delete_before(wanted) if partition.config == config else None
+            if partition.config != config or min(wanted, partition.last_stable_offset) > ready:
+                return None
+            return partition.log.delete_before(wanted)
 
         async with partition.shrinking:
             gone = await partition.reshape(delete)
@@ -104,8 +107,9 @@ async def _shorten(partition: Partition, decide: Callable[[], int]) -> list[Segm
             return gone
 
 
-async def _ready_view(partition: Partition, config: TopicConfig, before: int) -> None:
-    """Sees to it that the view does without the events below `before`. Raises StorageError when it can't just now.
+async def _ready_view(partition: Partition, config: TopicConfig, before: int) -> int:
+    """Sees to it that the view does without the events below `before`; without which of them it does: what is not
+    decided yet is in no view. Raises StorageError when it can't just now.
 
     Under `delete` alone it always does, in whatever state a crash leaves it: its entries of events that are not in the
     log any more are absent, and folding goes on at the log's start. Where entries outlive their events, the view must
@@ -113,13 +117,16 @@ async def _ready_view(partition: Partition, config: TopicConfig, before: int) ->
     came before it: nobody knows which entries it overtook.
     """
     if not config.view or not config.compact:
-        return
+        return before
     applier, views = partition.applier, partition.views
+    ready = min(before, partition.last_stable_offset)
     try:
-        if not await applier.caught_up(min(before, partition.last_stable_offset), PATIENCE_S):
+        if not await applier.caught_up(ready, PATIENCE_S):
             raise StorageError(f"{partition}: nothing is deleted before the view has it, and that is behind")
         applier.persist()
     except CorruptBatch:
+        ready = before
         partition.floor = max(partition.floor, before)
         views.raise_floor(partition.number, partition.floor)
     await trio.to_thread.run_sync(views.flush, limiter=partition.disk_limiter)
+    return ready

@@ -16,7 +16,7 @@ from krappy.entry import entry_offset
 from krappy.errors import OffsetOutOfRange, PolicyViolation, UnknownTopic
 from krappy.topic_config import TopicConfig
 from krappy.types import Span, TopicPartition
-from tests.broker.engine import publish, read_all, running
+from tests.broker.engine import as_killed, publish, read_all, running
 
 SMALL = {"segment.bytes": 200}
 KEYS = [b"k%d" % number for number in range(10)]
@@ -287,3 +287,37 @@ async def test_the_start_moves_into_a_batch_beside_an_open_transaction(tmp_path:
         assert {key: entry_offset(entry) for key in KEYS if (entry := partition.look_up(key)) is not None} == {
             key: first + number for number, key in enumerate(KEYS) if number >= 5
         }
+
+
+@trio_test
+async def test_what_is_decided_just_before_it_is_deleted_stays_in_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The transaction ends after the view was made ready to lose what stood behind it. It has been looked up then, and
+    a kill must not take it back."""
+    killed = tmp_path / "killed"
+    async with running(tmp_path / "data") as broker:
+        partition = await made(broker, cleanup_policy="compact,delete")
+        coordinator = broker.transactions
+        producer, epoch = await coordinator.init_producer("mover", 60_000)
+        await coordinator.add_partitions("mover", producer, epoch, [TopicPartition("t", 0)])
+        await partition.publish(transactional(producer, epoch, 0)).wait()
+        await publish(partition, 1, [b"k1"])
+        flush, seen = broker.views.flush, []
+
+        async def commit() -> None:
+            await coordinator.end("mover", producer, epoch, commit=True)
+            seen.append(await live(partition))
+
+        def flush_then_commit() -> None:
+            flush()
+            if not seen:
+                trio.from_thread.run(commit)
+
+        monkeypatch.setattr(broker.views, "flush", flush_then_commit)
+        assert await partition.delete_records(2) == 2
+        assert seen == [{b"k0": 0, b"k1": 1}]
+        as_killed(tmp_path / "data", killed)
+    monkeypatch.undo()
+    async with running(killed) as broker:
+        assert await live(broker.topic("t").partition(0)) == seen[0]
