@@ -37,7 +37,7 @@ from krappy.store import format_2, znodes
 from krappy.store.format import DATA_FORMAT
 from krappy.store.keys import MAX_NUMBER
 from krappy.store.local_tree import LocalTree, records
-from krappy.store.meta import Meta
+from krappy.store.meta import LOST, Meta
 from krappy.store.overrides import config_change
 from krappy.topic_config import GENERATION, GENERATIONS, Given, TopicConfig, check_topic_name, merge, normalise
 from krappy.types import id_of, text_id
@@ -220,17 +220,20 @@ class Catalog:
             self._next_producer = self._reserved
 
     def pass_over(self, changes: int, number: int) -> None:
-        """Never gives the producer ids that so many lost changes may have given, nor partition numbers up to `number`.
-        Durable."""
+        """Never gives the producer ids that so many lost changes may have given, nor partition numbers up to `number`:
+        the loss counts no more. Durable."""
         with self._lock:
             following = max(self._next_number, number + 1)
-            self._reserve(self._reserved + znodes.PRODUCER_BLOCK * changes, {NEXT_NUMBER: following.to_bytes(8, "big")})
+            puts = {NEXT_NUMBER: following.to_bytes(8, "big")}
+            self._reserve(self._reserved + znodes.PRODUCER_BLOCK * changes, puts, [LOST])
             self._next_producer, self._next_number = self._reserved, following
 
-    def _reserve(self, following: int, puts: Mapping[bytes, bytes] | None = None) -> None:
+    def _reserve(
+        self, following: int, puts: Mapping[bytes, bytes] | None = None, deletes: Sequence[bytes] = ()
+    ) -> None:
         """All producer ids below this one."""
         path, data = places.PRODUCER_IDS, znodes.producer_ids(following)
-        self.tree.commit([Create(path, data) if self.tree.get(path) is None else Put(path, data)], puts)
+        self.tree.commit([Create(path, data) if self.tree.get(path) is None else Put(path, data)], puts, deletes)
         self._reserved = following
 
     def _find(self, name: str) -> Topic:

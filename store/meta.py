@@ -26,6 +26,7 @@ from krappy.errors import StorageError
 from krappy.store import journal, rocks
 from krappy.store.synced import ACCEPT, Synced
 
+LOST = b"c/lost"
 SPARE = 512 << 10  # bytes that opening it takes, beside what its write-ahead log holds
 
 
@@ -44,7 +45,6 @@ class Meta:
         self._opening = Lock()  # held for a sync, and while it is opened anew
         self._unsynced: dict[bytes, bytes | None] = {}  # None: deleted
         self._note = Synced(folder)
-        self.lost = 0  # changes, at least, that were on disk and are not there, as people have accepted
         self._closed = False
         self._held: rocks.Rdict | None = self._open()  # None: it could not be opened anew
 
@@ -54,30 +54,48 @@ class Meta:
             raise StorageError(self.failure)
         return self._held
 
+    @property
+    def lost(self) -> int:
+        """Changes, at least, that were on disk and are not there, as people have accepted; until somebody takes the
+        record `LOST` away. Raises StorageError."""
+        return int.from_bytes(self.get(LOST) or b"", "big")
+
     def _open(self) -> rocks.Rdict:
         try:
-            self._check()
-            return rocks.open_db(self.folder, cache_bytes=2 << 20, memtable_bytes=8 << 20, open_files=64)
+            lost = self._check()
+            db = rocks.open_db(self.folder, cache_bytes=2 << 20, memtable_bytes=8 << 20, open_files=64)
         except rocks.Damaged as error:
             raise _told(error) from error
+        if lost:
+            self._keep_lost(db, lost)
+        return db
 
-    def _check(self) -> None:
-        """Raises StorageError, before anything is changed, when opening would lose what was on disk, or never end."""
-        lost = 0
+    def _check(self) -> int:
+        """How many changes are lost. Raises StorageError, before anything is changed, when opening would lose what was
+        on disk, or never end."""
+        lost = 1 if self._note.accepted() else 0
         endless = journal.endless(self.folder)
         if endless is not None:
             file, position = endless
             self._lose(f"{file} is damaged at byte {position}")
             os.truncate(file, position)  # RocksDB ends at other damage by itself
-            lost = 1
         noted = self._note.read()
         found = rocks.last_change(self.folder) if noted else None
         if found is not None and found < noted:
             self._lose(f"of its changes up to number {noted}, which were on disk, only those up to {found} can be read")
-            lost = noted - found
-        if lost:
-            self.lost = lost
-            self._note.accept()
+            lost = max(lost, noted - found)
+        return lost
+
+    def _keep_lost(self, db: rocks.Rdict, lost: int) -> None:
+        """Before the loss counts no more: whoever has to know of it may be ended before he looks."""
+        try:
+            kept = db.get(LOST)
+            db.put(LOST, (int.from_bytes(kept or b"", "big") + lost).to_bytes(8, "big"))
+            db.flush_wal(sync=True)
+        except Exception as error:
+            db.close()
+            raise rocks.failure("writing the catalog", error) from error
+        self._note.accept()
 
     def _lose(self, why: str) -> None:
         """Raises StorageError unless people have accepted the loss."""

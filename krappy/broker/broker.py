@@ -280,9 +280,9 @@ class Broker:
         known = {f"{topic.name}-{index}" for topic in topics for index in range(len(topic.numbers))}
         for folder in identity.unclaimed(self.config.data / "topics", known):
             self.report("folder_unclaimed", folder=str(folder), topic_id=identity.owner(folder) or "unknown")
-        if self.meta.lost:
-            self.report("catalog_lost", changes=self.meta.lost)
-            self.catalog.pass_over(self.meta.lost, self.views.highest_number())
+        if lost := self.meta.lost:
+            self.report("catalog_lost", changes=lost)
+            self.catalog.pass_over(lost, self.views.highest_number())
 
     async def _keep_house(self) -> None:
         try:

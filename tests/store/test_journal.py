@@ -12,7 +12,8 @@ from crc32c import crc32c
 
 from krappy.errors import StorageError
 from krappy.store import journal, rocks
-from krappy.store.meta import Meta
+from krappy.store.catalog import Catalog
+from krappy.store.meta import LOST, Meta
 from krappy.store.synced import ACCEPT, NAME
 
 BLOCK = 32 << 10
@@ -179,3 +180,31 @@ def test_the_loss_is_told_where_no_note_says_what_there_was(tmp_path: Path) -> N
     assert meta.lost
     meta.close()
     assert not (folder / ACCEPT).exists()
+
+
+def test_an_accepted_loss_counts_until_somebody_has_passed_over_it(tmp_path: Path) -> None:
+    """A start that was cut short, or a look into the folder, must not make it forgotten."""
+    folder = catalog(tmp_path / "meta", tmp_path / "copied")
+    flip_type(write_ahead_log(folder))
+    (folder / ACCEPT).touch()
+    Meta(folder).close()
+    assert not (folder / ACCEPT).exists()
+    meta = Meta(folder)
+    assert meta.lost == 10
+    found = Catalog(meta)
+    first = found.next_producer_id()
+    found.pass_over(meta.lost, 8)
+    assert meta.get(LOST) is None
+    assert found.next_producer_id() - first >= 10_000
+    found.register(0)
+    assert found.create("t", 1).numbers == [9]
+    meta.close()
+
+
+def test_a_consent_to_no_loss_is_used_up(tmp_path: Path) -> None:
+    Meta(tmp_path).close()
+    (tmp_path / ACCEPT).touch()
+    meta = Meta(tmp_path)
+    assert meta.lost == 1
+    meta.close()
+    assert not (tmp_path / ACCEPT).exists()
