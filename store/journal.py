@@ -12,16 +12,18 @@ content; little-endian. A record never crosses a block's end; the last bytes of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
 
 from crc32c import crc32c
 
-__all__ = ["endless", "manifest_flaw"]
+__all__ = ["contents", "endless", "manifest_flaw", "manifest_of"]
 
 _BLOCK = 32 << 10
 _HEAD = Struct("<IHB")
 _TYPES = range(1, 5)  # full, first, middle, last: others are for journals that are recycled or compressed; none is here
+_BEGINS, _ENDS = (1, 2), (1, 4)
 
 
 def manifest_flaw(folder: Path) -> str:
@@ -29,10 +31,8 @@ def manifest_flaw(folder: Path) -> str:
 
     Empty as well where there is no database or CURRENT is damaged: RocksDB tells that by itself. Raises OSError.
     """
-    current = folder / "CURRENT"
-    name = current.read_text(errors="replace").rstrip("\n") if current.is_file() else ""
-    file = folder / name
-    if not name.startswith("MANIFEST-") or "/" in name or not file.is_file():
+    file = manifest_of(folder)
+    if file is None:
         return ""
     content = file.read_bytes()
     at = _whole(content)
@@ -40,6 +40,29 @@ def manifest_flaw(folder: Path) -> str:
     if not rest or _torn(content, at, len(rest)):
         return ""
     return f"{file} is damaged at byte {at}"
+
+
+def manifest_of(folder: Path) -> Path | None:
+    """The MANIFEST that CURRENT names. None where there is no database or CURRENT is damaged. Raises OSError."""
+    current = folder / "CURRENT"
+    name = current.read_text(errors="replace").rstrip("\n") if current.is_file() else ""
+    file = folder / name
+    return file if name.startswith("MANIFEST-") and "/" not in name and file.is_file() else None
+
+
+def contents(content: bytes) -> Iterator[bytes]:
+    """What was written to a journal, piece by piece as it was given, up to where it is torn or damaged."""
+    parts: list[bytes] = []
+    for at, size in _records(content):
+        kind = content[at + _HEAD.size - 1]
+        if kind in _BEGINS:
+            parts.clear()
+        elif not parts:
+            return
+        parts.append(content[at + _HEAD.size : at + size])
+        if kind in _ENDS:
+            yield b"".join(parts)
+            parts.clear()
 
 
 def endless(folder: Path) -> tuple[Path, int] | None:
@@ -55,16 +78,23 @@ def endless(folder: Path) -> tuple[Path, int] | None:
 def _whole(content: bytes) -> int:
     """Where the first record stands that is not whole; the end when all are."""
     at = 0
-    while at < len(content):
-        size = _record(content, at)
-        left = _BLOCK - at % _BLOCK
-        if size:
-            at += size
-        elif left < _HEAD.size and not content[at : at + left].strip(b"\0"):
-            at += left
-        else:
-            break
-    return min(at, len(content))
+    for at, size in _records(content):
+        at += size
+    return min(_next_block(content, at), len(content))
+
+
+def _records(content: bytes) -> Iterator[tuple[int, int]]:
+    """Where each record stands and its size, up to the first that is not whole."""
+    at = 0
+    while size := _record(content, at):
+        yield at, size
+        at = _next_block(content, at + size)
+
+
+def _next_block(content: bytes, at: int) -> int:
+    """Behind the last bytes of a block, where they are too few for a head."""
+    left = _BLOCK - at % _BLOCK
+    return at + left if left < _HEAD.size and not content[at : at + left].strip(b"\0") else at
 
 
 def _record(content: bytes, at: int) -> int:

@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Lock
 
 from krappy.errors import StorageError
-from krappy.store import journal, rocks
+from krappy.store import gap, journal, rocks
 from krappy.store.synced import ACCEPT, Synced
 
 LOST = b"c/lost"
@@ -46,7 +46,9 @@ class Meta:
         self._unsynced: dict[bytes, bytes | None] = {}  # None: deleted
         self._note = Synced(folder)
         self._closed = False
+        self._begun = False  # whether it has been opened once
         self._held: rocks.Rdict | None = self._open()  # None: it could not be opened anew
+        self._begun = True
 
     @property
     def _db(self) -> rocks.Rdict:
@@ -80,8 +82,16 @@ class Meta:
             self._lose(f"{file} is damaged at byte {position}")
             os.truncate(file, position)  # RocksDB ends at other damage by itself
         noted = self._note.read()
+        missing = None if self._begun else gap.find(self.folder)  # RocksDB may still be taking files away
         found = rocks.last_change(self.folder) if noted else None
-        if found is not None and found < noted:
+        if missing is not None and (found is None or found > missing.before):
+            found = missing.before
+            if not 0 < noted <= found:  # else it is a loss of power: nothing of it was on disk for sure
+                self._lose(f"its changes up to number {found} can be read, and some later ones, but not those between")
+                lost = max(lost, noted - found, missing.last - found)
+            for file in missing.behind:
+                os.truncate(file, 0)
+        elif found is not None and found < noted:
             self._lose(f"of its changes up to number {noted}, which were on disk, only those up to {found} can be read")
             lost = max(lost, noted - found)
         return lost
