@@ -5,7 +5,8 @@ its steps leaves:
 
 - Created: what is left of a deleted topic of its name goes first; events that nobody claims refuse it. Then the catalog
   has it, durably; then its folders are made, empty. What is missing of them is made by the next start. Their files are
-  synced behind the answer.
+  synced behind the answer. When they can't be made the catalog lets go of it, as of one that is deleted; a disk that
+  refuses that too is asked again, by the next who wants the name or by housekeeping.
 - Given more partitions: their folders first, then the catalog. Folders that the catalog does not know are empty.
 - Deleted: the catalog notes it, durably; everybody who reads, writes or waits is told; groups have no positions in it
   any more. Then the request is answered. Files and views go behind the answer, and the note goes last: what is noted
@@ -75,6 +76,7 @@ class TopicChanges:
 
     async def _make(self, name: str, partitions: int, config: Mapping[str, Any], inherited: Mapping[str, str]) -> Topic:
         broker = self._broker
+        await self._unmake(name)
         for dead in [dead for dead in broker.catalog.deleting() if dead.name == name]:
             await self._bury(dead)
         await self._make_way(name, range(partitions if partitions <= MAX_PARTITIONS else 0))
@@ -83,10 +85,21 @@ class TopicChanges:
         try:
             await self.open_partitions([(topic, stored)], new=True)
         except BaseException:  # a full disk, say: all of it or nothing
-            stored = await self._in_thread(lambda: broker.catalog.delete(name))
-            await deletion.finish(broker, stored)
+            await self._try_to_unmake(name)
             raise
         return topic
+
+    async def _unmake(self, name: str) -> None:
+        """Removes a topic that could not be made, if the catalog has one. Its name is held. Raises StorageError."""
+        broker = self._broker
+        if name in broker.catalog and name not in broker.topics:
+            await deletion.finish(broker, await self._in_thread(lambda: broker.catalog.delete(name)))
+
+    async def _try_to_unmake(self, name: str) -> None:
+        try:
+            await self._unmake(name)
+        except KrappyError as error:
+            self._broker.report("deletion_unfinished", topic=name, error=str(error))
 
     async def alter(self, name: str, wanted: Changes | None, partitions: int | None) -> None:
         if not await self._alter(name, wanted, partitions, still=False):
@@ -173,7 +186,11 @@ class TopicChanges:
         await deletion.finish(self._broker, stored)
 
     async def finish_deletions(self) -> None:
-        """Tries again to remove what is left of deleted topics."""
+        """Tries again to remove what is left of deleted topics, and of those that could not be made."""
+        for stored in self._broker.catalog.list():
+            if stored.name not in self._broker.topics:
+                async with self.locks.of(stored.name):
+                    await self._try_to_unmake(stored.name)
         for stored in self._broker.catalog.deleting():
             await self._bury_later(stored)
 

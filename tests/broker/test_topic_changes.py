@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import trio
 from trio.testing import trio_test
 
 from krappy import batch
-from krappy.broker import deletion, opening
+from krappy.broker import broker as broker_module
+from krappy.broker import deletion, meta_sync, opening
 from krappy.broker.broker import Broker
 from krappy.broker.topic import Topic
 from krappy.errors import InvalidTopic, KrappyError, StorageError, TopicExists, UnknownTopic
 from tests import schedules
 from tests.broker.engine import as_killed, publish, read_all, running, until
+from tests.store.faulty_meta import Faults, FaultyMeta
 
 SAME_NAME_ROUNDS = 25
 
@@ -90,6 +93,41 @@ async def test_a_kill_while_a_topic_is_made(tmp_path: Path, monkeypatch: pytest.
         assert [await publish(partition, 1, [b"k"]) for partition in topic.partitions] == [0] * 5
     async with running(tmp_path / "killed") as broker:
         assert [partition.high_watermark for partition in broker.topic("t").partitions] == [1] * 5
+
+
+@pytest.mark.parametrize("by", ["who wants the name", "housekeeping", "the next start"])
+@trio_test
+async def test_a_topic_that_can_neither_be_made_nor_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    """A full disk refuses its folders, and then that the catalog lets go of it: it is none, its name is free."""
+    data, faults = tmp_path / "data", Faults()
+    monkeypatch.setattr(broker_module, "Meta", partial(FaultyMeta, faults=faults))
+    monkeypatch.setattr(meta_sync, "LOOK_S", 0.01)
+    make = opening._make_folders
+
+    def full(places: Any) -> None:
+        faults.at = faults.count
+        raise StorageError("no space left")
+
+    async with running(data, durability="fsync") as broker:
+        monkeypatch.setattr(opening, "_make_folders", full)
+        with pytest.raises(StorageError, match="no space left"):
+            await broker.create_topic("t", 2, {})
+        monkeypatch.setattr(opening, "_make_folders", make)
+        await until(lambda: not broker.meta.failure)
+        assert "t" in broker.catalog
+        assert not broker.topics
+        if by == "housekeeping":
+            await broker.changes.finish_deletions()
+            assert "t" not in broker.catalog
+            assert not broker.catalog.deleting()
+        if by != "the next start":
+            topic, made = await broker.create_topic("t", 1, {})
+            assert made
+            assert await publish(topic.partition(0), 1, [b"k"]) == 0
+    async with running(data) as broker:
+        assert len(broker.topic("t").partitions) == (2 if by == "the next start" else 1)
 
 
 @pytest.mark.parametrize("after", ["close", "forget_positions", "remove", "finish"])
