@@ -68,6 +68,10 @@ class Meta:
             db = rocks.open_db(self.folder, cache_bytes=2 << 20, memtable_bytes=8 << 20, open_files=64)
         except rocks.Damaged as error:
             raise _told(error) from error
+        except OSError as error:
+            raise StorageError(
+                f"the catalog in {self.folder} can't be read: {error}. If that stays so, restore a backup"
+            ) from error
         if lost:
             self._keep_lost(db, lost)
         return db

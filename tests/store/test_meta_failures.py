@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from krappy.errors import StorageError
+from krappy.store import journal
 from krappy.store.catalog import Catalog
 from krappy.store.local_tree import LocalTree
 from krappy.store.meta import Meta
@@ -98,6 +100,29 @@ def test_a_sync_that_fails_as_it_closes_is_made_good_too(tmp_path: Path, faults:
     again = Meta(meta.folder)
     assert contents(again) == {b"a": b"1"}
     again.close()
+
+
+def test_a_disk_that_can_not_be_read_keeps_it_from_opening_and_no_more(
+    meta: Meta, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever refuses, who opens it anew gets the one error that he tries again after."""
+    meta.put(b"a", b"1")
+    faults.at = faults.count
+    with pytest.raises(StorageError):
+        meta.sync()
+
+    def refused(folder: Path) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "endless", refused)
+        with pytest.raises(StorageError, match="Too many open files"):
+            meta.reopen()
+        with pytest.raises(StorageError):
+            meta.put(b"b", b"1")
+    meta.reopen()
+    assert contents(meta) == {b"a": b"1"}
+    meta.put(b"b", b"1")
 
 
 def test_an_iterator_that_is_held_keeps_it_from_opening_and_no_more(meta: Meta, faults: Faults) -> None:
