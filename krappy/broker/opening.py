@@ -50,9 +50,8 @@ async def open_logs(
     Raises what the first failure raised: StorageError, and what `check_stop` does, which is called from threads all the
     while.
     """
-    if new and len(places) > descriptors.room():
-        most = descriptors.allowed()
-        raise StorageError(f"every partition keeps a file open, and the broker may have {most} (RLIMIT_NOFILE)")
+    if new:
+        check_room(len(places))
     logs: list[Log | None] = [None] * len(places)
     failures: list[Exception] = []
     refused: dict[int, Exception] = {}
@@ -101,6 +100,13 @@ async def open_logs(
                 await _part_with(log, limiter, new)
         raise failures[0]
     return opened
+
+
+def check_room(partitions: int) -> None:
+    """Raises StorageError when new ones would have too few descriptors."""
+    if partitions > descriptors.room():
+        most = descriptors.allowed()
+        raise StorageError(f"every partition keeps a file open, and the broker may have {most} (RLIMIT_NOFILE)")
 
 
 def _open(place: Place, check_stop: Callable[[], None], *, new: bool) -> Log:

@@ -489,8 +489,5 @@ class Partition:
         await trio.to_thread.run_sync(self.log.close, limiter=self.disk_limiter)
 
     async def remove(self) -> None:
-        """Deletes what was closed with an error: files and view. Raises StorageError."""
-        try:
-            self.views.drop(self.number)
-        finally:
-            await trio.to_thread.run_sync(self.log.destroy, limiter=self.disk_limiter)
+        """Deletes the files of what was closed with an error. Raises StorageError."""
+        await trio.to_thread.run_sync(self.log.destroy, limiter=self.disk_limiter)

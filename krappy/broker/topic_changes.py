@@ -23,7 +23,7 @@ import trio
 
 from krappy.broker import deletion
 from krappy.broker.name_locks import NameLocks
-from krappy.broker.opening import Place, open_logs
+from krappy.broker.opening import Place, check_room, open_logs
 from krappy.broker.partition import Partition
 from krappy.broker.topic import Topic
 from krappy.errors import KrappyError, StorageError, TopicExists, UnknownTopic
@@ -38,6 +38,7 @@ from krappy.types import text_id
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
 
+AT_ONCE = 100  # partitions that are made at a stretch
 SETTLE_S = 1.0  # after which new logs get to the disk: those who ask for topics and write to them come first
 T = TypeVar("T")
 
@@ -79,7 +80,9 @@ class TopicChanges:
         await self._unmake(name)
         for dead in [dead for dead in broker.catalog.deleting() if dead.name == name]:
             await self._bury(dead)
-        await self._make_way(name, range(partitions if partitions <= MAX_PARTITIONS else 0))
+        if partitions <= MAX_PARTITIONS:
+            check_room(partitions)  # before the catalog has it: to have so many, and not to have them, takes it long
+            await self._make_way(name, range(partitions))
         stored = await self._in_thread(lambda: broker.catalog.create(name, partitions, config))
         topic = Topic(stored, [], inherited)
         try:
@@ -138,9 +141,7 @@ class TopicChanges:
             for log in logs:
                 await broker.attempt(str(log.folder), self._in_thread(log.destroy))
             raise
-        for log in logs:
-            index = len(topic.partitions)
-            topic.partitions.append(self._partition(topic, index, stored.numbers[index], log))
+        topic.partitions += await self._partitions([(topic, index, stored.numbers[index]) for index in added], logs)
         topic.strays.begin()
         broker.spawn(self._settle, logs)
 
@@ -211,10 +212,18 @@ class TopicChanges:
         seen = [0 if new else self._broker.views.applied(number) for *_, number in wanted]
         places = [(topic, index, applied) for (topic, index, _), applied in zip(wanted, seen, strict=True)]
         logs = await self._open_logs(places, new=new)
-        for (topic, index, number), log in zip(wanted, logs, strict=True):
-            topic.partitions.append(self._partition(topic, index, number, log))
+        for (topic, *_), made in zip(wanted, await self._partitions(wanted, logs), strict=True):
+            topic.partitions.append(made)
         for topic, _ in topics:
             topic.strays.begin()
+
+    async def _partitions(self, wanted: Sequence[tuple[Topic, int, int]], logs: Sequence[Log]) -> list[Partition]:
+        made: list[Partition] = []
+        for (topic, index, number), log in zip(wanted, logs, strict=True):
+            made.append(self._partition(topic, index, number, log))
+            if len(made) % AT_ONCE == 0:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+        return made
 
     def _partition(self, topic: Topic, index: int, number: int, log: Log) -> Partition:
         made = Partition(self._broker, topic.name, index, number, topic.config, log, topic.strays)
@@ -225,8 +234,7 @@ class TopicChanges:
 
     async def _make_way(self, name: str, indexes: Iterable[int]) -> None:
         """Raises StorageError when events that nobody claims stand where these partitions go."""
-        folders = [self._broker.folder_of(name, index) for index in indexes]
-        await self._in_thread(lambda: identity.make_way(folders))
+        await self._in_thread(lambda: identity.make_way(self._broker.folder_of(name, index) for index in indexes))
 
     async def _open_logs(self, wanted: Sequence[tuple[Topic, int, int]], *, new: bool) -> list[Log]:
         broker = self._broker

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,9 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy import batch
+from krappy import batch, descriptors
 from krappy.broker import broker as broker_module
-from krappy.broker import deletion, meta_sync, opening
+from krappy.broker import deletion, meta_sync, opening, topic_changes
 from krappy.broker.broker import Broker
 from krappy.broker.topic import Topic
 from krappy.errors import InvalidTopic, KrappyError, StorageError, TopicExists, UnknownTopic
@@ -93,6 +94,54 @@ async def test_a_kill_while_a_topic_is_made(tmp_path: Path, monkeypatch: pytest.
         assert [await publish(partition, 1, [b"k"]) for partition in topic.partitions] == [0] * 5
     async with running(tmp_path / "killed") as broker:
         assert [partition.high_watermark for partition in broker.topic("t").partitions] == [1] * 5
+
+
+@trio_test
+async def test_more_partitions_than_there_are_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are refused before the catalog has them, for it takes seconds to take so many in and to let them go."""
+    monkeypatch.setattr(descriptors, "room", lambda: 99)
+    async with running(tmp_path) as broker:
+        before = dict(broker.meta.items(b""))
+        with pytest.raises(StorageError, match="RLIMIT_NOFILE"):
+            await broker.create_topic("t", 100, {})
+        assert dict(broker.meta.items(b"")) == before
+        await broker.create_topic("t", 99, {})
+
+
+@trio_test
+async def test_others_have_their_turns_beside_a_large_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = 0
+    work: Counter[tuple[str, int]] = Counter()
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    def counted(owner: Any, name: str) -> None:
+        real = getattr(owner, name)
+
+        def wrapped(*given: Any) -> Any:
+            work[name, turns] += 1
+            return real(*given)
+
+        monkeypatch.setattr(owner, name, wrapped)
+
+    async with running(tmp_path) as broker, trio.open_nursery() as nursery:
+        nursery.start_soon(count)
+        counted(topic_changes.TopicChanges, "_partition")
+        await broker.create_topic("t", 3 * topic_changes.AT_ONCE, {})
+        await broker.alter_topic("t", None, 5 * topic_changes.AT_ONCE)
+        numbers = broker.catalog.list()[0].numbers
+        assert [each.number for each in broker.topic("t").partitions] == numbers
+        counted(broker.views, "drop")
+        await broker.delete_topic("t")
+        await broker.changes.finish_deletions()
+        assert not broker.catalog.deleting()
+        assert sum(work.values()) == 10 * topic_changes.AT_ONCE
+        assert max(work.values()) <= 2 * topic_changes.AT_ONCE
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("by", ["who wants the name", "housekeeping", "the next start"])
