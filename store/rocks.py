@@ -52,7 +52,7 @@ from rocksdict import (
 
 from krappy.errors import StorageError
 from krappy.store import journal
-from krappy.store.disk import OS_DISK
+from krappy.store.disk import OS_DISK, UNREADABLE
 
 __all__ = [
     "SNAPSHOT_MISS",
@@ -195,9 +195,27 @@ def open_db(folder: Path, *, cache_bytes: int, memtable_bytes: int, open_files: 
     except StorageError:
         raise
     except Exception as error:
-        text = str(error)
-        kind = StorageError if "Corruption" not in text and any(each in text for each in HARMLESS) else Damaged
-        raise kind(f"the database in {folder} can't be opened: {error}") from error
+        raise _kind(folder, str(error))(f"the database in {folder} can't be opened: {error}") from error
+
+
+def _kind(folder: Path, text: str) -> type[StorageError]:
+    """Whether what an open raised is damage. That a disk refused a write, or a read once, is none."""
+    if "Corruption" in text:
+        return Damaged
+    refused = "Input/output error" in text and _readable(folder)
+    return StorageError if refused or any(each in text for each in HARMLESS) else Damaged
+
+
+def _readable(folder: Path) -> bool:
+    """Whether each file's every byte is."""
+    for file in folder.glob("*"):
+        try:
+            if file.is_file():
+                OS_DISK.read_through(file)
+        except OSError as error:
+            if error.errno in UNREADABLE:
+                return False
+    return True
 
 
 def last_change(folder: Path) -> int | None:

@@ -16,6 +16,7 @@ from krappy.broker.broker import Broker
 from krappy.broker.partition import Partition
 from krappy.entry import entry_offset
 from krappy.errors import StorageError
+from krappy.store import rocks
 from krappy.store.disk import Disk
 from krappy.store.views import Views
 from tests.broker.engine import publish, running, until
@@ -224,3 +225,45 @@ def test_a_start_does_not_need_what_the_disk_does_not_read(tmp_path: Path, monke
     said.append("again")
     trio.run(main)
     assert "views_damaged" in said
+
+
+@pytest.mark.parametrize("lost", [True, False])
+@pytest.mark.parametrize("folder", ["views", "meta"])
+def test_an_open_that_the_disk_refuses_is_damage_if_a_file_is_unreadable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, lost: bool
+) -> None:
+    """Else views would be thrown away, with what is in no log any more, and the catalog be exchanged for a backup."""
+    said: list[str] = []
+
+    async def main() -> None:
+        async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
+            partition = broker.topic("t").partition(0) if said else await filled(broker, "t", 1)
+            assert await looked_up(partition) == list(range(len(KEYS)))
+
+    trio.run(main)
+    files = {file.name for file in (tmp_path / folder).glob("*.sst")}
+    real, refused = rocks.Rdict, [f"IO error: While fdatasync: {tmp_path / folder}/MANIFEST-9: Input/output error"]
+
+    def opened(path: str, *given: Any, **more: Any) -> Any:
+        if refused and path == str(tmp_path / folder) and not more:
+            raise Exception(refused.pop())
+        return real(path, *given, **more)
+
+    def read_through(self: Disk, path: Path) -> None:
+        if lost and path.parent.name == folder:
+            raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(rocks, "Rdict", opened)
+    monkeypatch.setattr(Disk, "read_through", read_through)
+    said.append("again")
+    if lost and folder == "views":
+        trio.run(main)
+        assert "views_damaged" in said
+        return
+    with pytest.raises(ExceptionGroup) as failed:
+        trio.run(main)
+    assert failed.group_contains(StorageError, match="can't be opened: IO error")
+    assert failed.group_contains(StorageError, match="Restore a backup") == lost
+    assert files == {file.name for file in (tmp_path / folder).glob("*.sst")}
+    trio.run(main)
+    assert "views_damaged" not in said
