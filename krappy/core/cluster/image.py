@@ -90,6 +90,7 @@ class _Fold:
     def __init__(self, image: Image) -> None:
         self._image = image
         self._made: dict[str, dict[Any, Any]] = {}  # by the field's name
+        self._configs: dict[str, dict[str, Mapping[str, str]]] = {}  # by kind: a copy, made once
         self._states: dict[str, dict[int, Znode | None]] = {}  # by topic: those that changed
         self._unreadable = set(image.unreadable)
 
@@ -128,9 +129,12 @@ class _Fold:
         kind, _, name = path[len(_CONFIG) :].partition("/")
         if not name or kind not in KINDS:
             return
+        settings = None if znode is None else Document.of(znode.data).texts("config")
         configs = self._map("configs")
-        found = dict(configs.get(kind, {}))
-        _set(found, places.unquoted(name), None if znode is None else Document.of(znode.data).texts("config"))
+        if kind not in self._configs:
+            self._configs[kind] = dict(configs.get(kind, {}))
+        found = self._configs[kind]
+        _set(found, places.unquoted(name), settings)
         _set(configs, kind, found or None)
 
     def _topic_path(self, path: str, znode: Znode | None) -> None:

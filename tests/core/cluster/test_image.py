@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from krappy.core.cluster import image as image_module
 from krappy.core.cluster import places
 from krappy.core.cluster.image import Image, PartitionImage, Registration
 from krappy.core.cluster.state import State, elected, normalise, read_state, write_state
-from krappy.core.cluster.tree import Create, Delete, Operation, Put, Tree
+from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put, Tree, Znode
 from krappy.types import text_id
 
 
@@ -118,6 +119,28 @@ def test_what_it_tells() -> None:
     assert (found.id, image.names[found.id], found.version) == ((5).to_bytes(16, "big"), "t", 1)
     assert found.partitions[0] == PartitionImage((1,))
     assert found.partitions[1] == PartitionImage((1, 2), read_state(state), 0, adding=(4,))
+
+
+def test_many_settings_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start folds those of all topics at once."""
+    copied: list[Any] = []
+
+    def copy(*given: Any) -> dict[Any, Any]:
+        copied.append(given)
+        return dict(*given)
+
+    before = Image().after({places.config("topics", "0"): Znode(document(config={"x": "y"}))})
+    data = document(config={"x": "z"})
+    changes: Changes = {places.config("topics", str(name)): Znode(data) for name in range(50)}
+    monkeypatch.setattr(image_module, "dict", copy, raising=False)
+    image = before.after(changes)
+    assert len(copied) == 2  # all kinds, and those of topics
+    assert len(image.configs["topics"]) == 50
+    assert before.config("topics", "0") == {"x": "y"}
+    gone = image.after(dict.fromkeys(changes))
+    assert not gone.configs
+    again = gone.after({places.config("topics", "1"): None, places.config("topics", "2"): Znode(data)})
+    assert again.configs == {"topics": {"2": {"x": "z"}}}
 
 
 def test_what_nobody_can_read_counts_as_it_was() -> None:
