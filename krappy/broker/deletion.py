@@ -70,8 +70,7 @@ async def finish(broker: Broker, stored: StoredTopic) -> None:
             await trio.lowlevel.cancel_shielded_checkpoint()
     folders = (broker.folder_of(stored.name, index) for index in range(len(stored.numbers)))
     await in_thread(_remove, folders, text_id(stored.id))
-    # Else a loss of power might bring them back once nobody knows of them: for a new topic of that name to find.
-    await in_thread(OS_DISK.fsync_dir, broker.folder_of(stored.name, 0).parent)
+    await in_thread(_sync, broker.folder_of(stored.name, 0).parent)
     await in_thread(broker.views.flush)
     await in_thread(broker.catalog.forget, stored)
     broker.dropped_views += stored.numbers
@@ -87,3 +86,11 @@ def _remove(folders: Iterable[Path], topic_id: str) -> None:
             pass
         except OSError as error:
             raise StorageError(f"{folder} can't be removed: {error}") from error
+
+
+def _sync(topics: Path) -> None:
+    """Else a loss of power might bring them back once nobody knows of them: for a new topic of that name to find."""
+    try:
+        OS_DISK.fsync_dir(topics)
+    except OSError as error:
+        raise StorageError(f"{topics}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from krappy.broker import deletion
 from krappy.broker.broker import Broker
 from krappy.broker.topic import Topic
 from krappy.core.kafka.offset import Offset
+from krappy.errors import StorageError
+from krappy.store.disk import Disk
 from tests.broker.engine import as_killed, publish, running
 
 
@@ -39,3 +42,33 @@ async def test_groups_begin_anew_in_a_topic_that_is_made_anew(tmp_path: Path, mo
             kafka = broker.kafka_groups.get("kafka")
             assert kafka is None or not kafka.offsets
             assert broker.groups.positions("native") == []
+
+
+@trio_test
+async def test_a_disk_that_refuses_a_sync_leaves_the_rest_for_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends neither housekeeping nor a start; who makes a topic of that name is told."""
+    refused = True
+    sync = Disk.fsync_dir
+    said: list[str] = []
+
+    def fsync_dir(disk: Disk, path: Path) -> None:
+        if refused and path.name == "topics":
+            raise OSError(errno.EMFILE, "Too many open files")
+        sync(disk, path)
+
+    async with running(tmp_path) as broker:
+        await broker.create_topic("t", 1, {})
+        monkeypatch.setattr(Disk, "fsync_dir", fsync_dir)
+        await broker.delete_topic("t")
+        await broker.changes.finish_deletions()
+        with pytest.raises(StorageError, match="Too many open files"):
+            await broker.create_topic("t", 1, {})
+    async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
+        assert said.count("deletion_unfinished") == 1
+        assert "internal_error" not in said
+        refused = False
+        await broker.changes.finish_deletions()
+        assert not broker.catalog.deleting()
+        assert (await broker.create_topic("t", 1, {}))[1]
