@@ -30,7 +30,7 @@ from krappy.core.cluster import places
 from krappy.core.cluster.decide import decide, touched
 from krappy.core.cluster.document import Document
 from krappy.core.cluster.image import Image, TopicImage
-from krappy.core.cluster.state import NOBODY, write_state
+from krappy.core.cluster.state import NOBODY, State, write_state
 from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put
 from krappy.errors import InvalidPartitions, StorageError, TopicExists, UnknownTopic
 from krappy.store import format_2, znodes
@@ -46,6 +46,7 @@ FORMAT = b"c/format"
 NEXT_NUMBER = b"c/next-number"
 NUMBERS = b"n/"
 FAR = 1_000_000  # producer ids
+STARTS = 1_000  # that a catalog may not know of, for another that goes on, or what is lost, has them
 MAX_PARTITIONS = 100_000  # of one topic
 SESSION = 1  # the only one that the tree of a broker that is alone ever has
 STEP = 1_000  # records of an older format between two words of progress
@@ -213,6 +214,18 @@ class Catalog:
         if near:
             self.skip_producer_ids(max(near) + 1 - self._next_producer)
 
+    def skip_epochs(self, starts: int) -> None:
+        """Nobody leads again in an epoch of so many starts that this catalog does not know of: what was written in them
+        would count as what is written now. Durable."""
+        with self._lock:
+            found: list[Operation] = []
+            for topic in self.tree.image.topics.values():
+                for index, each in enumerate(topic.partitions):
+                    if each.version >= 0:
+                        state = each.state._replace(leader_epoch=each.state.leader_epoch + starts)
+                        found.append(self._put_state(topic.name, index, state))
+            self.tree.commit(found)
+
     def skip_producer_ids(self, count: int) -> None:
         """Never gives the next `count` ids: somebody may have had them, of whom this catalog does not know. Durable."""
         with self._lock:
@@ -220,8 +233,9 @@ class Catalog:
             self._next_producer = self._reserved
 
     def pass_over(self, changes: int, number: int) -> None:
-        """Never gives the producer ids that so many lost changes may have given, nor partition numbers up to `number`:
-        the loss counts no more. Durable."""
+        """Never gives the producer ids, nor the epochs, that so many lost changes may have given, nor partition numbers
+        up to `number`: the loss counts no more. Durable."""
+        self.skip_epochs(min(changes, STARTS))
         with self._lock:
             following = max(self._next_number, number + 1)
             puts = {NEXT_NUMBER: following.to_bytes(8, "big")}
@@ -247,10 +261,13 @@ class Catalog:
         yield self._assign(topic.name, topic.id, len(topic.partitions), topic.generation)
         for index, each in enumerate(topic.partitions):
             if each.version >= 0:
-                path = places.state(topic.name, index)
-                before = self.tree.get(path)
                 state = each.state._replace(leader=NOBODY, isr=self._replicas, elr=(), last_known_elr=())
-                yield Put(path, write_state(state, None if before is None else before.data))
+                yield self._put_state(topic.name, index, state)
+
+    def _put_state(self, topic: str, index: int, state: State) -> Operation:
+        path = places.state(topic, index)
+        before = self.tree.get(path)
+        return Put(path, write_state(state, None if before is None else before.data))
 
     def _assign(self, name: str, id: bytes, partitions: int, generation: int) -> Operation:
         """All of its partitions are this broker's."""

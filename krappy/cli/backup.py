@@ -224,7 +224,7 @@ def restore(source: str, data: Path, as_json: bool) -> None:
       zstd -d < monday.tar.zst | krappy restore - --data ./data
     """
     try:
-        from krappy.store.catalog import Catalog
+        from krappy.store.catalog import STARTS, Catalog
         from krappy.store.hold import RESTORING
         from krappy.store.lock import FolderLock
         from krappy.store.meta import Meta
@@ -250,7 +250,9 @@ def restore(source: str, data: Path, as_json: bool) -> None:
             listing = archive.unpack(archive_files(source), partial, tell)
         meta = Meta(partial / "meta")
         try:
-            Catalog(meta).skip_producer_ids(PRODUCER_IDS)
+            catalog = Catalog(meta)
+            catalog.skip_producer_ids(PRODUCER_IDS)
+            catalog.skip_epochs(STARTS)
         finally:
             meta.close()
         for part in sorted(partial.iterdir()):

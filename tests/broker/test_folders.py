@@ -159,6 +159,7 @@ async def test_a_damaged_catalog_is_refused_and_goes_on_when_that_is_wanted(tmp_
             assert identity.holds_events(topics / f"{name}-0")
         made, _ = await broker.create_topic("delta", 1, {})
         assert made.partition(0).number > max(numbers)
+        assert broker.topic("alpha").partition(0).epoch > 1
         assert await broker.new_producer_id() > last
     async with running(killed) as broker:  # and it is whole again
         assert sorted(broker.topics) == ["alpha", "delta"]

@@ -16,6 +16,8 @@ import pytest
 
 from krappy import blocking
 from krappy.cli import archive, checkup
+from krappy.store.catalog import STARTS, Catalog
+from krappy.store.meta import Meta
 from krappy.testing.running import run_broker
 from tests.process import wait_until
 
@@ -172,6 +174,20 @@ def test_a_damaged_backup_is_refused(small: Path, tmp_path: Path) -> None:
     assert b"not as they were written" in done.stderr
     assert log.name.encode() in done.stderr
     assert not (tmp_path / "elsewhere" / "meta").exists()
+
+
+def test_what_is_restored_is_led_in_epochs_of_its_own(small: Path, tmp_path: Path) -> None:
+    """The broker that it was copied from may have gone on, and been started again: it has written others in those."""
+    assert krappy("restore", small, "--data", tmp_path / "elsewhere").returncode == 0
+    epochs = []
+    for folder in ("data", "elsewhere"):
+        with run_broker(tmp_path / folder):
+            pass
+        meta = Meta(tmp_path / folder / "meta")
+        (partition,) = Catalog(meta).tree.image.topics["t"].partitions
+        epochs.append(partition.state.leader_epoch)
+        meta.close()
+    assert epochs == [1, STARTS + 1]
 
 
 def test_an_unfinished_backup_is_refused(small: Path, tmp_path: Path) -> None:

@@ -191,6 +191,24 @@ def test_each_start_is_another_epoch(tmp_path: Path) -> None:
     meta.close()
 
 
+def test_epochs_that_a_catalog_does_not_know_of_are_passed_over(tmp_path: Path) -> None:
+    """After a restore, and where changes were lost: a log may have events of them."""
+    meta = Meta(tmp_path)
+    found: list[list[int]] = []
+    for skip in (0, 0, 7, 2_000):
+        catalog = Catalog(meta)
+        if skip == 7:
+            catalog.skip_epochs(skip)
+        elif skip:
+            catalog.pass_over(skip, 0)
+        catalog.register(5)
+        if not skip:
+            catalog.create(f"t{len(found)}", 1)
+        found.append([each.partitions[0].state.leader_epoch for each in catalog.tree.image.topics.values()])
+    assert found == [[0], [1, 0], [9, 8], [1010, 1009]]
+    meta.close()
+
+
 def test_a_broker_with_another_id_has_it_all(tmp_path: Path) -> None:
     meta = Meta(tmp_path)
     first = Catalog(meta)
