@@ -204,7 +204,10 @@ def _check_partition(
                 wrong = _repair_view(log, views, number, found, wrong, tell)
             found.problems += wrong
     finally:
-        log.close()
+        try:
+            log.close()
+        except StorageError as error:
+            found.problems.append(str(error))
 
 
 def _scrub(log: Log, name: str, tell: Tell) -> list[str]:

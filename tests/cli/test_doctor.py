@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from krappy.cli import checkup
 from krappy.entry import pack_entry
+from krappy.errors import StorageError
 from krappy.store.catalog import Catalog
+from krappy.store.log import Log
 from krappy.store.meta import Meta
 from krappy.store.synced import Synced
 from krappy.store.views import Views
@@ -155,6 +158,21 @@ def test_a_missing_segment_is_found(doctor: Callable[..., Result], data: Path) -
     found = doctor("--json")
     assert found.status == 1
     assert "mixed-0" in problems(found)
+
+
+def test_a_log_that_can_not_be_left_clean_is_told(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the others are looked at."""
+    close = Log.close
+
+    def refused(log: Log) -> None:
+        close(log)
+        if log.folder.name == "mixed-0":
+            raise StorageError("no space left")
+
+    monkeypatch.setattr(Log, "close", refused)
+    found = checkup.check(data, False, lambda *_: None)
+    assert {each.name: each.problems for each in found.partitions if each.problems} == {"mixed-0": ["no space left"]}
+    assert len(found.partitions) > 2
 
 
 def test_a_missing_partition_is_found(doctor: Callable[..., Result], data: Path) -> None:
