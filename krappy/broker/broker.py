@@ -288,11 +288,9 @@ class Broker:
         try:
             with self._housekeeping:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(Housekeeper(self).run)
-                    nursery.start_soon(ViewKeeper(self).run)
-                    nursery.start_soon(Ahead(self, self.latest).run)
-                    nursery.start_soon(self._meta_sync.mend)
-                    nursery.start_soon(self.room.watch)
+                    parts = (Housekeeper(self), ViewKeeper(self), Ahead(self, self.latest))
+                    for run in (*(part.run for part in parts), self._meta_sync.mend, self.room.watch):
+                        nursery.start_soon(self._guarded, run, ())  # the others go on without it
         finally:
             self._house_kept.set()
 
