@@ -163,7 +163,8 @@ class Channel:
             large = self._large
             count = 0
             if not self._held_back:
-                most = FAIR if self._server.budget.spent else 0  # 0: as much as there is place for
+                # 0: as much as there is place for, which is less than FAIR at the end of a large frame's buffer
+                most = min(FAIR, len(large or scratch) - self._filled) if self._server.budget.spent else 0
                 try:
                     count = sock.recv_into(scratch if large is None else memoryview(large)[self._filled :], most)
                 except BlockingIOError:
