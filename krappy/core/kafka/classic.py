@@ -250,7 +250,8 @@ class ClassicGroup:
 
     def _joined(self, member: Member) -> Joined:
         assert self.leader is not None
-        all_of_them = [(each.id, each.instance_id, each.metadata(self.protocol)) for each in self.members.values()]
+        # The list is the leader's alone: one for each member takes long in a group of a thousand.
+        of_all = self.members.values() if member.id == self.leader else ()
         return Joined(
             Fault.NONE,
             member.id,
@@ -258,7 +259,7 @@ class ClassicGroup:
             self.protocol_type,
             self.protocol,
             self.leader,
-            all_of_them if member.id == self.leader else (),
+            [(each.id, each.instance_id, each.metadata(self.protocol)) for each in of_all],
         )
 
     # --- syncing
