@@ -27,6 +27,8 @@ READ_COMMITTED = 1
 FULL = (0, -1)  # session epochs of a request that names all its partitions: a new session, or none
 MAX_BYTES = 55 << 20  # of one answer, as Kafka's fetch.max.bytes
 MANY = 500  # partitions that are read in one go
+LARGE = 2000  # a request that names more partitions takes much memory, and so waits for no longer than
+LARGE_SECONDS = 1.0  # this, whatever it says: its client asks again
 LONG_MS = 100  # an answer that took so long to make is sent without the other partitions,
 WORTH = 64 << 10  # if it has as many bytes of records
 
@@ -139,6 +141,8 @@ class Fetch:
 
         sources = [wanted.source for wanted in self.wanted]
         seconds = bounded_ms(self.request["max_wait_ms"]) / 1000
+        if len(sources) > LARGE:
+            seconds = min(seconds, LARGE_SECONDS)
         await self.session.broker.wait_for_moves(sources, self.enough, seconds, told=moved)
 
     async def wait(self) -> Message:

@@ -96,18 +96,14 @@ async def get_columns(session: SessionPort, request: messages.GetColumns) -> mes
     topic = session.broker.topic(request.topic)
     wanted = frozenset(ALL if request.columns is None else request.columns)
     heads_only = not wanted & {"value", "headers"}
-    try:
-        keys = arrow_layout.parts(request.offsets, request.keys)
-    except ValueError as error:
-        raise InvalidRequest(f"the keys are no column: {error}", field="offsets") from None
-    if len(keys) > MOST_KEYS:
-        raise InvalidRequest(f"{len(keys)} keys; at most {MOST_KEYS} may be asked for at once", field="keys")
     only = 0 if len(topic.partitions) == 1 else request.partition
     await session.broker.wait_for_views(topic.partitions if only is None else [topic.partition(only)])
     where: list[int] = []
     entries: list[bytes | None] = []
     size, step = 0, SLICE
     async with session.answering(MAX_ANSWER) as room:
+        check_size(len(request.offsets), room)  # the answer's own offsets take as much
+        keys = _keys(request)  # not before: they take much more than the column that they come in
         while len(entries) < len(keys):
             some = keys[len(entries) : len(entries) + step]
             at, found = await look_up_spread(session, topic, some, only)
@@ -130,6 +126,16 @@ async def get_columns(session: SessionPort, request: messages.GetColumns) -> mes
             timestamps=timestamps,
             headers=headers,
         )
+
+
+def _keys(request: messages.GetColumns) -> list[bytes]:
+    try:
+        keys = arrow_layout.parts(request.offsets, request.keys)
+    except ValueError as error:
+        raise InvalidRequest(f"the keys are no column: {error}", field="offsets") from None
+    if len(keys) > MOST_KEYS:
+        raise InvalidRequest(f"{len(keys)} keys; at most {MOST_KEYS} may be asked for at once", field="keys")
+    return keys
 
 
 def read_log(

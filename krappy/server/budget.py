@@ -2,7 +2,8 @@
 
 When it is spent, connections are not read from until something has been answered or sent. A connection that
 holds less than `FAIR` may go on even then, so that a few that hold much do not starve the others. What the
-server holds is thus bounded by `total` + `FAIR` and one answer for each connection.
+server holds is thus bounded by `total` + `FAIR` and one answer for each connection, half of `total` more for requests
+that wait, and the last large one of those.
 
 A large frame is read once there is room for the whole of it. While one waits for that, memory is `short`, and the
 server parts with those who hold some without making use of it (`Server._relieve`).
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from krappy.waiting import Signal, wait_any
 
-FAIR = 64 << 10
+FAIR = 64 << 10  # and what a waiting request may take to count as a small one
 SHARE = 8  # one answer takes no more than this part of the budget
 
 
@@ -22,8 +23,9 @@ class Budget:
         self.used = 0
         self.waiting = 0  # who waits for it not to be spent, and would have others be parted with
         self.parked = 0  # what waiting requests take, apart: they may wait for long, and must not keep others from it
+        self.heavy = 0  # of that, what those take that are not small: they wait for their answer to be made, mostly
         self.stalls = 0  # how often somebody had to wait
-        self.freed = Signal()  # it was spent, and is no more
+        self.freed = Signal()  # it was spent or laden, and is no more
         self._room = Signal()  # something was given back, while somebody waits to reserve
         self._wanted: list[int] = []  # what they want
 
@@ -35,6 +37,11 @@ class Budget:
     def crowded(self) -> bool:
         """No more requests should begin to wait: they take half as much as all else may."""
         return self.parked >= self.total // 2
+
+    @property
+    def laden(self) -> bool:
+        """No other large request should begin to wait: those that do take as much as they may together."""
+        return self.heavy >= self.total // 4
 
     @property
     def short(self) -> bool:
@@ -60,6 +67,11 @@ class Budget:
     def park(self, count: int) -> None:
         """A request begins to wait (or ends, with a negative count)."""
         self.parked += count
+        if abs(count) > FAIR:
+            was_laden = self.laden
+            self.heavy += count
+            if was_laden and not self.laden:
+                self.freed.fire()
 
     async def reserve(self, count: int) -> None:
         """Charges `count` bytes once there is room for them; the smallest reservation comes first.

@@ -20,12 +20,13 @@ import math
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import trio
 
 from krappy.errors import KrappyError, ProtocolError, RequestTimeout
 from krappy.server.budget import FAIR
+from krappy.server.described import Described
 from krappy.server.frame_size import SIZE, refusal
 from krappy.server.outbox import Outbox, Part
 from krappy.server.sockets import has_left
@@ -46,13 +47,14 @@ SLOWEST = 4 << 20  # and for a frame the bytes a second that it has to come in b
 SLOW = 64 << 10  # bytes a second that a large frame has to come in at any time
 
 
-class Channel:
+class Channel(Described):
     def __init__(self, server: Server, sock: socket.socket, client: str) -> None:
         self._server = server
         self._sock = sock
         self.client = client
         self._rest = bytearray()  # the beginning of a frame that is not whole yet,
         self._kept = 0  # and what of it counts against the budget
+        self._due = 0  # bytes of the request that is to begin, if it takes an unknown multiple of them
         self._held_back = False  # there may be whole frames in it, which wait for answers to be taken, or their turn
         self._turn_over = False  # it is this that they wait for
         self._blocked_since = math.inf  # when it began to wait for room, and to read no more; inf: it does not
@@ -66,7 +68,8 @@ class Channel:
         self._silent: RequestTimeout | None = None  # why it waits no longer
         self._stuck_since = 0.0  # when the peer last took something, while answers wait; 0: none wait
         self._outbox = Outbox(sock, server.budget)  # answers that wait to be sent
-        self.in_flight = 0
+        self.in_flight = 0  # bytes of requests that are not answered yet,
+        self._parked = 0  # and of these, what those wait with that have a task
         self._reading = False  # inside the read loop: answers are flushed at its end
         self._wake = trio.Event()
         self.changed = Signal()  # fewer answers wait, or fewer requests
@@ -87,6 +90,10 @@ class Channel:
     _least = 0  # bytes that a frame must have behind its size
     _keeping_back = False  # no further request may begin
 
+    def _weigh(self, frame: memoryview) -> int:
+        """`_due` of a request, whose bytes behind the size field these are."""
+        return 0
+
     def _dispatch(self, frame: memoryview, size: int, lent: bool) -> None:
         """Begins one request. `frame`: what follows the size field; `size`: bytes of both together.
 
@@ -100,10 +107,6 @@ class Channel:
 
     def _close_session(self) -> None:
         """Called when the peer has left, and again at the end."""
-        raise NotImplementedError
-
-    def _tell(self) -> dict[str, Any]:
-        """Who the peer is and what it has registered: `client_id`, `registrations`."""
         raise NotImplementedError
 
     @property
@@ -181,8 +184,10 @@ class Channel:
             self.received += count
             if not self._turn_over:
                 self._since = perf_counter()
-            if large is not None and self._filled + count == self._wanted and not self._may_begin():
-                await self._room(self._may_begin)
+            if large is not None and self._filled + count == self._wanted:
+                self._due = self._weigh(memoryview(large)[4 : self._wanted])
+                if not self._may_begin():
+                    await self._room(self._may_begin)
             self._reading = True
             try:
                 if large is None:
@@ -314,6 +319,7 @@ class Channel:
             if end > held:
                 self._wanted = size if size > large else 0
                 break
+            self._due = self._weigh(data[position + 4 : end])
             self._turn_over = position > 0 and perf_counter() > turn
             if self._turn_over or not self._may_begin():  # no answer is made before those ahead of it can be sent
                 self._held_back = True
@@ -404,7 +410,7 @@ class Channel:
     @property
     def _is_small(self) -> bool:
         """Whether it holds so little that it may go on whatever the others hold."""
-        return self.in_flight + self._outbox.size < FAIR
+        return self.in_flight - self._parked + self._outbox.size < FAIR
 
     async def writable(self) -> None:
         """Waits until it is ready."""
@@ -433,6 +439,11 @@ class Channel:
             self._server.budget.credit(count)
             self.changed.fire()
 
+    def _park(self, count: int) -> None:
+        """A request of so many bytes begins to wait in a task (or ends, with a negative count)."""
+        self._parked += count
+        self._server.budget.park(count)
+
     # --- when memory is short
 
     @property
@@ -445,32 +456,13 @@ class Channel:
         """Whether the peer lets them wait for longer than it may while others want the memory."""
         if self._outbox.charged and self._stuck_since and now - self._stuck_since > GRACE:
             return True
-        if self._held_back:  # requests behind one that waits
+        if self._held_back or (self._large is not None and self._blocked_since < now):  # behind one that waits
             return self._keeping_back and now - self._blocked_since > GRACE
         if self._large is not None:
             return now - self._frame_since > GRACE + self._wanted / SLOWEST
         return bool(self._rest) and self._silent_since < now and now - self._frame_since > GRACE
 
-    # --- for people
-
-    @property
-    def sent(self) -> int:
-        """Bytes, over its life."""
-        return self._outbox.sent
-
-    def describe(self) -> dict[str, Any]:
-        """The connection now. Bytes are over its life, but for `waiting_bytes`: of answers that are not taken yet."""
-        return {
-            "client": self.client,
-            "protocol": self.protocol,
-            "seconds": trio.current_time() - self._opened,
-            "received_bytes": self.received,
-            "sent_bytes": self.sent,
-            "requests": self.requests,
-            "waiting_bytes": self._outbox.size,
-            "in_flight_bytes": self.in_flight,
-            **self._tell(),
-        }
+    # --- for others
 
     def waits_since(self, now: float) -> float | None:
         """When it began to wait for its peer; None: its peer waits for it."""

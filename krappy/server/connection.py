@@ -16,18 +16,20 @@ import trio
 
 from krappy.errors import InvalidRequest, KrappyError, Overloaded, ShuttingDown
 from krappy.handlers.registry import Registry
+from krappy.server.budget import FAIR
 from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.session import Session
 from krappy.waiting import Later
 from krappy.wire.large import unpack_request
-from krappy.wire.messages import REQUESTS, Answer, error_frame, parse, take_id
+from krappy.wire.messages import REQUESTS, Answer, Request, error_frame, parse, take_id
 
 if TYPE_CHECKING:
     from krappy.server.server import Server
 
 KIND = struct.Struct(">I")
 MAX_TASKS = 2000  # waiting requests of one connection
-FAIR_TASKS = 8  # and how many it may have although the server has too many
+FAIR_TASKS = 8  # and how many small ones it may have although the server has too many
+ELEMENT = 150  # bytes that an element of a request's array takes, about
 
 
 class Native:
@@ -96,17 +98,23 @@ class Connection(Channel):
             self.in_flight += size
             self._server.budget.charge(size)
             answer.then(lambda value, error: self._finished(id, size, kind, since, value, error))
-        elif self._tasks >= MAX_TASKS or (self._server.budget.crowded and self._tasks >= FAIR_TASKS):
+        elif self._too_much(cost := size + TASK + ELEMENT * _elements(request)):
             answer.close()
             # Not back-pressure: who is not read from is not seen to leave either, and this may take minutes.
             self._send(error_frame(id, Overloaded("too many requests wait already; try again when some are answered")))
         else:
-            size += TASK
-            self.in_flight += size
-            self._server.budget.park(size)
+            self.in_flight += cost
+            self._park(cost)
             self._tasks += 1
             assert self._nursery is not None
-            self._nursery.start_soon(self._wait_for, id, size, kind, since, answer)
+            self._nursery.start_soon(self._wait_for, id, cost, kind, since, answer)
+
+    def _too_much(self, cost: int) -> bool:
+        """Whether a request that would wait, and take so many bytes, is one too many."""
+        budget = self._server.budget
+        if self._tasks >= MAX_TASKS or (budget.crowded and self._tasks >= FAIR_TASKS):
+            return True
+        return cost > FAIR and budget.laden
 
     async def _wait_for(self, id: int, size: int, kind: int, since: float, answer: Coroutine[Any, Any, Answer]) -> None:
         value: Answer | None = None
@@ -120,7 +128,7 @@ class Connection(Channel):
             error = self._server.fault(fault, kind)
         finally:
             self._tasks -= 1
-            self._server.budget.park(-size)
+            self._park(-size)
             self._times.observe(kind, perf_counter() - since)
             self._answered(id, size, value, error)
 
@@ -138,6 +146,10 @@ class Connection(Channel):
         elif isinstance(error, KrappyError):
             self._send(error_frame(id, error))
         self.changed.fire()
+
+
+def _elements(request: Request) -> int:
+    return sum(len(value) for value in request.__dict__.values() if type(value) is list)
 
 
 class Stream:

@@ -29,13 +29,16 @@ from krappy.server.kafka_session import KafkaSession
 from krappy.server.outbox import Part
 from krappy.types import FilePart
 from krappy.waiting import Later
-from krappy.wire.kafka import decode_request, encode_response, parse_header
+from krappy.wire.kafka import encode_response, parse_header, read_request
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.codes import Code
 
 if TYPE_CHECKING:
     from krappy.server.server import Server
 
+LIGHT = 4 << 10  # bytes of a request that begins whatever others take: it can't take much,
+ELEMENT = 600  # for an element of its arrays takes about so much until it is answered
+PRODUCE = int(ApiKey.PRODUCE).to_bytes(2, "big")  # as a request of it begins: its records take no more than they are
 MAX_PLAIN = 16 << 20  # bytes of a request without records: it takes many times as much once it is decoded
 
 
@@ -122,6 +125,14 @@ class KafkaConnection(Channel):
 
     # --- requests
 
+    def _weigh(self, frame: memoryview) -> int:
+        return 0 if frame[:2] == PRODUCE else len(frame)
+
+    def _may_begin(self) -> bool:
+        """A large request waits while others take much to be answered: what it takes is known once it is read."""
+        waits = self._due > LIGHT and self._server.budget.laden and not self._finishing
+        return not waits and super()._may_begin()
+
     def _dispatch(self, frame: memoryview, size: int, lent: bool) -> None:
         """Begins one request. The single place that every request of every Kafka connection passes."""
         self.requests += 1
@@ -142,7 +153,7 @@ class KafkaConnection(Channel):
             self._slots.append(slot)
             self._answer(slot, self._speech.versions.answer(Code.UNSUPPORTED_VERSION))
             return
-        request = decode_request(key, version, frame[header.body_at :])
+        request, elements = read_request(key, version, frame[header.body_at :])
         self.session.client_id = header.client_id
         try:
             answer = handler(self.session, request, version)
@@ -163,9 +174,9 @@ class KafkaConnection(Channel):
             self._server.budget.charge(slot.size)
             answer.then(lambda value, error: self._finished(slot, value, error))
         else:
-            slot.size = size + TASK
+            slot.size = size + TASK + (elements * ELEMENT if size > LIGHT else 0)
             self.in_flight += slot.size
-            self._server.budget.park(slot.size)
+            self._park(slot.size)
             self._muted = True
             self._hold()
             assert self._nursery is not None
@@ -176,15 +187,15 @@ class KafkaConnection(Channel):
             try:
                 value = await answer
             except Exception as error:
-                self._server.budget.park(-slot.size)
+                self._park(-slot.size)
                 self._settle(slot, None, error)
             except BaseException:
-                self._server.budget.park(-slot.size)
+                self._park(-slot.size)
                 self.in_flight -= slot.size
                 self._dropped = True
                 raise
             else:
-                self._server.budget.park(-slot.size)
+                self._park(-slot.size)
                 self._settle(slot, value, None)
             finally:
                 self._muted = False

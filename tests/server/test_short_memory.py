@@ -2,15 +2,112 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
+import pytest
 import trio
 
-from krappy import errors
+import krappy
+from krappy import batch, errors
 from krappy.wire import messages as m
 from krappy.wire.frames import FrameReader
+from krappy.wire.kafka import ApiKey, encode_request
 from krappy.wire.messages import read_error, take_id, unpack
-from tests.server.test_leaving import opened, topic, until
+from tests.kafka.raw import fetch, produce
+from tests.process import PATIENCE
+from tests.server.test_leaving import FOREVER, leave, opened, topic, until
+
+PARTITIONS = 300  # a Fetch of so many takes more than FAIR while it waits
+MEMORY = 1 << 20
+
+
+def large_fetch(wait: int = FOREVER) -> bytes:
+    names = [("wide", index, 0) for index in range(PARTITIONS)]
+    return encode_request(ApiKey.FETCH, 12, 1, "large", fetch(names, max_wait_ms=wait, min_bytes=FOREVER))
+
+
+async def answered(stream: trio.SocketStream) -> None:
+    """The next answer comes, whatever it says."""
+    with trio.fail_after(PATIENCE):
+        assert await stream.receive_some(4)
+
+
+def test_large_kafka_requests_wait_while_others_take_much_to_be_answered(tmp_path: Path) -> None:
+    """An element of some bytes takes hundreds once it is read, until it is answered; and only once it is read is it
+    known how many there are."""
+    small = encode_request(ApiKey.METADATA, 12, 1, "small", {"topics": [{"name": "t"}]})
+    one = batch.encode([b"k"], [bytes(50_000)], timestamps=1)
+    publish = encode_request(ApiKey.PRODUCE, 9, 1, "large", produce("t", one))
+
+    async def main() -> None:
+        async with topic(tmp_path, memory_bytes=MEMORY) as broker:
+            async with krappy.connect(broker.address) as client:
+                await client.create_topic("wide", PARTITIONS)
+            await until(lambda: not broker.server.connections, "the one who made the topic has left")
+            budget = broker.server.budget
+            peers = [await opened(broker, broker.kafka_address) for _ in range(4)]
+            for number, (stream, connection) in enumerate(peers):
+                await stream.send_all(large_fetch())
+                await until(lambda: connection.received == len(large_fetch()), "it is there")  # noqa: B023
+                assert connection.requests == (number == 0)
+            most = budget.heavy
+            assert budget.laden
+            assert PARTITIONS * 1000 < most < MEMORY // 2  # each is named with a topic of its own
+            for data in (small, publish):
+                stream, _ = await opened(broker, broker.kafka_address)
+                await stream.send_all(data)
+                await answered(stream)
+                leave(stream, "FIN")
+                await until(lambda: len(broker.server.connections) == len(peers), "it has ended")
+            leave(peers[0][0], "FIN")
+            await until(lambda: sum(each.requests for _, each in peers) == 2, "another begins when one has left")
+            assert budget.heavy == most
+            for stream, _ in peers[1:]:
+                leave(stream, "FIN")
+            await until(lambda: not broker.server.connections, "the connections have ended")
+            assert budget.heavy == budget.parked == budget.used == 0
+
+    trio.run(main)
+
+
+def test_a_large_fetch_does_not_wait_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "krappy.handlers.kafka.fetch"
+    monkeypatch.setattr(sys.modules[module], "LARGE", PARTITIONS - 1)
+    monkeypatch.setattr(sys.modules[module], "LARGE_SECONDS", 0.05)
+
+    async def main() -> None:
+        async with topic(tmp_path) as broker:
+            async with krappy.connect(broker.address) as client:
+                await client.create_topic("wide", PARTITIONS)
+            await until(lambda: not broker.server.connections, "the one who made the topic has left")
+            async with (await opened(broker, broker.kafka_address))[0] as stream:
+                await stream.send_all(large_fetch())
+                await answered(stream)
+
+    trio.run(main)
+
+
+def test_large_native_requests_are_refused_while_others_take_much(tmp_path: Path) -> None:
+    large = m.Get("t", bytes(100_000), 0, min_offset=1 << 40)  # waits for an offset that does not come
+    small = m.Get("t", b"k", 0, min_offset=1 << 40)
+
+    async def main() -> None:
+        async with topic(tmp_path, memory_bytes=MEMORY) as broker:
+            stream, connection = await opened(broker, broker.address)
+            async with stream:
+                await stream.send_all(b"".join(large.frame(number) for number in range(3)) + small.frame(3))
+                await until(lambda: connection.requests == 4, "all have begun")
+                assert broker.server.budget.laden
+                await stream.send_all(large.frame(4))
+                reader = FrameReader()
+                while not (frames := list(reader.frames())):
+                    reader.feed(await stream.receive_some())
+                values = unpack(frames[0][1])
+                assert take_id(values) == 4
+                assert isinstance(read_error(values), errors.Overloaded)
+
+    trio.run(main)
 
 
 def test_the_end_of_a_large_frame_comes_while_memory_is_spent(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from krappy.wire.kafka.codec import (
     encode_request,
     encode_response,
     parse_header,
+    read_request,
 )
 from krappy.wire.kafka.codes import Code, code_for
 from krappy.wire.kafka.notation import UUID_ZERO
@@ -43,4 +44,5 @@ __all__ = [
     "encode_request",
     "encode_response",
     "parse_header",
+    "read_request",
 ]

@@ -72,17 +72,25 @@ def parse_header(frame: memoryview) -> Header:
 
 
 def decode_request(api_key: ApiKey, version: int, body: memoryview) -> dict[str, Any]:
-    """The body of a request. It has every key of the API, with its default where the version lacks it.
+    """The body of a request. Raises ProtocolError."""
+    return read_request(api_key, version, body)[0]
+
+
+def read_request(api_key: ApiKey, version: int, body: memoryview) -> tuple[dict[str, Any], int]:
+    """The body of a request, and how many elements its arrays have together.
+
+    It has every key of the API, with its default where the version lacks it.
 
     Bytes behind the last field are passed over, as Kafka does: some clients pad. The body of an ApiVersions request of
     an unknown version is not looked at: it is answered all the same (KIP-511). Raises ProtocolError.
     """
     if _is_unknown(api_key, version):
-        return decode_request(api_key, 0, memoryview(b""))
+        return read_request(api_key, 0, memoryview(b""))
     read = _READERS.get((api_key, version, False)) or _reader(api_key, version, False)
     if api_key is ApiKey.METADATA and version >= 11 and len(body) == 7 and body[:4] == _ALL_TOPICS:
         body = body[3:]
-    return _decoded(read, body, 0, MOST_ELEMENTS, api_key, version)[0]
+    found, _, room = _decoded(read, body, 0, MOST_ELEMENTS, api_key, version)
+    return found, MOST_ELEMENTS - room
 
 
 def decode_response(api_key: ApiKey, version: int, frame: memoryview) -> tuple[int, dict[str, Any]]:
@@ -95,7 +103,7 @@ def decode_response(api_key: ApiKey, version: int, frame: memoryview) -> tuple[i
             pos = skip_tags(frame, 5, len(frame), frame[4])
     except (struct.error, IndexError):
         raise ProtocolError("a response header that ends early") from None
-    found, pos = _decoded(read, frame, pos, _ANY_NUMBER, api_key, version)
+    found, pos, _ = _decoded(read, frame, pos, _ANY_NUMBER, api_key, version)
     if pos != len(frame):
         raise ProtocolError(f"{api_key.name} version {version}: {len(frame) - pos} bytes too many")
     return correlation_id, found
@@ -141,8 +149,8 @@ def _has_tags(api_key: ApiKey, version: int) -> bool:
 
 def _decoded(
     read: Reader, frame: memoryview, pos: int, room: int, api_key: ApiKey, version: int
-) -> tuple[dict[str, Any], int]:
-    """The message, and the position behind its last field."""
+) -> tuple[dict[str, Any], int, int]:
+    """The message, the position behind its last field, and how many more elements it might have had."""
     try:
         return read(frame, pos, len(frame), room)
     except ProtocolError as error:

@@ -23,15 +23,20 @@ from krappy.wire.kafka.notation import FIXED, Field
 
 MOST = 20_000  # elements of one array of a request: topics, partitions of a topic, groups, resources
 LONGEST_STRING = 32767  # Kafka's limit; for flexible versions too
-Reader = Callable[[memoryview, int, int, int], tuple[dict[str, Any], int]]  # (frame, position, its end, room)
+Reader = Callable[[memoryview, int, int, int], tuple[dict[str, Any], int, int]]  # (frame, position, its end, room)
 
 
 def compile_reader(fields: tuple[Field, ...], flexible: bool, most: int = MOST) -> Reader:
-    """A function (frame, position, end, room) -> (message, position after it). `most`: elements of one array."""
+    """A function (frame, position, end, room) -> (message, position after it, room left). `most`: elements of one
+    array."""
     source = _Source(flexible)
     source.names["most"] = most
     value = source.struct(fields)
-    lines = ["def read(buf, pos, end, room):", *("    " + line for line in source.lines), f"    return {value}, pos"]
+    lines = [
+        "def read(buf, pos, end, room):",
+        *("    " + line for line in source.lines),
+        f"    return {value}, pos, room",
+    ]
     exec("\n".join(lines), source.names)
     reader: Reader = source.names["read"]
     return reader

@@ -111,7 +111,7 @@ def test_an_element_of_no_bytes_is_not_compiled() -> None:
     fields = at(read("a []\n  b int32 5+"), 4)
     with pytest.raises(ValueError, match="an element of no bytes"):
         compile_reader(fields, flexible=False)
-    assert compile_reader(fields, flexible=True)(memoryview(b"\2\0\0"), 0, 3, 9) == ({"a": [{"b": 0}]}, 3)
+    assert compile_reader(fields, flexible=True)(memoryview(b"\2\0\0"), 0, 3, 9) == ({"a": [{"b": 0}]}, 3, 8)
 
 
 # --- headers

@@ -71,7 +71,7 @@ def test_an_array_of_uuids(flexible: bool) -> None:
     given = {"ids": [bytes(16), bytes(range(16))]}
     data = bytes(compile_writer(fields, flexible)(bytearray(), [], given))
     assert data == (b"\3" if flexible else b"\0\0\0\2") + bytes(16) + bytes(range(16)) + b"\0" * flexible
-    assert compile_reader(fields, flexible)(memoryview(data), 0, len(data), 2) == (given, len(data))
+    assert compile_reader(fields, flexible)(memoryview(data), 0, len(data), 2)[:2] == (given, len(data))
     with pytest.raises(ProtocolError, match="too many"):
         compile_reader(fields, flexible)(memoryview(data), 0, len(data), 1)
     with pytest.raises(ProtocolError, match="beyond the end"):
