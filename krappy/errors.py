@@ -34,6 +34,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 
+LONGEST_TEXT = 1000  # characters: it may repeat names that a peer sent, for each of thousands of things
+
+
 class KrappyError(Exception):
     """The root of the tree.
 
@@ -46,8 +49,8 @@ class KrappyError(Exception):
     retriable: ClassVar[bool] = False
 
     def __init__(self, text: str = "", /, **details: Any) -> None:
-        super().__init__(text or self.name)
-        self.text = text or self.name
+        self.text = text[:LONGEST_TEXT] or self.name
+        super().__init__(self.text)
         self.details = details
 
     def __getattr__(self, attribute: str) -> Any:

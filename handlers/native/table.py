@@ -138,6 +138,8 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
 async def watch(session: SessionPort, request: messages.Watch, stream: StreamPort) -> messages.Watched:
     topic = session.broker.topic(request.topic)
     partitions = chosen_partitions(topic, request.partitions)
+    if not partitions:
+        raise InvalidRequest("a watch needs a partition; without `partitions` it is of all", field="partitions")
     watch = session.broker.watch(
         partitions,
         *(request.prefix, request.start, request.end),

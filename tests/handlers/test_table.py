@@ -157,6 +157,19 @@ def test_a_watch_goes_on_to_partitions_that_come_later(broker: RunningBroker, ra
             raw.call(m.Watch("t", offsets=[(0, 1)], partitions=[0, 1]))
 
 
+def test_an_error_does_not_repeat_a_long_name(raw: Raw) -> None:
+    with pytest.raises(errors.UnknownTopic) as caught:
+        raw.call(m.Get("t" * 100_000, b"k"))
+    assert len(caught.value.text) + len(str(caught.value.details)) < 5000
+
+
+@pytest.mark.parametrize("offsets", [None, []])
+def test_a_watch_of_no_partition_is_refused(raw: Raw, offsets: list[tuple[int, int]] | None) -> None:
+    raw.producer("t")
+    with pytest.raises(errors.InvalidRequest, match="needs a partition"):
+        raw.call(m.Watch("t", partitions=[], offsets=offsets))
+
+
 def test_a_watch_tells_how_far_it_is_where_nothing_matches(raw: Raw) -> None:
     handle = raw.producer("t").handle
     watch = raw.send(m.Watch("t", prefix=b"other"))

@@ -125,6 +125,15 @@ def test_many_elements_in_a_small_frame(broker: BrokerProcess, raw: Raw) -> None
     assert broker.rss() < before + (64 << 20)
 
 
+@pytest.mark.parametrize("length", [32_000, 32_767])
+def test_a_long_name_is_not_repeated_for_each_thing_that_is_wrong_with_it(raw: Raw, length: int) -> None:
+    """With it, a reason is longer than a string may be; and there may be thousands of reasons."""
+    partitions = list(range(500))
+    body = {"topics": [{"name": "t" * length, "partition_indexes": partitions}]}
+    raw.send_bytes(encode_request(ApiKey.DESCRIBE_PRODUCERS, 0, 1, "x", body))
+    assert len(raw.receive_frame()) < 2000 * len(partitions)
+
+
 def test_a_consumer_that_never_reads(broker: BrokerProcess, beside: Neighbour) -> None:
     with Raw(broker.kafka) as raw:
         raw.make("unread")

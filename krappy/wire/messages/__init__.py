@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from krappy.errors import KrappyError, from_wire
+from krappy.errors import LONGEST_TEXT, KrappyError, from_wire
 from krappy.wire.frames import ERROR, frame
 from krappy.wire.messages.columns import *
 from krappy.wire.messages.consume import *
@@ -38,9 +38,12 @@ ANSWERS: dict[int, type[Answer]] = by_kind(Answer.__subclasses__())
 
 
 def error_frame(id: int, error: KrappyError) -> bytes:
-    """The answer that says why a request was refused."""
+    """The answer that says why a request was refused. Names in it are cut: a peer may have sent very long ones."""
+    details = {
+        name: value[:LONGEST_TEXT] if isinstance(value, str | bytes) else value for name, value in error.details.items()
+    }
     values = {"id": id, "code": error.code, "name": error.name, "text": error.text, "retriable": error.retriable}
-    return frame(ERROR, pack({**values, "details": error.details}))
+    return frame(ERROR, pack({**values, "details": details}))
 
 
 def read_error(values: dict[str, Any]) -> KrappyError:
