@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-
 LONGEST_TEXT = 1000  # characters: it may repeat names that a peer sent, for each of thousands of things
 
 

@@ -47,6 +47,11 @@ class RequestTimes:
             found = self.by_kind[kind] = Histogram()
         found.observe(seconds, times)
 
+    def observe_each(self, counted: dict[int, int], seconds: float) -> None:
+        """For requests that were answered together, so many of each type: each peer has waited for all of them."""
+        for kind, times in counted.items():
+            self.observe(kind, seconds, times)
+
 
 class StoreMeasures:
     """What the broker's disk side has done since it started."""

@@ -8,21 +8,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Generic, TypeVar
 
 import trio
 
 T = TypeVar("T")
 S = TypeVar("S")
+MANY = 500  # subscribers of a signal that are called in one round of the event loop
 
 
 class Signal:
-    """Calls its subscribers, on the event loop, each time it fires. Subscribers do little: set an event."""
+    """Calls its subscribers, on the event loop, each time it fires. Subscribers do little: set an event.
 
-    __slots__ = ("_callbacks",)
+    When they are very many, others have their turn between `MANY` and the next; one that is to be called twice by then
+    is called once.
+    """
+
+    __slots__ = ("_callbacks", "_left")
 
     def __init__(self) -> None:
         self._callbacks: dict[Callable[[], None], None] = {}
+        self._left: dict[Callable[[], None], None] = {}  # whom it has still to call, when they are very many
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         self._callbacks[callback] = None
@@ -31,9 +38,24 @@ class Signal:
         self._callbacks.pop(callback, None)
 
     def fire(self) -> None:
-        if self._callbacks:
+        if len(self._callbacks) > MANY:
+            waits = bool(self._left)
+            self._left |= self._callbacks
+            if not waits:
+                self._fire_some()
+        elif self._callbacks:
             for callback in tuple(self._callbacks):
                 callback()
+
+    def _fire_some(self) -> None:
+        """Each call wakes a task: those of all together would be a long round of the event loop."""
+        left = self._left
+        for callback in tuple(islice(left, MANY)):
+            del left[callback]
+            if callback in self._callbacks:
+                callback()
+        if left:
+            trio.lowlevel.current_trio_token().run_sync_soon(self._fire_some)
 
 
 @contextmanager

@@ -127,6 +127,7 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
         )
         cursor = session.add(scan)
     await session.writable()
+    await session.pause()  # a page takes some time
     page = await scan.page(request.max_entries, min(request.max_bytes, MAX_PAGE_BYTES, session.answer_bytes))
     if page.last:
         session.remove(cursor)

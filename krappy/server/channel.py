@@ -4,7 +4,8 @@ Both protocols frame alike: four bytes of size, then as much. A subclass says wh
 kept here:
 
 - Frames are dispatched in the order they came, and only while the peer takes its answers and memory allows it.
-- A peer that has sent many requests at once lets others have their turn every `TURN` seconds.
+- A peer that has sent many requests at once lets others have their turn every `TURN` seconds; while some wait for
+  theirs, one that comes begins with one small request, and waits for its turn with the rest.
 - A peer that has left is noticed though what it sent waits to be begun: its waiting requests end at once, and what it
   had sent behind them is taken as far as nothing has to wait.
 - A frame that has begun must come whole within some time, whatever it trickles in with.
@@ -30,6 +31,7 @@ from krappy.server.described import Described
 from krappy.server.frame_size import SIZE, refusal
 from krappy.server.outbox import Outbox, Part
 from krappy.server.sockets import has_left
+from krappy.server.turns import SMALL, TURN
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
@@ -41,7 +43,6 @@ OUTBOX = 1 << 20  # answers waiting to be sent, beyond which nothing more is rea
 IN_FLIGHT = 48 << 20  # request bytes of one connection
 TASK = 4 << 10  # bytes that a waiting request counts for beside its own when it has a task,
 LATER = 1 << 10  # and when it has none
-TURN = 0.005  # seconds for which one connection's requests are begun at a stretch
 GRACE = 3.0  # seconds that a peer may keep memory waiting while it is short,
 SLOWEST = 4 << 20  # and for a frame the bytes a second that it has to come in beyond that
 SLOW = 64 << 10  # bytes a second that a large frame has to come in at any time
@@ -54,7 +55,7 @@ class Channel(Described):
         self.client = client
         self._rest = bytearray()  # the beginning of a frame that is not whole yet,
         self._kept = 0  # and what of it counts against the budget
-        self._due = 0  # bytes of the request that is to begin, if it takes an unknown multiple of them
+        self._due = 0  # bytes of the request that is to begin, if it is large and takes an unknown multiple of them
         self._held_back = False  # there may be whole frames in it, which wait for answers to be taken, or their turn
         self._turn_over = False  # it is this that they wait for
         self._blocked_since = math.inf  # when it began to wait for room, and to read no more; inf: it does not
@@ -161,7 +162,8 @@ class Channel(Described):
     # --- in
 
     async def _read(self) -> None:
-        sock, scratch = self._sock, self._server.scratch
+        sock, scratch, turns = self._sock, self._server.scratch, self._server.turns
+        its_turn = False
         while not self._finishing:
             large = self._large
             count = 0
@@ -171,6 +173,7 @@ class Channel(Described):
                 try:
                     count = sock.recv_into(scratch if large is None else memoryview(large)[self._filled :], most)
                 except BlockingIOError:
+                    its_turn = False
                     await self._bytes_come()
                     continue
                 if count == 0:
@@ -186,29 +189,30 @@ class Channel(Described):
                 self._since = perf_counter()
             if large is not None and self._filled + count == self._wanted:
                 self._due = self._weigh(memoryview(large)[4 : self._wanted])
-                if not self._may_begin():
+                while not self._may_begin() or (turns.contended and not its_turn):
                     await self._room(self._may_begin)
+                    await turns.next()
+                    its_turn = True
             self._reading = True
+            begun = perf_counter()
             try:
                 if large is None:
-                    self._take(scratch[:count])
+                    self._take(scratch[:count], TURN if its_turn or not turns.contended else 0)
                 else:
                     self._fill(large, count)
             finally:
                 self._reading = False
             self._flush()
             if self._answered_at_once:
-                self._time_answered()
+                self._times.observe_each(self._answered_at_once, perf_counter() - self._since)
+                self._answered_at_once.clear()
+            # One small request is no fault of its peer's, however long the system let other programs go on meanwhile.
+            its_turn = self._turn_over or ((large is not None or count > SMALL) and perf_counter() - begun > TURN)
+            if its_turn:
+                await turns.next()
             if self._wanted and self._large is None:
                 await self._make_room()
             await self._room(self._may_begin if self._held_back else self._may_read)
-
-    def _time_answered(self) -> None:
-        """Once for all requests of a chunk: their peer has waited for all of it."""
-        seconds = perf_counter() - self._since
-        for kind, times in self._answered_at_once.items():
-            self._times.observe(kind, seconds, times)
-        self._answered_at_once.clear()
 
     async def _bytes_come(self) -> None:
         self._silent_since = trio.current_time()
@@ -297,8 +301,9 @@ class Channel(Described):
         (budget.charge if count > self._kept else budget.credit)(abs(count - self._kept))
         self._kept = count
 
-    def _take(self, chunk: memoryview) -> None:
-        """Dispatches the whole frames of a chunk and keeps its rest; notes when that begins a large frame."""
+    def _take(self, chunk: memoryview, seconds: float) -> None:
+        """Dispatches whole frames of a chunk, for so many seconds, and keeps its rest; notes when that begins a large
+        frame. Without time, a small request at its head is dispatched all the same."""
         self._held_back = self._turn_over = False
         begun = bool(self._rest)
         if begun:
@@ -309,7 +314,7 @@ class Channel(Described):
         position, held = 0, len(data)
         limit = self._server.max_frame
         large = FAIR if self._server.budget.spent else LARGE
-        turn = perf_counter() + TURN
+        turn = perf_counter() + seconds
         while held - position >= 4:
             size = SIZE.unpack_from(data, position)[0]
             if not self._least <= size <= limit:
@@ -319,8 +324,8 @@ class Channel(Described):
             if end > held:
                 self._wanted = size if size > large else 0
                 break
-            self._due = self._weigh(data[position + 4 : end])
-            self._turn_over = position > 0 and perf_counter() > turn
+            self._due = self._weigh(data[position + 4 : end]) if size > SMALL else 0
+            self._turn_over = (position > 0 or size > SMALL) and perf_counter() >= turn
             if self._turn_over or not self._may_begin():  # no answer is made before those ahead of it can be sent
                 self._held_back = True
                 break
@@ -417,6 +422,10 @@ class Channel(Described):
         if not self.ready:
             await wait_any([self.changed, self._server.budget.freed], lambda: self.ready)
 
+    async def turn(self) -> None:
+        """Lets others have their turn, in the middle of long work."""
+        await self._server.turns.next()
+
     @property
     def answer_bytes(self) -> int:
         """How large an answer that is made now should be at the most."""
@@ -429,6 +438,8 @@ class Channel(Described):
         As much counts as in flight meanwhile.
         """
         await self.writable()
+        if self._server.turns.contended:
+            await self.turn()
         count = min(limit, self.answer_bytes)
         self.in_flight += count
         self._server.budget.charge(count)

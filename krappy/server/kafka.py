@@ -27,6 +27,7 @@ from krappy.ports import NodeInfo
 from krappy.server.channel import LATER, OUTBOX, TASK, Channel
 from krappy.server.kafka_session import KafkaSession
 from krappy.server.outbox import Part
+from krappy.server.turns import SMALL
 from krappy.types import FilePart
 from krappy.waiting import Later
 from krappy.wire.kafka import encode_response, parse_header, read_request
@@ -36,8 +37,7 @@ from krappy.wire.kafka.codes import Code
 if TYPE_CHECKING:
     from krappy.server.server import Server
 
-LIGHT = 4 << 10  # bytes of a request that begins whatever others take: it can't take much,
-ELEMENT = 600  # for an element of its arrays takes about so much until it is answered
+ELEMENT = 600  # bytes that an element of a request's arrays takes until it is answered, about
 PRODUCE = int(ApiKey.PRODUCE).to_bytes(2, "big")  # as a request of it begins: its records take no more than they are
 MAX_PLAIN = 16 << 20  # bytes of a request without records: it takes many times as much once it is decoded
 
@@ -130,7 +130,7 @@ class KafkaConnection(Channel):
 
     def _may_begin(self) -> bool:
         """A large request waits while others take much to be answered: what it takes is known once it is read."""
-        waits = self._due > LIGHT and self._server.budget.laden and not self._finishing
+        waits = self._due and self._server.budget.laden and not self._finishing
         return not waits and super()._may_begin()
 
     def _dispatch(self, frame: memoryview, size: int, lent: bool) -> None:
@@ -174,7 +174,7 @@ class KafkaConnection(Channel):
             self._server.budget.charge(slot.size)
             answer.then(lambda value, error: self._finished(slot, value, error))
         else:
-            slot.size = size + TASK + (elements * ELEMENT if size > LIGHT else 0)
+            slot.size = size + TASK + (elements * ELEMENT if size > SMALL else 0)
             self.in_flight += slot.size
             self._park(slot.size)
             self._muted = True

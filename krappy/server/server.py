@@ -17,6 +17,7 @@ from krappy.server.budget import Budget
 from krappy.server.places import HTTP, Places
 from krappy.server.session import Allowance
 from krappy.server.sockets import prepare
+from krappy.server.turns import Turns
 from krappy.waiting import Signal, wait_any
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.messages import REQUESTS
@@ -100,6 +101,7 @@ class Server:
         self.broker = broker
         self.report = report
         self.budget = Budget(memory_bytes)
+        self.turns = Turns()
         self.pages = Budget(max(memory_bytes // PAGES, 1))  # of it, what answers over HTTP may take
         self.allowance = Allowance(memory_bytes // REGISTRATION)
         self.max_frame = min(max_frame, memory_bytes // 2)  # a larger one would wait for an idle server

@@ -27,6 +27,7 @@ class Peer(Protocol):
     @property
     def ready(self) -> bool: ...
     async def writable(self) -> None: ...
+    async def turn(self) -> None: ...
     @property
     def answer_bytes(self) -> int: ...
     def answering(self, limit: int) -> AbstractAsyncContextManager[int]: ...
@@ -66,7 +67,7 @@ class Paced:
 
     async def pause(self) -> None:
         """Lets others have their turn, in the middle of long work."""
-        await trio.lowlevel.checkpoint()
+        await self._peer.turn()
 
 
 class Session(Paced):

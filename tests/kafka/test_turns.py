@@ -64,6 +64,9 @@ class Reader:
     ready = True
     answer_bytes = 32 << 20
 
+    async def turn(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     async def writable(self) -> None:
         await trio.lowlevel.checkpoint()
 

@@ -23,7 +23,7 @@ MEMORY = 1 << 20
 
 
 def large_fetch(wait: int = FOREVER) -> bytes:
-    names = [("wide", index, 0) for index in range(PARTITIONS)]
+    names: list[tuple[str | bytes, int, int]] = [("wide", index, 0) for index in range(PARTITIONS)]
     return encode_request(ApiKey.FETCH, 12, 1, "large", fetch(names, max_wait_ms=wait, min_bytes=FOREVER))
 
 
