@@ -130,7 +130,7 @@ class TableScan:
                 looked = 0
         else:
             self.close()
-            return ScanPage(0, [], True)
+            return ScanPage(self._partitions[-1].index if self._partitions else 0, [], True)
         last = self._index == len(self._partitions)
         if last:
             self.close()

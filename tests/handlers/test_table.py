@@ -157,6 +157,14 @@ def test_a_watch_goes_on_to_partitions_that_come_later(broker: RunningBroker, ra
             raw.call(m.Watch("t", offsets=[(0, 1)], partitions=[0, 1]))
 
 
+@pytest.mark.parametrize("chosen", [[1], [2, 1]])
+def test_a_watch_of_some_partitions_begins_with_an_empty_table(raw: Raw, chosen: list[int]) -> None:
+    raw.call(m.CreateTopic("empty", 3))
+    watched = raw.receive(raw.send(m.Watch("empty", partitions=chosen)))
+    assert (watched.event, watched.partition, watched.entries) == ("end_of_snapshot", chosen[-1], [])
+    assert sorted(index for index, _ in watched.offsets) == sorted(chosen)
+
+
 def test_an_error_does_not_repeat_a_long_name(raw: Raw) -> None:
     with pytest.raises(errors.UnknownTopic) as caught:
         raw.call(m.Get("t" * 100_000, b"k"))
