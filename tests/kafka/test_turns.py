@@ -196,3 +196,24 @@ def test_as_many_as_may_be_are_found_and_listed_in_short_turns(tmp_path: Path, m
                 assert turns.longest < 2 * most, f"{key.name}: {turns.longest} calls in one turn"
 
     trio.run(main)
+
+
+def test_very_many_partitions_are_made_in_short_turns(tmp_path: Path) -> None:
+    count = 1000
+
+    async def main() -> None:
+        turns = Turns()
+        trio.lowlevel.add_instrument(turns)
+        async with running(tmp_path, auto_create_topics=False) as broker:
+            await broker.create_topic("few", 1, {})
+            made = {
+                "topics": [{"name": "many", "num_partitions": count, "replication_factor": 1}],
+                "timeout_ms": 60_000,
+            }
+            more = {"topics": [{"name": "few", "count": count, "assignments": None}], "timeout_ms": 60_000}
+            for key, body in ((ApiKey.CREATE_TOPICS, made), (ApiKey.CREATE_PARTITIONS, more)):
+                await ask(broker, key, RANGES[key][1], body, turns)
+                assert turns.longest < 50 * count, f"{key.name}: {turns.longest} calls in one turn"
+            assert len(broker.topic("few").partitions) == len(broker.topic("many").partitions) == count
+
+    trio.run(main)
