@@ -195,7 +195,6 @@ class Consuming:
             self.member = answer.member
             self._poll = None
             self._polls = 0
-            self._stale = False
             self._refresh = self._runtime.now() + REFRESH
             added: list[TopicPartition] = []
             if choice.group is not None:
@@ -203,15 +202,22 @@ class Consuming:
             else:
                 fetched = {TopicPartition(t, p): offset for t, p, offset in answer.positions}
                 added = [tp for tp in fetched if again and tp not in self._fetched]
-                self._fetched = fetched
+                self._fetched = {tp: offset for tp, offset in fetched.items() if tp not in added}
+            self._stale = bool(added)  # until their start is known: who is cut short there registers anew
             if not again:
                 self.ends = {TopicPartition(t, p): offset for t, p, offset in answer.ends}
                 if choice.end == "now":
                     self._until = self.ends
                 elif isinstance(choice.end, int):
                     self._until = dict.fromkeys(self._fetched, choice.end)
-        for tp in added:  # after it began: every event in it is new, whatever `start` says
-            await self._go(tp, "earliest", None, deadline)
+        try:
+            for tp in added:  # after it began: every event in it is new, whatever `start` says
+                await self._go(tp, "earliest", None, deadline)
+        except ConnectionLost:
+            if self._link.closed:
+                raise
+            return
+        self._stale = False
 
     # --- events out ---------------------------------------------------------------------------------------------
 
@@ -320,10 +326,12 @@ class Consuming:
             return
         for topic, partition, first, _, records in polled.parts:
             tp = TopicPartition(topic, partition)
-            if self._fetched.get(tp) != first:
+            at = self._fetched.get(tp)
+            if at is None or first > at:
                 continue  # polled before a seek that has been answered since
+            # It may begin below: what was polled before a seek to its very start comes again after it.
             end = None if self._until is None else self._until.get(tp)
-            batches, self._fetched[tp] = events.read(topic, partition, records, first, end)
+            batches, self._fetched[tp] = events.read(topic, partition, records, at, end)
             self._pending.extend(batches)
 
     def _take_leased(self, polled: messages.Polled) -> None:
@@ -379,7 +387,13 @@ class Consuming:
     async def _go(self, tp: TopicPartition, name: str, at: int | None, deadline: float) -> None:
         request = messages.Seek(self._handle, tp.topic, tp.partition, name, at)
         left = max(0.0, deadline - self._runtime.now())
-        sought = await self._link.ask(request, messages.Sought, generation=self._generation, timeout=left)
+
+        def abandoned(_: messages.Sought) -> None:
+            self._stale = True  # the broker is elsewhere than this consumer: it registers anew where it is
+
+        sought = await self._link.ask(
+            request, messages.Sought, generation=self._generation, timeout=left, abandoned=abandoned
+        )
         self._fetched[tp] = sought.offset
 
     async def settle(self, kind: type[Any], acknowledged: Acknowledged, **fields: Any) -> None:
