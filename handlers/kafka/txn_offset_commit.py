@@ -8,26 +8,27 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.errors import KrappyError
+from krappy.handlers.kafka.offset_commit import LONGEST_METADATA
+from krappy.handlers.kafka.sources import topic_named
 from krappy.handlers.kafka.transactions import code_of, named
 from krappy.ports import GroupMember, KafkaSessionPort, Position
 from krappy.types import TopicPartition
 from krappy.wire.kafka import Code
 
 FENCED_SINCE = 3  # the version from which PRODUCER_FENCED is known
-MAX_METADATA = 4096  # bytes: Kafka's offset.metadata.max.bytes
 
 
 async def txn_offset_commit(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
-    topics = session.broker.topics
     codes: dict[TopicPartition, Code] = {}
     positions: dict[TopicPartition, Position] = {}
     for topic in request["topics"]:
+        source = topic_named(session, topic["name"])  # what is read by a name of its own has positions, too
         for asked in topic["partitions"]:
             at = TopicPartition(topic["name"], asked["partition_index"])
             metadata = asked["committed_metadata"] or ""
-            if at.topic not in topics or not 0 <= at.partition < len(topics[at.topic].partitions):
+            if source is None or not 0 <= at.partition < len(source.partitions):
                 codes[at] = Code.UNKNOWN_TOPIC_OR_PARTITION
-            elif len(metadata.encode()) > MAX_METADATA:
+            elif len(metadata) > LONGEST_METADATA:
                 codes[at] = Code.OFFSET_METADATA_TOO_LARGE
             else:
                 positions[at] = Position(asked["committed_offset"], asked["committed_leader_epoch"], metadata)

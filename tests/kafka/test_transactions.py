@@ -94,6 +94,24 @@ def test_offsets_are_committed_with_the_transaction_or_not_at_all(raw: Raw, topi
     assert ours.add_offsets("") is Code.INVALID_GROUP_ID
 
 
+@pytest.mark.parametrize("commit", [False, True])
+def test_a_position_in_a_table_is_committed_with_the_transaction_too(raw: Raw, topic: str, commit: bool) -> None:
+    ours, group, table = Transactional(raw).init(), f"group-{next(_names)}", f"{topic}@latest"
+    assert ours.add_offsets(group) is Code.NONE
+    assert ours.commit_offset(group, table, 7) is Code.NONE
+    assert ours.commit_offset(group, "nowhere@latest", 7) is Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert ours.end(commit=commit) is Code.NONE
+    assert committed_offset(raw, group, table) == (7 if commit else -1)
+    assert committed_offset(raw, group, topic) == -1
+
+
+def test_metadata_of_a_position_is_measured_as_elsewhere(raw: Raw, topic: str) -> None:
+    ours, group = Transactional(raw).init(), f"group-{next(_names)}"
+    assert ours.add_offsets(group) is Code.NONE
+    assert ours.commit_offset(group, topic, 7, committed_metadata="ä" * 4096) is Code.NONE
+    assert ours.commit_offset(group, topic, 7, committed_metadata="x" * 4097) is Code.OFFSET_METADATA_TOO_LARGE
+
+
 def test_an_older_producer_is_told_that_it_is_fenced_as_its_version_knows_it(raw: Raw, topic: str) -> None:
     old = Transactional(raw).init()
     assert old.add((topic, 0)) == [Code.NONE]
