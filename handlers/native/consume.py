@@ -29,8 +29,10 @@ async def register_consumer(
     if request.group is not None:
         return await groups.register_member(session, request)
     partitions: dict[TopicPartition, PartitionPort] = {}
+    ids: list[tuple[str, str]] = []
     for name in dict.fromkeys(request.topics):
         topic = session.broker.topic(name)
+        ids.append((name, topic.id))
         for partition in _chosen(topic, request.partitions):
             partitions[TopicPartition(name, partition.index)] = partition
     positions = {
@@ -46,6 +48,7 @@ async def register_consumer(
         member=None,
         positions=[(at.topic, at.partition, offset) for at, offset in positions.items()],
         ends=[(at.topic, at.partition, partition.last_stable_offset) for at, partition in partitions.items()],
+        topic_ids=ids,
     )
 
 

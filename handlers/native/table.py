@@ -158,6 +158,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
         if wrong:
             raise InvalidRequest(f"offsets name each watched partition once; wrong: {sorted(wrong)}")
     handle = session.add(watch)
+    topic_id: str | None = topic.id
 
     async def emit(
         event: str,
@@ -166,10 +167,15 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
         items: Iterable[bytes],
         exact: list[tuple[int, int]] | None = None,
     ) -> None:
-        watched = messages.Watched(event, handle, partition, next_offset, True, exact, list(items), watch.scattered)
-        await stream.send(watched)
+        nonlocal topic_id
+        told, topic_id = topic_id, None
+        await stream.send(
+            messages.Watched(event, handle, partition, next_offset, True, exact, list(items), watch.scattered, told)
+        )
 
     try:
+        for index, offset in request.offsets[:1] if request.offsets else ():
+            await emit("changes", index, offset, [])  # at once: who resumes knows by it that the topic is the same
         await watch.run(offsets, emit, session.writable)
     finally:
         session.forget(handle)

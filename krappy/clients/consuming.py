@@ -22,7 +22,7 @@ from krappy.clients.backoff import Backoff
 from krappy.clients.events import EventBatch
 from krappy.clients.link import Link, Slot
 from krappy.clients.values import StartAt, start
-from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, UnknownHandle
+from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, UnknownHandle, UnknownTopic
 from krappy.types import Event, TopicPartition
 from krappy.wire import messages
 
@@ -91,6 +91,7 @@ class Consuming:
         self._generation = 0
         self._handle = 0
         self._fetched: dict[TopicPartition, int] = {}  # where the next poll goes on
+        self._topic_ids: dict[str, str] = {}  # of those whose positions these are
         self._until: dict[TopicPartition, int] | None = None
         self._poll: Slot | None = None
         self._polls = 0  # of this registration, that brought something
@@ -190,7 +191,13 @@ class Consuming:
             if self._link.closed:
                 raise
             return
+        ids = dict(answer.topic_ids or ())
+        for topic, id in ids.items():
+            if self._topic_ids.get(topic, id) != id:
+                abandoned(answer)
+                raise UnknownTopic(f"the topic '{topic}' was deleted, and made anew", topic=topic)
         with self._runtime.lock:
+            self._topic_ids.update(ids)
             self._handle, self._generation = answer.handle, generation
             self.member = answer.member
             self._poll = None

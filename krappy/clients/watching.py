@@ -1,6 +1,7 @@
 """A watch that survives its connection: a table as it is, then every change to it, no gap and no duplicate.
 
-After a lost connection it goes on from the offsets of what has arrived. Lost in the middle of the snapshot, it takes a
+After a lost connection it goes on from the offsets of what has arrived, in the same topic: in another that has its name
+by now it ends with UnknownTopic, as it does when it sees the topic go. Lost in the middle of the snapshot, it takes a
 new one and leaves out what had been handed out and did not change since: an entry whose key had its turn and whose
 offset is below the old snapshot's. The new snapshot is asked for with tombstones then, for a key that was handed out
 and then deleted must be seen to go; where keys are scattered, by a tombstone of any partition.
@@ -19,7 +20,7 @@ from krappy.clients.backoff import Backoff
 from krappy.clients.link import Link
 from krappy.clients.runtime import Signal
 from krappy.clients.tables import Chosen, entries
-from krappy.errors import ConnectionLost, KrappyError, ProtocolError
+from krappy.errors import ConnectionLost, KrappyError, ProtocolError, UnknownTopic
 from krappy.types import Entry
 from krappy.wire import messages
 
@@ -117,6 +118,7 @@ class Watching:
         self._news: Signal = link.runtime.signal()
         self._backoff = Backoff(random)
         self._closed = False
+        self._topic_id: str | None = None  # once it is known
 
     async def open(self) -> None:
         """Connects and asks. Raises ConnectionLost; what the broker says comes from `take`."""
@@ -143,6 +145,7 @@ class Watching:
                 raise ConnectionLost("this watch is closed")
             if isinstance(arrived, messages.Watched):
                 self._backoff.reset()
+                self._check_topic(arrived.topic_id)
                 if arrived.more:
                     new = self._progress.take(arrived)
                     if new:
@@ -152,6 +155,13 @@ class Watching:
                 raise arrived
             await self._link.runtime.sleep(self._backoff.pause())
             await self._ask()
+
+    def _check_topic(self, id: str | None) -> None:
+        """Raises UnknownTopic, and ends, where the connection came back to another topic of the same name."""
+        if id is not None and self._topic_id not in (None, id):
+            self.close()
+            raise UnknownTopic(f"the topic '{self._request.topic}' was deleted, and made anew")
+        self._topic_id = id or self._topic_id
 
     async def _ask(self) -> None:
         self._progress.restart()

@@ -201,7 +201,11 @@ def test_a_watch_goes_on_from_offsets(raw: Raw) -> None:
     for n in range(5):
         raw.call(m.Message(handle, b"%d" % n, b"k"))
     watch = raw.send(m.Watch("t", offsets=[(0, 3)]))
+    first = raw.receive(watch)
+    assert (first.event, first.next_offset, first.entries) == ("changes", 3, [])
+    assert first.topic_id == raw.call(m.DescribeTopics(["t"])).topics[0]["id"]
     answer = raw.receive(watch)
+    assert answer.topic_id is None
     assert (answer.event, answer.next_offset) == ("changes", 5)
     assert [entry[2] for entry in answer.entries[1::2]] == [b"3", b"4"]
     with pytest.raises(errors.InvalidRequest):

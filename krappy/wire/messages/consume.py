@@ -38,6 +38,7 @@ class ConsumerRegistered(Answer, kind=2):
     member: str | None
     positions: PositionList  # where each partition's next event is
     ends: PositionList  # each partition's end now
+    topic_ids: list[tuple[str, str]] | None = None  # without a group: (topic, id)
 
 
 class Poll(Request, kind=4):

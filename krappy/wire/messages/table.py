@@ -74,6 +74,7 @@ class Watched(Answer, kind=15):
     offsets: list[tuple[int, int]] | None  # end_of_snapshot: the vector that the snapshot is exact for
     entries: Raw  # key, entry, …
     scattered: bool = False  # a key may come from another partition than before
+    topic_id: str | None = None  # in the first answer
 
 
 class History(Request, kind=26):
