@@ -97,16 +97,18 @@ async def get_columns(session: SessionPort, request: messages.GetColumns) -> mes
     wanted = frozenset(ALL if request.columns is None else request.columns)
     heads_only = not wanted & {"value", "headers"}
     only = 0 if len(topic.partitions) == 1 else request.partition
-    await session.broker.wait_for_views(topic.partitions if only is None else [topic.partition(only)])
+    views = await session.broker.wait_for_views(topic.partitions if only is None else [topic.partition(only)])
+    pause = views.after(session.pause)
     where: list[int] = []
     entries: list[bytes | None] = []
     size, step = 0, SLICE
     async with session.answering(MAX_ANSWER) as room:
         check_size(len(request.offsets), room)  # the answer's own offsets take as much
         keys = _keys(request)  # not before: they take much more than the column that they come in
+        await views.wait()
         while len(entries) < len(keys):
             some = keys[len(entries) : len(entries) + step]
-            at, found = await look_up_spread(session, topic, some, only)
+            at, found = await look_up_spread(topic, some, only, pause)
             where += at
             if heads_only:
                 found = [entry and entry[: entry_columns.END] for entry in found]
@@ -114,7 +116,7 @@ async def get_columns(session: SessionPort, request: messages.GetColumns) -> mes
             size += sum([len(entry) + ROW for entry in found if entry is not None])
             check_size(size, room)
             step = max(SLICE, min(STRETCH, (STRETCH * ROW * len(entries)) // (size + 1)))
-            await session.pause()
+            await pause()
         there = [ABSENT if entry is None else entry for entry in entries]
         values, offsets, timestamps, headers = entry_columns.columns(there, wanted)
         return messages.ColumnsGot(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
 from krappy.errors import InvalidRequest, Overloaded, RecordTooLarge
@@ -16,6 +16,8 @@ QUICK = 80 * SLICE  # and before others have their turn
 MAX_PAGE_BYTES = 8 << 20
 MAX_ANSWER = 16 << 20  # bytes of the entries that one MultiGet may bring
 
+Pause = Callable[[], Awaitable[None]]
+
 
 def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine[Any, Any, messages.Got]:
     topic = session.broker.topic(request.topic)
@@ -28,17 +30,19 @@ def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine
 
 
 async def _get_later(session: SessionPort, partition: PartitionPort, request: messages.Get) -> messages.Got:
-    await session.broker.wait_for_views([partition], request.min_offset)
+    views = await session.broker.wait_for_views([partition], request.min_offset)
     await session.writable()
+    await views.wait()
     return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
 
 
 async def _get_newest(session: SessionPort, topic: TopicPort, request: messages.Get) -> messages.Got:
-    await session.broker.wait_for_views(topic.partitions)
+    views = await session.broker.wait_for_views(topic.partitions)
     if request.min_offset is not None:
         await session.broker.wait_for_views([_partition(topic, request.key, None)], request.min_offset)
     await session.writable()
-    (where,), (found,) = await topic.newest([request.key], session.pause)
+    await views.wait()
+    (where,), (found,) = await topic.newest([request.key], views.after(session.pause))
     return messages.Got(where, [found or NIL])
 
 
@@ -64,32 +68,34 @@ def multi_get(
 async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: messages.MultiGet) -> messages.MultiGot:
     keys = request.keys
     only = 0 if len(topic.partitions) == 1 else request.partition
-    await session.broker.wait_for_views(topic.partitions if only is None else [topic.partition(only)])
+    views = await session.broker.wait_for_views(topic.partitions if only is None else [topic.partition(only)])
+    pause = views.after(session.pause)
     indexes: list[int] = []
     entries: list[bytes] = []
     size = 0
     async with session.answering(MAX_ANSWER) as room:
+        await views.wait()
         for start in range(0, len(keys), SLICE):
             some = keys[start : start + SLICE]
-            where, there = await look_up_spread(session, topic, some, only)
+            where, there = await look_up_spread(topic, some, only, pause)
             found = [entry or NIL for entry in there]
             indexes += where
             entries += found
             size += sum(map(len, found))
             check_size(size, room)
             if start % QUICK == 0:
-                await session.pause()
+                await pause()
     return messages.MultiGot(indexes, entries)
 
 
 async def look_up_spread(
-    session: SessionPort, topic: TopicPort, keys: list[bytes], only: int | None
+    topic: TopicPort, keys: list[bytes], only: int | None, pause: Pause
 ) -> tuple[list[int], list[bytes | None]]:
     """The partition and the entry of each key. `only`: the partition to look in."""
     if only is not None:
         return [only] * len(keys), topic.partition(only).look_up_many(keys)
     if topic.scattered:
-        return await topic.newest(keys, session.pause)
+        return await topic.newest(keys, pause)
     count = len(topic.partitions)
     where = [partition_for(key, count) for key in keys]
     found: list[bytes | None] = [None] * len(keys)
@@ -197,8 +203,8 @@ async def history(session: SessionPort, request: messages.History) -> messages.H
 
 async def _only_holder(session: SessionPort, topic: TopicPort, key: bytes) -> PartitionPort:
     """Where all events of a key are. Raises InvalidRequest when several partitions have some."""
-    await session.broker.wait_for_views(topic.partitions)
-    some = await topic.holders(key, session.pause)
+    views = await session.broker.wait_for_views(topic.partitions)
+    some = await topic.holders(key, views.after(session.pause))
     if len(some) > 1:
         raise InvalidRequest(f"events of this key are in the partitions {some}: say which", field="partition")
     return _partition(topic, key, some[0] if some else None)

@@ -432,8 +432,8 @@ class Broker:
         with subscribed([] if told is None else [(each.moved, partial(told, each)) for each in parts]):
             return await wait_any(signals, lambda: self.stopped or ready(), seconds)
 
-    async def wait_for_views(self, partitions: Sequence[Partition], min_offset: int | None = None) -> None:
-        await table.wait_for_views(partitions, min_offset)
+    async def wait_for_views(self, partitions: Sequence[Partition], min_offset: int | None = None) -> table.Folded:
+        return await table.wait_for_views(partitions, min_offset)
 
     def scan(
         self, partitions: list[Partition], *chosen: Bound, tombstones: bool, whole: bool = False

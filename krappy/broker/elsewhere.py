@@ -14,7 +14,7 @@ import trio
 from krappy.batch import Columns
 from krappy.broker.strays import is_newer, newest, written
 from krappy.entry import VALUE_AT, entry_offset, is_tombstone
-from krappy.errors import OffsetMismatch, TransactionPending
+from krappy.errors import OffsetMismatch, RequestTimeout, TransactionPending
 from krappy.partitioner import partition_for
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ async def look(partition: Partition, keys: Collection[bytes]) -> Elsewhere:
     strays = partition.strays
     partition.applier.strays.expect()
     others = strays.others(partition)
+    folding = [other.applier for other in others]
     undecided: set[bytes] = set()
     for other in others:
         # What was decided while none was astray, without a look at this partition, is in the log now, soon readable.
@@ -89,4 +90,8 @@ async def look(partition: Partition, keys: Collection[bytes]) -> Elsewhere:
         for key, index, entry in zip(some, where, entries, strict=True):
             if entry is not None:
                 found[key] = entry[:HEAD], index
+    for other, applier in zip(others, folding, strict=True):
+        other.view_ready(0)
+        if other.applier is not applier:
+            raise RequestTimeout(f"the view of {other} was begun anew just now; try again")
     return Elsewhere(found, undecided)

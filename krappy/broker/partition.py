@@ -35,6 +35,7 @@ from krappy.entry import entry_offset
 from krappy.errors import (
     KrappyError,
     OffsetOutOfRange,
+    RequestTimeout,
     StorageError,
     TransactionPending,
     ViewDisabled,
@@ -443,8 +444,8 @@ class Partition:
 
         TransactionPending for a key that has been written behind the last stable offset, which the view has not yet.
         """
-        if expect:
-            self.view_ready(0)
+        if expect and not self.view_ready(None):  # it was waited for, and nothing has been appended since
+            raise RequestTimeout(f"the view of {self} was begun anew just now; try again")
         for index, _ in expect:
             key = columns.keys[index]
             if key is not None and (overlay.get(key) == UNDECIDED or self.undecided.holds(key)):

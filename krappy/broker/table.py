@@ -16,6 +16,7 @@ from krappy.broker import large
 from krappy.broker.changes import Change, judged
 from krappy.broker.newest_rows import newest_rows
 from krappy.broker.partition import Partition
+from krappy.broker.strays import Pause
 from krappy.entry import entry_offset, pack_entry, packed_rows
 from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownHandle
 from krappy.waiting import Signal, wait_any
@@ -55,20 +56,57 @@ class ScanPage(NamedTuple):
     last: bool
 
 
-async def wait_for_views(partitions: Sequence[Partition], min_offset: int | None = None) -> None:
-    """Returns once each view includes what was committed when this was called. Raises RequestTimeout."""
-    for partition in partitions:
-        if not partition.view_ready(min_offset) and not await partition.view_wait(min_offset, VIEW_PATIENCE):
-            end = partition.last_stable_offset
-            if min_offset is not None and min_offset >= end:
-                raise RequestTimeout(
-                    f"{partition} has no event with offset {min_offset} yet: after {VIEW_PATIENCE:g} s of waiting the "
-                    f"next one is {end}"
-                )
-            raise RequestTimeout(
-                f"the view of {partition} is taking in what was published: after {VIEW_PATIENCE:g} s of waiting it is "
-                f"at offset {partition.applied} of {end if min_offset is None else min_offset + 1}"
-            )
+class Folded:
+    """Views that each include an offset: `min_offset`, or the last that was committed when this was made.
+
+    After `wait` they do, until others have their turn: then a view may go, or be begun anew, and what is looked up in
+    it is absent. Whoever pauses between two lookups waits again.
+    """
+
+    def __init__(self, partitions: Sequence[Partition], min_offset: int | None) -> None:
+        self._wanted = [
+            (each, each.last_stable_offset - 1 if min_offset is None else min_offset) for each in partitions
+        ]
+
+    async def wait(self) -> None:
+        """Raises RequestTimeout, and why a view never will."""
+        waited = True
+        while waited:
+            waited = False
+            for partition, offset in self._wanted:
+                if not partition.view_ready(offset):
+                    waited = True
+                    if not await partition.view_wait(offset, VIEW_PATIENCE):
+                        raise _late(partition, offset)
+
+    def after(self, pause: Pause) -> Pause:
+        """`pause`, and then `wait`."""
+
+        async def paused() -> None:
+            await pause()
+            await self.wait()
+
+        return paused
+
+
+def _late(partition: Partition, offset: int) -> RequestTimeout:
+    end = partition.last_stable_offset
+    if offset >= end:
+        return RequestTimeout(
+            f"{partition} has no event with offset {offset} yet: after {VIEW_PATIENCE:g} s of waiting the next one is "
+            f"{end}"
+        )
+    return RequestTimeout(
+        f"the view of {partition} is taking in what was published: after {VIEW_PATIENCE:g} s of waiting it is at "
+        f"offset {partition.applied} of {offset + 1}"
+    )
+
+
+async def wait_for_views(partitions: Sequence[Partition], min_offset: int | None = None) -> Folded:
+    """Returns once each view includes what was committed when this was called. Raises as `Folded.wait`."""
+    folded = Folded(partitions, min_offset)
+    await folded.wait()
+    return folded
 
 
 class TableScan:

@@ -138,8 +138,8 @@ async def get_entry(call: Call, topic: str, query: EntryQuery) -> EntryShown:
     await call.broker.wait_for_views([partition], query.min_offset)
     viewer = call.viewer(query.keys, query.values)
     if query.partition is None and found.scattered:
-        await call.broker.wait_for_views(found.partitions)
-        (index,), (entry,) = await found.newest([key], call.pause)
+        views = await call.broker.wait_for_views(found.partitions)
+        (index,), (entry,) = await found.newest([key], views.after(call.pause))
         return show_entry(viewer, index, key, entry)
     return show_entry(viewer, partition.index, key, partition.look_up(key))
 
@@ -152,13 +152,13 @@ async def look_up(call: Call, topic: str, body: Lookup) -> Entries:
     partitions = [_place(found, key, body.partition) for key in keys]
     scattered = body.partition is None and found.scattered
     asked = found.partitions if scattered else list({each.index: each for each in partitions}.values())
-    await call.broker.wait_for_views(asked)
+    pause = (await call.broker.wait_for_views(asked)).after(call.pause)
     entries: list[EntryShown] = []
     size = 0
     for start in range(0, len(keys), SLICE):
         some = keys[start : start + SLICE]
         if scattered:
-            where, there = await found.newest(some, call.pause)
+            where, there = await found.newest(some, pause)
         else:
             its = partitions[start : start + SLICE]
             where = [partition.index for partition in its]
@@ -168,7 +168,7 @@ async def look_up(call: Call, topic: str, body: Lookup) -> Entries:
             if size > MAX_PAGE and len(entries) > 0:
                 raise RecordTooLarge(f"the entries take more than {MAX_PAGE} bytes; ask for fewer keys at once")
             entries.append(show_entry(viewer, index, key, entry))
-        await call.pause()
+        await pause()
     return Entries(entries)
 
 
@@ -244,8 +244,8 @@ async def get_history(call: Call, topic: str, query: HistoryQuery) -> HistoryPag
     found = call.broker.topic(topic)
     index = query.partition
     if index is None and found.scattered:
-        await call.broker.wait_for_views(found.partitions)
-        some = await found.holders(key, call.pause)
+        views = await call.broker.wait_for_views(found.partitions)
+        some = await found.holders(key, views.after(call.pause))
         if len(some) > 1:
             raise InvalidRequest(f"events of this key are in the partitions {some}: say which", field="partition")
         index = some[0] if some else None

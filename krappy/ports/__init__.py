@@ -17,7 +17,7 @@ from krappy.ports.sessions import (
     SessionPort,
     StreamPort,
 )
-from krappy.ports.tables import Bound, ScanPort, SnapshotPort, SnapshotsPort
+from krappy.ports.tables import Bound, FoldedPort, ScanPort, SnapshotPort, SnapshotsPort
 from krappy.ports.transactions import AttemptPort, StagedJob, StageOpened, StagingPort, TransactionsPort
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "AttemptPort",
     "Bound",
     "BrokerPort",
+    "FoldedPort",
     "GroupMember",
     "GroupsPort",
     "Handler",

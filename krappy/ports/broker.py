@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from krappy.measures import StoreMeasures
 from krappy.ports.groups import GroupsPort, KafkaGroupsPort
 from krappy.ports.partitions import TopicPort
-from krappy.ports.tables import Bound, ScanPort, SnapshotPort, SnapshotsPort
+from krappy.ports.tables import Bound, FoldedPort, ScanPort, SnapshotPort, SnapshotsPort
 from krappy.ports.transactions import StagingPort, TransactionsPort
 from krappy.topic_settings import Changes, Given, Setting
 
@@ -100,7 +100,7 @@ class BrokerPort(Protocol):
     async def wait_for_moves(
         self, parts: Sequence[Any], ready: Callable[[], bool], seconds: float, *, topics: bool = False, told: Any = None
     ) -> bool: ...
-    async def wait_for_views(self, partitions: Sequence[Any], min_offset: int | None = None) -> None: ...
+    async def wait_for_views(self, partitions: Sequence[Any], min_offset: int | None = None) -> FoldedPort: ...
     def scan(self, partitions: list[Any], *chosen: Bound, tombstones: bool, whole: bool = False) -> ScanPort: ...
     @property
     def snapshots(self) -> SnapshotsPort: ...

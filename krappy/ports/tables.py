@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 Bound = bytes | None  # of a range of keys
+
+
+class FoldedPort(Protocol):
+    """Views that include what they were waited for. They may not any more once others had their turn."""
+
+    async def wait(self) -> None: ...
+    def after(self, pause: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]: ...
 
 
 class ScanPort(Protocol):

@@ -1,0 +1,124 @@
+"""Lookups that let others have their turn, while the view that they look into goes, or is begun anew.
+
+What they can't know any more they do not call absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trio.testing import trio_test
+
+from krappy import arrow_layout
+from krappy.broker.broker import Broker
+from krappy.errors import KrappyError, UnknownTopic, ViewDisabled
+from krappy.handlers.native import columns, table
+from krappy.partitioner import partition_for
+from krappy.wire import messages as m
+from tests.broker.engine import publish, running
+
+COUNT = 3000
+KEYS = [b"%06d" % number for number in range(COUNT)]
+Change = Callable[[Broker], Awaitable[None]]
+
+
+async def delete(broker: Broker) -> None:
+    await broker.delete_topic("t")
+
+
+async def make_anew(broker: Broker) -> None:
+    await broker.delete_topic("t")
+    await broker.create_topic("t", 2, {})
+
+
+async def turn_off(broker: Broker) -> None:
+    await broker.alter_topic("t", {"view.enable": "false"}, None)
+
+
+async def turn_off_and_on(broker: Broker) -> None:
+    await turn_off(broker)
+    await broker.alter_topic("t", {"view.enable": "true"}, None)
+
+
+CHANGES: dict[Change, type[KrappyError] | None] = {
+    delete: UnknownTopic,
+    make_anew: UnknownTopic,
+    turn_off: ViewDisabled,
+    turn_off_and_on: None,
+}
+
+
+class Session:
+    """As a handler sees it; when it is made to wait for the first time, `change` happens."""
+
+    def __init__(self, broker: Broker, change: Change) -> None:
+        self.broker = broker
+        self.ready = False
+        self.answer_bytes = 16 << 20
+        self._change: Change | None = change
+
+    async def pause(self) -> None:
+        change, self._change = self._change, None
+        if change is not None:
+            await change(self.broker)
+
+    async def writable(self) -> None:
+        await self.pause()
+
+    @asynccontextmanager
+    async def answering(self, limit: int) -> AsyncIterator[int]:
+        yield limit
+
+
+@asynccontextmanager
+async def filled(data: Path, *, scattered: bool) -> AsyncIterator[Broker]:
+    async with running(data) as broker:
+        topic, _ = await broker.create_topic("t", 2, {})
+        for partition in topic.partitions:
+            some = [key for key in KEYS if (partition_for(key, 2) == partition.index) is not scattered]
+            await publish(partition, len(some), some)
+            assert await partition.view_wait(None, 30)
+        assert topic.scattered is scattered
+        yield broker
+
+
+async def get(session: Any) -> list[bool]:
+    partition = session.broker.topic("t").partition(0)
+    await publish(partition, 1, [b"another"])  # the view does not have it yet
+    home = next(key for key in KEYS if partition_for(key, 2) == 0)
+    found = table.get(session, m.Get("t", home))
+    answer = found if isinstance(found, m.Got) else await found
+    return [answer.entry != [table.NIL]]
+
+
+async def multi_get(session: Any) -> list[bool]:
+    found = table.multi_get(session, m.MultiGet("t", KEYS))
+    answer = found if isinstance(found, m.MultiGot) else await found
+    return [entry != table.NIL for entry in answer.entries]
+
+
+async def get_columns(session: Any) -> list[bool]:
+    held = arrow_layout.binary(KEYS)
+    answer = await columns.get_columns(session, m.GetColumns("t", held.offsets, held.data))
+    return [answer.found is None] * COUNT
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("scattered", [False, True])
+@pytest.mark.parametrize("look_up", [get, multi_get, get_columns])
+@trio_test
+async def test_what_goes_in_the_middle_is_not_absent(
+    tmp_path: Path, look_up: Callable[[Any], Awaitable[list[bool]]], scattered: bool, change: Change
+) -> None:
+    async with filled(tmp_path, scattered=scattered) as broker:
+        session = Session(broker, change)
+        expected = CHANGES[change]
+        if expected is None:
+            assert all(await look_up(session))
+        else:
+            with pytest.raises(expected):
+                await look_up(session)
