@@ -48,11 +48,12 @@ class Strays:
         self.partitions = partitions
         self.count = 0  # partitions among which keys are judged; 0: none yet
         self.unsure: set[int] = set()  # partitions that may have strays
+        self.switching = False  # some have a view and others do not: they are turned on or off, one after the other
         self.conditions = trio.Lock()  # held while conditions are decided that look at several partitions
 
     def __bool__(self) -> bool:
         """Whether a key may stand in another partition than its own."""
-        return bool(self.unsure) and self.count > 1
+        return (bool(self.unsure) or self.switching) and self.count > 1
 
     def others(self, partition: Partition) -> list[Partition]:
         return [each for each in self.partitions if each is not partition]

@@ -61,9 +61,11 @@ class Topic:
     async def configure(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
         """Other settings from now on. Raises InvalidConfig."""
         config = self.parse(given, inherited)
+        self.strays.switching = self.strays.switching or config.view != self.config.view
         self.given, self.inherited, self.config = dict(given), inherited, config
         for partition in self.partitions:
             await partition.configure(config)
+        self.strays.switching = False
 
     def partition(self, index: int) -> Partition:
         if 0 <= index < len(self.partitions):

@@ -11,14 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from trio.testing import trio_test
 
-from krappy import arrow_layout
+from krappy import arrow_layout, batch
+from krappy.broker import view_life
 from krappy.broker.broker import Broker
+from krappy.broker.partition import Partition
 from krappy.errors import KrappyError, UnknownTopic, ViewDisabled
 from krappy.handlers.native import columns, table
 from krappy.partitioner import partition_for
+from krappy.types import ABSENT
 from krappy.wire import messages as m
+from krappy.wire.messages import Answer
 from tests.broker.engine import publish, running
 
 COUNT = 3000
@@ -55,11 +60,11 @@ CHANGES: dict[Change, type[KrappyError] | None] = {
 class Session:
     """As a handler sees it; when it is made to wait for the first time, `change` happens."""
 
-    def __init__(self, broker: Broker, change: Change) -> None:
+    def __init__(self, broker: Broker, change: Change | None) -> None:
         self.broker = broker
         self.ready = False
         self.answer_bytes = 16 << 20
-        self._change: Change | None = change
+        self._change = change
 
     async def pause(self) -> None:
         change, self._change = self._change, None
@@ -86,18 +91,20 @@ async def filled(data: Path, *, scattered: bool) -> AsyncIterator[Broker]:
         yield broker
 
 
+async def answered(found: Any) -> Any:
+    return found if isinstance(found, Answer) else await found
+
+
 async def get(session: Any) -> list[bool]:
     partition = session.broker.topic("t").partition(0)
     await publish(partition, 1, [b"another"])  # the view does not have it yet
     home = next(key for key in KEYS if partition_for(key, 2) == 0)
-    found = table.get(session, m.Get("t", home))
-    answer = found if isinstance(found, m.Got) else await found
+    answer = await answered(table.get(session, m.Get("t", home)))
     return [answer.entry != [table.NIL]]
 
 
 async def multi_get(session: Any) -> list[bool]:
-    found = table.multi_get(session, m.MultiGet("t", KEYS))
-    answer = found if isinstance(found, m.MultiGot) else await found
+    answer = await answered(table.multi_get(session, m.MultiGet("t", KEYS)))
     return [entry != table.NIL for entry in answer.entries]
 
 
@@ -122,3 +129,43 @@ async def test_what_goes_in_the_middle_is_not_absent(
         else:
             with pytest.raises(expected):
                 await look_up(session)
+
+
+@pytest.mark.parametrize("on", [False, True])
+@trio_test
+async def test_views_that_are_turned_off_or_on_one_after_the_other(
+    tmp_path: Path, on: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While some partitions have a view and others do not, a key that stands elsewhere is not absent."""
+    drop, reached, gate = view_life._drop, trio.Event(), trio.Event()
+
+    async def slow(partition: Partition) -> None:
+        if partition.index == 1:
+            reached.set()
+            await gate.wait()
+        await drop(partition)
+
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 3, {})
+        home, stands = (0, 2) if on else (2, 0)  # `home` is what has a view while partition 1 is gone about
+        key = next(key for key in KEYS if partition_for(key, 3) == home)
+        await publish(topic.partition(stands), 1, [key])
+        if on:
+            await turn_off(broker)
+        monkeypatch.setattr(view_life, "_drop", slow)
+        session: Any = Session(broker, None)
+        conditional = batch.encode([key], [b"new"], timestamps=2_000)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(broker.alter_topic, "t", {"view.enable": "true" if on else "false"}, None)
+            await reached.wait()
+            try:
+                assert await topic.partition(home).view_wait(None, 30)
+                with pytest.raises(ViewDisabled):
+                    await answered(table.get(session, m.Get("t", key)))
+                with pytest.raises(ViewDisabled):
+                    await topic.partition(home).publish(conditional, expect=[(0, ABSENT)]).wait()
+            finally:
+                gate.set()
+        if on:
+            got = await answered(table.get(session, m.Get("t", key)))
+            assert (got.partition, got.entry != [table.NIL]) == (stands, True)
