@@ -18,7 +18,7 @@ import click
 
 from krappy.cli.errors import explain
 from krappy.cli.options import Group
-from krappy.cli.output import visible
+from krappy.cli.output import ReaderIsGone, visible
 from krappy.memory import keep_freed_memory
 
 # name -> module of krappy.cli; the command is its attribute of the same name. Imported when used: `krappy get`
@@ -98,7 +98,7 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo(err=True)
         return 130
-    except BrokenPipeError:
+    except (BrokenPipeError, ReaderIsGone):
         _drop_stdout()
         return 141
     except Exception as error:

@@ -106,15 +106,15 @@ def write_lines(lines: Iterable[str], end: str = "\n") -> None:
     out.flush()
 
 
-class _ReaderIsGone(BaseException):
+class ReaderIsGone(BaseException):
     """Comes between any two steps, as KeyboardInterrupt does: nothing may take it for an error of its own, as a client
-    would BrokenPipeError."""
+    would BrokenPipeError. One of these steps may be the end of the `with` that waits for it, so it may leave that."""
 
 
 @contextmanager
 def ending_with_reader() -> Iterator[None]:
     """For output that waits for more, on the main thread: BrokenPipeError once nobody reads the pipe that stdout is any
-    more (`| head`). A write would say so, but the next one may be far off.
+    more (`| head`), or ReaderIsGone. A write would say so, but the next one may be far off.
 
     A thread waits for the pipe to tell, and wakes the main thread as Ctrl-C would, by a SIGPIPE. Writes to sockets that
     the other side has closed raise that signal too, and those mean nothing here.
@@ -129,15 +129,17 @@ def ending_with_reader() -> Iterator[None]:
             signal.pthread_kill(main, signal.SIGPIPE)
 
     def woken(*_: object) -> None:
+        nonlocal waiting
         if waiting and _reader_is_gone(out, stopped, 0):
-            raise _ReaderIsGone
+            waiting = False  # once: a failed write raises the signal too, and what it ends is cleaned up by then
+            raise ReaderIsGone
 
     before = signal.signal(signal.SIGPIPE, woken)
     thread = threading.Thread(target=look, name="krappy-reader", daemon=True)
     thread.start()
     try:
         yield
-    except _ReaderIsGone:
+    except ReaderIsGone:
         raise BrokenPipeError from None
     finally:
         waiting = False

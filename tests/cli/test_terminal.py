@@ -1,9 +1,10 @@
-"""What only a person at a terminal gets: progress, questions, and events that cannot speak to the terminal."""
+"""What only a person at a terminal gets: progress, questions, events that cannot speak to it, and pipes to `head`."""
 
 from __future__ import annotations
 
 import os
 import pty
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -77,3 +78,29 @@ def test_a_file_has_a_progress_bar(broker: RunningBroker, tmp_path: Path) -> Non
     assert status == 0
     assert "20,000 events" in shown
     assert "━" in shown
+
+
+def test_a_reader_that_goes_away_as_the_output_ends() -> None:
+    """The signal may come when nothing is left to catch it but the command line itself."""
+    code = (
+        "import os, signal, sys\n"
+        "import click\n"
+        "from krappy.cli import main, output\n"
+        "reader, writer = os.pipe()\n"
+        "os.dup2(writer, 1)\n"
+        "os.close(writer)\n"
+        "def at_the_end(frame, event, argument):\n"
+        "    if frame.f_code.co_name == '__exit__':\n"
+        "        sys.setprofile(None)\n"
+        "        signal.raise_signal(signal.SIGPIPE)\n"
+        "main.cli = click.Group()\n"
+        "@main.cli.command()\n"
+        "def piped():\n"
+        "    with output.ending_with_reader():\n"
+        "        sys.setprofile(at_the_end)\n"
+        "        os.close(reader)\n"
+        "        raise BrokenPipeError\n"
+        "sys.exit(main.run(['piped']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, timeout=SECONDS)
+    assert (done.returncode, done.stderr) == (141, "")
