@@ -13,7 +13,7 @@ import trio
 
 from krappy.batch import Columns
 from krappy.broker.strays import is_newer, newest, written
-from krappy.entry import VALUE_AT, entry_offset, is_tombstone
+from krappy.entry import VALUE_AT, entry_offset, entry_timestamp, is_tombstone
 from krappy.errors import OffsetMismatch, RequestTimeout, TransactionPending
 from krappy.partitioner import partition_for
 
@@ -65,6 +65,26 @@ class Elsewhere(NamedTuple):
             f"the key's newest event stands in another partition, {at}, at offset {offset}: write to that one",
             current=offset,
         )
+
+    def check_overtaking(self, partition: Partition, columns: Columns, expect: Sequence[tuple[int, int]]) -> None:
+        """Raises OffsetMismatch for an event that would not be the newest of its key, since one that another partition
+        has of it is later: by the table it would not have been written, and who expects the same would be let in, too.
+        """
+        for index, _ in expect:
+            key = columns.keys[index]
+            other = None if key is None else self.newest.get(key)
+            if key is None or other is None:
+                continue
+            its, at = other
+            time = partition.now_ms() if partition.config.log_append_time else columns.timestamps[index]
+            home = partition_for(key, partition.strays.count)
+            if (time, partition.index == home, partition.index) < (entry_timestamp(its), at == home, at):
+                raise OffsetMismatch(
+                    f"the key's event in another partition, {at}, at offset {entry_offset(its)}, is later by its time, "
+                    "so the table would take no notice of this one: write to that partition, or later",
+                    current=None if is_tombstone(its) else entry_offset(its),
+                    index=index,
+                )
 
 
 async def look(partition: Partition, keys: Collection[bytes]) -> Elsewhere:

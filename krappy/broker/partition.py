@@ -457,6 +457,8 @@ class Partition:
             elsewhere.check(columns, expect, overlay)
             look_up = partial(elsewhere.here, self)
         appender.check_expected(columns, expect, overlay, look_up, base_offset)
+        if elsewhere is not None:
+            elsewhere.check_overtaking(self, columns, expect)
 
     # --- life
 

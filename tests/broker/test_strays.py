@@ -17,7 +17,7 @@ from krappy.broker.applier import Applier
 from krappy.broker.broker import Broker
 from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.topic import Topic
-from krappy.entry import entry_offset
+from krappy.entry import entry_offset, is_tombstone
 from krappy.errors import OffsetMismatch, StorageError
 from krappy.partitioner import partition_for
 from krappy.store import keys as stored_keys
@@ -315,6 +315,40 @@ async def test_of_two_who_claim_a_key_in_two_partitions_at_once_one_has_it(tmp_p
                 refused.append(str(error))
         assert len(refused) == 1
         assert "another partition" in refused[0]
+
+
+@trio_test
+@pytest.mark.parametrize("append_time", [False, True])
+async def test_who_claims_a_key_by_a_clock_behind_its_deletion_elsewhere_does_not_have_it(
+    tmp_path: Path, append_time: bool
+) -> None:
+    """By the table it would still be deleted, and the next one would claim it as well."""
+    async with running(tmp_path) as broker:
+        topic = await new(broker)
+        if append_time:
+            await broker.alter_topic("t", {"message.timestamp.type": "LogAppendTime"}, None)
+        deleted = batch.encode([ASTRAY], [None], timestamps=1_000)
+        await topic.partition(1).publish(deleted).wait()
+        await trio.sleep(0.01)  # the broker's clock goes on
+
+        async def claim(index: int, time: int) -> bool:
+            data = batch.encode([ASTRAY], [b"v"], timestamps=time)
+            try:
+                await topic.partition(index).publish(data, [(0, ABSENT)]).wait()
+            except OffsetMismatch:
+                return False
+            return True
+
+        home = partition_for(ASTRAY, COUNT)
+        other = next(index for index in range(COUNT) if index not in (home, 1))
+        claims = [
+            await claim(index, time) for index, time in ((other, 999), (home, 999), (home, 1_001), (other, 1_002))
+        ]
+        assert claims == ([True, False, False, False] if append_time else [False, False, True, False])
+        (where,), (entry,) = await topic.newest([ASTRAY], trio.lowlevel.checkpoint)
+        assert where == (other if append_time else home)
+        assert entry is not None
+        assert not is_tombstone(entry)
 
 
 @trio_test
