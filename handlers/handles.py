@@ -21,7 +21,7 @@ class Producer:
     def next_partition(self) -> int:
         """Round-robin, for events without a key."""
         self._robin += 1
-        return self._robin % len(self.topic.partitions)
+        return self._robin % self.topic.count
 
     def close(self) -> None:
         """Nothing to give back: what was published stays published."""

@@ -3,30 +3,45 @@
 A handler is a function of (session, request). It returns its Answer when it has it, a Later when somebody else will
 finish it, or (an `async def`) a coroutine, which then runs as a task of its own. A streaming handler is given a
 third argument, the stream, sends any number of answers through it, and returns the last one.
+
+    @serves(messages.Get, needs=needs.topic(Op.READ))
+    def get(session: SessionPort, request: messages.Get) -> messages.Got: …
+
+`needs` says what the request asks of whatever it names: each of these is asked of `session.access`, and nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
+from krappy.core.security.operations import Need
 from krappy.wire.messages import Request
 
-Handler = Callable[..., Any]
+H = TypeVar("H", bound=Callable[..., Any])
+
+
+class Served(NamedTuple):
+    handler: Callable[..., Any]
+    streams: bool
+    needs: tuple[Need, ...]
 
 
 class Registry:
     def __init__(self) -> None:
-        self._handlers: dict[type[Request], tuple[Handler, bool]] = {}
+        self.served: dict[type[Request], Served] = {}
 
-    def register(self, message: type[Request], handler: Handler, *, streams: bool = False) -> None:
-        """Serves `message` with `handler`. Raises ValueError when it is served already."""
-        if message in self._handlers:
-            raise ValueError(f"{message.__name__} has a handler already")
-        self._handlers[message] = (handler, streams)
+    def serves(self, message: type[Request], *, needs: tuple[Need, ...], streams: bool = False) -> Callable[[H], H]:
+        """The handler serves `message`. Raises ValueError when it is served already."""
 
-    def find(self, message: type[Request]) -> tuple[Handler, bool]:
-        return self._handlers[message]
+        def register(handler: H) -> H:
+            if message in self.served:
+                raise ValueError(f"{message.__name__} has a handler already")
+            self.served[message] = Served(handler, streams, needs)
+            return handler
 
-    def __contains__(self, message: type[Request]) -> bool:
-        return message in self._handlers
+        return register
+
+
+REGISTRY = Registry()
+serves = REGISTRY.serves

@@ -21,7 +21,7 @@ import trio
 
 from krappy import config as settings
 from krappy.broker.broker import Broker as Engine
-from krappy.config import PLAINTEXT, ServerConfig
+from krappy.config import PLAINTEXT, ServerConfig, parse_address
 from krappy.errors import KrappyError, ShuttingDown, Unavailable
 from krappy.handlers import kafka, native
 from krappy.memory import keep_freed_memory
@@ -150,6 +150,10 @@ class Broker:
             for listener in config.kafka_listeners:
                 sockets[KAFKA + listener.name] = bind(listener.address)
             self.engine = Engine(config, self._report)
+            self.engine.endpoints = {
+                listener.name: parse_address(listener.advertised or _address(sockets[KAFKA + listener.name]))
+                for listener in config.kafka_listeners
+            }
             if self._stopped:
                 self.engine.begin_stop()
             self.server = self._make_server()
@@ -170,7 +174,7 @@ class Broker:
         for listener in config.kafka_listeners:
             opened = sockets[KAFKA + listener.name]
             self.kafka_addresses[listener.name] = _address(opened)
-            advertised = Advertised(config.broker_id, listener.advertised, config.rack or None)
+            advertised = Advertised(listener.name, config.broker_id, listener.advertised, config.rack or None)
             self.server.listen(Listener(opened, Kafka(kafka.registry(), advertised)))
         self.listening = True
 

@@ -11,6 +11,7 @@
     │   ├── InvalidRequest               wrong field, wrong type, unknown message
     │   ├── UnknownTopic, UnknownPartition, TopicExists, InvalidTopic, InvalidPartitions, InvalidConfig,
     │   │   PolicyViolation
+    │   ├── NotLeader            retry    another broker leads this partition, or none does now
     │   ├── OffsetOutOfRange, UnknownHandle, ViewDisabled, ShuttingDown (retry), Overloaded (retry)
     │   ├── RecordTooLarge, OffsetMismatch, UnsupportedCompression
     │   ├── InvalidRecord
@@ -101,6 +102,13 @@ class UnknownTopic(BrokerError):
 
 class UnknownPartition(BrokerError):
     code, name = 1010, "UNKNOWN_PARTITION"
+
+
+class NotLeader(BrokerError):
+    """This broker does not lead the partition. `details`: topic, partition, leader (a broker's id; -1: nobody) and
+    leader_epoch, as far as this broker knows."""
+
+    code, name, retriable = 6, "NOT_LEADER_OR_FOLLOWER", True
 
 
 class TopicExists(BrokerError):

@@ -22,13 +22,13 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgpack
 
 from krappy.core.cluster import places
 from krappy.core.cluster.decide import decide, touched
-from krappy.core.cluster.document import Document
 from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.state import NOBODY, State, write_state
 from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put
@@ -106,24 +106,34 @@ class Catalog:
                 self.tree.commit([Create(places.CLUSTER_ID, znodes.cluster(id))])
         self.cluster_id = text_id(id)
 
-    def register(self, broker: int) -> Image:
+    def register(
+        self, broker: int, endpoints: Mapping[str, tuple[str, int]] = MappingProxyType({}), rack: str | None = None
+    ) -> Image:
         """This broker is here, and leads all there is, in a new epoch: what it had in the last one, and nobody had an
         answer about, may be lost.
 
-        Topics that another broker id has made here are this one's. Durable. Raises StorageError.
+        `endpoints`: host and port by the listener's name. Topics that another broker id has made here are this one's.
+        Durable. Raises StorageError.
         """
         self._replicas = (broker,)
         registered = self.tree.get(places.epoch(broker))
         epoch = 0 if registered is None else registered.version + 1
         path = places.epoch(broker)
         entered: list[Operation] = [Create(path, b"{}") if registered is None else Put(path, registered.data)]
-        fields = {"version": 5, "endpoints": [], "rack": None, "broker_epoch": epoch}
-        entered.append(Create(places.broker(broker), Document({}).with_fields(fields), SESSION))
+        entered.append(Create(places.broker(broker), znodes.registration(epoch, endpoints, rack), SESSION))
+        entered += self._control(broker, epoch)
         for topic in self.tree.image.topics.values():
             if any(each.replicas != self._replicas for each in topic.partitions):
                 entered += self._take_over(topic)
         self.tree.follow(_follow)
         return self.tree.commit(entered)
+
+    def _control(self, broker: int, epoch: int) -> Iterator[Operation]:
+        """This broker is the controller."""
+        found = self.tree.get(places.CONTROLLER_EPOCH)
+        path = places.CONTROLLER_EPOCH
+        yield Create(path, b"1") if found is None else Put(path, b"%d" % (found.version + 2))
+        yield Create(places.CONTROLLER, znodes.controller(broker, epoch), SESSION)
 
     def list(self) -> Sequence[Topic]:
         """Every topic, by name."""
@@ -135,6 +145,10 @@ class Catalog:
 
     def __contains__(self, name: object) -> bool:
         return name in self._topics
+
+    def image(self, name: str) -> TopicImage:
+        """What the cluster knows of a topic that there is."""
+        return self.tree.image.topics[name]
 
     def deleting(self) -> Sequence[Topic]:
         """Topics deleted whose folders or views may still exist, without their settings. To be finished on open, then

@@ -31,6 +31,16 @@ def deleted(name: str) -> bytes:
     return Document({}).with_fields({"version": 1, "topic": name})
 
 
+def registration(epoch: int, endpoints: Mapping[str, tuple[str, int]], rack: str | None) -> bytes:
+    """`epoch`: the broker's. `endpoints`: host and port by the listener's name."""
+    told = [f"{name}://{f'[{host}]' if ':' in host else host}:{port}" for name, (host, port) in endpoints.items()]
+    return Document({}).with_fields({"version": 5, "endpoints": told, "rack": rack, "broker_epoch": epoch})
+
+
+def controller(broker: int, epoch: int) -> bytes:
+    return Document({}).with_fields({"version": 2, "brokerid": broker, "broker_epoch": epoch})
+
+
 def producer_ids(following: int) -> bytes:
     """The last block that was reserved. `following`: the first id behind it."""
     start = max(0, following - PRODUCER_BLOCK)

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.handlers.kafka.refusals import DONE, NO, Refused, refusal, replicas
+from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 Message = dict[str, Any]
 
 
+@serves(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 0, needs=needs.cluster(Op.ALTER) + needs.topic(Op.DESCRIBE))
 async def alter_partition_reassignments(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Each partition is answered for: to this broker is done at once, elsewhere is impossible, nothing is to cancel."""
+    session.access.cluster(Op.ALTER)
     responses = []
     for asked in request["topics"]:
-        topic = session.broker.topics.get(asked["name"])
-        count = 0 if topic is None else len(topic.partitions)
+        topic = session.access.find_topic(asked["name"], Op.DESCRIBE)
+        count = 0 if topic is None else topic.count
         rows = []
         for each in asked["partitions"]:
             index = each["partition_index"]
             try:
-                _check(index, count, each["replicas"], session.node.node_id)
+                _check(index, count, each["replicas"], session.broker.image.brokers)
                 rows.append({"partition_index": index, **DONE})
             except NO as error:
                 rows.append({"partition_index": index, **refusal(error)})
@@ -31,10 +36,10 @@ async def alter_partition_reassignments(session: KafkaSessionPort, request: Mess
     return {"throttle_time_ms": 0, "error_code": 0, "error_message": None, "responses": responses}
 
 
-def _check(index: int, count: int, assigned: Sequence[int] | None, node: int) -> None:
+def _check(index: int, count: int, assigned: Sequence[int] | None, brokers: Collection[int]) -> None:
     """`assigned`: the brokers that partition `index` of `count` is to be on; None gives a move up. Raises Refused."""
     if not 0 <= index < count:
         raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     if assigned is None:
         raise Refused(Code.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
-    replicas(assigned, node)
+    replicas(assigned, brokers)

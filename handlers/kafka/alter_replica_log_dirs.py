@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
+from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 Message = dict[str, Any]
 
 
+@serves(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, needs=needs.cluster(Op.ALTER) + needs.topic(Op.DESCRIBE))
 async def alter_replica_log_dirs(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """The folder that DescribeLogDirs names is where each partition is already; there is no other."""
-    folder, _, _ = await session.broker.log_dir()
+    folder, _, _ = await session.access.cluster(Op.ALTER).log_dir()
     results = []
     for place in request["dirs"]:
         for asked in place["topics"]:
-            topic = session.broker.topics.get(asked["name"])
-            count = 0 if topic is None else len(topic.partitions)
+            topic = session.access.find_topic(asked["name"], Op.DESCRIBE)
+            count = 0 if topic is None else topic.count
             rows = []
             for index in asked["partitions"]:
                 if place["path"] != folder:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
+from krappy.core.security.operations import Op
 from krappy.handlers.kafka.config_entries import Resource
 from krappy.handlers.kafka.refusals import SHOWN, Refused
 from krappy.handlers.kafka.sources import check_not_internal
@@ -28,10 +29,10 @@ class Target(NamedTuple):
 
 def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
     """Raises Refused, KrappyError for what is not there, or has no settings to change."""
-    broker = session.broker
+    access = session.access
     if kind == Resource.TOPIC:
-        check_not_internal(session, check_topic_name(name))
-        topic = broker.topics.get(name)
+        check_not_internal(session, check_topic_name(name), Op.ALTER_CONFIGS)
+        topic = access.find_topic(name, Op.ALTER_CONFIGS)
         if topic is None:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         held = topic.given
@@ -41,14 +42,14 @@ def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
             held,
             topic.settings,
             lambda wanted: merge(held, wanted),
-            lambda wanted: broker.alter_topic(name, wanted, None),
+            lambda wanted: access.alter_topic(name, wanted, None),
         )
     if kind == Resource.BROKER:
         if name:
             check_broker(session, name)
-        return _of("broker", broker.dynamic, name)
+        return _of("broker", access.cluster(Op.ALTER_CONFIGS).dynamic, name)
     if kind == Resource.GROUP:
-        return _of("group", broker.kafka_groups.settings, name)
+        return _of("group", access.kafka_group(name, Op.ALTER_CONFIGS).settings, name)
     if kind == Resource.BROKER_LOGGER:
         check_broker(session, name)
         raise Refused(Code.INVALID_REQUEST, "the log level is set when the broker starts: see `krappy serve --help`")
@@ -70,7 +71,7 @@ def _of(what: str, settings: SettingsPort, name: str) -> Target:
 
 def check_broker(session: KafkaSessionPort, name: str) -> None:
     """Whether a resource's name is this broker's id. Raises Refused."""
-    node = session.node.node_id
+    node = session.broker.id
     if name != str(node):
         text = f"Unexpected broker id, expected {node} or empty string, but received '{name:.{SHOWN}}'"
         raise Refused(Code.INVALID_REQUEST, text)

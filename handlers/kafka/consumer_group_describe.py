@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from krappy.core.kafka.assignors import Partition
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.group_answers import Message, by_topic, group_code
 from krappy.handlers.kafka.operations import ON_GROUP
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import counted
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 CLASSIC_MEMBER, MEMBER_OF_KIP_848 = 0, 1  # KIP-1099
 
 
+@serves(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, needs=needs.group(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
 async def consumer_group_describe(session: KafkaSessionPort, request: Message, version: int) -> Message:
     groups = []
     async with counted(session) as rows:
@@ -34,7 +38,7 @@ def _rows(member: Message) -> int:
 def _describe(session: KafkaSessionPort, name: str) -> Message:
     answer: Message = {"group_id": name, "group_state": "", "assignor_name": "", "members": [], "error_code": Code.NONE}
     try:
-        group, names = session.broker.kafka_groups.admin.describe_modern(name)
+        group, names = session.access.kafka_group(name, Op.DESCRIBE).admin.describe_modern(name)
     except KrappyError as error:
         code = group_code(error) if name else Code.INVALID_GROUP_ID
         return answer | {"error_code": code, "error_message": error.text}

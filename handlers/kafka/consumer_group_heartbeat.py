@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from krappy.core.kafka.modern_member import JOINING, Beat, Beaten
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.group_answers import Message, by_topic, group_code, kafka_host
+from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort, LaterPort
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 OWN_ID_SINCE = 1  # members make their ids themselves (KIP-1082)
 
 
+@serves(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, needs=needs.group(Op.READ) + needs.topic(Op.DESCRIBE))
 def consumer_group_heartbeat(session: KafkaSessionPort, request: Message, version: int) -> LaterPort:
     owned = request["topic_partitions"]
     topics = request["subscribed_topic_names"]
     member_id = request["member_id"]
-    groups = session.broker.kafka_groups
+    groups = session.access.kafka_group(request["group_id"], Op.READ)
     if not member_id and version < OWN_ID_SINCE and request["member_epoch"] == JOINING:
         member_id = groups.new_member_id()
     beat = Beat(

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.handlers.kafka.create_topics import MAX_PARTITIONS
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, more_than_once, refusal, replicas
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import check_not_internal
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 Message = dict[str, Any]
 
 
+@serves(ApiKey.CREATE_PARTITIONS, 0, 3, needs=needs.topic(Op.ALTER))
 async def create_partitions(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    broker = session.broker
     topics = request["topics"]
     twice = more_than_once(topic["name"] for topic in topics)
     results = []
@@ -24,7 +27,7 @@ async def create_partitions(session: KafkaSessionPort, request: Message, version
                 raise Refused(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
             _check(session, topic)
             if not request["validate_only"]:
-                await broker.alter_topic(name, None, topic["count"])
+                await session.access.alter_topic(name, None, topic["count"])
             results.append({"name": name, **DONE})
         except NO as error:
             results.append({"name": name, **refusal(error)})
@@ -33,11 +36,11 @@ async def create_partitions(session: KafkaSessionPort, request: Message, version
 
 
 def _check(session: KafkaSessionPort, topic: Message) -> None:
-    check_not_internal(session, topic["name"])
-    found = session.broker.topics.get(topic["name"])
+    check_not_internal(session, topic["name"], Op.ALTER)
+    found = session.access.find_topic(topic["name"], Op.ALTER)
     if found is None:
         raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{topic['name']:.{SHOWN}}'")
-    count, now, assignments = topic["count"], len(found.partitions), topic["assignments"]
+    count, now, assignments = topic["count"], found.count, topic["assignments"]
     if count == now:
         raise Refused(Code.INVALID_PARTITIONS, f"Topic already has {now} partition(s).")
     if count < now:
@@ -51,4 +54,4 @@ def _check(session: KafkaSessionPort, topic: Message) -> None:
             text = f"{more} partition(s) are to be added, but {len(assignments)} assignment(s) were specified."
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, text)
         for each in assignments:
-            replicas(each["broker_ids"], session.node.node_id)
+            replicas(each["broker_ids"], session.broker.image.brokers)

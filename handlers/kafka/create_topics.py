@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.handlers.kafka.config_entries import created_entries
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, more_than_once, refusal, replicas
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import topic_named
 from krappy.ports import KafkaSessionPort
 from krappy.topic_config import TopicConfig, check_topic_name, normalise
-from krappy.wire.kafka import UUID_ZERO, Code
+from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
 Message = dict[str, Any]
 MAX_PARTITIONS = 10_000  # of one request (QuorumController.MAX_RECORDS_PER_USER_OP)
 DEFAULT = -1
 
 
+@serves(ApiKey.CREATE_TOPICS, 2, 7, needs=needs.topic(Op.CREATE) + needs.cluster(Op.CREATE))
 async def create_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
     broker = session.broker
     timeout = request["timeout_ms"]
@@ -44,26 +48,26 @@ async def create_topics(session: KafkaSessionPort, request: Message, version: in
 
 
 async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: bool) -> Message:
-    broker, name = session.broker, topic["name"]
+    cluster, name = session.access.cluster(Op.CREATE), topic["name"]
     check_topic_name(name)
-    if topic_named(session, name) is not None:
+    if topic_named(session, name, Op.CREATE) is not None:
         raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    broker.names.check(name)
+    cluster.names.check(name)
     partitions = _partitions(session, topic)
     if more_than_once(config["name"] for config in topic["configs"]):
         raise Refused(Code.INVALID_CONFIG, "a setting is given twice")
     config = normalise({config["name"]: config["value"] for config in topic["configs"]})
-    TopicConfig.parse({**broker.dynamic.topic_defaults, **config})
-    uuid = UUID_ZERO
+    TopicConfig.parse({**cluster.dynamic.topic_defaults, **config})
+    id = UUID_ZERO
     if not validate_only:
-        made, _ = await broker.create_topic(name, partitions, config)
-        uuid = made.uuid
+        made, _ = await session.access.create_topic(name, partitions, config)
+        id = made.id
     described = {
         "num_partitions": partitions,
         "replication_factor": 1,
-        "configs": created_entries(config, broker.dynamic.topic_layers()),
+        "configs": created_entries(config, cluster.dynamic.topic_layers()),
     }
-    return {"name": name, "topic_id": uuid, **DONE, **described}
+    return {"name": name, "topic_id": id, **DONE, **described}
 
 
 def _partitions(session: KafkaSessionPort, topic: Message) -> int:
@@ -78,7 +82,7 @@ def _partitions(session: KafkaSessionPort, topic: Message) -> int:
             text = "the partitions of a manual assignment have to be numbered 0, 1, 2 and so on, each once"
             raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, text)
         for each in assignments:
-            replicas(each["broker_ids"], session.node.node_id)
+            replicas(each["broker_ids"], session.broker.image.brokers)
         return len(indexes)
     if factor != DEFAULT and factor <= 0:
         raise Refused(
@@ -87,7 +91,8 @@ def _partitions(session: KafkaSessionPort, topic: Message) -> int:
     if count != DEFAULT and count <= 0:
         raise Refused(Code.INVALID_PARTITIONS, "Number of partitions must be larger than 0, or -1 for the default.")
     if factor > 1:
-        text = f"The target replication factor of {factor} cannot be reached because only 1 broker is registered."
+        there = len(session.broker.image.brokers)
+        text = f"The target replication factor of {factor} cannot be reached because only {there} broker is registered."
         raise Refused(Code.INVALID_REPLICATION_FACTOR, text)
     return _count(session, topic)
 

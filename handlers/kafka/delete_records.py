@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import is_internal, topic_named
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import Code, code_for
+from krappy.wire.kafka import ApiKey, Code, code_for
 
 Message = dict[str, Any]
 UNKNOWN = -1  # the low watermark of a partition that was not changed
 
 
+@serves(ApiKey.DELETE_RECORDS, 0, 2, needs=needs.topic(Op.DELETE))
 async def delete_records(session: KafkaSessionPort, request: Message, version: int) -> Message:
     topics = []
     for asked in request["topics"]:
-        topic = session.broker.topics.get(asked["name"])
+        topic = session.access.find_topic(asked["name"], Op.DELETE)
         partitions = []
         for partition in asked["partitions"]:
             index, start, code = partition["partition_index"], UNKNOWN, Code.NONE
-            if topic is None and is_internal(topic_named(session, asked["name"])):
+            if topic is None and is_internal(topic_named(session, asked["name"], Op.DELETE)):
                 code = Code.INVALID_TOPIC_EXCEPTION
-            elif topic is None or not 0 <= index < len(topic.partitions):
+            elif topic is None:
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION
             else:
                 try:
-                    start = await topic.partitions[index].delete_records(partition["offset"])
+                    start = await topic.led(index).delete_records(partition["offset"])
                 except KrappyError as error:
                     code = code_for(error)
             partitions.append({"partition_index": index, "low_watermark": start, "error_code": code})

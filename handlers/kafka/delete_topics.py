@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, more_than_once, refusal
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import check_not_internal, topic_by_id
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import UUID_ZERO, Code
+from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
 Message = dict[str, Any]
 BY_ID_SINCE = 6
 
 
+@serves(ApiKey.DELETE_TOPICS, 1, 6, needs=needs.topic(Op.DELETE))
 async def delete_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
     broker = session.broker
     if version < BY_ID_SINCE:
@@ -39,16 +43,16 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
             answered.add(name)
             if name in twice:
                 raise Refused(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
-            check_not_internal(session, name)
-            found = broker.topics.get(name)
+            check_not_internal(session, name, Op.DELETE)
+            found = session.access.find_topic(name, Op.DELETE)
             if found is None:
                 raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
             if deadline is not None and broker.clock.steady_ms() >= deadline:
                 raise Refused(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
-            if topic["name"] is None and found.uuid != topic["topic_id"]:  # made anew while others were deleted
+            if topic["name"] is None and found.id != topic["topic_id"]:  # made anew while others were deleted
                 raise Refused(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
-            await broker.delete_topic(name, found.uuid)
-            answers[-1] |= {"name": name, "topic_id": found.uuid, **DONE}
+            await session.access.delete_topic(name, found.id)
+            answers[-1] |= {"name": name, "topic_id": found.id, **DONE}
         except NO as error:
             answers[-1] |= refusal(error)
         await session.pause()
@@ -59,5 +63,5 @@ def _name(session: KafkaSessionPort, topic: Message) -> str | None:
     """The name of the topic that is meant; None when an id means none."""
     if topic["name"] is not None:
         return str(topic["name"])
-    found = topic_by_id(session, topic["topic_id"], reading=False)
+    found = topic_by_id(session, topic["topic_id"], Op.DELETE, reading=False)
     return None if found is None else str(found.name)

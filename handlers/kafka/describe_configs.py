@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.handlers.kafka.config_entries import (
     Resource,
     Source,
@@ -14,16 +16,23 @@ from krappy.handlers.kafka.config_entries import (
 )
 from krappy.handlers.kafka.config_targets import check_broker
 from krappy.handlers.kafka.refusals import DONE, NO, Refused, refusal
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import topic_named
 from krappy.ports import KafkaSessionPort
 from krappy.topic_config import check_topic_name
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 Message = dict[str, Any]
 MAX_ANSWER = 32 << 20
 ENTRY, ENTRY_DOCUMENTED = 150, 250  # bytes that one setting takes at the most, about
 
 
+@serves(
+    ApiKey.DESCRIBE_CONFIGS,
+    1,
+    4,
+    needs=needs.topic(Op.DESCRIBE_CONFIGS) + needs.cluster(Op.DESCRIBE_CONFIGS) + needs.group(Op.DESCRIBE_CONFIGS),
+)
 async def describe_configs(session: KafkaSessionPort, request: Message, version: int) -> Message:
     results = []
     size = 0
@@ -47,24 +56,25 @@ def _describe(session: KafkaSessionPort, resource: Message, request: Message) ->
     kind, name, chosen = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
     shown = {"synonyms": request["include_synonyms"], "documentation": request["include_documentation"]}
     if kind == Resource.TOPIC:
-        topic = topic_named(session, check_topic_name(name))
+        topic = topic_named(session, check_topic_name(name), Op.DESCRIBE_CONFIGS)
         if topic is None:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
-        layers = session.broker.dynamic.topic_layers()
+        layers = session.access.cluster(Op.DESCRIBE_CONFIGS).dynamic.topic_layers()
         return topic_entries(topic.given, chosen, layers, topic.defaults, **shown)
     if kind == Resource.BROKER:
-        dynamic = session.broker.dynamic
+        cluster = session.access.cluster(Op.DESCRIBE_CONFIGS)
+        dynamic = cluster.dynamic
         if name == "":
             source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
             return held_entries(dynamic, name, source, chosen, documentation=request["include_documentation"])
         check_broker(session, name)
-        node = session.node
-        host = f"[{node.host}]" if ":" in node.host else node.host
-        return broker_entries(session.broker.settings(f"{host}:{node.port}"), dynamic, chosen, **shown)
+        told = session.nodes()[session.broker.id]
+        host = f"[{told.host}]" if ":" in told.host else told.host
+        return broker_entries(cluster.settings(f"{host}:{told.port}"), dynamic, chosen, **shown)
     if kind == Resource.GROUP:
         if not name:
             raise Refused(Code.INVALID_REQUEST, "Group name must not be empty.")
-        return group_entries(session.broker.kafka_groups.settings, name, chosen, **shown)
+        return group_entries(session.access.kafka_group(name, Op.DESCRIBE_CONFIGS).settings, name, chosen, **shown)
     if kind == Resource.CLIENT_METRICS:
         return []
     raise Refused(

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.group_answers import Message, group_code
 from krappy.handlers.kafka.operations import ON_GROUP
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import counted
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 NOT_FOUND_SINCE = 6  # before, a group that is not there is a dead one (KIP-1043)
 
 
+@serves(ApiKey.DESCRIBE_GROUPS, 0, 6, needs=needs.group(Op.DESCRIBE))
 async def describe_groups(session: KafkaSessionPort, request: Message, version: int) -> Message:
     groups = []
     async with counted(session) as rows:
@@ -29,7 +33,7 @@ def _describe(session: KafkaSessionPort, name: str, version: int) -> Message:
     if not name:
         return answer | {"error_code": Code.INVALID_GROUP_ID, "group_state": ""}
     try:
-        found = session.broker.kafka_groups.admin.describe(name)
+        found = session.access.kafka_group(name, Op.DESCRIBE).admin.describe(name)
     except KrappyError as error:
         answer["group_state"] = "Dead"
         if version >= NOT_FOUND_SINCE:

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
+from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort, PartitionPort
+from krappy.wire.kafka import ApiKey
 
 Message = dict[str, Any]
 
 
+@serves(ApiKey.DESCRIBE_LOG_DIRS, 1, 4, needs=needs.cluster(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
 async def describe_log_dirs(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """All partitions when no topics are named; of those named, the ones there are."""
-    broker = session.broker
-    folder, total, usable = await broker.log_dir()
-    chosen: dict[str, set[int] | None] = dict.fromkeys(broker.topics)
+    there = session.access.topics(Op.DESCRIBE)
+    folder, total, usable = await session.access.cluster(Op.DESCRIBE).log_dir()
+    chosen: dict[str, set[int] | None] = dict.fromkeys(there)
     if request["topics"] is not None:
         chosen = {}
         for asked in request["topics"]:
             chosen[asked["topic"]] = (chosen.get(asked["topic"]) or set()) | set(asked["partitions"])
     topics = []
     for name, indexes in chosen.items():
-        topic = broker.topics.get(name)
+        topic = there.get(name)
         if topic is None:
             continue
-        partitions = [_size(each) for each in topic.partitions if indexes is None or each.index in indexes]
+        partitions = [_size(each) for each in topic.local.values() if indexes is None or each.index in indexes]
         if partitions:
             topics.append({"name": name, "partitions": partitions})
         await session.pause()

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import counted
 from krappy.handlers.kafka.sources import source_for
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 
+@serves(ApiKey.DESCRIBE_PRODUCERS, 0, 0, needs=needs.topic(Op.READ))
 async def describe_producers(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
     topics = []
     async with counted(session) as rows:
@@ -25,7 +29,7 @@ async def describe_producers(session: KafkaSessionPort, request: dict[str, Any],
 
 def _partition(session: KafkaSessionPort, name: str, index: int) -> dict[str, Any]:
     try:
-        producers = source_for(session, name, index).producers()
+        producers = source_for(session, name, index, Op.READ).producers()
     except KrappyError as error:
         return {
             "partition_index": index,

@@ -1,21 +1,25 @@
-"""DescribeQuorum (55): who keeps the cluster's metadata (KIP-595, KIP-853): this broker, alone, and always up to date.
+"""DescribeQuorum (55): who keeps the cluster's metadata (KIP-595, KIP-853): the controller, always up to date.
 
-It keeps them in a database rather than in a log with offsets, so these are shown as 0.
+It keeps them in a tree rather than in a log with offsets, so these are shown as 0.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.cluster.state import NOBODY
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
+from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import UUID_ZERO, Code
+from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
 Message = dict[str, Any]
 METADATA_TOPIC = "__cluster_metadata"
 
 
+@serves(ApiKey.DESCRIBE_QUORUM, 0, 2, needs=needs.cluster(Op.DESCRIBE))
 def describe_quorum(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    node = session.node
     return {
         "error_code": 0,
         "topics": [
@@ -29,6 +33,7 @@ def describe_quorum(session: KafkaSessionPort, request: Message, version: int) -
         ],
         "nodes": [
             {"node_id": node.node_id, "listeners": [{"name": "PLAINTEXT", "host": node.host, "port": node.port}]}
+            for node in session.nodes().values()
         ],
     }
 
@@ -37,9 +42,10 @@ def _partition(session: KafkaSessionPort, topic: str, index: int) -> Message:
     if (topic, index) != (METADATA_TOPIC, 0):
         code = Code.UNKNOWN_TOPIC_OR_PARTITION
         return {"partition_index": index, "error_code": code, "leader_id": -1, "leader_epoch": -1, "high_watermark": -1}
-    now = session.broker.now_ms()
+    now, controller = session.broker.now_ms(), session.broker.image.controller
+    leader = NOBODY if controller is None else controller
     voter = {
-        "replica_id": session.node.node_id,
+        "replica_id": leader,
         "replica_directory_id": UUID_ZERO,
         "log_end_offset": 0,
         "last_fetch_timestamp": now,
@@ -48,7 +54,7 @@ def _partition(session: KafkaSessionPort, topic: str, index: int) -> Message:
     return {
         "partition_index": 0,
         "error_code": 0,
-        "leader_id": session.node.node_id,
+        "leader_id": leader,
         "leader_epoch": 0,
         "high_watermark": 0,
         "current_voters": [voter],

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.handlers.kafka.operations import ON_TOPIC
+from krappy.handlers.kafka.partition_rows import partition_rows
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import is_internal, topic_named, topics_listed
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import UUID_ZERO, Code
+from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
 Message = dict[str, Any]
 PAGE = 2000  # partitions of one answer at the most (Kafka's max.request.partition.size.limit)
 
 
+@serves(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, needs=needs.topic(Op.DESCRIBE))
 async def describe_topic_partitions(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """All topics when none is named. An answer that is full says where the next request is to begin: `next_cursor`."""
     names = {topic["name"] for topic in request["topics"]} or {topic.name for topic in topics_listed(session)}
@@ -22,7 +27,7 @@ async def describe_topic_partitions(session: KafkaSessionPort, request: Message,
     topics: list[Message] = []
     following = None
     for name in sorted(name for name in names if name >= first):
-        topic = topic_named(session, name)
+        topic = topic_named(session, name, Op.DESCRIBE)
         if topic is None:
             if request["topics"]:
                 topics.append(_unknown(name))
@@ -31,37 +36,23 @@ async def describe_topic_partitions(session: KafkaSessionPort, request: Message,
             following = {"topic_name": name, "partition_index": 0}
             break
         start = skip if name == first else 0
-        chosen = topic.partitions[start : start + room]
+        chosen = range(start, min(start + room, topic.count))
         topics.append(_described(session, topic, chosen))
         room -= len(chosen)
-        if start + len(chosen) < len(topic.partitions):
-            following = {"topic_name": name, "partition_index": start + len(chosen)}
+        if chosen and chosen.stop < topic.count:
+            following = {"topic_name": name, "partition_index": chosen.stop}
             break
         await session.pause()
     return {"throttle_time_ms": 0, "topics": topics, "next_cursor": following}
 
 
-def _described(session: KafkaSessionPort, topic: Any, partitions: Any) -> Message:
-    node = session.node.node_id
+def _described(session: KafkaSessionPort, topic: Any, indexes: range) -> Message:
     return {
         "error_code": 0,
         "name": topic.name,
-        "topic_id": topic.uuid,
+        "topic_id": topic.id,
         "is_internal": is_internal(topic),
-        "partitions": [
-            {
-                "error_code": 0,
-                "partition_index": partition.index,
-                "leader_id": node,
-                "leader_epoch": partition.epoch,
-                "replica_nodes": [node],
-                "isr_nodes": [node],
-                "eligible_leader_replicas": [],
-                "last_known_elr": [],
-                "offline_replicas": [node] if partition.offline else [],
-            }
-            for partition in partitions
-        ],
+        "partitions": partition_rows(session, topic, indexes),
         "topic_authorized_operations": ON_TOPIC,
     }
 

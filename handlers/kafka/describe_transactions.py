@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import counted
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 Message = dict[str, Any]
 
 
+@serves(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, needs=needs.transactional_id(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
 async def describe_transactions(session: KafkaSessionPort, request: Message, version: int) -> Message:
     states = []
     async with counted(session) as rows:
@@ -21,7 +25,7 @@ async def describe_transactions(session: KafkaSessionPort, request: Message, ver
 
 
 def _state(session: KafkaSessionPort, name: str) -> Message:
-    found = session.broker.transactions.find(name)
+    found = session.access.transactional_id(name, Op.DESCRIBE).find(name)
     if found is None:
         code = Code.TRANSACTIONAL_ID_NOT_FOUND
         return {"error_code": code, "transactional_id": name, "producer_id": -1, "producer_epoch": -1}

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
+from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 Message = dict[str, Any]
 
 
+@serves(ApiKey.ELECT_LEADERS, 0, 2, needs=needs.cluster(Op.ALTER) + needs.topic(Op.DESCRIBE))
 async def elect_leaders(session: KafkaSessionPort, request: Message, version: int) -> Message:
     """Partitions that are named are answered for, one by one; of all partitions none needs an election."""
+    session.access.cluster(Op.ALTER)
     results = []
     for asked in request["topic_partitions"] or ():
-        topic = session.broker.topics.get(asked["topic"])
-        count = 0 if topic is None else len(topic.partitions)
+        topic = session.access.find_topic(asked["topic"], Op.DESCRIBE)
+        count = 0 if topic is None else topic.count
         rows = [_result(index, 0 <= index < count) for index in asked["partitions"]]
         results.append({"topic": asked["topic"], "partition_result": rows})
         await session.pause()

@@ -14,11 +14,14 @@ from __future__ import annotations
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import KrappyError, UnknownTopic
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import topic_of, wrong_epoch
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import Code, code_for
+from krappy.wire.kafka import ApiKey, Code, code_for
 
 Message = dict[str, Any]
 
@@ -68,7 +71,7 @@ class Fetch:
     def find(self) -> Iterator[None]:
         """Finds what is asked for; gives others their turn after each `MANY` partitions."""
         for asked in self.request["topics"]:
-            topic = topic_of(self.session, asked["topic"], asked["topic_id"], self.by_id)
+            topic = topic_of(self.session, asked["topic"], asked["topic_id"], self.by_id, Op.READ)
             found: list[Wanted] = []
             self.topics.append((asked, found))
             for partition in asked["partitions"]:
@@ -82,14 +85,16 @@ class Fetch:
         source, error = None, Code.NONE
         if isinstance(topic, Code):
             error = topic
-        elif not 0 <= asked["partition"] < len(topic.partitions):
-            error = Code.UNKNOWN_TOPIC_OR_PARTITION
         else:
-            source = topic.partitions[asked["partition"]]
-            error = wrong_epoch(source, asked["current_leader_epoch"])
-            if not error and not source.start_offset <= asked["fetch_offset"] <= source.high_watermark:
-                error = Code.OFFSET_OUT_OF_RANGE
-                source.out_of_range()
+            try:
+                source = topic.led(asked["partition"])
+            except KrappyError as refused:
+                error = code_for(refused)
+            else:
+                error = wrong_epoch(source, asked["current_leader_epoch"])
+                if not error and not source.start_offset <= asked["fetch_offset"] <= source.high_watermark:
+                    error = Code.OFFSET_OUT_OF_RANGE
+                    source.out_of_range()
         if error:
             self.failed, source = True, None
         return Wanted(asked, source, error, by_id)
@@ -237,6 +242,7 @@ class Fetch:
         return {"error_code": 0, "session_id": 0, "responses": responses}
 
 
+@serves(ApiKey.FETCH, 4, 17, needs=needs.topic(Op.READ))
 def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
     if request["session_epoch"] not in FULL:
         return {"error_code": Code.FETCH_SESSION_ID_NOT_FOUND, "session_id": 0, "responses": []}

@@ -1,18 +1,22 @@
-"""FindCoordinator (10): who looks after a group or a transactional id: this broker, all of them."""
+"""FindCoordinator (10): who looks after a group or a transactional id."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import FEW
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 GROUP, TRANSACTION = 0, 1  # share groups (KIP-932) have 2
 INTERNAL = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}  # what a Kafka broker makes for them
 _SEVERAL_SINCE = 4  # the version from which several keys are asked for at once (KIP-699)
 
 
+@serves(ApiKey.FIND_COORDINATOR, 0, 6, needs=needs.group(Op.DESCRIBE) + needs.transactional_id(Op.DESCRIBE))
 async def find_coordinator(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
     kind = request["key_type"]
     if version < _SEVERAL_SINCE:
@@ -29,6 +33,8 @@ def _coordinator(session: KafkaSessionPort, key: str, kind: int) -> dict[str, An
     if kind not in INTERNAL:
         error, text = Code.INVALID_REQUEST, "only groups and transactional ids have coordinators here"
         return {"key": key, "error_code": error, "error_message": text, "node_id": -1, "host": "", "port": -1}
-    session.broker.internal.use(INTERNAL[kind])
-    node = session.node
+    node = session.nodes().get(session.broker.coordinator(INTERNAL[kind], key))
+    if node is None:
+        error, text = Code.COORDINATOR_NOT_AVAILABLE, "its coordinator has no listener of this name, or is not there"
+        return {"key": key, "error_code": error, "error_message": text, "node_id": -1, "host": "", "port": -1}
     return {"key": key, "error_code": 0, "node_id": node.node_id, "host": node.host, "port": node.port}

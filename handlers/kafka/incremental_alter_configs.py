@@ -5,14 +5,17 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import InvalidConfig
 from krappy.handlers.kafka.config_changes import Wanted, change_configs, value_of
 from krappy.handlers.kafka.config_targets import Target
 from krappy.handlers.kafka.refusals import SHOWN, Refused
+from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort
 from krappy.topic_config import nearest
 from krappy.topic_settings import Held
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 Message = dict[str, Any]
 
@@ -26,6 +29,12 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
+@serves(
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    0,
+    1,
+    needs=needs.topic(Op.ALTER_CONFIGS) + needs.cluster(Op.ALTER_CONFIGS) + needs.group(Op.ALTER_CONFIGS),
+)
 async def incremental_alter_configs(session: KafkaSessionPort, request: Message, version: int) -> Message:
     return await change_configs(session, request, _changed)
 

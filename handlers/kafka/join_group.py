@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.core.kafka.classic_member import Join, Joined
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.handlers.kafka.group_answers import Message, kafka_host
+from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort, LaterPort
+from krappy.wire.kafka import ApiKey
 
 ID_FIRST_SINCE = 4  # members without an id are told one, and join again (KIP-394)
 NULL_PROTOCOL_SINCE = 7
 SKIP_SINCE = 9  # a leader may be told to skip the assignment (KIP-814)
 
 
+@serves(ApiKey.JOIN_GROUP, 0, 9, needs=needs.group(Op.READ))
 def join_group(session: KafkaSessionPort, request: Message, version: int) -> LaterPort:
-    session_ms = request["session_timeout_ms"]
+    name, session_ms = request["group_id"], request["session_timeout_ms"]
     rebalance_ms = request["rebalance_timeout_ms"]
     ask = Join(
         request["member_id"],
@@ -46,4 +51,4 @@ def join_group(session: KafkaSessionPort, request: Message, version: int) -> Lat
             ],
         }
 
-    return session.broker.kafka_groups.join(request["group_id"], ask).map(answer)  # type: ignore[no-any-return]
+    return session.access.kafka_group(name, Op.READ).join(name, ask).map(answer)  # type: ignore[no-any-return]

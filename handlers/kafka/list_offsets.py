@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.refusals import more_than_once
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import FEW, counted
 from krappy.handlers.kafka.sources import source_for, wrong_epoch
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import Code, code_for
+from krappy.wire.kafka import ApiKey, Code, code_for
 
 Message = dict[str, Any]
 Twice = set[tuple[str, int]]
@@ -20,6 +23,7 @@ _SINCE = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9}  # KIP-734, KIP
 READ_COMMITTED = 1
 
 
+@serves(ApiKey.LIST_OFFSETS, 1, 9, needs=needs.topic(Op.DESCRIBE))
 def list_offsets(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
     """A partition that is named twice is refused, as in Kafka (`ListOffsetsRequest.duplicatePartitions`)."""
     asked = [(topic["name"], asked) for topic in request["topics"] for asked in topic["partitions"]]
@@ -58,7 +62,7 @@ def _end(
     if (name, index) in twice:
         return answer | {"error_code": Code.INVALID_REQUEST}, None
     try:
-        source = source_for(session, name, index)
+        source = source_for(session, name, index, Op.DESCRIBE)
         if source.gone is not None:
             raise source.gone
     except KrappyError as error:

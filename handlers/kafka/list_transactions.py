@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.core.transactions import Stage
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import FEW
 from krappy.ports import KafkaSessionPort
+from krappy.wire.kafka import ApiKey
 
 NO_FILTER = -1
 
 
+@serves(ApiKey.LIST_TRANSACTIONS, 0, 1, needs=needs.transactional_id(Op.DESCRIBE))
 async def list_transactions(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
     """`duration_filter`: only transactions that have been open for more ms than that."""
     known = set(Stage)
@@ -18,7 +23,7 @@ async def list_transactions(session: KafkaSessionPort, request: dict[str, Any], 
     wanted = {state for state in states if state in known}
     now = session.broker.clock.steady_ms()
     found = []
-    for number, each in enumerate(session.broker.transactions.list(), 1):
+    for number, each in enumerate(session.access.transactional_ids(Op.DESCRIBE).list(), 1):
         if (
             (not states or each.stage in wanted)
             and (not producers or each.producer_id in producers)

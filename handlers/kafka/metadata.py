@@ -1,4 +1,4 @@
-"""Metadata (3): the brokers there are, the topics, and who leads their partitions: this one, all of them.
+"""Metadata (3): the brokers there are, the topics, and who leads their partitions.
 
 A topic that is asked for by name and does not exist is created, when both the broker (auto_create_topics) and the
 client (from version 4 on) allow it: `MOST_CREATED` by one request. Others are not known yet, and clients ask again.
@@ -6,26 +6,32 @@ client (from version 4 on) allow it: `MOST_CREATED` by one request. Others are n
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable
-from itertools import islice
+from collections.abc import Coroutine
 from typing import Any
 
+from krappy.core.cluster.state import NOBODY
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.operations import NOT_ASKED, ON_CLUSTER, ON_TOPIC
+from krappy.handlers.kafka.partition_rows import partition_rows
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import is_internal, topic_by_id, topic_named, topics_listed
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import UUID_ZERO, Code, code_for
+from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
 
 Message = dict[str, Any]
+Told = tuple[Message, Any]  # what is told of a topic, still without its partitions, and the topic, if there is one
 
 MOST_CREATED = 100
 MANY = 250  # partitions that are described in one go
 
 
+@serves(ApiKey.METADATA, 0, 13, needs=needs.topic(Op.DESCRIBE, Op.CREATE))
 def metadata(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
     asked = request["topics"]
     if asked is None or (version == 0 and not asked):
-        return _answer(session, request, [_topic(session, topic) for topic in topics_listed(session)])
+        return _answer(session, request, [_topic(topic) for topic in topics_listed(session)])
     if len(asked) > MANY:
         return _many(session, request, asked)
     if request["allow_auto_topic_creation"]:
@@ -54,7 +60,7 @@ async def _create(session: KafkaSessionPort, request: Message, asked: list[Messa
         if session.closed:  # who asked has left
             break
         try:
-            await session.broker.topic_for_producer(name)
+            await session.access.topic_for_producer(name)
         except KrappyError as error:
             failed[name] = error
     found = []
@@ -68,84 +74,62 @@ async def _create(session: KafkaSessionPort, request: Message, asked: list[Messa
 
 def _may_create(session: KafkaSessionPort, topic: Message) -> bool:
     name = topic["name"]
-    if name is None or "@" in name or session.broker.table_of(name) is not None:
+    if name is None or "@" in name or session.access.table_of(name) is not None:
         return False
-    return topic_named(session, name) is None
+    return topic_named(session, name, Op.DESCRIBE) is None
 
 
-def _found(session: KafkaSessionPort, asked: Message, failed: dict[str, KrappyError]) -> Message:
-    name, uuid = asked["name"], asked["topic_id"]
-    topic = topic_by_id(session, uuid) if name is None else topic_named(session, name)
+def _found(session: KafkaSessionPort, asked: Message, failed: dict[str, KrappyError]) -> Told:
+    name, id = asked["name"], asked["topic_id"]
+    topic = topic_by_id(session, id, Op.DESCRIBE) if name is None else topic_named(session, name, Op.DESCRIBE)
     if topic is not None:
-        return _topic(session, topic)
+        return _topic(topic)
     if name is None:
-        return {"error_code": Code.UNKNOWN_TOPIC_ID, "name": None, "topic_id": uuid, "partitions": []}
+        return {"error_code": Code.UNKNOWN_TOPIC_ID, "name": None, "topic_id": id, "partitions": []}, None
     error = code_for(failed[name]) if name in failed else Code.UNKNOWN_TOPIC_OR_PARTITION
-    return {"error_code": error, "name": name, "topic_id": UUID_ZERO, "partitions": []}
+    return {"error_code": error, "name": name, "topic_id": UUID_ZERO, "partitions": []}, None
 
 
-def _topic(session: KafkaSessionPort, topic: Any) -> Message:
-    """A topic with its partitions as they are; `_partitions` describes them."""
-    return {
-        "error_code": 0,
-        "name": topic.name,
-        "topic_id": topic.uuid,
-        "is_internal": is_internal(topic),
-        "partitions": topic.partitions,
-    }
+def _topic(topic: Any) -> Told:
+    return {"error_code": 0, "name": topic.name, "topic_id": topic.id, "is_internal": is_internal(topic)}, topic
 
 
-def _partitions(session: KafkaSessionPort, partitions: Iterable[Any]) -> list[Message]:
-    node = session.node.node_id
-    replicas = [node]
-    return [
-        {
-            "error_code": 0,
-            "partition_index": partition.index,
-            "leader_id": node,
-            "leader_epoch": partition.epoch,
-            "replica_nodes": replicas,
-            "isr_nodes": replicas,
-            "offline_replicas": replicas if partition.offline else [],
-        }
-        for partition in partitions
-    ]
+def _answer(session: KafkaSessionPort, request: Message, told: list[Told]) -> Message | Coroutine[Any, Any, Message]:
+    if sum(topic.count for _, topic in told if topic is not None) > MANY:
+        return _long_answer(session, request, told)
+    for row, topic in told:
+        if topic is not None:
+            row["partitions"] = partition_rows(session, topic, range(topic.count))
+    return _whole(session, request, told)
 
 
-def _answer(
-    session: KafkaSessionPort, request: Message, topics: list[Message]
-) -> Message | Coroutine[Any, Any, Message]:
-    if sum(len(topic["partitions"]) for topic in topics) > MANY:
-        return _long_answer(session, request, topics)
-    for topic in topics:
-        topic["partitions"] = _partitions(session, topic["partitions"])
-    return _whole(session, request, topics)
-
-
-async def _long_answer(session: KafkaSessionPort, request: Message, topics: list[Message]) -> Message:
+async def _long_answer(session: KafkaSessionPort, request: Message, told: list[Told]) -> Message:
     """The same; others have their turn meanwhile."""
     left = MANY
-    for topic in topics:
-        every = iter(list(topic["partitions"]))
-        topic["partitions"] = described = []
-        while some := _partitions(session, islice(every, left)):
-            described += some
+    for row, topic in told:
+        if topic is None:
+            continue
+        described: list[Message] = []
+        row["partitions"] = described
+        while some := range(len(described), min(topic.count, len(described) + left)):
+            described += partition_rows(session, topic, some)
             left -= len(some)
             if not left:
                 await session.pause()
                 left = MANY
-    return _whole(session, request, topics)
+    return _whole(session, request, told)
 
 
-def _whole(session: KafkaSessionPort, request: Message, topics: list[Message]) -> Message:
-    node = session.node
+def _whole(session: KafkaSessionPort, request: Message, told: list[Told]) -> Message:
+    topics = [row for row, _ in told]
     if request["include_topic_authorized_operations"]:
-        for topic in topics:
-            topic["topic_authorized_operations"] = ON_TOPIC
+        for row in topics:
+            row["topic_authorized_operations"] = ON_TOPIC
+    controller = session.broker.image.controller
     return {
-        "brokers": [{"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}],
-        "cluster_id": session.cluster_id,
-        "controller_id": node.node_id,
+        "brokers": [node._asdict() for node in session.nodes().values()],
+        "cluster_id": session.broker.cluster_id,
+        "controller_id": NOBODY if controller is None else controller,
         "topics": topics,
         "cluster_authorized_operations": ON_CLUSTER if request["include_cluster_authorized_operations"] else NOT_ASKED,
         "error_code": 0,

@@ -7,12 +7,15 @@ from typing import Any
 
 from krappy.core.kafka.faults import Fault
 from krappy.core.kafka.offset import Offset
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.group_answers import Message, group_code
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import FEW
-from krappy.handlers.kafka.sources import topic_of
+from krappy.handlers.kafka.sources import topic_named, topic_of
 from krappy.ports import KafkaSessionPort, LaterPort
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 Offsets = dict[tuple[str, int], Offset]
 BY_ID_SINCE = 10
@@ -20,6 +23,7 @@ RETENTION_UNTIL = 4  # clients may say for how long
 LONGEST_METADATA = 4096  # characters; Kafka's offset.metadata.max.bytes
 
 
+@serves(ApiKey.OFFSET_COMMIT, 2, 10, needs=needs.group(Op.READ) + needs.topic(Op.READ))
 def offset_commit(
     session: KafkaSessionPort, request: Message, version: int
 ) -> Message | LaterPort | Coroutine[Any, Any, Message]:
@@ -37,8 +41,7 @@ async def _commit_many(session: KafkaSessionPort, request: Message, version: int
     answers: list[Message] = []
     for _ in _read(session, request, version, offsets, answers):
         await session.pause()
-    there = session.broker.topics
-    gone = {name for name, _ in offsets if (session.broker.table_of(name) or name) not in there}  # meanwhile
+    gone = {name for name, _ in offsets if topic_named(session, name, Op.READ) is None}  # meanwhile
     kept = {at: offset for at, offset in offsets.items() if at[0] not in gone} if gone else offsets
     done = _commit(session, request, version, kept, answers)
     return done if isinstance(done, dict) else await done.wait()
@@ -47,7 +50,7 @@ async def _commit_many(session: KafkaSessionPort, request: Message, version: int
 def _commit(
     session: KafkaSessionPort, request: Message, version: int, offsets: Offsets, answers: list[Message]
 ) -> Message | LaterPort:
-    groups = session.broker.kafka_groups
+    groups = session.access.kafka_group(request["group_id"], Op.READ)
 
     def answer(error: KrappyError | None) -> Message:
         code = Code.NONE if error is None else group_code(error)
@@ -77,14 +80,14 @@ def _read(
     retention = request.get("retention_time_ms", -1)
     expires = now + retention if retention >= 0 and version <= RETENTION_UNTIL else None
     for asked in request["topics"]:
-        topic = topic_of(session, asked["name"], asked.get("topic_id", b""), by_id)
+        topic = topic_of(session, asked["name"], asked.get("topic_id", b""), by_id, Op.READ)
         told: list[Message] = []
         for each in asked["partitions"]:
             index, metadata = each["partition_index"], each["committed_metadata"] or ""
             code: int | None = None
             if isinstance(topic, Code):
                 code = topic
-            elif not 0 <= index < len(topic.partitions):
+            elif not 0 <= index < topic.count:
                 code = Code.UNKNOWN_TOPIC_OR_PARTITION
             elif len(metadata) > LONGEST_METADATA:
                 code = Fault.OFFSET_METADATA_TOO_LARGE

@@ -5,18 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.core.kafka.faults import Fault
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.group_answers import Message, group_code
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import Rows, counted
 from krappy.handlers.kafka.sources import topic_named, topic_of
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import UUID_ZERO, Code
+from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
 CODE_OF_GROUP_SINCE = 2
 SEVERAL_SINCE = 8  # groups (KIP-709)
 BY_ID_SINCE = 10
 
 
+@serves(ApiKey.OFFSET_FETCH, 1, 10, needs=needs.group(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
 async def offset_fetch(session: KafkaSessionPort, request: Message, version: int) -> Message:
     asked = request["groups"]
     if version < SEVERAL_SINCE:
@@ -35,7 +39,7 @@ async def _group(session: KafkaSessionPort, rows: Rows, asked: Message, stable: 
     answer: Message = {"group_id": name, "error_code": Code.NONE, "topics": told}
     await rows.add(1)
     try:
-        group = session.broker.kafka_groups.offsets.readable(
+        group = session.access.kafka_group(name, Op.DESCRIBE).offsets.readable(
             name, asked.get("member_id"), asked.get("member_epoch", -1)
         )
     except KrappyError as error:
@@ -53,10 +57,10 @@ async def _group(session: KafkaSessionPort, rows: Rows, asked: Message, stable: 
     for of, index in sorted({*group.offsets, *_staged(group)}) if group is not None else ():
         found.setdefault(of, []).append(index)
     for of, indexes in found.items():
-        known = topic_named(session, of)
+        known = topic_named(session, of, Op.DESCRIBE)
         if known is not None or version < BY_ID_SINCE:
-            uuid = UUID_ZERO if known is None else known.uuid
-            told.append(await _positions(rows, group, of, uuid, indexes, stable))
+            id = UUID_ZERO if known is None else known.id
+            told.append(await _positions(rows, group, of, id, indexes, stable))
     return answer
 
 
@@ -70,19 +74,19 @@ async def _topic(
     indexes = asked["partition_indexes"]
     if version < BY_ID_SINCE:
         return await _positions(rows, group, asked["name"], UUID_ZERO, indexes, stable)
-    topic = topic_of(session, "", asked["topic_id"], True)
+    topic = topic_of(session, "", asked["topic_id"], True, Op.DESCRIBE)
     if isinstance(topic, Code):
         await rows.add(len(indexes))
         return _failed(asked, topic)
     return await _positions(rows, group, topic.name, asked["topic_id"], indexes, stable)
 
 
-async def _positions(rows: Rows, group: Any, name: str, uuid: bytes, indexes: list[int], stable: bool) -> Message:
+async def _positions(rows: Rows, group: Any, name: str, id: bytes, indexes: list[int], stable: bool) -> Message:
     told = []
     for index in indexes:
         told.append(_position(group, name, index, stable))
         await rows.add(1)
-    return {"name": name, "topic_id": uuid, "partitions": told}
+    return {"name": name, "topic_id": id, "partitions": told}
 
 
 def _position(group: Any, name: str, index: int, stable: bool) -> Message:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import counted
 from krappy.handlers.kafka.sources import source_for, wrong_epoch
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import code_for
+from krappy.wire.kafka import ApiKey, code_for
 
 
+@serves(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, needs=needs.topic(Op.DESCRIBE))
 async def offset_for_leader_epoch(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
     topics = []
     async with counted(session) as rows:
@@ -26,7 +30,7 @@ async def offset_for_leader_epoch(session: KafkaSessionPort, request: dict[str, 
 def _partition(session: KafkaSessionPort, name: str, asked: dict[str, Any]) -> dict[str, Any]:
     index = asked["partition"]
     try:
-        source = source_for(session, name, index)
+        source = source_for(session, name, index, Op.DESCRIBE)
     except KrappyError as error:
         return {"partition": index, "error_code": code_for(error)}
     wrong = wrong_epoch(source, asked["current_leader_epoch"])

@@ -13,6 +13,8 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from krappy.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, MAGIC
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import (
     InvalidRecord,
     InvalidRequest,
@@ -22,10 +24,11 @@ from krappy.errors import (
     UnsupportedCompression,
 )
 from krappy.handlers.kafka.refusals import more_than_once
+from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import FEW
 from krappy.handlers.kafka.sources import is_internal, topic_of
 from krappy.ports import KafkaSessionPort, LaterPort
-from krappy.wire.kafka import Code, code_for
+from krappy.wire.kafka import ApiKey, Code, code_for
 
 Message = dict[str, Any]
 
@@ -38,6 +41,7 @@ NOBODY: Named = frozenset()
 NO_ANSWER, LEADER, ALL = 0, 1, -1
 
 
+@serves(ApiKey.PRODUCE, 3, 13, needs=needs.topic(Op.WRITE) + needs.transactional_id(Op.WRITE))
 def produce(session: KafkaSessionPort, request: Message, version: int) -> LaterPort | Coroutine[Any, Any, Any]:
     topics = request["topic_data"]
     twice = NOBODY
@@ -93,22 +97,22 @@ def _publish(
     twice: Named,
 ) -> None:
     """Publishes these batches to one topic, each before the next."""
-    name, uuid = data["name"], data["topic_id"]
-    topic = topic_of(session, name, uuid, version >= BY_ID_SINCE, reading=False)
+    name, id = data["name"], data["topic_id"]
+    topic = topic_of(session, name, id, version >= BY_ID_SINCE, Op.WRITE, reading=False)
     for asked in parts:
         answer: Message = {"index": asked["index"], "error_code": 0, "base_offset": -1}
         answers.append(answer)
         if isinstance(topic, Code):
-            _absent(answer, topic, topic_of(session, name, uuid, version >= BY_ID_SINCE))
+            _absent(answer, topic, topic_of(session, name, id, version >= BY_ID_SINCE, Op.WRITE))
             continue
         if acks not in (NO_ANSWER, LEADER, ALL):
             answer["error_code"] = Code.INVALID_REQUIRED_ACKS
             continue
         try:
-            if twice and (name, uuid, asked["index"]) in twice:
+            if twice and (name, id, asked["index"]) in twice:
                 # Kafka would write the last one, and acknowledge all of them.
                 raise InvalidRequest("a partition that the request names more than once; it takes one batch")
-            partition = topic.partition(asked["index"])
+            partition = topic.led(asked["index"])
             later = partition.publish(_checked(asked["records"], version), by_header=True)
         except KrappyError as error:
             _refuse(answer, error)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from krappy.errors import KrappyError
@@ -41,13 +41,13 @@ def more_than_once(names: Iterable[K]) -> set[K]:
     return {name for name, count in Counter(names).items() if count > 1}
 
 
-def replicas(assigned: Iterable[int], node: int) -> None:
-    """Checks the brokers that a partition is assigned to: this one, once. Raises Refused."""
+def replicas(assigned: Iterable[int], known: Collection[int]) -> None:
+    """Checks the brokers that a partition is assigned to: one of those there are. Raises Refused."""
     brokers = list(assigned)
     if not brokers:
         raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, "the list of replicas of a partition is empty")
     if len(set(brokers)) < len(brokers):
         raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, "a partition's replicas name a broker twice")
-    unknown = next((broker for broker in brokers if broker != node), None)
+    unknown = next((broker for broker in brokers if broker not in known), None)
     if unknown is not None:
-        raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"there is no broker {unknown}: the only one has the id {node}")
+        raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"there is no broker {unknown}; there are {sorted(known)}")

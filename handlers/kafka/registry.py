@@ -11,40 +11,61 @@ answer. It returns
 
 Answers leave in the order of the requests, whatever the handlers return. A KrappyError that leaves a handler closes the
 connection: what Kafka has an error code for goes into the answer.
+
+    @serves(ApiKey.FETCH, 4, 17, needs=needs.topic(Op.READ))
+    def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message: …
+
+`needs` says what the request asks of whatever it names: each of these is asked of `session.access`, and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, NamedTuple, TypeVar
 
-Handler = Callable[..., Any]
+from krappy.core.security.operations import Need
+from krappy.ports import KafkaSessionPort, LaterPort
+
+Answer = dict[str, Any] | LaterPort | Coroutine[Any, Any, Any] | None
+Handler = Callable[[KafkaSessionPort, dict[str, Any], int], Answer]
+H = TypeVar("H", bound=Handler)
 
 
 class Served(NamedTuple):
     handler: Handler
     low: int  # the versions served, both included
     high: int
+    needs: tuple[Need, ...]
 
 
 class KafkaRegistry:
     def __init__(self) -> None:
-        self._served: dict[int, Served] = {}
+        self.served: dict[int, Served] = {}
         self.features: dict[str, int] = {}  # finalized features (KIP-584) and their levels, for ApiVersions
 
-    def register(self, api_key: int, handler: Handler, low: int, high: int) -> None:
-        """Serves versions `low` to `high` of an API. Raises ValueError when it is served already."""
-        if api_key in self._served:
-            raise ValueError(f"API key {api_key} has a handler already")
-        self._served[int(api_key)] = Served(handler, low, high)
+    def serves(self, api_key: int, low: int, high: int, *, needs: tuple[Need, ...]) -> Callable[[H], H]:
+        """The handler serves versions `low` to `high` of an API. Raises ValueError when it is served already."""
+
+        def register(handler: H) -> H:
+            if api_key in self.served:
+                raise ValueError(f"API key {api_key} has a handler already")
+            self.served[int(api_key)] = Served(handler, low, high, needs)
+            return handler
+
+        return register
 
     def find(self, api_key: int, version: int) -> Handler | None:
         """None when this API, or this version of it, is not served."""
-        served = self._served.get(api_key)
+        served = self.served.get(api_key)
         return served.handler if served is not None and served.low <= version <= served.high else None
 
     def ranges(self) -> Iterator[tuple[int, int, int]]:
         """(API key, lowest version, highest version), by key."""
-        for api_key in sorted(self._served):
-            served = self._served[api_key]
+        for api_key in sorted(self.served):
+            served = self.served[api_key]
             yield api_key, served.low, served.high
+
+
+REGISTRY = KafkaRegistry()
+REGISTRY.features["group.version"] = 1  # KIP-848
+serves = REGISTRY.serves

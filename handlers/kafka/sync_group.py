@@ -6,16 +6,21 @@ from typing import Any
 
 from krappy.core.kafka.classic_member import Synced
 from krappy.core.kafka.faults import Fault
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.handlers.kafka.group_answers import Message
+from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort, LaterPort
+from krappy.wire.kafka import ApiKey
 
 PROTOCOL_SINCE = 5  # members say which protocol they believe in (KIP-559)
 
 
+@serves(ApiKey.SYNC_GROUP, 0, 5, needs=needs.group(Op.READ))
 def sync_group(session: KafkaSessionPort, request: Message, version: int) -> Message | LaterPort:
     if version >= PROTOCOL_SINCE and (request["protocol_type"] is None or request["protocol_name"] is None):
         return _answer(Synced(Fault.INCONSISTENT_GROUP_PROTOCOL))
-    later = session.broker.kafka_groups.sync(
+    later = session.access.kafka_group(request["group_id"], Op.READ).sync(
         request["group_id"],
         request["member_id"],
         request["generation_id"],

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.handlers.kafka.refusals import DONE, SHOWN, Refused, refusal
+from krappy.handlers.kafka.registry import REGISTRY, serves
 from krappy.ports import KafkaSessionPort
-from krappy.wire.kafka import Code
+from krappy.wire.kafka import ApiKey, Code
 
 Message = dict[str, Any]
 
 
-class UpdateFeatures:
-    """`features`: the levels of those there are. One update that fails fails them all, as with Kafka's controller."""
+@serves(ApiKey.UPDATE_FEATURES, 0, 2, needs=needs.cluster(Op.ALTER))
+def update_features(session: KafkaSessionPort, request: Message, version: int) -> Message:
+    """One update that fails fails them all, as with Kafka's controller."""
+    updates = request["feature_updates"]
+    try:
+        for update in updates:
+            _check(update["feature"], update["max_version_level"])
+    except Refused as error:
+        return {"throttle_time_ms": 0, **refusal(error), "results": []}
+    results = [{"feature": update["feature"], **DONE} for update in updates]
+    return {"throttle_time_ms": 0, **DONE, "results": results}
 
-    def __init__(self, features: Mapping[str, int]) -> None:
-        self._features = features
 
-    def __call__(self, session: KafkaSessionPort, request: Message, version: int) -> Message:
-        updates = request["feature_updates"]
-        try:
-            for update in updates:
-                self._check(update["feature"], update["max_version_level"])
-        except Refused as error:
-            return {"throttle_time_ms": 0, **refusal(error), "results": []}
-        results = [{"feature": update["feature"], **DONE} for update in updates]
-        return {"throttle_time_ms": 0, **DONE, "results": results}
-
-    def _check(self, name: str, level: int) -> None:
-        only = self._features.get(name)
-        if only is None:
-            text = f"Invalid update version {level} for feature {name:.{SHOWN}}. This broker does not support it."
-            raise Refused(Code.INVALID_UPDATE_VERSION, text)
-        if level != only:
-            text = f"Invalid update version {level} for feature {name}. This broker supports only version {only} of it."
-            raise Refused(Code.INVALID_UPDATE_VERSION, text)
+def _check(name: str, level: int) -> None:
+    only = REGISTRY.features.get(name)
+    if only is None:
+        text = f"Invalid update version {level} for feature {name:.{SHOWN}}. This broker does not support it."
+        raise Refused(Code.INVALID_UPDATE_VERSION, text)
+    if level != only:
+        text = f"Invalid update version {level} for feature {name}. This broker supports only version {only} of it."
+        raise Refused(Code.INVALID_UPDATE_VERSION, text)

@@ -7,6 +7,8 @@ from typing import Any
 
 from krappy import arrow_layout, entry_columns
 from krappy.arrow_layout import binary
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.entry import pack_entry
 from krappy.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
 from krappy.handlers.native.consume import MAX_BYTES
@@ -18,8 +20,9 @@ from krappy.handlers.native.table import (
     chosen_partitions,
     look_up_spread,
 )
+from krappy.handlers.registry import serves
 from krappy.ports import PartitionPort, SessionPort, TopicPort
-from krappy.types import Span
+from krappy.types import Span, text_id
 from krappy.wire import messages
 
 ALL = ("key", "value", "offset", "timestamp", "headers")
@@ -29,8 +32,10 @@ ABSENT = pack_entry(0, -1, None)
 ROW = 32  # bytes that a row counts for beside its own, in the size of an answer
 
 
+@serves(messages.OpenSnapshot, needs=needs.topic(Op.READ))
 async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) -> messages.SnapshotOpened:
     broker = session.broker
+    snapshots = session.access.snapshots(Op.READ)
     topic = _topic(session, request)
     partitions = chosen_partitions(topic, request.partitions)
     await broker.wait_for_views(partitions)
@@ -39,25 +44,26 @@ async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) ->
         *(request.prefix, request.start, request.end),
         request.ttl_ms,
         tombstones=request.tombstones,
-        whole=len(partitions) == len(topic.partitions),
+        whole=len(partitions) == topic.count,
     )
     try:
-        with broker.snapshots.reading(snapshot.id):
+        with snapshots.reading(snapshot.id):
             size = None if request.measure is None else await snapshot.measure(request.measure)
             ranges = await snapshot.ranges(request.splits)
     except BaseException:  # whoever asked has left, say
-        broker.snapshots.close(snapshot.id)
+        snapshots.close(snapshot.id)
         raise
     return messages.SnapshotOpened(snapshot.id, snapshot.offsets, ranges, size)
 
 
+@serves(messages.ReadSnapshot, needs=needs.topic(Op.READ))
 async def read_snapshot(session: SessionPort, request: messages.ReadSnapshot) -> messages.SnapshotRead:
     wanted = frozenset(ALL if request.columns is None else request.columns)
     heads_only = not wanted & {"value", "headers"}
     keys: list[bytes] = []
     entries: list[bytes] = []
     following = request.start
-    with session.broker.snapshots.reading(request.snapshot) as snapshot:
+    with session.access.snapshots(Op.READ).reading(request.snapshot) as snapshot:
         tombstones = snapshot.tombstones if request.tombstones is None else request.tombstones
         async with session.answering(min(request.max_bytes, MAX_PAGE_BYTES)) as room:
             while True:
@@ -82,22 +88,25 @@ async def read_snapshot(session: SessionPort, request: messages.ReadSnapshot) ->
             )
 
 
+@serves(messages.KeepSnapshot, needs=needs.topic(Op.READ))
 async def keep_snapshot(session: SessionPort, request: messages.KeepSnapshot) -> messages.SnapshotKept:
-    session.broker.snapshots.keep(request.snapshot, request.ttl_ms)
+    session.access.snapshots(Op.READ).keep(request.snapshot, request.ttl_ms)
     return messages.SnapshotKept()
 
 
+@serves(messages.CloseSnapshot, needs=needs.topic(Op.READ))
 async def close_snapshot(session: SessionPort, request: messages.CloseSnapshot) -> messages.SnapshotClosed:
-    session.broker.snapshots.close(request.snapshot)
+    session.access.snapshots(Op.READ).close(request.snapshot)
     return messages.SnapshotClosed()
 
 
+@serves(messages.GetColumns, needs=needs.topic(Op.READ))
 async def get_columns(session: SessionPort, request: messages.GetColumns) -> messages.ColumnsGot:
-    topic = session.broker.topic(request.topic)
+    topic = session.access.topic(request.topic, Op.READ)
     wanted = frozenset(ALL if request.columns is None else request.columns)
     heads_only = not wanted & {"value", "headers"}
-    only = 0 if len(topic.partitions) == 1 else request.partition
-    views = await session.broker.wait_for_views(topic.partitions if only is None else [topic.partition(only)])
+    only = 0 if topic.count == 1 else request.partition
+    views = await session.broker.wait_for_views(topic.all_led() if only is None else [topic.led(only)])
     pause = views.after(session.pause)
     where: list[int] = []
     entries: list[bytes | None] = []
@@ -140,10 +149,11 @@ def _keys(request: messages.GetColumns) -> list[bytes]:
     return keys
 
 
+@serves(messages.ReadLog, needs=needs.topic(Op.READ))
 def read_log(
     session: SessionPort, request: messages.ReadLog
 ) -> messages.LogRead | Coroutine[Any, Any, messages.LogRead]:
-    partition = _topic(session, request).partition(request.partition)
+    partition = _topic(session, request).led(request.partition)
     _check_range(partition, request)
     if session.ready:
         room = min(request.max_bytes, MAX_BYTES, session.answer_bytes)
@@ -167,10 +177,10 @@ def _log_read(request: messages.ReadLog, span: Span) -> messages.LogRead:
 
 def _topic(session: SessionPort, request: messages.OpenSnapshot | messages.ReadLog) -> TopicPort:
     """The topic by its name, and by its id where that is named, too."""
-    found = session.broker.topics.get(request.topic)
-    if found is None and request.topic_id is None:
-        return session.broker.topic(request.topic)
-    if found is None or (request.topic_id is not None and request.topic_id != found.id):
+    if request.topic_id is None:
+        return session.access.topic(request.topic, Op.READ)
+    found = session.access.find_topic(request.topic, Op.READ)
+    if found is None or request.topic_id != text_id(found.id):
         since = "" if found is None else "; another one of that name was made since"
         raise UnknownTopic(
             f"the topic '{request.topic}' with the id {request.topic_id:.40} was deleted{since}", topic=request.topic

@@ -8,33 +8,39 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest, KrappyError, UnknownTopic
 from krappy.handlers.handles import Reader
 from krappy.handlers.native import groups
 from krappy.handlers.native.starts import check_start
+from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import PartitionPort, SessionPort, TopicPort
-from krappy.types import Span, TopicPartition
+from krappy.types import Span, TopicPartition, text_id
 from krappy.wire import messages
 
 MAX_BYTES = 16 << 20  # of one answer; a single larger batch still comes whole
 
 
+@serves(messages.ConsumerRegistration, needs=needs.topic(Op.READ, Op.WRITE) + needs.group(Op.READ))
 async def register_consumer(
     session: SessionPort, request: messages.ConsumerRegistration
 ) -> messages.ConsumerRegistered:
     check_start(request.start, request.start_at)
     if not request.topics:
         raise InvalidRequest("a consumer names at least one topic", field="topics")
+    topics = [session.access.topic(name, Op.READ) for name in dict.fromkeys(request.topics)]
     if request.group is not None:
+        if request.dead_letter is not None:
+            session.access.find_topic(request.dead_letter, Op.WRITE)
         return await groups.register_member(session, request)
-    partitions: dict[TopicPartition, PartitionPort] = {}
-    ids: list[tuple[str, str]] = []
-    for name in dict.fromkeys(request.topics):
-        topic = session.broker.topic(name)
-        ids.append((name, topic.id))
-        for partition in _chosen(topic, request.partitions):
-            partitions[TopicPartition(name, partition.index)] = partition
+    partitions = {
+        TopicPartition(topic.name, partition.index): partition
+        for topic in topics
+        for partition in _chosen(topic, request.partitions)
+    }
+    ids = [(topic.name, text_id(topic.id)) for topic in topics]
     positions = {
         at: await partition.offset_for(request.start, request.start_at) for at, partition in partitions.items()
     }
@@ -53,9 +59,10 @@ async def register_consumer(
 
 
 def _chosen(topic: TopicPort, indexes: list[int] | None) -> list[PartitionPort]:
-    return list(topic.partitions) if indexes is None else [topic.partition(index) for index in dict.fromkeys(indexes)]
+    return list(topic.all_led()) if indexes is None else [topic.led(index) for index in dict.fromkeys(indexes)]
 
 
+@serves(messages.Poll, needs=needs.topic(Op.READ))
 def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coroutine[Any, Any, messages.Polled]:
     reader = session.find(request.handle, object)
     if not isinstance(reader, Reader):
@@ -153,6 +160,7 @@ def _alive(partition: PartitionPort) -> None:
         raise partition.gone
 
 
+@serves(messages.Seek, needs=needs.topic(Op.READ))
 async def seek(session: SessionPort, request: messages.Seek) -> messages.Sought:
     check_start(request.start, request.start_at)
     reader = session.find(request.handle, Reader)
@@ -164,8 +172,9 @@ async def seek(session: SessionPort, request: messages.Seek) -> messages.Sought:
     return messages.Sought(offset)
 
 
+@serves(messages.Offsets, needs=needs.topic(Op.READ))
 async def offsets(session: SessionPort, request: messages.Offsets) -> messages.OffsetsFound:
     check_start(request.start, request.start_at)
-    topic = session.broker.topic(request.topic)
-    found = [(p.index, await p.offset_for(request.start, request.start_at)) for p in topic.partitions]
+    topic = session.access.topic(request.topic, Op.READ)
+    found = [(p.index, await p.offset_for(request.start, request.start_at)) for p in topic.all_led()]
     return messages.OffsetsFound(found)

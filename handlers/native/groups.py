@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest, KrappyError, UnknownHandle
 from krappy.handlers.native.starts import check_start
+from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import LaterPort, MemberPort, SessionPort
 from krappy.wire import messages
@@ -24,8 +27,9 @@ def _member(session: SessionPort, handle: int) -> MemberPort:
 async def register_member(session: SessionPort, request: messages.ConsumerRegistration) -> messages.ConsumerRegistered:
     if request.group is None or request.partitions is not None or request.positions is not None:
         raise InvalidRequest("members of a group share all partitions: name none", field="partitions")
-    broker = session.broker
-    member = await broker.groups.join(
+    access = session.access
+    coordinator = access.group(request.group, Op.READ)
+    member = await coordinator.join(
         request.group,
         session.client,
         request.topics,
@@ -38,8 +42,8 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
     )
     try:
         topics = set(request.topics)
-        positions = [each for each in broker.groups.positions(request.group) if each[0] in topics]
-        ends = [(topic, at, broker.topic(topic).partition(at).last_stable_offset) for topic, at, _ in positions]
+        positions = [each for each in coordinator.positions(request.group) if each[0] in topics]
+        ends = [(topic, at, access.topic(topic, Op.READ).led(at).last_stable_offset) for topic, at, _ in positions]
     except KrappyError:
         member.close()  # a topic or the group went away just now
         raise
@@ -71,16 +75,19 @@ def ended(handle: int) -> UnknownHandle:
     return UnknownHandle(f"handle {handle} was unregistered while a poll waited for events", handle=handle)
 
 
+@serves(messages.Ack, needs=needs.group(Op.READ))
 def ack(session: SessionPort, request: messages.Ack) -> LaterPort:
     later = _member(session, request.handle).ack(request.ranges)
     return later.map(lambda _: messages.Acked())  # type: ignore[no-any-return]
 
 
+@serves(messages.Nack, needs=needs.group(Op.READ))
 def nack(session: SessionPort, request: messages.Nack) -> messages.Nacked:
     _member(session, request.handle).nack(request.ranges, request.delay_ms)
     return messages.Nacked()
 
 
+@serves(messages.Extend, needs=needs.group(Op.READ))
 def extend(session: SessionPort, request: messages.Extend) -> messages.Extended:
     _member(session, request.handle).extend(request.ranges, request.lease_ms)
     return messages.Extended()
@@ -91,23 +98,25 @@ def uncount(session: SessionPort, request: messages.Unregister) -> None:
     _member(session, request.handle).uncount(request.unseen or (), request.polls)
 
 
+@serves(messages.Commit, needs=needs.group(Op.READ))
 async def commit(session: SessionPort, request: messages.Commit) -> messages.Committed:
-    await session.broker.groups.commit(request.group, request.offsets)
+    await session.access.group(request.group, Op.READ).commit(request.group, request.offsets)
     return messages.Committed()
 
 
+@serves(messages.Positions, needs=needs.group(Op.DESCRIBE))
 def positions(session: SessionPort, request: messages.Positions) -> messages.PositionsFound:
-    return messages.PositionsFound(session.broker.groups.positions(request.group))
+    return messages.PositionsFound(session.access.group(request.group, Op.DESCRIBE).positions(request.group))
 
 
+@serves(messages.Groups, needs=needs.group(Op.DESCRIBE))
 async def groups(session: SessionPort, request: messages.Groups) -> messages.GroupsFound:
     """Others have their turn while all are told of."""
-    found = session.broker.groups
     if request.group is not None:
-        return messages.GroupsFound([found.describe(request.group)])
+        return messages.GroupsFound([session.access.group(request.group, Op.DESCRIBE).describe(request.group)])
     told = []
     rows = 0
-    for each in found.each_group():
+    for each in session.access.each_group(Op.DESCRIBE):
         told.append(each)
         rows += 1 + len(each["partitions"])
         if rows >= FEW:
@@ -116,14 +125,16 @@ async def groups(session: SessionPort, request: messages.Groups) -> messages.Gro
     return messages.GroupsFound(sorted(told, key=lambda each: str(each["group"])))
 
 
+@serves(messages.DeleteGroup, needs=needs.group(Op.DELETE))
 async def delete_group(session: SessionPort, request: messages.DeleteGroup) -> messages.GroupDeleted:
-    await session.broker.groups.delete(request.group)
+    await session.access.group(request.group, Op.DELETE).delete(request.group)
     return messages.GroupDeleted()
 
 
+@serves(messages.ResetGroup, needs=needs.group(Op.READ))
 async def reset_group(session: SessionPort, request: messages.ResetGroup) -> messages.GroupReset:
     check_start(request.start, request.start_at)
-    moved = await session.broker.groups.reset(
+    moved = await session.access.group(request.group, Op.READ).reset(
         request.group,
         request.topic,
         request.partitions,

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest, UnknownTopic
 from krappy.handlers.handles import Producer, Stager
+from krappy.handlers.registry import serves
 from krappy.partitioner import partition_for
 from krappy.ports import LaterPort, SessionPort
 from krappy.types import Record
 from krappy.wire import messages
 
 
+@serves(messages.ProducerRegistration, needs=needs.topic(Op.WRITE, Op.CREATE) + needs.cluster(Op.IDEMPOTENT_WRITE))
 async def register_producer(
     session: SessionPort, request: messages.ProducerRegistration
 ) -> messages.ProducerRegistered:
-    topic = await session.broker.topic_for_producer(request.topic)
+    topic = await session.access.topic_for_producer(request.topic)
     id, epoch = request.producer_id, request.producer_epoch
     if request.idempotent and id < 0:
-        id, epoch = await session.broker.new_producer_id(), 0
+        id, epoch = await session.access.cluster(Op.IDEMPOTENT_WRITE).new_producer_id(), 0
     return messages.ProducerRegistered(
         handle=session.add(Producer(topic, request.name)),
-        partitions=len(topic.partitions),
+        partitions=topic.count,
         producer_id=id,
         producer_epoch=epoch,
         max_message_bytes=topic.config.max_message_bytes,
     )
 
 
+@serves(messages.Message, needs=needs.topic(Op.WRITE))
 def message(session: SessionPort, request: messages.Message) -> LaterPort:
     producer = _producer(session, request.handle)
     topic = producer.topic
-    count = len(topic.partitions)
+    count = topic.count
     if request.partition is not None:
         index = request.partition
     elif count == 1:
@@ -40,11 +45,12 @@ def message(session: SessionPort, request: messages.Message) -> LaterPort:
         index = producer.next_partition()
     headers = tuple((name, value) for name, value in request.headers) if request.headers else ()
     record = Record(request.payload, request.key, headers, request.timestamp)
-    later = topic.partition(index).publish_record(record, request.expect)
+    later = topic.led(index).publish_record(record, request.expect)
     producer.bytes += len(request.payload or b"") + len(request.key or b"")
     return later.map(lambda stored: messages.MessageStored(index, stored.offset, stored.timestamp))  # type: ignore[no-any-return]
 
 
+@serves(messages.Batch, needs=needs.topic(Op.WRITE))
 def batch(session: SessionPort, request: messages.Batch) -> LaterPort:
     found = session.find(request.handle, object)
     if isinstance(found, Stager):
@@ -53,7 +59,7 @@ def batch(session: SessionPort, request: messages.Batch) -> LaterPort:
         later = found.attempt.publish(request.partition, request.records)
     else:
         producer = _producer(session, request.handle)
-        later = producer.topic.partition(request.partition).publish(request.records, request.expect)
+        later = producer.topic.led(request.partition).publish(request.records, request.expect)
         producer.bytes += len(request.records)
     return later.map(lambda stored: messages.BatchStored(stored.offset, stored.timestamp))  # type: ignore[no-any-return]
 

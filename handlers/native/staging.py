@@ -2,42 +2,53 @@
 
 from __future__ import annotations
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.core.staging import State
 from krappy.handlers.handles import Stager
+from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
 from krappy.ports import SessionPort
 from krappy.wire import messages
 
 
+@serves(messages.Stage, needs=needs.transactional_id(Op.WRITE) + needs.topic(Op.WRITE))
 async def stage(session: SessionPort, request: messages.Stage) -> messages.Staged:
-    opened = await session.broker.staging.stage(
+    session.access.find_topic(request.topic, Op.WRITE)
+    opened = await session.access.job(request.job, Op.WRITE).stage(
         request.topic, request.job, request.task, request.attempt, request.ttl_ms, request.stage
     )
     topic = opened.attempt.topic
     return messages.Staged(
         handle=session.add(Stager(opened.attempt)),
         stage=opened.id,
-        partitions=0 if topic is None else len(topic.partitions),  # sealed before the broker's start
+        partitions=0 if topic is None else topic.count,  # sealed before the broker's start
         producer_id=opened.producer_id,
         producer_epoch=opened.producer_epoch,
         max_message_bytes=0 if topic is None else topic.config.max_message_bytes,
     )
 
 
+@serves(messages.SealStaged, needs=needs.transactional_id(Op.WRITE))
 async def seal(session: SessionPort, request: messages.SealStaged) -> messages.StagedSealed:
-    return messages.StagedSealed(await session.broker.staging.seal(request.job, request.stage, request.records))
+    staging = session.access.job(request.job, Op.WRITE)
+    return messages.StagedSealed(await staging.seal(request.job, request.stage, request.records))
 
 
+@serves(messages.CommitStaged, needs=needs.transactional_id(Op.WRITE))
 async def commit(session: SessionPort, request: messages.CommitStaged) -> messages.StagedCommitted:
-    job, done, total = await session.broker.staging.commit(request.job, request.tokens, bounded_ms(request.max_wait))
+    staging = session.access.job(request.job, Op.WRITE)
+    job, done, total = await staging.commit(request.job, request.tokens, bounded_ms(request.max_wait))
     over = job.state is State.COMMITTED
     return messages.StagedCommitted(over, done, total, [tuple(each) for each in job.published] if over else [])  # type: ignore[misc]
 
 
+@serves(messages.AbortStaged, needs=needs.transactional_id(Op.WRITE))
 async def abort(session: SessionPort, request: messages.AbortStaged) -> messages.StagedAborted:
-    await session.broker.staging.abort(request.job, request.stage)
+    await session.access.job(request.job, Op.WRITE).abort(request.job, request.stage)
     return messages.StagedAborted()
 
 
+@serves(messages.StagedJobs, needs=needs.transactional_id(Op.DESCRIBE))
 def jobs(session: SessionPort, request: messages.StagedJobs) -> messages.StagedJobsFound:
-    return messages.StagedJobsFound([each._asdict() for each in session.broker.staging.list()])
+    return messages.StagedJobsFound([each._asdict() for each in session.access.jobs(Op.DESCRIBE).list()])

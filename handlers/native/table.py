@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest, Overloaded, RecordTooLarge
+from krappy.handlers.registry import serves
 from krappy.partitioner import partition_for
 from krappy.ports import PartitionPort, SessionPort, StreamPort, TopicPort
+from krappy.types import text_id
 from krappy.wire import messages
 
 NIL = b"\xc0"
@@ -19,8 +23,9 @@ MAX_ANSWER = 16 << 20  # bytes of the entries that one MultiGet may bring
 Pause = Callable[[], Awaitable[None]]
 
 
+@serves(messages.Get, needs=needs.topic(Op.READ))
 def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine[Any, Any, messages.Got]:
-    topic = session.broker.topic(request.topic)
+    topic = session.access.topic(request.topic, Op.READ)
     if request.partition is None and topic.scattered:
         return _get_newest(session, topic, request)
     partition = _partition(topic, request.key, request.partition)
@@ -37,7 +42,7 @@ async def _get_later(session: SessionPort, partition: PartitionPort, request: me
 
 
 async def _get_newest(session: SessionPort, topic: TopicPort, request: messages.Get) -> messages.Got:
-    views = await session.broker.wait_for_views(topic.partitions)
+    views = await session.broker.wait_for_views(topic.all_led())
     if request.min_offset is not None:
         await session.broker.wait_for_views([_partition(topic, request.key, None)], request.min_offset)
     await session.writable()
@@ -46,13 +51,14 @@ async def _get_newest(session: SessionPort, topic: TopicPort, request: messages.
     return messages.Got(where, [found or NIL])
 
 
+@serves(messages.MultiGet, needs=needs.topic(Op.READ))
 def multi_get(
     session: SessionPort, request: messages.MultiGet
 ) -> messages.MultiGot | Coroutine[Any, Any, messages.MultiGot]:
-    topic = session.broker.topic(request.topic)
+    topic = session.access.topic(request.topic, Op.READ)
     keys = request.keys
-    if request.partition is not None or len(topic.partitions) == 1:
-        partition = topic.partition(request.partition or 0)
+    if request.partition is not None or topic.count == 1:
+        partition = topic.led(request.partition or 0)
         if len(keys) <= QUICK and partition.view_ready(None):
             entries: list[bytes] = []
             size = 0
@@ -67,8 +73,8 @@ def multi_get(
 
 async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: messages.MultiGet) -> messages.MultiGot:
     keys = request.keys
-    only = 0 if len(topic.partitions) == 1 else request.partition
-    views = await session.broker.wait_for_views(topic.partitions if only is None else [topic.partition(only)])
+    only = 0 if topic.count == 1 else request.partition
+    views = await session.broker.wait_for_views(topic.all_led() if only is None else [topic.led(only)])
     pause = views.after(session.pause)
     indexes: list[int] = []
     entries: list[bytes] = []
@@ -93,15 +99,15 @@ async def look_up_spread(
 ) -> tuple[list[int], list[bytes | None]]:
     """The partition and the entry of each key. `only`: the partition to look in."""
     if only is not None:
-        return [only] * len(keys), topic.partition(only).look_up_many(keys)
+        return [only] * len(keys), topic.led(only).look_up_many(keys)
     if topic.scattered:
         return await topic.newest(keys, pause)
-    count = len(topic.partitions)
+    count = topic.count
     where = [partition_for(key, count) for key in keys]
     found: list[bytes | None] = [None] * len(keys)
     for index in set(where):
         places = [place for place, its in enumerate(where) if its == index]
-        looked_up = topic.partition(index).look_up_many([keys[place] for place in places])
+        looked_up = topic.led(index).look_up_many([keys[place] for place in places])
         for place, entry in zip(places, looked_up, strict=True):
             found[place] = entry
     return where, found
@@ -115,6 +121,7 @@ def check_size(size: int, room: int) -> None:
         raise Overloaded("the broker is short of memory now; ask for fewer keys at once, or again later")
 
 
+@serves(messages.Scan, needs=needs.topic(Op.READ))
 async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned:
     if request.cursor is not None:
         cursor = request.cursor
@@ -122,14 +129,14 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
     else:
         if request.topic is None:
             raise InvalidRequest("the first page of a scan names its topic", field="topic")
-        topic = session.broker.topic(request.topic)
+        topic = session.access.topic(request.topic, Op.READ)
         partitions = chosen_partitions(topic, request.partitions)
         await session.broker.wait_for_views(partitions)
         scan = session.broker.scan(
             partitions,
             *(request.prefix, request.start, request.end),
             tombstones=request.tombstones,
-            whole=len(partitions) == len(topic.partitions),
+            whole=len(partitions) == topic.count,
         )
         cursor = session.add(scan)
     await session.writable()
@@ -142,8 +149,9 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
     )
 
 
+@serves(messages.Watch, needs=needs.topic(Op.READ), streams=True)
 async def watch(session: SessionPort, request: messages.Watch, stream: StreamPort) -> messages.Watched:
-    topic = session.broker.topic(request.topic)
+    topic = session.access.topic(request.topic, Op.READ)
     partitions = chosen_partitions(topic, request.partitions)
     if not partitions:
         raise InvalidRequest("a watch needs a partition; without `partitions` it is of all", field="partitions")
@@ -151,8 +159,8 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
         partitions,
         *(request.prefix, request.start, request.end),
         tombstones=request.tombstones,
-        grows_with=topic.partitions if request.partitions is None else (),
-        whole=len(partitions) == len(topic.partitions),
+        grows_with=topic.local if request.partitions is None else {},
+        whole=len(partitions) == topic.count,
     )
     offsets: dict[int, int] | None = None
     if request.offsets is not None:
@@ -164,7 +172,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
         if wrong:
             raise InvalidRequest(f"offsets name each watched partition once; wrong: {sorted(wrong)}")
     handle = session.add(watch)
-    topic_id: str | None = topic.id
+    topic_id: str | None = text_id(topic.id)
 
     async def emit(
         event: str,
@@ -188,8 +196,9 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
     return messages.Watched("changes", handle, 0, 0, False, None, [])
 
 
+@serves(messages.History, needs=needs.topic(Op.READ))
 async def history(session: SessionPort, request: messages.History) -> messages.HistoryFound:
-    topic = session.broker.topic(request.topic)
+    topic = session.access.topic(request.topic, Op.READ)
     if request.partition is None and topic.scattered:
         partition = await _only_holder(session, topic, request.key)
     else:
@@ -203,7 +212,7 @@ async def history(session: SessionPort, request: messages.History) -> messages.H
 
 async def _only_holder(session: SessionPort, topic: TopicPort, key: bytes) -> PartitionPort:
     """Where all events of a key are. Raises InvalidRequest when several partitions have some."""
-    views = await session.broker.wait_for_views(topic.partitions)
+    views = await session.broker.wait_for_views(topic.all_led())
     some = await topic.holders(key, views.after(session.pause))
     if len(some) > 1:
         raise InvalidRequest(f"events of this key are in the partitions {some}: say which", field="partition")
@@ -212,10 +221,10 @@ async def _only_holder(session: SessionPort, topic: TopicPort, key: bytes) -> Pa
 
 def _partition(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort:
     if index is None:
-        count = len(topic.partitions)
+        count = topic.count
         index = partition_for(key, count) if count > 1 else 0
-    return topic.partition(index)
+    return topic.led(index)
 
 
 def chosen_partitions(topic: TopicPort, indexes: list[int] | None) -> list[PartitionPort]:
-    return list(topic.partitions) if indexes is None else [topic.partition(index) for index in dict.fromkeys(indexes)]
+    return list(topic.all_led()) if indexes is None else [topic.led(index) for index in dict.fromkeys(indexes)]

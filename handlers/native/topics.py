@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.handlers.native import groups
+from krappy.handlers.registry import serves
 from krappy.ports import SessionPort
 from krappy.wire import messages
 
 
+@serves(messages.CreateTopic, needs=needs.topic(Op.CREATE))
 async def create_topic(session: SessionPort, request: messages.CreateTopic) -> messages.TopicCreated:
-    topic, created = await session.broker.create_topic(
+    topic, created = await session.access.create_topic(
         request.topic, request.partitions, request.config or {}, if_absent=request.if_absent
     )
-    return messages.TopicCreated(created, len(topic.partitions))
+    return messages.TopicCreated(created, topic.count)
 
 
+@serves(messages.AlterTopic, needs=needs.topic(Op.ALTER, Op.ALTER_CONFIGS))
 async def alter_topic(session: SessionPort, request: messages.AlterTopic) -> messages.TopicAltered:
-    await session.broker.alter_topic(request.topic, request.config, request.partitions)
+    await session.access.alter_topic(request.topic, request.config, request.partitions)
     return messages.TopicAltered()
 
 
+@serves(messages.DeleteTopic, needs=needs.topic(Op.DELETE))
 async def delete_topic(session: SessionPort, request: messages.DeleteTopic) -> messages.TopicDeleted:
-    await session.broker.delete_topic(request.topic)
+    await session.access.delete_topic(request.topic)
     return messages.TopicDeleted()
 
 
+@serves(messages.DeleteRecords, needs=needs.topic(Op.DELETE))
 async def delete_records(session: SessionPort, request: messages.DeleteRecords) -> messages.RecordsDeleted:
-    topic = session.broker.topic(request.topic)
-    wanted = [(topic.partition(index), before) for index, before in dict(request.before).items()]
+    topic = session.access.topic(request.topic, Op.DELETE)
+    wanted = [(topic.led(index), before) for index, before in dict(request.before).items()]
     for partition, before in wanted:  # all of it or, as far as it can be told beforehand, nothing
         partition.check_deletable(before)
     return messages.RecordsDeleted(
@@ -34,22 +41,26 @@ async def delete_records(session: SessionPort, request: messages.DeleteRecords) 
     )
 
 
+@serves(messages.DescribeTopics, needs=needs.topic(Op.DESCRIBE))
 async def describe_topics(session: SessionPort, request: messages.DescribeTopics) -> messages.TopicsDescribed:
-    broker = session.broker
-    names = sorted(broker.topics) if request.topics is None else list(dict.fromkeys(request.topics))
+    access = session.access
+    there = access.topics(Op.DESCRIBE)
+    names = sorted(there) if request.topics is None else list(dict.fromkeys(request.topics))
     described = []
     for name in names:
-        if request.topics is not None or name in broker.topics:  # one may go while others are described
-            described.append(broker.topic(name).describe())
+        if request.topics is not None or name in there:  # one may go while others are described
+            described.append(access.topic(name, Op.DESCRIBE).describe())
         await session.pause()
     return messages.TopicsDescribed(described)
 
 
+@serves(messages.Ping, needs=needs.NOTHING)
 def ping(session: SessionPort, request: messages.Ping) -> messages.Pong:
     broker = session.broker
     return messages.Pong(broker.version, broker.cluster_id, broker.now_ms(), session.max_frame)
 
 
+@serves(messages.Unregister, needs=needs.NOTHING)
 def unregister(session: SessionPort, request: messages.Unregister) -> messages.Unregistered:
     if request.unseen is not None or request.polls is not None:
         groups.uncount(session, request)

@@ -44,7 +44,7 @@ class Ahead:
             partition
             for topic in list(self._broker.topics.values())
             if topic.config.latest_ahead and topic.config.view
-            for partition in list(topic.partitions)
+            for partition in list(topic.local.values())
         ]
         self._made = {partition.number: self._made.get(partition.number, 0) for partition in wanted}
         for partition in wanted:

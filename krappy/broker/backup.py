@@ -121,7 +121,7 @@ async def take(broker: Broker) -> Hold:
 
 async def _hold_logs(broker: Broker, folder: Path) -> None:
     """Some at a time: each waits for the disk on its own. Raises the first StorageError."""
-    partitions = iter([partition for topic in broker.topics.values() for partition in topic.partitions])
+    partitions = iter([partition for topic in broker.topics.values() for partition in topic.local.values()])
     failed: list[KrappyError] = []
 
     async def hold_some() -> None:

@@ -18,11 +18,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import trio
 
 from krappy.broker import backup, deletion, table
+from krappy.broker.access import Access
 from krappy.broker.ahead import Ahead
 from krappy.broker.clock import Clock
 from krappy.broker.dynamic import DISK_THREADS, DynamicSettings
@@ -39,13 +41,14 @@ from krappy.broker.room import Room
 from krappy.broker.settings import BrokerSetting, broker_settings
 from krappy.broker.snapshots import LeasedSnapshot, Snapshots
 from krappy.broker.staging import StagingCoordinator
-from krappy.broker.table_topic import TableTopic, table_topic, table_topic_by_id
+from krappy.broker.table_topic import TableTopic, table_topic
 from krappy.broker.topic import Topic
 from krappy.broker.topic_changes import TopicChanges
 from krappy.broker.topic_names import TopicNames
 from krappy.broker.transactions import TransactionCoordinator
 from krappy.broker.view_keeper import ViewKeeper, open_views
 from krappy.config import ServerConfig
+from krappy.core.cluster.image import Image
 from krappy.core.latest import table_of
 from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownTopic
 from krappy.measures import StoreMeasures
@@ -78,7 +81,9 @@ class Broker:
 
     def __init__(self, config: ServerConfig, report: Report | None = None) -> None:
         self.config = config
+        self.id = config.broker_id
         self.version = VERSION
+        self.endpoints: Mapping[str, tuple[str, int]] = {}  # where clients find it, by the listener's name
         self.fsync = config.durability == "fsync"
         self.disk_limiter = trio.CapacityLimiter(DISK_THREADS)  # of threads that wait for nothing but the disk
         self.cleaner_limiter = trio.CapacityLimiter(1)
@@ -229,10 +234,11 @@ class Broker:
         if damaged:
             self.report("views_damaged", error=damaged)
         await self._in_thread(self._check_folders)
-        await self._in_thread(lambda: self.catalog.register(self.config.broker_id))
+        await self._in_thread(lambda: self.catalog.register(self.id, self.endpoints, self.config.rack or None))
         self.dynamic = DynamicSettings(self, OverrideStore(self.catalog.tree, "brokers"), self.changes.locks)
-        self.internal = InternalTopics(self.catalog.cluster_id, self.topics_changed)
-        topics = [(Topic(stored, [], self.dynamic.topic_defaults), stored) for stored in self.catalog.list()]
+        self.internal = InternalTopics(self.catalog.cluster_id, self.id, self.topics_changed)
+        defaults = self.dynamic.topic_defaults
+        topics = [(Topic(stored, self.catalog.image(stored.name), defaults), stored) for stored in self.catalog.list()]
         await self.changes.open_partitions(topics, new=False)
         for topic, stored in topics:
             self.topics[stored.name] = self.topics_by_id[stored.id] = topic
@@ -257,7 +263,7 @@ class Broker:
         if self.transactions.list():
             self.internal.use(TRANSACTIONS)
         for topic in self.topics.values():
-            for partition in topic.partitions:
+            for partition in topic.local.values():
                 partition.applier.start()
         await self.dynamic.take_static()
         if some := [topic.name for topic in self.topics.values() if topic.forgets_by_old_default]:
@@ -322,11 +328,11 @@ class Broker:
         if hasattr(self, "kafka_groups"):
             await self.kafka_groups.close()
         for topic in self.topics.values():
-            for partition in topic.partitions:
+            for partition in topic.local.values():
                 partition.appender.close()
         async with trio.open_nursery() as nursery:  # many at a time: each waits for the disk on its own
             for topic in self.topics.values():
-                for partition in topic.partitions:
+                for partition in topic.local.values():
                     nursery.start_soon(self.attempt, str(partition), partition.close())
         for part in ("views", "meta"):
             if hasattr(self, part):
@@ -358,6 +364,24 @@ class Broker:
             raise UnknownTopic(f"there is no topic '{name}'", topic=name)
         return found
 
+    def led(self, at: TopicPartition) -> Partition:
+        """A partition that this broker leads. Raises NotLeader, UnknownTopic, UnknownPartition."""
+        return self.topic(at.topic).led(at.partition)
+
+    def coordinator(self, topic: str, key: str) -> int:
+        """The broker that keeps what `key` has in an internal topic. That topic is used from now on."""
+        self.internal.use(topic)
+        return self.id
+
+    @property
+    def image(self) -> Image:
+        """The cluster as this broker knows it."""
+        return self.catalog.tree.image
+
+    def access(self) -> Access:
+        """The door for one connection."""
+        return Access(self)
+
     def table_topic(self, name: str, state: dict[str, Any]) -> TableTopic | None:
         """`TOPIC@latest`, or None. `state`: of the connection that asks."""
         return table_topic(self.topics, self.latest, name, state, self.config.latest_alias)
@@ -365,9 +389,6 @@ class Broker:
     def table_of(self, name: str) -> str | None:
         """The topic, if there is one, whose table this name stands for; None for a topic's own name, and any other."""
         return None if name in self.topics else table_of(name, self.config.latest_alias)
-
-    def table_topic_by_id(self, uuid: bytes, state: dict[str, Any]) -> TableTopic | None:
-        return table_topic_by_id(self.topics_by_id, self.latest, uuid, state, self.config.latest_alias)
 
     async def topic_for_producer(self, name: str) -> Topic:
         """The topic, created with default settings when the broker allows that (auto_create_topics)."""
@@ -446,7 +467,7 @@ class Broker:
         partitions: list[Partition],
         *chosen: Bound,
         tombstones: bool,
-        grows_with: Sequence[Partition] = (),
+        grows_with: Mapping[int, Partition] = MappingProxyType({}),
         whole: bool = False,
     ) -> table.TableWatch:
         wanted = table.Chosen(*chosen)

@@ -137,7 +137,7 @@ class Undertaker:
             size = shared.partition.config.max_message_bytes + HEADERS_ROOM
             settings = {"retention.ms": -1, "max.message.bytes": size}
             await broker.create_topic(name, 1, settings, if_absent=True, alike=True)
-        return broker.topic(name).partitions
+        return broker.topic(name).all_led()
 
 
 def _record(shared: Shared, columns: Columns, row: int, grave: Lease) -> Record:

@@ -32,16 +32,16 @@ async def close(broker: Broker, topic: Topic) -> None:
     """Tells everybody who reads, writes or waits that it is gone, and ends its own work."""
     gone = UnknownTopic(f"the topic '{topic.name}' was deleted")
     async with trio.open_nursery() as nursery:
-        for partition in topic.partitions:
+        for partition in topic.local.values():
             nursery.start_soon(broker.attempt, str(partition), partition.close(gone))
-    for partition in topic.partitions:
+    for partition in topic.local.values():
         broker.latest.forget(partition.number)
 
 
 async def remove(broker: Broker, topic: Topic) -> None:
     """Closes all its files at least; `finish` tries again to remove what is left of them."""
     async with trio.open_nursery() as nursery:
-        for partition in topic.partitions:
+        for partition in topic.local.values():
             nursery.start_soon(broker.attempt, str(partition), partition.remove())
 
 

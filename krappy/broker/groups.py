@@ -85,10 +85,10 @@ class GroupCoordinator:
             for (topic, index), packed in stored.states.items():
                 what = f"the state of group '{name}' in {topic}-{index}"
                 found = self._broker.topics.get(topic)
-                if found is None or index >= len(found.partitions):
+                if found is None or index >= found.count:
                     lost.append((topic, index))
                     continue
-                partition = found.partitions[index]
+                partition = found.led(index)
                 try:
                     leases = group.load_leases(unpack(what, packed))
                 except (ValueError, TypeError) as error:
@@ -171,7 +171,7 @@ class GroupCoordinator:
 
     def _partitions(self, topics: Iterable[str]) -> list[Partition]:
         """Without those that are out of service: a group keeps its position there, and gets none before they serve."""
-        return [each for topic in topics for each in self._broker.topic(topic).partitions if not each.offline]
+        return [each for topic in topics for each in self._broker.topic(topic).all_led() if not each.offline]
 
     def has(self, name: str) -> bool:
         """Whether the name is a native group's."""
@@ -302,7 +302,7 @@ class GroupCoordinator:
         self._check_kind(name)
         found: list[tuple[Partition, int]] = []
         for topic, index, offset in offsets:
-            partition = self._broker.topic(topic).partition(index)
+            partition = self._broker.topic(topic).led(index)
             if offset > partition.high_watermark:
                 start, end = partition.start_offset, partition.high_watermark
                 raise OffsetOutOfRange(
@@ -369,7 +369,7 @@ class GroupCoordinator:
         chosen: list[tuple[str, Partition]] = []
         for each in sorted(held) if topic is None else [topic]:
             found = self._broker.topic((self._broker.table_of(each) or each) if each in held else each)
-            some = found.partitions if indexes is None else [found.partition(at) for at in sorted(set(indexes))]
+            some = found.all_led() if indexes is None else [found.led(at) for at in sorted(set(indexes))]
             chosen += [(each, partition) for partition in some]
         return chosen
 
@@ -377,7 +377,7 @@ class GroupCoordinator:
         moved = []
         for partition, _ in moves:
             found = self._broker.topics.get(partition.topic)
-            if found is None or found.partition(partition.index) is not partition:
+            if found is None or found.led(partition.index) is not partition:
                 raise UnknownTopic(f"the topic '{partition.topic}' was deleted")
         for partition, offset in moves:
             shared = group.shared.get((partition.topic, partition.index))

@@ -85,7 +85,7 @@ class Housekeeper:
         What fails in one is reported and keeps none of the others waiting.
         """
         for topic in list(self._broker.topics.values()):
-            for partition in list(topic.partitions):
+            for partition in list(topic.local.values()):
                 try:
                     if partition.gone is None:
                         await work(partition)

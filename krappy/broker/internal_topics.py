@@ -8,10 +8,13 @@ when Kafka would have made them, which is when the first group, or transactional
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from krappy.broker.raw_reads import Raw
+from krappy.broker.topic import not_led
+from krappy.core.cluster.image import PartitionImage, TopicImage
+from krappy.core.cluster.state import State
 from krappy.core.epochs import Epochs
 from krappy.topic_config import TopicConfig
 from krappy.waiting import Signal
@@ -72,24 +75,34 @@ class InternalTopic:
     internal = True
     deleted = False
 
-    def __init__(self, name: str, cluster_id: str) -> None:
+    def __init__(self, name: str, cluster_id: str, broker: int) -> None:
         self.name = name
-        self.uuid = uuid.uuid5(uuid.NAMESPACE_OID, f"{cluster_id}/{name}").bytes  # the same after every start
+        self.id = uuid.uuid5(uuid.NAMESPACE_OID, f"{cluster_id}/{name}").bytes  # the same after every start
+        state = State(broker, 0, 0, (broker,))
+        self.count = PARTITIONS
+        self.image = TopicImage(name, self.id, (PartitionImage((broker,), state, 0),) * PARTITIONS)
         self.given = INTERNAL[name]
         self.defaults: Mapping[str, str] = {}
         self.config = TopicConfig.parse(self.given)
         moved = Signal()
-        self.partitions: Sequence[InternalPartition] = [
-            InternalPartition(name, index, moved) for index in range(PARTITIONS)
-        ]
+        self._partitions = [InternalPartition(name, index, moved) for index in range(PARTITIONS)]
+
+    def is_offline(self, index: int) -> bool:
+        return False
+
+    def led(self, index: int) -> InternalPartition:
+        """Raises UnknownPartition."""
+        if 0 <= index < PARTITIONS:
+            return self._partitions[index]
+        raise not_led(self.image, index)
 
 
 class InternalTopics:
-    def __init__(self, cluster_id: str, changed: Signal) -> None:
-        """`changed`: fired when there is another topic to be listed."""
+    def __init__(self, cluster_id: str, broker: int, changed: Signal) -> None:
+        """`broker`: its id. `changed`: fired when there is another topic to be listed."""
         self._changed = changed
-        self.by_name = {name: InternalTopic(name, cluster_id) for name in INTERNAL}
-        self.by_id = {topic.uuid: topic for topic in self.by_name.values()}
+        self.by_name = {name: InternalTopic(name, cluster_id, broker) for name in INTERNAL}
+        self.by_id = {topic.id: topic for topic in self.by_name.values()}
         self._used: set[str] = set()
 
     def use(self, name: str) -> None:

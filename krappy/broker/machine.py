@@ -6,6 +6,7 @@ Whether the disk takes what it is given is tried, because a file system that wen
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,12 @@ class Machine:
     def tables_refused(self) -> str:
         """Why the tables take no events, until they are opened anew; empty: they do."""
         return self._broker.views.stuck
+
+    def failed_logs(self) -> Iterator[str]:
+        """Of each partition, why it takes no more events until the broker is started again; empty: it does."""
+        for topic in list(self._broker.topics.values()):
+            for partition in list(topic.local.values()):
+                yield partition.log_failed
 
     def disk_bytes(self) -> tuple[int, int, int]:
         """(of the disk, free of it, held by the ballast), as of half a second ago."""

@@ -26,7 +26,7 @@ class NewestRows:
         snapshot.keep_all()
         self._snapshot = snapshot
         self._count = strays.count
-        self._places = [(each.index, each.number, floor(each.expired_below)) for each in strays.partitions]
+        self._places = [(each.index, each.number, floor(each.expired_below)) for each in strays.partitions.values()]
 
     @property
     def at_once(self) -> int:

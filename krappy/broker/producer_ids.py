@@ -28,7 +28,7 @@ class ProducerIds:
 
     async def open(self) -> None:
         """Ids that stand in the logs are not given any more, whoever has written them there."""
-        partitions = [each for topic in self._broker.topics.values() for each in topic.partitions]
+        partitions = [each for topic in self._broker.topics.values() for each in topic.local.values()]
 
         def know() -> None:
             self._catalog.know_producer_ids({id for each in partitions for id in each.producer_ids()})

@@ -97,7 +97,7 @@ class Publication:
             topic = self._broker.topics_by_id.get(staging.topic_id)
             for index, _ in staging.counts:
                 if topic is not None and (staging.topic_id, index) not in places:
-                    places[staging.topic_id, index] = Place(topic.partition(index), producer_id)
+                    places[staging.topic_id, index] = Place(topic.led(index), producer_id)
         under_way: deque[tuple[int, Later[None]]] = deque()
         try:
             await self._append_all(places, under_way)
@@ -185,7 +185,7 @@ class Publication:
         for at in self._targets():
             topic = self._broker.topics_by_id.get(at[0])
             try:
-                partition = None if topic is None else topic.partition(at[1])
+                partition = None if topic is None else topic.led(at[1])
                 if partition is not None and partition.offline:
                     raise StorageError(f"{partition}: {partition.offline}")  # whether it is open there is not known
                 if partition is not None and (

@@ -86,7 +86,7 @@ class Attempt:
         if self.topic.deleted:
             raise UnknownTopic(f"the topic '{self.topic.name}' was deleted")
         self._services.check_room(len(data))
-        config = self.topic.partition(partition).config
+        config = self.topic.led(partition).config
         header, data, columns, cost, _ = admit(data, config, Times(config, self._services.now_ms()))
         if header.attributes & TRANSACTIONAL:
             raise InvalidRecord("a transactional batch can't be staged: its commit is the job's")

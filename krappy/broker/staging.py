@@ -145,7 +145,7 @@ class StagingCoordinator:
             producer = await self._broker.new_producer_id()
             live = self._live.setdefault(name, Live(job))
             live.job = job
-            staging = Staging(secrets.token_hex(8), topic.name, topic.uuid, task, attempt_name)
+            staging = Staging(secrets.token_hex(8), topic.name, topic.id, task, attempt_name)
             attempt = self._add(live, staging, topic)
             attempt.producer = producer, 0
             return StageOpened(staging.id, attempt, *attempt.producer)
@@ -203,7 +203,7 @@ class StagingCoordinator:
 
     def _topic_id(self, name: str) -> bytes | None:
         found = self._broker.topics.get(name)
-        return None if found is None else found.uuid
+        return None if found is None else found.id
 
     def _check_topic(self, staging: Staging) -> None:
         """Before anything is decided: what is told now can still be mended."""
@@ -224,7 +224,7 @@ class StagingCoordinator:
         for staging in stagings:
             topic = self._broker.topics_by_id.get(staging.topic_id)
             if topic is not None:
-                targets |= dict.fromkeys(topic.partition(index) for index, _ in staging.counts)
+                targets |= dict.fromkeys(topic.led(index) for index, _ in staging.counts)
         return list(targets)
 
     async def abort(self, name: str, id: str | None = None) -> None:

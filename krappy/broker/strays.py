@@ -17,7 +17,7 @@ known, all partitions are asked. So what is known errs to one side only:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import trio
@@ -43,8 +43,8 @@ Pause = Callable[[], Awaitable[None]]
 class Strays:
     """What is known of a topic's partitions."""
 
-    def __init__(self, partitions: Sequence[Partition]) -> None:
-        """`partitions`: those of the topic, as they are at any time."""
+    def __init__(self, partitions: Mapping[int, Partition]) -> None:
+        """`partitions`: those of the topic, by index, as they are at any time."""
         self.partitions = partitions
         self.count = 0  # partitions among which keys are judged; 0: none yet
         self.unsure: set[int] = set()  # partitions that may have strays
@@ -56,12 +56,12 @@ class Strays:
         return (bool(self.unsure) or self.switching) and self.count > 1
 
     def others(self, partition: Partition) -> list[Partition]:
-        return [each for each in self.partitions if each is not partition]
+        return [each for each in self.partitions.values() if each is not partition]
 
     def begin(self) -> None:
         """All partitions that there are now count from now on."""
         self.count = len(self.partitions)
-        for partition in self.partitions:
+        for partition in self.partitions.values():
             partition.applier.strays.judge()
 
 

@@ -6,7 +6,8 @@ Single lookups need none of this; they are `Partition.look_up`.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
@@ -226,7 +227,7 @@ class TableWatch:
         chosen: Chosen,
         *,
         tombstones: bool,
-        grows_with: Sequence[Partition] = (),
+        grows_with: Mapping[int, Partition] = MappingProxyType({}),
         whole: bool = False,
     ) -> None:
         """`whole`: as of a scan. An event that is not the newest of its key is no change then."""
@@ -275,7 +276,7 @@ class TableWatch:
 
     def _find_new(self, offsets: dict[int, int]) -> None:
         """Partitions that were added since, or that whoever resumes does not know yet."""
-        for partition in self._grows_with:
+        for partition in self._grows_with.values():
             self._partitions.setdefault(partition.index, partition)
         for index, partition in self._partitions.items():
             if index not in offsets:

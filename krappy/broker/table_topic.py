@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from krappy.broker.latest import LatestTables
 from krappy.broker.raw_reads import Raw
@@ -25,9 +25,18 @@ class TableTopic:
     def __init__(self, topic: Topic, tables: LatestTables, readings: Readings, alias: str = "") -> None:
         """`alias`: the ending of its name, when it is asked for by that."""
         self.name = topic.name + (alias or SUFFIX)
-        self.uuid = twin_id(topic.uuid, aliased=bool(alias))
-        self.partitions: Sequence[TablePartition] = _Partitions(self, topic, tables, readings)
+        self.id = twin_id(topic.id, aliased=bool(alias))
+        self.image, self.count = topic.image, topic.count
         self._topic = topic
+        self._tables = tables
+        self._readings = readings
+
+    def led(self, index: int) -> TablePartition:
+        """Raises NotLeader, UnknownPartition."""
+        return TablePartition(self._topic.led(index), self._tables, self._readings, self)
+
+    def is_offline(self, index: int) -> bool:
+        return self._topic.is_offline(index)
 
     @property
     def config(self) -> TopicConfig:
@@ -78,32 +87,6 @@ def _bound(topic: Topic | None, tables: LatestTables, state: dict[str, Any], ali
     return TableTopic(topic, tables, readings, alias)
 
 
-class _Partitions(Sequence["TablePartition"]):
-    """As many as the topic has, each made when it is asked for."""
-
-    def __init__(self, table: TableTopic, topic: Topic, tables: LatestTables, readings: Readings) -> None:
-        self._table = table
-        self._topic = topic
-        self._tables = tables
-        self._readings = readings
-
-    def __len__(self) -> int:
-        return len(self._topic.partitions)
-
-    @overload
-    def __getitem__(self, index: int) -> TablePartition: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[TablePartition]: ...
-    def __getitem__(self, index: int | slice) -> TablePartition | list[TablePartition]:
-        found = self._topic.partitions[index]
-        if isinstance(found, list):
-            return [self._made(partition) for partition in found]
-        return self._made(found)
-
-    def _made(self, partition: Partition) -> TablePartition:
-        return TablePartition(partition, self._tables, self._readings, self._table)
-
-
 class TablePartition:
     """Satisfies `krappy.ports.SourcePort`. What it reads below the boundary is made in `fetch` alone."""
 
@@ -111,7 +94,7 @@ class TablePartition:
         self._partition = partition
         self._tables = tables
         self._readings = readings
-        self._topic_id = table.uuid
+        self._topic_id = table.id
         self.index = partition.index
         self.epoch, self.epochs = partition.epoch, partition.epochs
         self.topic = table.name

@@ -69,8 +69,8 @@ class TopicChanges:
             except BaseException:
                 broker.names.remove(name)
                 raise
-            broker.topics[name] = broker.topics_by_id[topic.uuid] = topic
-            broker.spawn(self._settle, [partition.log for partition in topic.partitions])
+            broker.topics[name] = broker.topics_by_id[topic.id] = topic
+            broker.spawn(self._settle, [partition.log for partition in topic.local.values()])
             broker.report("topic_created", topic=name, partitions=partitions)
             broker.topics_changed.fire()
             return topic, True
@@ -84,7 +84,7 @@ class TopicChanges:
             check_room(partitions)  # before the catalog has it: to have so many, and not to have them, takes it long
             await self._make_way(name, range(partitions))
         stored = await self._in_thread(lambda: broker.catalog.create(name, partitions, config))
-        topic = Topic(stored, [], inherited)
+        topic = Topic(stored, broker.catalog.image(name), inherited)
         try:
             await self.open_partitions([(topic, stored)], new=True)
         except BaseException:  # a full disk, say: all of it or nothing
@@ -120,19 +120,19 @@ class TopicChanges:
             if topic.outlives(given, topic.inherited) and not still:
                 return False
             await topic.prepare(given, topic.inherited)
-            if partitions is not None and partitions != len(topic.partitions):
+            if partitions is not None and partitions != topic.count:
                 await self._add_partitions(topic, partitions)
             if config:
                 stored = await self._in_thread(lambda: broker.catalog.alter(name, config))
                 await topic.configure(stored.config, topic.inherited)
-            broker.report("topic_altered", topic=name, partitions=len(topic.partitions), config=dict(config))
+            broker.report("topic_altered", topic=name, partitions=topic.count, config=dict(config))
             broker.topics_changed.fire()
             return True
 
     async def _add_partitions(self, topic: Topic, total: int) -> None:
         """The logs first, then the catalog: what can't be opened now could not be on the next start either."""
         broker = self._broker
-        added = range(len(topic.partitions), total if total <= MAX_PARTITIONS else 0)
+        added = range(topic.count, total if total <= MAX_PARTITIONS else 0)
         await self._make_way(topic.name, added)
         logs = await self._open_logs([(topic, index, 0) for index in added], new=True)
         try:
@@ -141,7 +141,8 @@ class TopicChanges:
             for log in logs:
                 await broker.attempt(str(log.folder), self._in_thread(log.destroy))
             raise
-        topic.partitions += await self._partitions([(topic, index, stored.numbers[index]) for index in added], logs)
+        topic.see(broker.catalog.image(topic.name))
+        await self._add([(topic, index, stored.numbers[index]) for index in added], logs)
         topic.strays.begin()
         broker.spawn(self._settle, logs)
 
@@ -150,11 +151,11 @@ class TopicChanges:
         async with self.locks.of(name):
             broker.check_taking()
             topic = broker.topic(name)
-            if uuid not in (None, topic.uuid):  # what was meant went while the lock was waited for
+            if uuid not in (None, topic.id):  # what was meant went while the lock was waited for
                 raise UnknownTopic(f"the topic '{name}' was deleted, and made anew")
             await broker.room.look()  # the catalog and the views need some for it
             stored = await self._in_thread(lambda: broker.catalog.delete(name))
-            del broker.topics[name], broker.topics_by_id[topic.uuid]
+            del broker.topics[name], broker.topics_by_id[topic.id]
             broker.names.remove(name)
             topic.deleted = True
             self._dying[stored.id] = topic
@@ -207,29 +208,28 @@ class TopicChanges:
         wanted = [
             (topic, index, stored.numbers[index])
             for topic, stored in topics
-            for index in range(len(topic.partitions), len(stored.numbers))
+            for index in range(len(topic.local), len(stored.numbers))
         ]
         seen = [0 if new else self._broker.views.applied(number) for *_, number in wanted]
         places = [(topic, index, applied) for (topic, index, _), applied in zip(wanted, seen, strict=True)]
         logs = await self._open_logs(places, new=new)
-        for (topic, *_), made in zip(wanted, await self._partitions(wanted, logs), strict=True):
-            topic.partitions.append(made)
+        await self._add(wanted, logs)
         for topic, _ in topics:
             topic.strays.begin()
 
-    async def _partitions(self, wanted: Sequence[tuple[Topic, int, int]], logs: Sequence[Log]) -> list[Partition]:
+    async def _add(self, wanted: Sequence[tuple[Topic, int, int]], logs: Sequence[Log]) -> None:
+        """Each topic gets its partitions, all of them at one moment."""
         made: list[Partition] = []
         for (topic, index, number), log in zip(wanted, logs, strict=True):
             made.append(self._partition(topic, index, number, log))
             if len(made) % AT_ONCE == 0:
                 await trio.lowlevel.cancel_shielded_checkpoint()
-        return made
+        for (topic, index, _), partition in zip(wanted, made, strict=True):
+            topic.local[index] = partition
 
     def _partition(self, topic: Topic, index: int, number: int, log: Log) -> Partition:
         made = Partition(self._broker, topic.name, index, number, topic.config, log, topic.strays)
-        made.lead(
-            self._broker.catalog.tree.image.topics[topic.name].partitions[index].state, self._broker.config.broker_id
-        )
+        made.lead(topic.image.partitions[index].state, self._broker.id)
         return made
 
     async def _make_way(self, name: str, indexes: Iterable[int]) -> None:
@@ -243,7 +243,7 @@ class TopicChanges:
                 f"{topic.name}-{index}",
                 broker.folder_of(topic.name, index),
                 topic.config,
-                text_id(topic.uuid),
+                text_id(topic.id),
                 applied,
             )
             for topic, index, applied in wanted

@@ -72,7 +72,7 @@ class TransactionCoordinator:
     def _abort_orphans(self) -> None:
         """As after a power loss with durability "os": nothing else would ever end them."""
         for topic in self._broker.topics.values():
-            for partition in topic.partitions:
+            for partition in topic.local.values():
                 at = TopicPartition(topic.name, partition.index)
                 for producer_id in list(partition.stability.open):
                     if self._broker.staging.owns(producer_id):
@@ -258,7 +258,7 @@ class TransactionCoordinator:
         refused: StorageError | None = None
         for at in sorted(transaction.partitions):
             try:
-                partition = self._broker.topic(at.topic).partition(at.partition)
+                partition = self._broker.led(at)
                 markers.append(partition.end_transaction(transaction.producer_id, transaction.epoch, commit))
             except (UnknownTopic, UnknownPartition):
                 continue  # deleted, and all of the transaction's events with it

@@ -90,7 +90,7 @@ class ViewKeeper:
 
     def _partitions(self) -> list[Partition]:
         topics = list(self._broker.topics.values())
-        return [each for topic in topics for each in topic.partitions if each.config.view and each.gone is None]
+        return [each for topic in topics for each in topic.local.values() if each.config.view and each.gone is None]
 
     async def _renew(self, reason: str, make: Callable[[], None], begin: Callable[[Partition], None]) -> None:
         broker, why = self._broker, StorageError(reason)

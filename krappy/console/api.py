@@ -1,6 +1,6 @@
 """What an operation of the API is. Its handler's signature is its description: nothing else has to be kept in step.
 
-    @routes.get("/topics/{topic}/events", summary="…")
+    @routes.get("/topics/{topic}/events", needs=needs.topic(Op.READ), summary="…")
     async def events(call: Call, topic: str, query: EventsQuery) -> EventPage: …
 
 Names in the path are parameters; `query` and `body` are msgspec structs; what is returned is encoded as JSON, or as
@@ -25,7 +25,8 @@ from starlette.responses import Response
 from krappy.console.problems import Refusal
 from krappy.console.shown import WHOLE, Form, Viewer
 from krappy.console.slices import encode_in_slices
-from krappy.ports import BrokerPort, ServerPort
+from krappy.core.security.operations import Need
+from krappy.ports import AccessPort, BrokerPort, ServerPort
 
 JSON, MSGPACK = "application/json", "application/msgpack"
 BINARY = (MSGPACK, "application/x-msgpack", "application/vnd.msgpack")
@@ -59,6 +60,7 @@ class Operation:
     live: bool
     max_body: int
     large: tuple[str, ...]  # fields of the body that may be larger than others
+    needs: tuple[Need, ...]  # of what it names
 
     @property
     def changes(self) -> bool:
@@ -73,30 +75,32 @@ class Routes:
         self._prefix = prefix
         self.operations: list[Operation] = []
 
-    def get(self, path: str, *, summary: str, live: bool = False) -> Callable[[Any], Any]:
-        return self._add("GET", path, summary, 200, live)
+    def get(self, path: str, *, needs: tuple[Need, ...], summary: str, live: bool = False) -> Callable[[Any], Any]:
+        return self._add("GET", path, needs, summary, 200, live)
 
     def post(
         self,
         path: str,
         *,
+        needs: tuple[Need, ...],
         summary: str,
         status: int = 200,
         max_body: int = MAX_BODY,
         large: tuple[str, ...] = (),
     ) -> Callable[[Any], Any]:
-        return self._add("POST", path, summary, status, False, max_body, large)
+        return self._add("POST", path, needs, summary, status, False, max_body, large)
 
-    def patch(self, path: str, *, summary: str) -> Callable[[Any], Any]:
-        return self._add("PATCH", path, summary, 200, False)
+    def patch(self, path: str, *, needs: tuple[Need, ...], summary: str) -> Callable[[Any], Any]:
+        return self._add("PATCH", path, needs, summary, 200, False)
 
-    def delete(self, path: str, *, summary: str) -> Callable[[Any], Any]:
-        return self._add("DELETE", path, summary, 200, False)
+    def delete(self, path: str, *, needs: tuple[Need, ...], summary: str) -> Callable[[Any], Any]:
+        return self._add("DELETE", path, needs, summary, 200, False)
 
     def _add(
         self,
         method: str,
         path: str,
+        needs: tuple[Need, ...],
         summary: str,
         status: int,
         live: bool,
@@ -123,6 +127,7 @@ class Routes:
                     live,
                     max_body,
                     large,
+                    needs,
                 )
             )
             return handler
@@ -144,6 +149,10 @@ class Call:
     @property
     def broker(self) -> BrokerPort:
         return self.console.broker  # type: ignore[no-any-return]
+
+    @property
+    def access(self) -> AccessPort:
+        return self.broker.access()
 
     @property
     def server(self) -> ServerPort:

@@ -10,6 +10,8 @@ from msgspec import Meta
 from krappy.console.api import Call, Routes
 from krappy.console.numbers import Totals, gather
 from krappy.console.slices import in_slices
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 
 routes = Routes("cluster")
 SECRETS = ("console_token",)
@@ -72,7 +74,11 @@ class ConnectionsQuery(msgspec.Struct, forbid_unknown_fields=True):
 MOST_LISTED = 100
 
 
-@routes.get("/connections", summary="Connections, with what each has registered, sent and received")
+@routes.get(
+    "/connections",
+    needs=needs.cluster(Op.DESCRIBE),
+    summary="Connections, with what each has registered, sent and received",
+)
 async def list_connections(call: Call, query: ConnectionsQuery) -> ConnectionPage:
     told = [each for each in await in_slices(call.server.describe_connections()) if _passes(each, query)]
     field = "seconds" if query.order == "seconds" else f"{query.order}_bytes"
@@ -97,10 +103,10 @@ def _show(told: dict[str, Any]) -> Connection:
     return Connection(**{**told, "registrations": listed, "registered": len(registrations)})
 
 
-@routes.get("/cluster", summary="This broker: version, listeners, settings, disk")
+@routes.get("/cluster", needs=needs.cluster(Op.DESCRIBE), summary="This broker: version, listeners, settings, disk")
 async def describe_cluster(call: Call) -> Cluster:
     broker, config = call.broker, call.broker.config
-    folder, total, free = await broker.log_dir()
+    folder, total, free = await call.access.cluster(Op.DESCRIBE).log_dir()
     settings: dict[str, Any] = {}
     for name in config.__dataclass_fields__:
         value = getattr(config, name)
@@ -119,6 +125,10 @@ async def describe_cluster(call: Call) -> Cluster:
     )
 
 
-@routes.get("/overview", summary="The broker's numbers: counters since it started, and how things stand now")
+@routes.get(
+    "/overview",
+    needs=needs.cluster(Op.DESCRIBE) + needs.topic(Op.DESCRIBE) + needs.group(Op.DESCRIBE),
+    summary="The broker's numbers: counters since it started, and how things stand now",
+)
 async def overview(call: Call) -> Totals:
-    return (await gather(call.broker, call.server)).totals
+    return (await gather(call.broker, call.access, call.server)).totals

@@ -15,6 +15,8 @@ from krappy.console.problems import Refusal
 from krappy.console.reading import Seen, Stretch, backward, forward, merge, merge_back
 from krappy.console.shown import WHOLE, Given, Header, Shown, ShownAs, Viewer, bytes_of
 from krappy.console.slices import in_slices
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest
 from krappy.partitioner import partition_for
 from krappy.ports import PartitionPort, TopicPort
@@ -115,7 +117,7 @@ def show(event: Seen, viewer: Viewer) -> EventShown:
 
 def chosen(topic: TopicPort, indexes: list[int]) -> list[PartitionPort]:
     """Raises UnknownPartition; InvalidRequest when they are more than are read together."""
-    found = [topic.partition(index) for index in dict.fromkeys(indexes)] if indexes else list(topic.partitions)
+    found = [topic.led(index) for index in dict.fromkeys(indexes)] if indexes else list(topic.all_led())
     if len(found) > MAX_MERGED:
         raise InvalidRequest(
             f"'{topic.name}' has {len(found)} partitions, and {MAX_MERGED} are read together: say which",
@@ -124,9 +126,13 @@ def chosen(topic: TopicPort, indexes: list[int]) -> list[PartitionPort]:
     return found
 
 
-@routes.get("/topics/{topic}/events", summary="A page of the raw stream, from an offset, a time or an end")
+@routes.get(
+    "/topics/{topic}/events",
+    needs=needs.topic(Op.READ),
+    summary="A page of the raw stream, from an offset, a time or an end",
+)
 async def list_events(call: Call, topic: str, query: EventsQuery) -> EventPage:
-    found = call.broker.topic(topic)
+    found = call.access.topic(topic, Op.READ)
     partitions = chosen(found, query.partition)
     async with call.console.wide if len(partitions) > NARROW else nullcontext():
         return await _list_page(call, partitions, query)
@@ -222,9 +228,11 @@ async def _page(
     )
 
 
-@routes.get("/topics/{topic}/partitions/{partition}/events/{offset}", summary="One event, whole")
+@routes.get(
+    "/topics/{topic}/partitions/{partition}/events/{offset}", needs=needs.topic(Op.READ), summary="One event, whole"
+)
 async def get_event(call: Call, topic: str, partition: Partition, offset: Offset, query: EventQuery) -> EventShown:
-    found = call.broker.topic(topic).partition(partition)
+    found = call.access.topic(topic, Op.READ).led(partition)
     await found.offset_for("offset", offset)  # raises OffsetOutOfRange
     stretch = await forward(found, offset, 1, 1)
     if not stretch.events or stretch.events[0].offset != offset:
@@ -234,13 +242,14 @@ async def get_event(call: Call, topic: str, partition: Partition, offset: Offset
 
 @routes.post(
     "/topics/{topic}/events",
+    needs=needs.topic(Op.WRITE),
     summary="Publish one event",
     status=201,
     max_body=MAX_EVENT,
     large=("key", "value"),
 )
 async def publish(call: Call, topic: str, body: NewEvent) -> Published:
-    found = call.broker.topic(topic)
+    found = call.access.topic(topic, Op.READ)
     key = bytes_of(body.key, "key", packed=call.packed)
     await call.pause()
     value = bytes_of(body.value, "value", packed=call.packed)
@@ -250,7 +259,7 @@ async def publish(call: Call, topic: str, body: NewEvent) -> Published:
     if value is None and not body.tombstone:
         raise InvalidRequest("an event without a value is a tombstone: say so, or give a value", field="value")
     headers = tuple((name, bytes_of(given, "headers", packed=call.packed)) for name, given in body.headers)
-    count = len(found.partitions)
+    count = found.count
     if body.partition is not None:
         index = body.partition
     elif key is not None:
@@ -260,6 +269,6 @@ async def publish(call: Call, topic: str, body: NewEvent) -> Published:
     expect = ABSENT if body.expect == "absent" else body.expect
     if expect is not None and key is None:
         raise InvalidRequest("`expect` is about a key, and there is none", field="expect")
-    later = found.partition(index).publish_record(Record(value, key, headers, body.timestamp), expect)
+    later = found.led(index).publish_record(Record(value, key, headers, body.timestamp), expect)
     stored = await later.wait()
     return Published(found.name, index, stored.offset, stored.timestamp)

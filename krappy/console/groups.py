@@ -11,6 +11,8 @@ from krappy.console.api import Call, Routes
 from krappy.console.events import Offset, Partition
 from krappy.console.slices import in_slices
 from krappy.console.topics import Deleted, DeleteQuery, TopicsQuery, check_confirmed, page_of
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest
 
 routes = Routes("groups")
@@ -105,9 +107,9 @@ def _lag(group: dict[str, Any]) -> int:
     return sum(each["lag"] for each in group["partitions"])
 
 
-@routes.get("/groups", summary="Groups by name, a page at a time")
+@routes.get("/groups", needs=needs.group(Op.DESCRIBE), summary="Groups by name, a page at a time")
 async def list_groups(call: Call, query: TopicsQuery) -> GroupPage:
-    known = {each["group"]: each for each in await in_slices(call.broker.groups.each_group())}
+    known = {each["group"]: each for each in await in_slices(call.access.each_group(Op.DESCRIBE))}
     names, total, after = page_of(list(known), query.filter, query.after, query.limit)
     found = [
         GroupSummary(name, known[name]["kind"], known[name]["order"], known[name]["topics"], _lag(known[name]))
@@ -116,11 +118,12 @@ async def list_groups(call: Call, query: TopicsQuery) -> GroupPage:
     return GroupPage(found, total, after)
 
 
-@routes.get("/groups/{group}", summary="A group: members, leases, positions and lag")
+@routes.get("/groups/{group}", needs=needs.group(Op.DESCRIBE), summary="A group: members, leases, positions and lag")
 async def describe_group(call: Call, group: str) -> GroupDescribed:
-    told = call.broker.groups.describe(group)
+    groups = call.access.group(group, Op.DESCRIBE)
+    told = groups.describe(group)
     leases: dict[str, list[Lease]] = {each["name"]: [] for each in told["members"]}
-    for member, topic, partition, first, last, due in call.broker.groups.held(group):
+    for member, topic, partition, first, last, due in groups.held(group):
         if len(leases.get(member, ())) < MOST_LEASES:
             leases.setdefault(member, []).append(Lease(topic, partition, first, last, due))
     return GroupDescribed(
@@ -139,19 +142,25 @@ async def describe_group(call: Call, group: str) -> GroupDescribed:
     )
 
 
-@routes.post("/groups/{group}/reset", summary="Move a group to another position, or see what that would change")
+@routes.post(
+    "/groups/{group}/reset",
+    needs=needs.group(Op.READ),
+    summary="Move a group to another position, or see what that would change",
+)
 async def reset_group(call: Call, group: str, body: Reset) -> GroupMoved:
     if body.to in ("offset", "timestamp") and body.at is None:
         raise InvalidRequest(f"to={body.to} needs `at`", field="at")
     if body.partitions is not None and body.topic is None:
         raise InvalidRequest("`partitions` needs the topic that they are of", field="topic")
-    moved = await call.broker.groups.reset(group, body.topic, body.partitions, body.to, body.at, dry_run=body.dry_run)
+    groups = call.access.group(group, Op.READ)
+    moved = await groups.reset(group, body.topic, body.partitions, body.to, body.at, dry_run=body.dry_run)
     return GroupMoved(group, body.dry_run, [Moved(*each) for each in moved])
 
 
-@routes.delete("/groups/{group}", summary="Delete a group: its positions")
+@routes.delete("/groups/{group}", needs=needs.group(Op.DELETE), summary="Delete a group: its positions")
 async def delete_group(call: Call, group: str, query: DeleteQuery) -> Deleted:
-    call.broker.groups.positions(group)  # raises UnknownGroup
+    groups = call.access.group(group, Op.DELETE)
+    groups.positions(group)  # raises UnknownGroup
     check_confirmed(group, query.confirm, "a group")
-    await call.broker.groups.delete(group)
+    await groups.delete(group)
     return Deleted(group)

@@ -14,6 +14,7 @@ import trio
 from krappy.console.api import Call, Routes
 from krappy.console.problems import Refusal
 from krappy.console.slices import in_slices
+from krappy.core.security import needs
 from krappy.errors import KrappyError
 from krappy.ports import BrokerPort
 
@@ -77,20 +78,20 @@ def _said(what: str, why: str) -> str:
 
 
 async def _failed_logs(broker: BrokerPort) -> str:
-    partitions = (partition for topic in list(broker.topics.values()) for partition in topic.partitions)
-    reasons = [why for why in await in_slices(partition.log_failed for partition in partitions) if why]
+    reasons = [why for why in await in_slices(broker.machine.failed_logs()) if why]
     if not reasons:
         return ""
     return f"{len(reasons)} partitions take no more events until the broker is started again: {reasons[0]}"
 
 
-@routes.get("/healthz", summary="Whether the process answers")
+@routes.get("/healthz", needs=needs.NOTHING, summary="Whether the process answers")
 async def healthz(call: Call) -> Alive:
     return Alive("ok")
 
 
 @routes.get(
     "/readyz",
+    needs=needs.NOTHING,
     summary="Whether it serves: recovered and listening. `refused`: what the disk does not take now (it is tried)",
 )
 async def readyz(call: Call) -> Ready:

@@ -11,6 +11,7 @@ from krappy.console.api import Call, Routes
 from krappy.console.attempts import WrongToken
 from krappy.console.security import COOKIE, read_cookies
 from krappy.console.sessions import SESSION_MS
+from krappy.core.security import needs
 
 routes = Routes("login")
 MAX_LOGIN = 8192  # bytes of a request's body: anybody may send one
@@ -38,7 +39,7 @@ class LoggedOut(msgspec.Struct):
     ended: int
 
 
-@routes.post("/login", summary="Exchange the console's token for a cookie", max_body=MAX_LOGIN)
+@routes.post("/login", needs=needs.NOTHING, summary="Exchange the console's token for a cookie", max_body=MAX_LOGIN)
 async def log_in(call: Call, body: Login) -> LoggedIn:
     guard = call.console.guard
     if not guard.asks:
@@ -50,7 +51,7 @@ async def log_in(call: Call, body: Login) -> LoggedIn:
     return LoggedIn(True, seconds)
 
 
-@routes.post("/logout", summary="End this session, or all sessions")
+@routes.post("/logout", needs=needs.NOTHING, summary="End this session, or all sessions")
 async def log_out(call: Call, query: LogoutQuery) -> LoggedOut:
     sessions, now = call.console.guard.sessions, call.broker.clock.steady_ms()
     cookie = read_cookies(call.request.headers).get(COOKIE, "")

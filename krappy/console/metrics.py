@@ -38,7 +38,7 @@ class Metrics:
         make, kind = exposition.choose_encoder(request.headers.get("accept", ""))
         await room(scope)
         async with self._console.turns:
-            numbers = await gather(self._console.broker, self._console.server)
+            numbers = await gather(self._console.broker, self._console.broker.access(), self._console.server)
             told = Snapshot(numbers, self._console.broker.version, self._console.live, most)
             parts = await in_slices(_written(told.collect(), make))
         end = b"# EOF\n" if kind.startswith("application/openmetrics") else b""

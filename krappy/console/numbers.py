@@ -12,8 +12,9 @@ import msgspec
 from msgspec import Meta
 
 from krappy.console.slices import in_slices
+from krappy.core.security.operations import Op
 from krappy.measures import Histogram
-from krappy.ports import BrokerPort, ServerPort, TopicPort
+from krappy.ports import AccessPort, BrokerPort, ServerPort, TopicPort
 
 
 class Latency(msgspec.Struct):
@@ -96,7 +97,7 @@ class Numbers(NamedTuple):
 
 def _of_topic(topic: TopicPort) -> TopicNumbers:
     size = segments = events = lag = failed = views_failed = 0
-    for partition in topic.partitions:
+    for partition in topic.local.values():
         failed += bool(partition.log_failed or partition.offline)
         views_failed += partition.view_failed is not None
         events += partition.high_watermark
@@ -104,18 +105,18 @@ def _of_topic(topic: TopicPort) -> TopicNumbers:
         segments += partition.segments
         lag += max(0, partition.last_stable_offset - partition.applied)
     lag = lag if topic.config.view else 0
-    return TopicNumbers(topic.name, len(topic.partitions), events, size, segments, lag, failed, views_failed)
+    return TopicNumbers(topic.name, len(topic.local), events, size, segments, lag, failed, views_failed)
 
 
-async def gather(broker: BrokerPort, server: ServerPort) -> Numbers:
-    topics = await in_slices(map(_of_topic, list(broker.topics.values())))
-    groups = await in_slices(broker.groups.each_group())
+async def gather(broker: BrokerPort, access: AccessPort, server: ServerPort) -> Numbers:
+    topics = await in_slices(map(_of_topic, list(access.topics(Op.DESCRIBE).values())))
+    groups = await in_slices(access.each_group(Op.DESCRIBE))
     told = server.measure()
     total, free, ballast = broker.machine.disk_bytes()
     totals = Totals(
         now_ms=broker.now_ms(),
         started_ms=broker.started_ms,
-        topics=len(broker.topics),
+        topics=len(topics),
         partitions=sum(each.partitions for each in topics),
         partitions_failed=sum(each.failed for each in topics),
         views_failed=sum(each.views_failed for each in topics),

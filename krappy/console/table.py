@@ -12,6 +12,8 @@ from krappy.console.api import Call, Routes
 from krappy.console.events import Offset, Partition, ValueBytes, chosen
 from krappy.console.shown import Given, Header, KeyEncoding, Shown, ShownAs, Viewer, bytes_of, query_bytes
 from krappy.console.slices import in_slices
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.entry import is_tombstone, key_of_bin, unpack_entry
 from krappy.errors import InvalidRequest, OffsetOutOfRange, RecordTooLarge
 from krappy.partitioner import partition_for
@@ -118,15 +120,15 @@ def show_entry(viewer: Viewer, partition: int, key: bytes, entry: bytes | None) 
 
 def _place(topic: TopicPort, key: bytes, index: int | None) -> PartitionPort:
     if index is None:
-        count = len(topic.partitions)
+        count = topic.count
         index = partition_for(key, count) if count > 1 else 0
-    return topic.partition(index)
+    return topic.led(index)
 
 
-@routes.get("/topics/{topic}/table/entry", summary="The latest value of a key")
+@routes.get("/topics/{topic}/table/entry", needs=needs.topic(Op.READ), summary="The latest value of a key")
 async def get_entry(call: Call, topic: str, query: EntryQuery) -> EntryShown:
     key = query_bytes(query.key, query.key_encoding, "key")
-    found = call.broker.topic(topic)
+    found = call.access.topic(topic, Op.READ)
     partition = _place(found, key, query.partition)
     if query.min_offset is not None and query.min_offset >= partition.high_watermark:
         raise OffsetOutOfRange(
@@ -138,20 +140,24 @@ async def get_entry(call: Call, topic: str, query: EntryQuery) -> EntryShown:
     await call.broker.wait_for_views([partition], query.min_offset)
     viewer = call.viewer(query.keys, query.values)
     if query.partition is None and found.scattered:
-        views = await call.broker.wait_for_views(found.partitions)
+        views = await call.broker.wait_for_views(found.all_led())
         (index,), (entry,) = await found.newest([key], views.after(call.pause))
         return show_entry(viewer, index, key, entry)
     return show_entry(viewer, partition.index, key, partition.look_up(key))
 
 
-@routes.post("/topics/{topic}/table/lookup", summary="The latest values of many keys, in the order of the keys")
+@routes.post(
+    "/topics/{topic}/table/lookup",
+    needs=needs.topic(Op.READ),
+    summary="The latest values of many keys, in the order of the keys",
+)
 async def look_up(call: Call, topic: str, body: Lookup) -> Entries:
-    found = call.broker.topic(topic)
+    found = call.access.topic(topic, Op.READ)
     viewer = call.viewer(body.keys_as, body.values_as, body.value_bytes)
     keys = [bytes_of(given, "keys", packed=call.packed) or b"" for given in body.keys]
     partitions = [_place(found, key, body.partition) for key in keys]
     scattered = body.partition is None and found.scattered
-    asked = found.partitions if scattered else list({each.index: each for each in partitions}.values())
+    asked = found.all_led() if scattered else list({each.index: each for each in partitions}.values())
     pause = (await call.broker.wait_for_views(asked)).after(call.pause)
     entries: list[EntryShown] = []
     size = 0
@@ -172,9 +178,13 @@ async def look_up(call: Call, topic: str, body: Lookup) -> Entries:
     return Entries(entries)
 
 
-@routes.get("/topics/{topic}/table", summary="The table by key, a page at a time: all of it, a prefix or a range")
+@routes.get(
+    "/topics/{topic}/table",
+    needs=needs.topic(Op.READ),
+    summary="The table by key, a page at a time: all of it, a prefix or a range",
+)
 async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
-    its = call.broker.topic(topic)
+    its = call.access.topic(topic, Op.READ)
     partitions = sorted(chosen(its, query.partition), key=lambda each: each.index)
     if query.prefix is not None and (query.start is not None or query.end is not None):
         raise InvalidRequest("either a prefix or a range from start to end, not both", field="prefix")
@@ -189,7 +199,7 @@ async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
     offsets: dict[str, int] = {}
     cut: tuple[bytes, int] | None = None  # beyond this key and partition not everything has been read
     room = MAX_PAGE // len(partitions)
-    whole = len(partitions) == len(its.partitions)
+    whole = len(partitions) == its.count
     scans: list[ScanPort] = []
     for partition in partitions:  # all at one moment
         first = start
@@ -238,13 +248,13 @@ def after_prefix(prefix: bytes) -> bytes | None:
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
 
 
-@routes.get("/topics/{topic}/table/history", summary="The raw events of a key")
+@routes.get("/topics/{topic}/table/history", needs=needs.topic(Op.READ), summary="The raw events of a key")
 async def get_history(call: Call, topic: str, query: HistoryQuery) -> HistoryPage:
     key = query_bytes(query.key, query.key_encoding, "key")
-    found = call.broker.topic(topic)
+    found = call.access.topic(topic, Op.READ)
     index = query.partition
     if index is None and found.scattered:
-        views = await call.broker.wait_for_views(found.partitions)
+        views = await call.broker.wait_for_views(found.all_led())
         some = await found.holders(key, views.after(call.pause))
         if len(some) > 1:
             raise InvalidRequest(f"events of this key are in the partitions {some}: say which", field="partition")

@@ -8,7 +8,7 @@ says so. A watch skips nothing, so it lags behind instead, and says by how much.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 import msgspec
@@ -23,6 +23,8 @@ from krappy.console.live import Stopwatch
 from krappy.console.reading import READ, Seen, event_at, forward
 from krappy.console.shown import KeyEncoding, ShownAs, Viewer, query_bytes
 from krappy.console.table import EntryShown, show_entry
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.entry import key_of_bin
 from krappy.errors import ShuttingDown
 from krappy.ports import PartitionPort, TopicPort
@@ -104,7 +106,7 @@ class Tail:
     """`grows_with`: all partitions of the topic, as they are at any time; those that come later are tailed too."""
 
     def __init__(
-        self, call: Call, partitions: list[PartitionPort], query: TailQuery, grows_with: Sequence[PartitionPort]
+        self, call: Call, partitions: list[PartitionPort], query: TailQuery, grows_with: Mapping[int, PartitionPort]
     ) -> None:
         self._broker = call.broker
         self._grows_with = grows_with
@@ -144,7 +146,7 @@ class Tail:
         return cursors.write(self._positions)
 
     def _grow(self) -> None:
-        for partition in self._grows_with[len(self._partitions) : MAX_MERGED]:
+        for partition in list(self._grows_with.values())[len(self._partitions) : MAX_MERGED]:
             self._partitions.append(partition)
             self._positions.setdefault(partition.index, partition.start_offset)
 
@@ -250,7 +252,7 @@ class Watch:
         topic: TopicPort,
         partitions: list[PartitionPort],
         query: WatchQuery,
-        grows_with: Sequence[PartitionPort],
+        grows_with: Mapping[int, PartitionPort],
     ) -> None:
         self._pacer = call.console.pacer
         self._partitions = {each.index: each for each in partitions}
@@ -265,7 +267,7 @@ class Watch:
             *(prefix, start, end),
             tombstones=query.tombstones,
             grows_with=grows_with,
-            whole=len(partitions) == len(topic.partitions),
+            whole=len(partitions) == topic.count,
         )
         self._offsets = _resumed(call, query.after)
         if self._offsets is None and not query.snapshot:
@@ -312,13 +314,20 @@ class Watch:
             self._watch.close()
 
 
-@routes.get("/topics/{topic}/tail", summary="Events as they come (server-sent events)", live=True)
+@routes.get(
+    "/topics/{topic}/tail", needs=needs.topic(Op.READ), summary="Events as they come (server-sent events)", live=True
+)
 async def tail(call: Call, topic: str, query: TailQuery) -> Tail:
-    found = call.broker.topic(topic)
-    return Tail(call, chosen(found, query.partition), query, () if query.partition else found.partitions)
+    found = call.access.topic(topic, Op.READ)
+    return Tail(call, chosen(found, query.partition), query, {} if query.partition else found.local)
 
 
-@routes.get("/topics/{topic}/watch", summary="The table, then its changes as they come (server-sent events)", live=True)
+@routes.get(
+    "/topics/{topic}/watch",
+    needs=needs.topic(Op.READ),
+    summary="The table, then its changes as they come (server-sent events)",
+    live=True,
+)
 async def watch(call: Call, topic: str, query: WatchQuery) -> Watch:
-    found = call.broker.topic(topic)
-    return Watch(call, found, chosen(found, query.partition), query, () if query.partition else found.partitions)
+    found = call.access.topic(topic, Op.READ)
+    return Watch(call, found, chosen(found, query.partition), query, {} if query.partition else found.local)

@@ -10,6 +10,8 @@ from msgspec import Meta
 
 from krappy.console.api import Call, Routes
 from krappy.console.problems import Refusal
+from krappy.core.security import needs
+from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest
 from krappy.ports import TopicPort
 
@@ -122,11 +124,11 @@ def check_confirmed(name: str, confirm: str, what: str) -> None:
 
 
 def summary_of(topic: TopicPort) -> TopicSummary:
-    partitions = topic.partitions
+    partitions = topic.local.values()
     view = bool(topic.config.view)
     return TopicSummary(
         topic.name,
-        len(partitions),
+        topic.count,
         sum(partition.high_watermark - partition.start_offset for partition in partitions),
         sum(partition.size for partition in partitions),
         sum(partition.segments for partition in partitions),
@@ -145,33 +147,33 @@ def page_of(names: list[str], contains: str, after: str, limit: int) -> tuple[li
     return page, len(passed), page[-1] if start + limit < len(passed) else None
 
 
-@routes.get("/topics", summary="Topics by name, a page at a time")
+@routes.get("/topics", needs=needs.topic(Op.DESCRIBE), summary="Topics by name, a page at a time")
 async def list_topics(call: Call, query: TopicsQuery) -> TopicPage:
-    names, total, after = page_of(list(call.broker.topics), query.filter, query.after, query.limit)
+    names, total, after = page_of(list(call.access.topics(Op.DESCRIBE)), query.filter, query.after, query.limit)
     found = []
     for name in names:
-        topic = call.broker.topics.get(name)
+        topic = call.access.find_topic(name, Op.DESCRIBE)
         if topic is not None:  # one may go while others are described
             found.append(summary_of(topic))
         await call.pause()
     return TopicPage(found, total, after)
 
 
-@routes.post("/topics", summary="Create a topic", status=201)
+@routes.post("/topics", needs=needs.topic(Op.CREATE), summary="Create a topic", status=201)
 async def create_topic(call: Call, body: NewTopic) -> TopicDescribed:
     partitions = body.partitions or call.broker.config.default_partitions
-    topic, _ = await call.broker.create_topic(body.name, partitions, body.config)
+    topic, _ = await call.access.create_topic(body.name, partitions, body.config)
     return _describe(topic, PartitionsQuery())
 
 
-@routes.get("/topics/{topic}", summary="A topic with its settings and partitions")
+@routes.get("/topics/{topic}", needs=needs.topic(Op.DESCRIBE), summary="A topic with its settings and partitions")
 async def describe_topic(call: Call, topic: str, query: PartitionsQuery) -> TopicDescribed:
-    return _describe(call.broker.topic(topic), query)
+    return _describe(call.access.topic(topic, Op.DESCRIBE), query)
 
 
 def _describe(topic: TopicPort, query: PartitionsQuery) -> TopicDescribed:
     told = topic.describe_settings()
-    page = topic.partitions[query.after + 1 : query.after + 1 + query.limit]
+    page = [topic.local[index] for index in sorted(topic.local) if index > query.after][: query.limit]
     rows = [
         PartitionDescribed(
             each.index,
@@ -186,34 +188,40 @@ def _describe(topic: TopicPort, query: PartitionsQuery) -> TopicDescribed:
         )
         for each in page
     ]
-    more = rows and rows[-1].partition + 1 < len(topic.partitions)
+    more = rows and rows[-1].partition < max(topic.local)
     following = rows[-1].partition if more else None
     return TopicDescribed(topic.name, told["id"], told["config"], told["settings"], summary_of(topic), rows, following)
 
 
-@routes.patch("/topics/{topic}", summary="Change a topic's settings, add partitions")
+@routes.patch(
+    "/topics/{topic}",
+    needs=needs.topic(Op.ALTER, Op.ALTER_CONFIGS, Op.DESCRIBE),
+    summary="Change a topic's settings, add partitions",
+)
 async def alter_topic(call: Call, topic: str, body: TopicChange) -> TopicDescribed:
-    await call.broker.alter_topic(topic, body.config, body.partitions)
-    return _describe(call.broker.topic(topic), PartitionsQuery())
+    await call.access.alter_topic(topic, body.config, body.partitions)
+    return _describe(call.access.topic(topic, Op.DESCRIBE), PartitionsQuery())
 
 
-@routes.delete("/topics/{topic}", summary="Delete a topic with its events and its table")
+@routes.delete("/topics/{topic}", needs=needs.topic(Op.DELETE), summary="Delete a topic with its events and its table")
 async def delete_topic(call: Call, topic: str, query: DeleteQuery) -> Deleted:
-    call.broker.topic(topic)
+    call.access.topic(topic, Op.DELETE)
     check_confirmed(topic, query.confirm, "a topic")
-    await call.broker.delete_topic(topic)
+    await call.access.delete_topic(topic)
     return Deleted(topic)
 
 
-@routes.post("/topics/{topic}/delete-records", summary="Forget the oldest events of a topic")
+@routes.post(
+    "/topics/{topic}/delete-records", needs=needs.topic(Op.DELETE), summary="Forget the oldest events of a topic"
+)
 async def delete_records(call: Call, topic: str, body: DeletedRecords) -> RecordsDeleted:
-    found = call.broker.topic(topic)
+    found = call.access.topic(topic, Op.DELETE)
     check_confirmed(topic, body.confirm, "events")
     wanted = []
     for text, before in body.before.items():
         if not (text.isascii() and text.isdigit() and len(text) < 10):
             raise InvalidRequest(f"'{text:.40}' is no partition", field="before")
-        wanted.append((found.partition(int(text)), before))
+        wanted.append((found.led(int(text)), before))
     for partition, before in wanted:  # all of it or, as far as it can be told beforehand, nothing
         partition.check_deletable(before)
     start = {}

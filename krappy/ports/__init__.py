@@ -4,7 +4,8 @@ The broker's own classes satisfy these by shape; mypy checks it in app.py. Handl
 broker import them from here.
 """
 
-from krappy.ports.broker import BrokerPort, InternalTopicsPort, MachinePort, SettingsPort, TopicNamesPort
+from krappy.ports.access import AccessPort
+from krappy.ports.broker import BrokerPort, ClusterPort, MachinePort, SettingsPort, TopicNamesPort
 from krappy.ports.groups import GroupMember, GroupsPort, KafkaGroupsPort, MemberPort, Position
 from krappy.ports.partitions import ActiveProducer, LaterPort, PartitionPort, SourcePort, TopicPort
 from krappy.ports.sessions import (
@@ -21,15 +22,16 @@ from krappy.ports.tables import Bound, FoldedPort, ScanPort, SnapshotPort, Snaps
 from krappy.ports.transactions import AttemptPort, StagedJob, StageOpened, StagingPort, TransactionsPort
 
 __all__ = [
+    "AccessPort",
     "ActiveProducer",
     "AttemptPort",
     "Bound",
     "BrokerPort",
+    "ClusterPort",
     "FoldedPort",
     "GroupMember",
     "GroupsPort",
     "Handler",
-    "InternalTopicsPort",
     "KafkaGroupsPort",
     "KafkaSessionPort",
     "LaterPort",

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from krappy.core.cluster.image import TopicImage
 from krappy.core.epochs import Epochs
 from krappy.types import Record, Span
 
 
 class LaterPort(Protocol):
-    """An answer to come: `then(callback(value, error))`."""
+    """An answer to come: `then(callback(value, error))`. `cost`: bytes that are kept until it is there."""
+
+    cost: int
 
     def then(self, callback: Callable[[Any, Exception | None], None]) -> None: ...
     def map(self, change: Callable[[Any], Any]) -> Any: ...
@@ -102,8 +105,9 @@ class SourcePort(Protocol):
 
 class TopicPort(Protocol):
     name: str
-    id: str
-    uuid: bytes
+    id: bytes
+    image: TopicImage
+    count: int  # of its partitions, in the cluster
     config: Any
     deleted: bool
 
@@ -116,8 +120,14 @@ class TopicPort(Protocol):
         """All in force."""
 
     @property
-    def partitions(self) -> Sequence[PartitionPort]: ...
-    def partition(self, index: int) -> PartitionPort: ...
+    def local(self) -> Mapping[int, Any]:
+        """The partitions that this broker has, by index."""
+
+    def led(self, index: int) -> PartitionPort:
+        """A partition that this broker leads. Raises NotLeader, UnknownPartition."""
+
+    def all_led(self) -> Sequence[PartitionPort]: ...
+    def is_offline(self, index: int) -> bool: ...
     @property
     def scattered(self) -> bool:
         """Whether a key may stand in another partition than the one that its murmur2 names."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from krappy.measures import Histogram
+from krappy.ports.access import AccessPort
 from krappy.ports.broker import BrokerPort
 from krappy.ports.partitions import LaterPort
 from krappy.ports.tables import ScanPort
@@ -30,6 +31,8 @@ class PacedPort(Protocol):
 class SessionPort(PacedPort, Protocol):
     client: str
     max_frame: int
+
+    access: AccessPort
 
     @property
     def broker(self) -> BrokerPort: ...
@@ -57,7 +60,7 @@ class ServerPort(Protocol):
 
 
 class NodeInfo(NamedTuple):
-    """This broker as the clients of one Kafka connection are told of it."""
+    """A broker as the clients of one Kafka connection are told of it."""
 
     node_id: int
     host: str
@@ -72,14 +75,14 @@ class KafkaSessionPort(PacedPort, Protocol):
     client_host: str
     state: dict[str, Any]  # what handlers keep for the connection
     closed: bool  # the peer has left
+    access: AccessPort
     on_close: list[Callable[[], None]]  # called once when it ends
 
     @property
     def broker(self) -> BrokerPort: ...
-    @property
-    def node(self) -> NodeInfo: ...
-    @property
-    def cluster_id(self) -> str: ...
+    def nodes(self) -> Mapping[int, NodeInfo]:
+        """The brokers that are there, by their ids."""
+
     @property
     def client_id(self) -> str | None:
         """Of the request that is being handled: valid until the handler first returns or awaits."""

@@ -53,7 +53,7 @@ class Connection(Channel):
 
     def __init__(self, server: Server, sock: socket.socket, client: str, registry: Registry) -> None:
         super().__init__(server, sock, client)
-        self._registry = registry
+        self._served = registry.served
         self.session = Session(server.broker, client, self, server.max_frame, server.allowance)
         self._tasks = 0
 
@@ -79,7 +79,7 @@ class Connection(Channel):
             if self._finishing:
                 raise ShuttingDown("the broker is shutting down")
             request = parse(cls, values)
-            handler, streams = self._registry.find(cls)
+            handler, streams, _ = self._served[cls]
             answer = handler(self.session, request, Stream(self, id)) if streams else handler(self.session, request)
         except KrappyError as error:
             self._send(error_frame(id, error))

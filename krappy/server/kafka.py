@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from krappy.config import parse_address
 from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
-from krappy.handlers.kafka.api_versions import ApiVersions
+from krappy.handlers.kafka.api_versions import what_is_served
 from krappy.handlers.kafka.registry import KafkaRegistry
 from krappy.ports import NodeInfo
 from krappy.server.channel import LATER, OUTBOX, TASK, Channel
@@ -43,8 +43,10 @@ MAX_PLAIN = 16 << 20  # bytes of a request without records: it takes many times 
 
 
 class Advertised(NamedTuple):
-    """What clients are told of this broker. `address`: HOST:PORT, or empty: where each connection reached it."""
+    """What clients are told of this broker by a listener. `listener`: its name. `address`: HOST:PORT, or empty: where
+    each connection reached it."""
 
+    listener: str
     node_id: int
     address: str
     rack: str | None
@@ -62,7 +64,6 @@ class Kafka:
     def __init__(self, registry: KafkaRegistry, advertised: Advertised) -> None:
         self.registry = registry
         self.advertised = advertised
-        self.versions = ApiVersions(registry)
 
     def connect(self, server: Server, sock: socket.socket, client: str) -> KafkaConnection:
         return KafkaConnection(server, sock, client, self)
@@ -93,7 +94,8 @@ class KafkaConnection(Channel):
     def __init__(self, server: Server, sock: socket.socket, client: str, speech: Kafka) -> None:
         super().__init__(server, sock, client)
         self._speech = speech
-        self.session = KafkaSession(server.broker, client, speech.advertised.node(sock), self)
+        told = speech.advertised
+        self.session = KafkaSession(server.broker, client, told.listener, told.node(sock), self)
         self._slots: deque[Slot] = deque()  # of requests that are not answered yet, or whose answers are not sent
         self._muted = False  # a task runs
         self._early = 0  # bytes of answers that wait for their turn
@@ -151,7 +153,7 @@ class KafkaConnection(Channel):
                 raise ProtocolError(f"version {version} of API {key} is not served")
             slot.version = 0
             self._slots.append(slot)
-            self._answer(slot, self._speech.versions.answer(Code.UNSUPPORTED_VERSION))
+            self._answer(slot, what_is_served(Code.UNSUPPORTED_VERSION))
             return
         request, elements = read_request(key, version, frame[header.body_at :])
         self.session.client_id = header.client_id
@@ -180,6 +182,7 @@ class KafkaConnection(Channel):
             self._muted = True
             self._hold()
             assert self._nursery is not None
+            assert isinstance(answer, Coroutine)
             self._nursery.start_soon(self._wait_for, slot, answer)
 
     async def _wait_for(self, slot: Slot, answer: Coroutine[Any, Any, dict[str, Any] | None]) -> None:

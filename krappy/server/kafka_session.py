@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from krappy.ports import NodeInfo
+from krappy.core.cluster.image import Registration
+from krappy.ports import AccessPort, LaterPort, NodeInfo
 from krappy.server.session import Paced, Peer
 from krappy.waiting import Later
 
@@ -13,23 +14,36 @@ from krappy.waiting import Later
 class KafkaSession(Paced):
     """`principal` is who the peer is for authorisation (nobody yet); `state` is the handlers', for the connection."""
 
-    def __init__(self, broker: Any, client: str, node: NodeInfo, peer: Peer) -> None:
+    def __init__(self, broker: Any, client: str, listener: str, own: NodeInfo, peer: Peer) -> None:
+        """`listener`: the name of the one that the peer came to. `own`: this broker, as the peer is told of it."""
         super().__init__(peer)
         self.broker = broker
+        self.access: AccessPort = broker.access()
         self.client = client
         self.client_host = client.rpartition(":")[0]
         self.client_id: str | None = None  # of the request being handled
-        self.node = node
+        self._listener = listener
+        self._own = own
+        self._told: tuple[Any, Mapping[int, NodeInfo]] = (None, {})
         self.principal: str | None = None
         self.state: dict[str, Any] = {}
         self.on_close: list[Callable[[], None]] = []
         self.closed = False
 
-    @property
-    def cluster_id(self) -> str:
-        return str(self.broker.cluster_id)
+    def nodes(self) -> Mapping[int, NodeInfo]:
+        """The brokers that are there and have a listener of the name that the peer came to, by their ids."""
+        brokers = self.broker.image.brokers
+        if self._told[0] is not brokers:
+            self._told = brokers, {id: node for id, each in brokers.items() if (node := self._node(each)) is not None}
+        return self._told[1]
 
-    def gather(self, laters: Sequence[Later[Any]], finish: Callable[[list[Any]], Any]) -> Later[Any]:
+    def _node(self, broker: Registration) -> NodeInfo | None:
+        if broker.id == self._own.node_id:
+            return self._own
+        endpoint = broker.endpoints.get(self._listener)
+        return None if endpoint is None else NodeInfo(broker.id, *endpoint, broker.rack)
+
+    def gather(self, laters: Sequence[LaterPort], finish: Callable[[list[Any]], Any]) -> Later[Any]:
         """A Later of `finish(results)`, once all are there; a result is a value, or the exception instead of it."""
         gathered: Later[Any] = Later(sum(later.cost for later in laters))
         results: list[Any] = [None] * len(laters)

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import trio
 
 from krappy.errors import Overloaded, UnknownHandle
+from krappy.ports import AccessPort
 
 MAX_HANDLES = 10_000
 FEW = 16  # members of groups that leave in one go: each may hold events all over the group's partitions
@@ -76,6 +77,7 @@ class Session(Paced):
     def __init__(self, broker: Any, client: str, peer: Peer, max_frame: int, allowance: Allowance) -> None:
         super().__init__(peer)
         self.broker = broker
+        self.access: AccessPort = broker.access()
         self.max_frame = max_frame
         self._allowance = allowance
         self.client = client

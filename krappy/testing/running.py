@@ -61,6 +61,13 @@ def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
     ended: list[BaseException] = []
 
     def main() -> None:
+        try:
+            run()
+        except BaseException as error:  # whatever it is: somebody waits for a word
+            ended.append(error)
+            said.put(error)
+
+    def run() -> None:
         import trio
 
         from krappy.app import Broker, first_error
@@ -74,9 +81,7 @@ def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
         try:
             trio.run(serve)
         except BaseException as group:
-            error = first_error(group)
-            ended.append(error)
-            said.put(error)
+            raise first_error(group) from None
 
     thread = threading.Thread(target=main, name="krappy-broker", daemon=True)
     thread.start()

@@ -109,7 +109,7 @@ async def table(broker: Broker, partition: Partition) -> dict[bytes, tuple[int, 
 
 async def topic(broker: Broker, **config: Any) -> Partition:
     given = {name.replace("_", "."): str(value) for name, value in config.items()}
-    return (await broker.create_topic("t", 1, given))[0].partition(0)
+    return (await broker.create_topic("t", 1, given))[0].led(0)
 
 
 def tables_of(broker: Broker, room: int = 1 << 20, disk_room: int = 1 << 30) -> LatestTables:

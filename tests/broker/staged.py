@@ -72,7 +72,7 @@ async def values(partition: Partition) -> list[bytes | None]:
 
 async def made(broker: Broker, name: str = "t", partitions: int = 1, **config: Any) -> Partition:
     topic, _ = await broker.create_topic(name, partitions, config)
-    return topic.partitions[0]
+    return topic.led(0)
 
 
 def files(data: Path) -> list[str]:

@@ -23,7 +23,7 @@ ANY = {"message.timestamp.after.max.ms": TOP}
 async def test_they_share_a_batch_with_others(tmp_path: Path) -> None:
     """As on their way to a dead-letter topic, into which somebody else publishes too."""
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, ANY))[0].partition(0)
+        partition = (await broker.create_topic("t", 1, ANY))[0].led(0)
         times = [TOP, -1, 1_000]
         laters = [partition.publish_record(Record(b"v", b"k", (), time), taken=True) for time in times]
         stored = [await later.wait() for later in laters]
@@ -34,7 +34,7 @@ async def test_they_share_a_batch_with_others(tmp_path: Path) -> None:
 @trio_test
 async def test_a_member_gets_a_part_of_their_batch(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, ANY))[0].partition(0)
+        partition = (await broker.create_topic("t", 1, ANY))[0].led(0)
         times = [TOP, -1] * 50
         data = batch.encode(None, [bytes(200)] * 100, timestamps=times)
         await partition.publish(data).wait()
@@ -48,7 +48,7 @@ async def test_a_batch_that_can_not_be_made_costs_nobody_else(tmp_path: Path, mo
     """Whatever mistake of the broker's it is: only its own publishers are refused."""
     reported: list[str] = []
     async with running(tmp_path, lambda event, **facts: reported.append(event)) as broker:
-        partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+        partition = (await broker.create_topic("t", 1, {}))[0].led(0)
 
         def encoded(self: Loose, codec: int) -> None:
             raise ValueError("a mistake")

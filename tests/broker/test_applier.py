@@ -24,7 +24,7 @@ def test_batches_that_were_not_kept_leave_no_gap(tmp_path: Path) -> None:
     views = Views(tmp_path / "views")
     config = SimpleNamespace(view=False)
     partition: Any = SimpleNamespace(
-        views=views, number=1, index=0, high_watermark=15, last_stable_offset=15, config=config, strays=Strays([])
+        views=views, number=1, index=0, high_watermark=15, last_stable_offset=15, config=config, strays=Strays({})
     )
     partition.measures = StoreMeasures()
     columns = batch.decode(batch.encode([b"a", b"b", b"c", b"d", b"e"], [b"v"] * 5, timestamps=1))
@@ -50,7 +50,7 @@ def test_batches_without_keys_behind_an_open_transaction_are_not_kept_without_en
     async def main() -> None:
         async with engine.running(tmp_path) as broker:
             topic, _ = await broker.create_topic("t", 1, {})
-            partition = topic.partitions[0]
+            partition = topic.led(0)
             partition._stable = 0
             monkeypatch.setattr(partition.stability, "first_open", lambda end: 0)
             for _ in range(50):
@@ -87,15 +87,15 @@ def test_a_broker_that_stops_leaves_a_long_fold_to_the_next_start(
         async with engine.running(tmp_path) as broker:
             topic, _ = await broker.create_topic("t", 1, {})
             for number in range(40):
-                await engine.publish(topic.partitions[0], 1, [b"%d" % number])
+                await engine.publish(topic.led(0), 1, [b"%d" % number])
             await begun.wait()
         assert steps == 1
-        assert 0 < topic.partitions[0].applied < 40
+        assert 0 < topic.led(0).applied < 40
 
     async def go_on() -> None:
         monkeypatch.undo()
         async with engine.running(tmp_path) as broker:
-            partition = broker.topic("t").partitions[0]
+            partition = broker.topic("t").led(0)
             await broker.wait_for_views([partition])
             assert all(partition.look_up(b"%d" % number) for number in range(40))
 

@@ -53,14 +53,14 @@ async def test_a_decision_in_a_backup_does_not_decide_the_next_transaction(tmp_p
             written.append(await producer.write((b"b", b"second")))
 
         async with AsyncExitStack() as locks:
-            for other in others.partitions:  # whose logs are held first
+            for other in others.local.values():  # whose logs are held first
                 await locks.enter_async_context(other.writing)
             ended = trio.Event()
             async with partition.writing:
                 nursery.start_soon(end, producer, ended)
                 await until(lambda: [each.stage for each in broker.transactions.list()] == [Stage.PREPARE_COMMIT])
                 nursery.start_soon(hold)
-                await until(lambda: all(other.writing.statistics().tasks_waiting for other in others.partitions))
+                await until(lambda: all(other.writing.statistics().tasks_waiting for other in others.local.values()))
             await ended.wait()
             nursery.start_soon(write)
             await until(lambda: written or broker.decisions.waiting)
@@ -68,7 +68,7 @@ async def test_a_decision_in_a_backup_does_not_decide_the_next_transaction(tmp_p
         copy(held[0].folder, tmp_path / "restored")
     async with running(tmp_path / "restored") as broker:
         await until(lambda: [each.stage for each in broker.transactions.list()] == [Stage.COMPLETE_COMMIT])
-        assert await values(broker.topic("t").partition(0)) == [b"first"]
+        assert await values(broker.topic("t").led(0)) == [b"first"]
 
 
 async def end(producer: Producer, ended: trio.Event) -> None:

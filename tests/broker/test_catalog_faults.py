@@ -105,7 +105,7 @@ def memory(broker: Broker) -> dict[str, Any]:
     jobs = {name: getattr(broker.staging._find(name), "state", None) for name in ("left", "done")}
     return {
         "topics": {topic.name: (topic.id, topic.config, topic.numbers) for topic in broker.catalog.list()},
-        "served": {name: (topic.uuid, len(topic.partitions)) for name, topic in broker.topics.items()},
+        "served": {name: (topic.id, len(topic.local)) for name, topic in broker.topics.items()},
         "native": {name: groups.positions(name) for name in groups.sizes()},
         "kafka": {name: dict(each.offsets) for name, each in kafka.groups.items() if each.offsets},
         "pending": {name: dict(each.pending) for name, each in kafka.groups.items() if each.pending},

@@ -29,7 +29,7 @@ async def dirty(broker: Broker) -> Partition:
     """A log of some closed segments in which half of the events are overtaken."""
     config = {"cleanup.policy": "compact,delete", "segment.bytes": 2000, "retention.ms": -1, "retention.bytes": 4000}
     topic, _ = await broker.create_topic("t", 1, config)
-    partition = topic.partition(0)
+    partition = topic.led(0)
     for number in range(40):
         await publish(partition, 10, [b"k%d" % (number % 20), *(b"%d-%d" % (number, n) for n in range(9))])
     assert len(partition.log.segments) > 3
@@ -167,7 +167,7 @@ async def test_a_view_that_is_behind_keeps_no_other_log_from_being_compacted(
 
     config = {"cleanup.policy": "compact", "segment.bytes": 300, "min.cleanable.dirty.ratio": 0}
     async with running(tmp_path, report, retention_check_ms=3_600_000, cleaner_backoff_ms=3_600_000) as broker:
-        partitions = [(await broker.create_topic(name, 1, config))[0].partition(0) for name in ("behind", "other")]
+        partitions = [(await broker.create_topic(name, 1, config))[0].led(0) for name in ("behind", "other")]
         applied = partitions[0].applier._step
         waits = trio.Event()
 

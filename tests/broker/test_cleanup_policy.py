@@ -49,7 +49,7 @@ async def of_all_topics(broker: Broker) -> None:
 @trio_test
 async def test_what_was_deleted_does_not_come_back(tmp_path: Path, switch: Switch) -> None:
     async with running(tmp_path / "data") as broker:
-        partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+        partition = (await broker.create_topic("t", 1, {}))[0].led(0)
         await publish(partition, 3, KEYS)
         assert await live(partition) == {b"a": 0, b"b": 1, b"c": 2}
         await partition.delete_records(2)
@@ -60,13 +60,13 @@ async def test_what_was_deleted_does_not_come_back(tmp_path: Path, switch: Switc
         await publish(partition, 1, [b"a"])
         assert await live(partition) == {b"a": 3, b"c": 2}
     async with running(tmp_path / "data") as broker:
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         assert await live(partition) == {b"a": 3, b"c": 2}
         await broker.alter_topic("t", {"cleanup.policy": "delete", "view.enable": False}, None)
         await broker.alter_topic("t", {"cleanup.policy": "compact", "view.enable": True}, None)
         assert await live(partition) == {b"a": 3, b"c": 2}
     async with running(tmp_path / "killed") as broker:
-        assert await live(broker.topic("t").partition(0)) == {b"c": 2}
+        assert await live(broker.topic("t").led(0)) == {b"c": 2}
 
 
 @trio_test
@@ -74,7 +74,7 @@ async def test_nor_by_a_start_with_other_defaults(tmp_path: Path) -> None:
     """The start with them is killed at each moment at which what is on disk changes."""
     data = tmp_path / "data"
     async with running(data) as broker:
-        partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+        partition = (await broker.create_topic("t", 1, {}))[0].led(0)
         await publish(partition, 3, KEYS)
         await partition.delete_records(2)
     killed = 0
@@ -94,18 +94,18 @@ async def test_nor_by_a_start_with_other_defaults(tmp_path: Path) -> None:
         patch.setattr(OverrideStore, "save", killing(OverrideStore.save))
         async with running(data, log_cleanup_policy="compact") as broker:
             assert broker.topic("t").config.compact
-            assert await live(broker.topic("t").partition(0)) == {b"c": 2}
+            assert await live(broker.topic("t").led(0)) == {b"c": 2}
     assert killed >= 4
     for each in range(killed):
         for policy in ("compact", "delete", "compact,delete"):
             async with running(tmp_path / f"killed-{each}", log_cleanup_policy=policy) as broker:
-                assert await live(broker.topic("t").partition(0)) == {b"c": 2}
+                assert await live(broker.topic("t").led(0)) == {b"c": 2}
 
 
 @trio_test
 async def test_what_outlived_its_event_is_absent_under_delete_and_stays_so(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, {"cleanup.policy": "compact,delete"}))[0].partition(0)
+        partition = (await broker.create_topic("t", 1, {"cleanup.policy": "compact,delete"}))[0].led(0)
         await publish(partition, 3, KEYS)
         await partition.delete_records(2)
         assert await live(partition) == {b"a": 0, b"b": 1, b"c": 2}

@@ -36,7 +36,7 @@ def jump(monkeypatch: pytest.MonkeyPatch) -> Jump:
 async def test_a_lease_lasts_as_long_as_it_was_to(tmp_path: Path, jump: Jump, by: int) -> None:
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partitions[0], 2)
+        await publish(topic.led(0), 2)
         short = await broker.groups.join("g", "a", ["t"], lease_ms=200)
         long = await broker.groups.join("g", "b", ["t"], lease_ms=HOUR // 2)
         waits = await broker.groups.join("g", "c", ["t"])
@@ -55,7 +55,7 @@ async def test_a_lease_lasts_as_long_as_it_was_to(tmp_path: Path, jump: Jump, by
 async def test_a_delay_goes_on_after_a_restart(tmp_path: Path, jump: Jump, by: int) -> None:
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partitions[0], 1)
+        await publish(topic.led(0), 1)
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(*ALL)
         member.nack([("t", 0, 0, 0)], HOUR // 2)
@@ -70,7 +70,7 @@ async def test_a_delay_goes_on_after_a_restart(tmp_path: Path, jump: Jump, by: i
 @trio_test
 async def test_a_transaction_ends_when_its_timeout_is_over(tmp_path: Path, jump: Jump, by: int) -> None:
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, {}))[0].partitions[0]
+        partition = (await broker.create_topic("t", 1, {}))[0].led(0)
         long = await Producer(broker, "long").init(10 * 60_000)
         await long.write((b"k", b"long"))
         short = await Producer(broker, "short").init(300)

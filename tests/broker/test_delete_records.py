@@ -24,7 +24,7 @@ KEYS = [b"k%d" % number for number in range(10)]
 
 async def made(broker: Broker, **config: object) -> Partition:
     topic, _ = await broker.create_topic("t", 1, {name.replace("_", "."): value for name, value in config.items()})
-    return topic.partition(0)
+    return topic.led(0)
 
 
 async def offsets(partition: Partition) -> list[int]:
@@ -66,7 +66,7 @@ async def test_the_start_moves_into_a_segment_and_stays_over_a_restart(tmp_path:
             await partition.read(24, 1000)
         assert await offsets(partition) == list(range(25, 50))
     async with running(tmp_path) as broker:
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         assert (partition.start_offset, partition.high_watermark) == (25, 50)
         assert await offsets(partition) == list(range(25, 50))
 
@@ -81,7 +81,7 @@ async def test_everything_goes_and_the_offsets_go_on(tmp_path: Path, before: int
         assert await partition.delete_records(before) == 30
         assert (partition.log.size, await offsets(partition), await live(partition)) == (0, [], {})
     async with running(tmp_path) as broker:
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         assert (partition.start_offset, partition.high_watermark) == (30, 30)
         assert await publish(partition, 1, [b"k1"]) == 30
         assert await live(partition) == {b"k1": 30}
@@ -103,7 +103,7 @@ async def test_with_compaction_beside_deletion_the_table_outlives_its_events(tmp
         await publish(partition, 10, KEYS)
         assert await partition.delete_records(-1) == 10
     async with running(tmp_path) as broker:
-        assert await live(broker.topic("t").partition(0)) == {key: at for at, key in enumerate(KEYS)}
+        assert await live(broker.topic("t").led(0)) == {key: at for at, key in enumerate(KEYS)}
 
 
 @trio_test
@@ -320,4 +320,4 @@ async def test_what_is_decided_just_before_it_is_deleted_stays_in_the_table(
         as_killed(tmp_path / "data", killed)
     monkeypatch.undo()
     async with running(killed) as broker:
-        assert await live(broker.topic("t").partition(0)) == seen[0]
+        assert await live(broker.topic("t").led(0)) == seen[0]

@@ -29,7 +29,7 @@ async def test_groups_begin_anew_in_a_topic_that_is_made_anew(tmp_path: Path, mo
     monkeypatch.setattr(deletion, "close", killed_before)
     async with running(tmp_path / "data") as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partition(0), 5)
+        await publish(topic.led(0), 5)
         positions = broker.kafka_groups.offsets
         found = positions.check("kafka", "", -1, None)
         await positions.commit(found, {("t", 0): Offset(5, -1, "", broker.clock.steady_ms())})
@@ -38,7 +38,7 @@ async def test_groups_begin_anew_in_a_topic_that_is_made_anew(tmp_path: Path, mo
     for folder in ("data", "killed"):
         async with running(tmp_path / folder) as broker:
             topic, _ = await broker.create_topic("t", 1, {})
-            await publish(topic.partition(0), 9)
+            await publish(topic.led(0), 9)
             kafka = broker.kafka_groups.get("kafka")
             assert kafka is None or not kafka.offsets
             assert broker.groups.positions("native") == []

@@ -32,7 +32,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def made(broker: Broker, **config: object) -> Partition:
     given = {"retention.ms": -1, **{name.replace("_", "."): value for name, value in config.items()}}
-    partition = (await broker.create_topic("t", 1, given))[0].partition(0)
+    partition = (await broker.create_topic("t", 1, given))[0].led(0)
     await publish(partition, COUNT, KEYS)
     assert await partition.view_wait(None, 60)
     return partition
@@ -64,7 +64,7 @@ async def test_what_has_expired_leaves_the_view_when_it_is_much(tmp_path: Path) 
         await keeper.sweep(partition)
         assert kept(partition) == []
     async with running(tmp_path) as broker:
-        assert kept(broker.topic("t").partition(0)) == []
+        assert kept(broker.topic("t").led(0)) == []
 
 
 @trio_test

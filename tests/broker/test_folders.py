@@ -21,14 +21,14 @@ from tests.broker.engine import as_killed, publish, read_all, running
 async def test_a_folder_names_its_topic_as_kafka_has_it(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 2, {})
-        told = f"version: 0\ntopic_id: {text_id(topic.uuid)}\n"
+        told = f"version: 0\ntopic_id: {text_id(topic.id)}\n"
         for index in range(2):
             assert (tmp_path / "topics" / f"t-{index}" / IDENTITY).read_text() == told
-        await publish(topic.partition(0), 3)
+        await publish(topic.led(0), 3)
     (tmp_path / "topics" / "t-0" / IDENTITY).unlink()  # as a version before it left the folder
     (tmp_path / "topics" / "t-1" / IDENTITY).write_bytes(b"\0" * 40)  # as a loss of power may
     async with running(tmp_path) as broker:
-        assert len(await read_all(broker.topic("t").partition(0))) == 3
+        assert len(await read_all(broker.topic("t").led(0))) == 3
         assert (tmp_path / "topics" / "t-0" / IDENTITY).read_text() == told
         assert (tmp_path / "topics" / "t-1" / IDENTITY).read_text() == told
 
@@ -42,8 +42,8 @@ async def test_events_that_nobody_claims_are_neither_taken_up_nor_deleted(tmp_pa
 
     async with running(tmp_path / "other") as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partition(0), 5)
-        id = text_id(topic.uuid)
+        await publish(topic.led(0), 5)
+        id = text_id(topic.id)
     left = tmp_path / "data" / "topics" / "t-0"
     shutil.copytree(tmp_path / "other" / "topics" / "t-0", left)
     shutil.copytree(left, left.with_name("grown-1"))
@@ -57,13 +57,13 @@ async def test_events_that_nobody_claims_are_neither_taken_up_nor_deleted(tmp_pa
         grown, _ = await broker.create_topic("grown", 1, {})
         with pytest.raises(StorageError, match=r"grown-1 holds events"):
             await broker.alter_topic("grown", None, 3)
-        assert len(grown.partitions) == 1
+        assert len(grown.local) == 1
         assert not left.with_name("grown-2").exists()
         assert identity.holds_events(left)
         shutil.rmtree(left)
         await broker.create_topic("t", 1, {})
     async with running(tmp_path / "data") as broker:
-        assert broker.topic("t").partition(0).high_watermark == 0
+        assert broker.topic("t").led(0).high_watermark == 0
 
 
 @trio_test
@@ -71,14 +71,14 @@ async def test_what_is_left_without_events_makes_way(tmp_path: Path) -> None:
     """As a crash may leave it while partitions were added. Its offsets would not begin at 0."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partition(0), 5)
-        await topic.partition(0).delete_records(5)
+        await publish(topic.led(0), 5)
+        await topic.led(0).delete_records(5)
     shutil.copytree(tmp_path / "topics" / "t-0", tmp_path / "topics" / "u-0")
     async with running(tmp_path) as broker:
-        assert broker.topic("t").partition(0).start_offset == 5
+        assert broker.topic("t").led(0).start_offset == 5
         made, _ = await broker.create_topic("u", 1, {})
-        assert (made.partition(0).start_offset, made.partition(0).high_watermark) == (0, 0)
-        assert identity.owner(tmp_path / "topics" / "u-0") == text_id(made.uuid)
+        assert (made.led(0).start_offset, made.led(0).high_watermark) == (0, 0)
+        assert identity.owner(tmp_path / "topics" / "u-0") == text_id(made.id)
 
 
 @trio_test
@@ -86,7 +86,7 @@ async def test_a_topic_does_not_open_anothers_folder(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         for name in ("a", "b"):
             topic, _ = await broker.create_topic(name, 1, {})
-            await publish(topic.partition(0), 2)
+            await publish(topic.led(0), 2)
     a, b = (tmp_path / "topics" / f"{name}-0" for name in ("a", "b"))
     a.rename(a.with_name("x"))
     b.rename(a)
@@ -97,7 +97,7 @@ async def test_a_topic_does_not_open_anothers_folder(tmp_path: Path) -> None:
         assert "a-0 belongs to another topic" in why["a-0"]
         assert "b-0 is missing" in why["b-0"]
         with pytest.raises(StorageError, match="belongs to another topic"):
-            await publish(broker.topic("a").partition(0), 1)
+            await publish(broker.topic("a").led(0), 1)
         await broker.delete_topic("a")
         await broker.changes.finish_deletions()
         assert not broker.catalog.deleting()
@@ -134,10 +134,10 @@ async def test_a_damaged_catalog_is_refused_and_goes_on_when_that_is_wanted(tmp_
     async with running(tmp_path / "data", durability="fsync") as broker:
         for name in ("alpha", "beta", "gamma"):
             topic, _ = await broker.create_topic(name, 1, {})
-            await publish(topic.partition(0), 5, [b"k"] * 5)
-            await topic.partition(0).flush_view()
+            await publish(topic.led(0), 5, [b"k"] * 5)
+            await topic.led(0).flush_view()
             last = await broker.new_producer_id()
-            numbers = [partition.number for partition in topic.partitions]
+            numbers = [partition.number for partition in topic.local.values()]
         as_killed(tmp_path / "data", killed)
     flip(killed / "meta", b"/brokers/topics/beta")
     before = {path.name: path.read_bytes() for path in (killed / "meta").glob("[0-9]*.log")}
@@ -158,8 +158,8 @@ async def test_a_damaged_catalog_is_refused_and_goes_on_when_that_is_wanted(tmp_
                 await broker.create_topic(name, 1, {})
             assert identity.holds_events(topics / f"{name}-0")
         made, _ = await broker.create_topic("delta", 1, {})
-        assert made.partition(0).number > max(numbers)
-        assert broker.topic("alpha").partition(0).epoch > 1
+        assert made.led(0).number > max(numbers)
+        assert broker.topic("alpha").led(0).epoch > 1
         assert await broker.new_producer_id() > last
     async with running(killed) as broker:  # and it is whole again
         assert sorted(broker.topics) == ["alpha", "delta"]

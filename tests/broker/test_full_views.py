@@ -31,7 +31,7 @@ def test_a_topic_is_deleted_while_its_view_waits_for_the_disk(tmp_path: Path) ->
         async with engine.running(tmp_path) as broker:
             topic, _ = await broker.create_topic("t", 1, {})
             broker.views.busy = lambda: True  # type: ignore[method-assign]  # as when flushes find no room
-            await engine.publish(topic.partitions[0], 1, [b"k"])
+            await engine.publish(topic.led(0), 1, [b"k"])
             with trio.fail_after(10):
                 await broker.delete_topic("t")
             assert "t" not in broker.topics
@@ -47,11 +47,11 @@ def test_a_broker_stops_while_a_view_waits_for_the_disk(tmp_path: Path, impatien
             async with engine.running(tmp_path) as broker:
                 topic, _ = await broker.create_topic("t", 1, {})
                 broker.views.busy = lambda: True  # type: ignore[method-assign]
-                await engine.publish(topic.partitions[0], 1, [b"k"])
+                await engine.publish(topic.led(0), 1, [b"k"])
 
     async def second() -> None:
         async with engine.running(tmp_path) as broker:
-            partition = broker.topic("t").partitions[0]
+            partition = broker.topic("t").led(0)
             await broker.wait_for_views([partition])
             assert partition.look_up(b"k") is not None
 
@@ -65,7 +65,7 @@ def test_a_deletion_that_the_disk_refuses_is_finished_later(tmp_path: Path) -> N
     async def main() -> None:
         async with engine.running(tmp_path, lambda event, **facts: reports.append(event)) as broker:
             topic, _ = await broker.create_topic("t", 1, {})
-            await engine.publish(topic.partitions[0], 1, [b"k"])
+            await engine.publish(topic.led(0), 1, [b"k"])
             flush = broker.views.flush
 
             def refuse() -> None:
@@ -87,7 +87,7 @@ def test_the_space_of_a_deleted_view_is_given_back(tmp_path: Path) -> None:
     async def main() -> None:
         async with engine.running(tmp_path) as broker:
             topic, _ = await broker.create_topic("t", 1, {})
-            partition = topic.partitions[0]
+            partition = topic.led(0)
             for batch in range(20):
                 await engine.publish(partition, 1000, [b"%d-%d" % (batch, row) for row in range(1000)])
             await broker.wait_for_views([partition])
@@ -115,7 +115,7 @@ def test_a_log_that_the_disk_does_not_read_holds_nobody_up(tmp_path: Path, monke
     async def main() -> None:
         async with engine.running(tmp_path, lambda event, **facts: reports.append(event)) as broker:
             topic, _ = await broker.create_topic("t", 1, {})
-            partition = topic.partitions[0]
+            partition = topic.led(0)
             read = partition.log.read_span
 
             def refuse(*given: object, **more: object) -> Span:
@@ -165,7 +165,7 @@ async def write_where(broker: Broker, partition: Partition) -> None:
 
 async def turn_off(broker: Broker) -> None:
     await broker.alter_topic("t", {"cleanup.policy": "delete", "view.enable": False}, None)
-    assert await engine.publish(broker.topic("t").partition(0), 1, [b"k"]) == 410  # nothing is in its way
+    assert await engine.publish(broker.topic("t").led(0), 1, [b"k"]) == 410  # nothing is in its way
 
 
 async def delete(broker: Broker) -> None:
@@ -173,8 +173,8 @@ async def delete(broker: Broker) -> None:
 
 
 async def stop(broker: Broker) -> None:
-    broker.topic("t").partition(0).appender.close()
-    await broker.topic("t").partition(0).close()
+    broker.topic("t").led(0).appender.close()
+    await broker.topic("t").led(0).close()
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_nobody_waits_for_a_view_that_has_ended(
     async def main() -> None:
         async with engine.running(tmp_path, **NEVER) as broker:
             topic, _ = await broker.create_topic("t", 1, FULL)
-            partition = topic.partition(0)
+            partition = topic.led(0)
             for _ in range(40):
                 await engine.publish(partition, 10, [b"k%d" % number for number in range(10)])
             assert await partition.view_wait(None, 60)
@@ -228,7 +228,7 @@ def test_a_condition_costs_nobody_else_their_write(tmp_path: Path) -> None:
     async def main() -> None:
         async with engine.running(tmp_path) as broker:
             topic, _ = await broker.create_topic("t", 1, {})
-            partition = topic.partition(0)
+            partition = topic.led(0)
             broker.views.busy = lambda: True  # type: ignore[method-assign]
             await engine.publish(partition, 1, [b"k"])
             before = partition.publish(batch.encode([b"a"], [b"1"], timestamps=1_000))

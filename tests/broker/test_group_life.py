@@ -33,12 +33,12 @@ async def test_where_a_group_starts_and_what_it_remembers(tmp_path: Path) -> Non
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
         await broker.create_topic("u", 1, {})
-        await publish(topic.partitions[0], 5)
+        await publish(topic.led(0), 5)
         member = await broker.groups.join("g", "a", ["t"], start="latest")
         assert offsets(await member.poll(*ALL)) == []
         await broker.alter_topic("t", None, 2)
-        await publish(topic.partitions[0], 1)
-        await publish(topic.partitions[1], 2)
+        await publish(topic.led(0), 1)
+        await publish(topic.led(1), 2)
         polled = events(await member.poll(*ALL))
         assert sorted((got.partition, got.offset) for got in polled) == [(0, 5), (1, 0), (1, 1)]
         with pytest.raises(errors.UnknownTopic):
@@ -61,7 +61,7 @@ async def test_where_a_group_starts_and_what_it_remembers(tmp_path: Path) -> Non
 async def test_the_order_of_a_group_changes_only_between_its_members(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partitions[0], 4, [b"a", b"a", b"b", b"a"])
+        await publish(topic.led(0), 4, [b"a", b"a", b"b", b"a"])
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(2, 1 << 20)
         with pytest.raises(errors.InvalidRequest):
@@ -79,7 +79,7 @@ async def test_the_order_of_a_group_changes_only_between_its_members(tmp_path: P
 async def test_reset_and_delete_want_an_empty_group(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 2, {})
-        for partition in topic.partitions:
+        for partition in topic.local.values():
             await publish(partition, 10)
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(*ALL)
@@ -113,7 +113,7 @@ async def test_reset_and_delete_want_an_empty_group(tmp_path: Path) -> None:
 async def test_readers_commit_positions_under_a_name(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 2, {})
-        await publish(topic.partitions[0], 5)
+        await publish(topic.led(0), 5)
         await broker.groups.commit("readers", [("t", 0, 3)])
         for wrong, error in (
             (("t", 0, 6), errors.OffsetOutOfRange),
@@ -136,7 +136,7 @@ async def test_a_deleted_topic_takes_its_positions_along(tmp_path: Path) -> None
     async with running(tmp_path) as broker:
         for name in ("t", "u"):
             topic, _ = await broker.create_topic(name, 1, {})
-            await publish(topic.partitions[0], 3)
+            await publish(topic.led(0), 3)
         member = await broker.groups.join("g", "a", ["t", "u"])
         only = await broker.groups.join("h", "a", ["t"])
         await member.poll(*ALL)
@@ -158,7 +158,7 @@ async def test_a_deleted_topic_takes_its_positions_along(tmp_path: Path) -> None
         with pytest.raises(errors.LeaseLost):
             await member.ack([("t", 0, 0, 2)]).wait()
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partitions[0], 2)
+        await publish(topic.led(0), 2)
         assert [(got.topic, got.offset) for got in events(await member.poll(*ALL))] == [("t", 0), ("t", 1)]
     async with running(tmp_path) as broker:
         assert broker.groups.positions("g") == [("t", 0, 0), ("u", 0, 3)]

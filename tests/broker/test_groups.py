@@ -29,7 +29,7 @@ LONG = 60_000  # ms; no test waits for so long
 async def test_members_share_a_partition_and_two_groups_do_not(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partitions[0], 10)
+        await publish(topic.led(0), 10)
         one = await broker.groups.join("work", "a", ["t"])
         two = await broker.groups.join("work", "b", ["t"])
         other = await broker.groups.join("else", "c", ["t"])
@@ -44,7 +44,7 @@ async def test_members_share_a_partition_and_two_groups_do_not(tmp_path: Path) -
 async def test_polls_take_partitions_in_turn(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 3, {})
-        for partition in topic.partitions:
+        for partition in topic.local.values():
             for _ in range(2):
                 await publish(partition, 10)
         member = await broker.groups.join("g", "a", ["t"])
@@ -57,7 +57,7 @@ async def test_polls_take_partitions_in_turn(tmp_path: Path) -> None:
 async def test_an_acknowledged_event_is_settled_even_if_the_broker_dies_at_once(tmp_path: Path) -> None:
     async with running(tmp_path / "a", durability="fsync") as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partitions[0], 10)
+        await publish(topic.led(0), 10)
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(6, 1 << 20)
         await member.ack([("t", 0, 0, 1), ("t", 0, 3, 3)]).wait()
@@ -77,7 +77,7 @@ async def test_an_acknowledged_event_is_settled_even_if_the_broker_dies_at_once(
 async def test_a_lost_connection_gives_its_events_to_the_one_who_waits(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partitions[0], 3)
+        await publish(topic.led(0), 3)
         dies = await broker.groups.join("g", "a", ["t"])
         waits = await broker.groups.join("g", "b", ["t"])
         await dies.poll(*ALL)
@@ -112,9 +112,9 @@ async def test_what_comes_later_wakes_a_waiting_poll(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:  # an event
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
-            await publish(topic.partitions[0], 1, [b"k"])
+            await publish(topic.led(0), 1, [b"k"])
         async with trio.open_nursery() as nursery:  # a key
-            await publish(topic.partitions[0], 1, [b"k"])
+            await publish(topic.led(0), 1, [b"k"])
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
             await waiter.ack([("t", 0, 0, 0)]).wait()
@@ -150,10 +150,10 @@ async def test_one_event_wakes_one_of_many_and_none_is_forgotten(
                 nursery.start_soon(wait, member)
             await trio.testing.wait_all_tasks_blocked()
             monkeypatch.setattr(members[0].group, "in_turn", counting)
-            await publish(topic.partitions[0], 1)
+            await publish(topic.led(0), 1)
             await until(lambda: len(got) == 1)
             assert len(looks) <= 2
-            await publish(topic.partitions[0], 299)
+            await publish(topic.led(0), 299)
         assert sorted(got) == list(range(300))
         assert len(looks) <= 320
 
@@ -163,7 +163,7 @@ async def test_a_woken_poll_that_is_cancelled_passes_its_turn_on(tmp_path: Path)
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
         scope = trio.CancelScope()
-        moved = topic.partitions[0].moved
+        moved = topic.led(0).moved
         moved.subscribe(scope.cancel)  # before the group does: it is cancelled first, and then woken all the same
         first = await broker.groups.join("g", "a", ["t"])
         second = await broker.groups.join("g", "b", ["t"])
@@ -183,7 +183,7 @@ async def test_a_woken_poll_that_is_cancelled_passes_its_turn_on(tmp_path: Path)
             await trio.testing.wait_all_tasks_blocked()
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
-            await publish(topic.partitions[0], 1)
+            await publish(topic.led(0), 1)
         assert got == [0]
 
 
@@ -192,16 +192,16 @@ async def test_the_dead_are_buried_as_they_were_with_where_they_came_from(tmp_pa
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 2, {"retention.ms": 3_600_000})
         headers = [(("trace", b"1"), ("empty", None)), (), ()]
-        await publish(topic.partitions[1], 3, [b"k", None, b"k"], headers=headers)
+        await publish(topic.led(1), 3, [b"k", None, b"k"], headers=headers)
         member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
         await member.poll(*ALL)
         await member.ack([("t", 1, 1, 1)]).wait()
         member.nack([("t", 1, 0, 2)])
         await until(lambda: broker.groups.positions("g")[1] == ("t", 1, 3))
         dead = broker.topic("t.g.dead")
-        assert len(dead.partitions) == 1
+        assert len(dead.local) == 1
         assert dead.config.retention_ms is None
-        first, second = await read_all(dead.partitions[0])
+        first, second = await read_all(dead.led(0))
         assert (first.key, first.value, first.timestamp) == (b"k", b"0", 1_000)
         assert first.headers[:2] == headers[0]
         assert dict(first.headers[2:]) == {
@@ -230,7 +230,7 @@ async def test_the_dead_are_buried_whatever_their_timestamps(tmp_path: Path, siz
         given = {"message.timestamp.after.max.ms": 2**63 - 1, "message.timestamp.before.max.ms": 2**63 - 1}
         topic, _ = await broker.create_topic("t", 1, given)
         for time in (1_000, far):
-            await topic.partitions[0].publish(batch.encode([b"k"], [b"v" * size], timestamps=time)).wait()
+            await topic.led(0).publish(batch.encode([b"k"], [b"v" * size], timestamps=time)).wait()
         member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
         leased: set[int] = set()
         while len(leased) < 2:
@@ -238,7 +238,7 @@ async def test_the_dead_are_buried_whatever_their_timestamps(tmp_path: Path, siz
                 leased |= set(offsets(await member.poll(*ALL)))
         member.nack([("t", 0, 0, 1)])
         await until(lambda: broker.groups.positions("g") == [("t", 0, 2)])
-        dead = broker.topic("t.g.dead").partitions[0]
+        dead = broker.topic("t.g.dead").led(0)
         assert [event.timestamp for event in await read_all(dead)] == [1_000, far]
         with pytest.raises(errors.InvalidTimestamp):
             dead.publish(batch.encode([b"k"], [b"v"], timestamps=far))
@@ -249,7 +249,7 @@ async def test_the_dead_of_groups_with_like_names_are_buried_all_the_same(tmp_pa
     """Though nobody may create two topics whose names differ in dots and underscores alone."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partitions[0], 1)
+        await publish(topic.led(0), 1)
         for group in ("g.x", "g_x"):
             member = await broker.groups.join(group, "a", ["t"], max_deliveries=1)
             await member.poll(*ALL)
@@ -271,7 +271,7 @@ async def test_the_dead_wait_for_a_topic_that_takes_them(tmp_path: Path) -> None
     async with running(tmp_path, report) as broker:
         await broker.create_topic("graveyard", 1, {"cleanup.policy": "compact"})  # refuses events without a key
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partitions[0], 2)
+        await publish(topic.led(0), 2)
         member = await broker.groups.join("g", "a", ["t"], max_deliveries=1, dead_letter="graveyard")
         await member.poll(*ALL)
         await member.ack([("t", 0, 1, 1)]).wait()
@@ -281,7 +281,7 @@ async def test_the_dead_wait_for_a_topic_that_takes_them(tmp_path: Path) -> None
     async with running(tmp_path, report) as broker:
         member = await broker.groups.join("g", "a", ["t"], max_deliveries=1, dead_letter="graveyard2")
         await until(lambda: broker.groups.positions("g") == [("t", 0, 2)])
-        assert [got.value for got in await read_all(broker.topic("graveyard2").partitions[0])] == [b"0"]
+        assert [got.value for got in await read_all(broker.topic("graveyard2").led(0))] == [b"0"]
 
 
 @trio_test
@@ -300,7 +300,7 @@ async def test_one_that_its_dead_letter_topic_refuses_holds_up_no_other(
     async with running(tmp_path, report) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
         graveyard, _ = await broker.create_topic("t.g.dead", 1, {})
-        take = graveyard.partitions[0].publish_record
+        take = graveyard.led(0).publish_record
 
         def refuse(record: Record, **more: Any) -> Later[Stored]:
             if record.value != b"1":
@@ -311,20 +311,20 @@ async def test_one_that_its_dead_letter_topic_refuses_holds_up_no_other(
             later.reject(errors.StorageError("no room"))
             return later
 
-        monkeypatch.setattr(graveyard.partitions[0], "publish_record", refuse)
-        await publish(topic.partitions[0], 3)
+        monkeypatch.setattr(graveyard.led(0), "publish_record", refuse)
+        await publish(topic.led(0), 3)
         for _ in range(3):
-            await publish(topic.partitions[0], 3)
+            await publish(topic.led(0), 3)
         member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
         while polled := ranges(await member.poll(*ALL)):
             member.nack(polled)
         await until(lambda: reports.count("dead_letter_failed") > 5)
-        dead = [got.value for got in await read_all(graveyard.partitions[0])]
+        dead = [got.value for got in await read_all(graveyard.led(0))]
         assert dead == [b"0", b"2"] * 4
         assert broker.groups.describe("g")["partitions"][0]["lag"] == 4
-        monkeypatch.setattr(graveyard.partitions[0], "publish_record", take)
+        monkeypatch.setattr(graveyard.led(0), "publish_record", take)
         await until(lambda: broker.groups.positions("g") == [("t", 0, 12)])
-        assert [got.value for got in await read_all(graveyard.partitions[0])] == dead + [b"1"] * 4
+        assert [got.value for got in await read_all(graveyard.led(0))] == dead + [b"1"] * 4
 
 
 @trio_test
@@ -333,7 +333,7 @@ async def test_an_answer_holds_an_event_once_however_short_the_lease(
 ) -> None:
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 3, {})
-        for partition in topic.partitions:
+        for partition in topic.local.values():
             for _ in range(50):
                 await publish(partition, 10)
         member = await broker.groups.join("g", "a", ["t"], lease_ms=1)
@@ -353,7 +353,7 @@ async def test_small_polls_of_a_large_batch_get_small_answers(tmp_path: Path) ->
         timestamps = list(range(5_000, 6_000))
         for codec in range(3):
             encoded = batch.encode(keys, values, timestamps=timestamps, headers=headers, codec=codec)
-            await topic.partitions[0].publish(encoded).wait()
+            await topic.led(0).publish(encoded).wait()
         for order in ("none", "key"):
             member = await broker.groups.join(order, "a", ["t"], order=order)
             seen: list[int] = []
@@ -376,7 +376,7 @@ async def test_events_that_are_gone_settle_by_themselves(tmp_path: Path) -> None
     async with running(tmp_path) as broker:
         config = {"cleanup.policy": "compact", "segment.bytes": 4096, "min.cleanable.dirty.ratio": 0}
         topic, _ = await broker.create_topic("t", 1, config)
-        partition = topic.partitions[0]
+        partition = topic.led(0)
         for _ in range(40):
             await publish(partition, 10, [b"key-%d" % number for number in range(10)])
         member = await broker.groups.join("g", "a", ["t"])
@@ -410,7 +410,7 @@ async def test_an_ack_is_not_answered_before_the_disk_has_it(tmp_path: Path, mon
     """A write that fails is told to who acked; the same ack then waits for the next write, though all is settled."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partitions[0], 3)
+        await publish(topic.led(0), 3)
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(*ALL)
         await until(lambda: not broker.groups.writer._states)
@@ -452,11 +452,11 @@ async def test_a_log_that_lost_its_tail_takes_the_group_back(tmp_path: Path) -> 
     reports: list[str] = []
     async with running(tmp_path / "a") as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partitions[0], 5)
+        await publish(topic.led(0), 5)
         member = await broker.groups.join("g", "a", ["t"])
     shutil.copytree(tmp_path / "a" / "topics", tmp_path / "topics")
     async with running(tmp_path / "a") as broker:
-        await publish(broker.topic("t").partitions[0], 5)
+        await publish(broker.topic("t").led(0), 5)
         member = await broker.groups.join("g", "a", ["t"])
         await member.poll(*ALL)
         await member.ack([("t", 0, 0, 1), ("t", 0, 4, 7)]).wait()
@@ -464,7 +464,7 @@ async def test_a_log_that_lost_its_tail_takes_the_group_back(tmp_path: Path) -> 
     shutil.copytree(tmp_path / "topics", tmp_path / "a" / "topics")
     async with running(tmp_path / "a", lambda event, **facts: reports.append(event)) as broker:
         assert "group_ahead_of_log" in reports
-        await publish(broker.topic("t").partitions[0], 2)
+        await publish(broker.topic("t").led(0), 2)
         member = await broker.groups.join("g", "a", ["t"])
         assert offsets(await member.poll(*ALL)) == [2, 3, 5, 6]
 
@@ -473,7 +473,7 @@ async def test_a_log_that_lost_its_tail_takes_the_group_back(tmp_path: Path) -> 
 async def test_who_moves_a_group_brings_no_dead_event_into_its_topic(tmp_path: Path) -> None:
     """A dead event that its group is to get anew, since it was moved back meanwhile, is dead no more."""
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+        partition = (await broker.create_topic("t", 1, {}))[0].led(0)
         await publish(partition, 1)
         member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
         assert offsets(await member.poll(10, 1 << 20)) == [0]
@@ -489,7 +489,7 @@ async def test_who_moves_a_group_brings_no_dead_event_into_its_topic(tmp_path: P
         partition.read = moved  # type: ignore[method-assign]
         member.close()  # and with it goes the only delivery that the event may have
         await until(lambda: moves)
-        dead = broker.topic("t.g.dead").partitions[0]
+        dead = broker.topic("t.g.dead").led(0)
         member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
         assert offsets(await member.poll(10, 1 << 20)) == [0]
         member.close()
@@ -512,7 +512,7 @@ async def test_a_slow_join_holds_up_nobody_but_its_own_group(tmp_path: Path, mon
     async with running(tmp_path) as broker, trio.open_nursery() as nursery:
         for name in ("t", "u"):
             topic, _ = await broker.create_topic(name, 1, {})
-            await publish(topic.partitions[0], 3)
+            await publish(topic.led(0), 3)
         groups, joined = broker.groups, []
 
         async def join(name: str, **more: Any) -> None:

@@ -45,13 +45,13 @@ class Chaos:
     async def look(self, broker: Broker) -> None:
         """What the log holds now."""
         self.keys.clear()
-        for partition in broker.topic("t").partitions:
+        for partition in broker.topic("t").local.values():
             for event in await read_all(partition):
                 if event.key is not None:
                     self.keys[partition.index, event.key].append(event.offset)
 
     async def publish(self, broker: Broker) -> None:
-        partition = self.random.choice(broker.topic("t").partitions)
+        partition = self.random.choice(broker.topic("t").all_led())
         keys = [self.random.choice(KEYS) for _ in range(self.random.randint(1, 30))]
         values = [b"x" * self.random.choice([1, 10, 2000]) for _ in keys]
         later = partition.publish(batch.encode(keys, values, timestamps=1_000))
@@ -141,13 +141,13 @@ async def test_nothing_is_lost_and_nothing_acknowledged_comes_again(tmp_path: Pa
             chaos.acked |= {(event.partition, event.offset) for event in events(polled)}
         dead = set()
         if "t.g.dead" in broker.topics:
-            for event in await read_all(broker.topic("t.g.dead").partitions[0]):
+            for event in await read_all(broker.topic("t.g.dead").led(0)):
                 origin = dict(event.headers)
                 dead.add((int(origin["krappy-origin-partition"] or b""), int(origin["krappy-origin-offset"] or b"")))
         assert bool(dead) == (order == "none")
         every = {
             (partition.index, event.offset)
-            for partition in broker.topic("t").partitions
+            for partition in broker.topic("t").local.values()
             for event in await read_all(partition)
         }
         assert len(every) > 1000

@@ -124,7 +124,7 @@ def test_what_came_of_requests_at_once_is_what_an_order_of_them_comes_to(tmp_pat
         chance = random.Random(seed)
         async with running(tmp_path, durability="fsync") as broker:
             topic, _ = await broker.create_topic("t", 2, {})
-            for partition in topic.partitions:
+            for partition in topic.local.values():
                 for number in range(EVENTS):
                     await partition.publish(batch.encode(None, [b""], timestamps=number)).wait()
             for number in range(ROUNDS):

@@ -43,10 +43,10 @@ def topics(broker: Broker) -> Any:
     for stored in broker.catalog.list():
         topic = broker.topics[stored.name]
         assert topic.given == stored.config
-        assert [partition.number for partition in topic.partitions] == stored.numbers
-        assert all(partition.config == topic.config == partition.log.config for partition in topic.partitions)
-        assert all(partition.applier.failed is None for partition in topic.partitions)
-        found[stored.name] = topic.given, len(topic.partitions), [p.start_offset for p in topic.partitions]
+        assert [partition.number for partition in topic.local.values()] == stored.numbers
+        assert all(partition.config == topic.config == partition.log.config for partition in topic.local.values())
+        assert all(partition.applier.failed is None for partition in topic.local.values())
+        found[stored.name] = topic.given, len(topic.local), [p.start_offset for p in topic.local.values()]
     assert list(found) == sorted(broker.topics)
     return found
 
@@ -78,9 +78,9 @@ def transaction(broker: Broker) -> Any:
 
 async def topic(broker: Broker) -> Any:
     made, _ = await broker.create_topic("t", PARTITIONS, {})
-    for partition in made.partitions:
+    for partition in made.local.values():
         await publish(partition, 4, [b"a", b"b", b"c", b"d"])
-    await broker.wait_for_views(made.partitions)
+    await broker.wait_for_views(made.all_led())
     return made
 
 
@@ -132,7 +132,7 @@ OPERATIONS = {
     "change defaults": Asked(
         lambda broker, _: broker.dynamic.alter("", {"log.retention.ms": "77777"}), settings, topic
     ),
-    "delete records": Asked(lambda _, made: made.partitions[0].delete_records(2), gone_below, topic),
+    "delete records": Asked(lambda _, made: made.led(0).delete_records(2), gone_below, topic),
     "delete a group": Asked(lambda broker, _: broker.groups.delete("g"), groups, positions),
     "delete a Kafka group": Asked(lambda broker, _: broker.groups.delete("g"), groups, kafka_positions),
     "reset a group": Asked(lambda b, _: b.groups.reset("g", "t", None, "timestamp", 0), groups, positions),
@@ -181,7 +181,7 @@ def test_all_or_nothing(tmp_path: Path, name: str) -> None:
                     assert not hung_up
                 assert after in outcomes, f"{name} was done by half when its asker hung up at its wait {n}"
                 if watched is not None and "t" not in broker.topics:
-                    assert all(partition.gone is not None for partition in watched.partitions)
+                    assert all(partition.gone is not None for partition in watched.local.values())
                     assert not broker.catalog.deleting()
                 if after == outcomes[0]:  # nothing was done: it can be, still
                     await asked.ask(broker, given)

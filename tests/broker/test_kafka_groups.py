@@ -332,7 +332,7 @@ def test_a_name_belongs_to_one_kind_of_group(tmp_path: Path) -> None:
     async def work() -> None:
         async with running(tmp_path, **SETTINGS) as broker:
             await broker.create_topic("t", 2, {})
-            await publish(broker.topic("t").partition(0), 10)
+            await publish(broker.topic("t").led(0), 10)
             groups, native = broker.kafka_groups, broker.groups
             member = await native.join("native", "client", ["t"])
             await native.commit("floors", [("t", 0, 1)])
@@ -370,7 +370,7 @@ def test_native_tools_move_and_delete_an_empty_kafka_group(tmp_path: Path) -> No
     async def work() -> None:
         async with running(tmp_path, **SETTINGS) as broker:
             await broker.create_topic("t", 2, {})
-            await publish(broker.topic("t").partition(0), 10)
+            await publish(broker.topic("t").led(0), 10)
             native = broker.groups
             joined = await join(broker, "g", client_id="me", client_host="/host")
             await commit(broker, "g", {("t", 0): offset(broker, 4)}, joined.member_id, joined.generation)

@@ -76,7 +76,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 async def one_partition(broker: Broker, **config: Any) -> Partition:
     topic, _ = await broker.create_topic("t", 1, {"max.message.bytes": 8 << 20, **config})
-    return topic.partitions[0]
+    return topic.led(0)
 
 
 @pytest.mark.parametrize("codec", [codecs.NONE, codecs.GZIP, codecs.ZSTD])
@@ -155,13 +155,13 @@ def test_what_waits_for_its_view_is_counted_as_it_is_kept(tmp_path: Path, monkey
     async def main() -> None:
         async with engine.running(tmp_path, memory_bytes=32 << 20) as broker:
             topic, _ = await broker.create_topic("t", 2, {})
-            for partition in topic.partitions:
+            for partition in topic.local.values():
                 partition._stable = 0
                 monkeypatch.setattr(partition.stability, "first_open", lambda end: 0)
             tracemalloc.start()
             try:
                 for _ in range(60):
-                    for partition in topic.partitions:
+                    for partition in topic.local.values():
                         await partition.publish(bytes(data)).wait()
                 held = tracemalloc.get_traced_memory()[0]
             finally:
@@ -169,13 +169,13 @@ def test_what_waits_for_its_view_is_counted_as_it_is_kept(tmp_path: Path, monkey
             kept = broker.measures.kept_bytes
             assert held <= 1.2 * kept + (1 << 20)
             assert kept <= broker.measures.kept_limit == 4 << 20
-            assert kept == sum(partition.applier._kept for partition in topic.partitions)
+            assert kept == sum(partition.applier._kept for partition in topic.local.values())
             monkeypatch.undo()
-            for partition in topic.partitions:
+            for partition in topic.local.values():
                 await engine.publish(partition, 1, [b"last"])
-            await broker.wait_for_views(topic.partitions)
+            await broker.wait_for_views(topic.all_led())
             assert broker.measures.kept_bytes == 0
-            assert topic.partitions[1].look_up(b"key00899") is not None
+            assert topic.led(1).look_up(b"key00899") is not None
 
     trio.run(main)
 

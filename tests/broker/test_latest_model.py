@@ -48,7 +48,7 @@ def test_every_reader_ends_with_the_table(
         async with running(folder) as broker:
             if "t" not in broker.topics:
                 await broker.create_topic("t", 1, config)
-            partition = broker.topic("t").partition(0)
+            partition = broker.topic("t").led(0)
             tables = tables_of(broker, room=200 if narrow else 1 << 20)
             maker = Ahead(broker, tables)
             while left:

@@ -83,7 +83,7 @@ class Session:
 async def filled(data: Path, *, scattered: bool) -> AsyncIterator[Broker]:
     async with running(data) as broker:
         topic, _ = await broker.create_topic("t", 2, {})
-        for partition in topic.partitions:
+        for partition in topic.all_led():
             some = [key for key in KEYS if (partition_for(key, 2) == partition.index) is not scattered]
             await publish(partition, len(some), some)
             assert await partition.view_wait(None, 30)
@@ -149,7 +149,7 @@ async def test_views_that_are_turned_off_or_on_one_after_the_other(
         topic, _ = await broker.create_topic("t", 3, {})
         home, stands = (0, 2) if on else (2, 0)  # `home` is what has a view while partition 1 is gone about
         key = next(key for key in KEYS if partition_for(key, 3) == home)
-        await publish(topic.partition(stands), 1, [key])
+        await publish(topic.led(stands), 1, [key])
         if on:
             await turn_off(broker)
         monkeypatch.setattr(view_life, "_drop", slow)
@@ -159,11 +159,11 @@ async def test_views_that_are_turned_off_or_on_one_after_the_other(
             nursery.start_soon(broker.alter_topic, "t", {"view.enable": "true" if on else "false"}, None)
             await reached.wait()
             try:
-                assert await topic.partition(home).view_wait(None, 30)
+                assert await topic.led(home).view_wait(None, 30)
                 with pytest.raises(ViewDisabled):
                     await answered(table.get(session, m.Get("t", key)))
                 with pytest.raises(ViewDisabled):
-                    await topic.partition(home).publish(conditional, expect=[(0, ABSENT)]).wait()
+                    await topic.led(home).publish(conditional, expect=[(0, ABSENT)]).wait()
             finally:
                 gate.set()
         if on:

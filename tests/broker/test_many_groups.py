@@ -66,6 +66,7 @@ class Session:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self.access = broker.access()
         self.pauses = 0
 
     async def pause(self) -> None:
@@ -137,7 +138,7 @@ async def test_all_members_of_a_connection_leave(tmp_path: Path, monkeypatch: py
     count = Counter()
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partitions[0], 300)
+        await publish(topic.led(0), 300)
         peer: Any = None
         allowance = Allowance(1000)
         session = NativeSession(broker, "a", peer, 1 << 20, allowance)
@@ -161,7 +162,7 @@ async def test_leases_that_they_have_end_at_one_moment(tmp_path: Path, monkeypat
     count = Counter()
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partitions[0], 1)
+        await publish(topic.led(0), 1)
         for number in range(300):
             member = await broker.groups.join(f"g{number}", "a", ["t"], lease_ms=LONG)
             assert member.poll_now(1, 1 << 20)
@@ -181,7 +182,7 @@ async def test_events_that_a_request_names_often_are_looked_at_once(
     """One Extend of 50,000 times the same 3,000 runs took two minutes of everybody's time."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 2, {})
-        await publish(topic.partitions[0], 100)
+        await publish(topic.led(0), 100)
         member = await broker.groups.join("g", "a", ["t"])
         assert member.poll_now(100, 1 << 20)
         await member.ack([("t", 0, offset, offset) for offset in range(0, 100, 2)]).wait()

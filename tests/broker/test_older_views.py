@@ -41,7 +41,7 @@ async def write(partition: Partition, value: bytes | None, *keys: bytes) -> None
 
 async def living(broker: Broker) -> set[bytes]:
     """Those of the keys that the table has."""
-    partition = broker.topic("t").partition(0)
+    partition = broker.topic("t").led(0)
     await broker.wait_for_views([partition])
     entries = {key: partition.look_up(key) for key in (*KEYS, b"other", b"new")}
     return {key for key, entry in entries.items() if entry is not None and not is_tombstone(entry)}
@@ -88,10 +88,10 @@ def test_what_left_the_log_since_is_not_there_again(
     async def make() -> None:
         async with running(data, **SLOW) as broker:
             topic, _ = await broker.create_topic("t", 1, CONFIG)
-            await write(topic.partition(0), b"v", *KEYS)
+            await write(topic.led(0), b"v", *KEYS)
         shutil.copytree(data, tmp_path / "before")
         async with running(data, **SLOW) as broker:
-            partition = broker.topic("t").partition(0)
+            partition = broker.topic("t").led(0)
             await write(partition, None, *KEYS)
             await leave(broker, partition)
             await write(partition, b"v", b"other")
@@ -101,7 +101,7 @@ def test_what_left_the_log_since_is_not_there_again(
     async def look() -> None:
         async with running(killed, lambda event, **facts: reports.append((event, facts)), **SLOW) as broker:
             assert await living(broker) == {b"other"}
-            await write(broker.topic("t").partition(0), b"v", b"new")
+            await write(broker.topic("t").led(0), b"v", b"new")
             assert await living(broker) == {b"other", b"new"}
 
     trio.run(make)
@@ -117,7 +117,7 @@ def test_a_view_that_is_being_folded_anew_goes_on_after_a_start(tmp_path: Path) 
     async def make() -> int:
         async with running(tmp_path, **SLOW) as broker:
             topic, _ = await broker.create_topic("t", 1, CONFIG)
-            partition = topic.partition(0)
+            partition = topic.led(0)
             await write(partition, b"v", *KEYS)
             await clean(broker, partition)
             return partition.number

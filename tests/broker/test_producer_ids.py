@@ -42,7 +42,7 @@ async def test_an_id_that_nobody_was_given_is_refused(tmp_path: Path) -> None:
         assert partition.high_watermark == 0
         assert await publish(partition, 1, producer_id=given, producer_epoch=0, base_sequence=0) == 0
     async with running(tmp_path) as broker:  # it goes on with its id
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         assert await publish(partition, 1, producer_id=given, producer_epoch=0, base_sequence=1) == 1
 
 
@@ -62,7 +62,7 @@ async def test_a_job_is_published_whatever_stands_under_its_producer_id(
 ) -> None:
     await spoil(tmp_path, monkeypatch, [OWN + number for number in range(10)])
     async with running(tmp_path) as broker:
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         job = await commit(broker, "j", await staged(broker, "j", *"abc"))
         assert [each.records for each in job.published] == [3]
         assert job.producer_id >= OWN + 10
@@ -74,7 +74,7 @@ async def test_ids_that_stand_in_logs_are_not_given(tmp_path: Path, monkeypatch:
     """As when a damaged catalog went back: a producer with such an id would be told that its events are there."""
     await spoil(tmp_path, monkeypatch, [5, 2 * PRODUCER_BLOCK, 3 * FAR, OWN - 1])
     async with running(tmp_path) as broker:
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         given = await broker.new_producer_id()
         assert given == 2 * PRODUCER_BLOCK + 1
         await publish(partition, 1, producer_id=given, producer_epoch=0, base_sequence=0)
@@ -86,7 +86,7 @@ async def test_no_two_producers_have_one_id(tmp_path: Path) -> None:
     found: list[int] = []
 
     async def some(broker: Broker) -> None:
-        partition = broker.topics["t"].partition(0)
+        partition = broker.topics["t"].led(0)
         found.extend([await broker.new_producer_id() for _ in range(3)])
         found.extend([await broker.producer_ids.new_own([partition]) for _ in range(3)])
 

@@ -34,9 +34,9 @@ async def test_much_in_small_batches_is_compressed_beside_the_event_loop(
         values = [[b"%d.%d" % (number, row) + b"x" * 100 for row in range(40)] for number in range(100)]
         batches = [batch.encode([b"k"] * 40, some, timestamps=1) for some in values]
         assert max(map(len, batches)) <= INLINE < sum(map(len, batches))
-        laters = [topic.partition(0).publish(data) for data in batches]
+        laters = [topic.led(0).publish(data) for data in batches]
         assert [(await later.wait()).offset for later in laters] == [number * 40 for number in range(100)]
-        rows = await read_all(topic.partition(0))
+        rows = await read_all(topic.led(0))
         assert [row.value for row in rows] == [value for some in values for value in some]
         assert len(where) == 100
         assert threading.get_ident() not in where
@@ -47,7 +47,7 @@ async def test_a_batch_that_is_too_large_then_is_refused_alone(tmp_path: Path) -
     async with running(tmp_path) as broker:
         settings = {"compression.type": "uncompressed", "max.message.bytes": "9000"}
         topic, _ = await broker.create_topic("t", 1, settings)
-        partition = topic.partition(0)
+        partition = topic.led(0)
         small = batch.encode([b"k"], [b"v"], timestamps=1, codec=codecs.GZIP)
         large = batch.encode([b"k"], [b"v" * 20_000], timestamps=1, codec=codecs.GZIP)
         laters = [partition.publish(data) for data in (small, large, small)]

@@ -21,7 +21,7 @@ async def made(broker: Broker, name: str, **config: object) -> Partition:
     broker.now_ms = lambda: NOW  # type: ignore[method-assign]
     given = {key.replace("_", "."): value for key, value in config.items()}
     topic, _ = await broker.create_topic(name, 1, given)
-    return topic.partition(0)
+    return topic.led(0)
 
 
 async def compacted(broker: Broker, name: str) -> Partition:

@@ -23,7 +23,7 @@ KEYS = [b"k%d" % number for number in range(10)]
 async def damaged(broker: Broker, policy: str) -> Partition:
     """A partition of 20 batches of ten, of which a batch in the first segment can't be read; its view stops there."""
     given = {"segment.bytes": 500, "retention.ms": -1, "view.enable": False}
-    partition = (await broker.create_topic("t", 1, given))[0].partition(0)
+    partition = (await broker.create_topic("t", 1, given))[0].led(0)
     for _ in range(20):
         await publish(partition, 10, KEYS)
     first = next(iter(partition.log._segments))
@@ -52,7 +52,7 @@ async def test_what_goes_takes_damage_along(tmp_path: Path, policy: str, by: str
         wanted = {key: at for at, key in enumerate(KEYS, 190) if at >= partition.start_offset}
         assert live == wanted
     async with running(tmp_path / "data") as broker:
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         assert await partition.view_wait(None, 30)
         live = {key: entry_offset(entry) for key in KEYS if (entry := partition.look_up(key))}
         assert live == wanted
@@ -63,7 +63,7 @@ async def test_a_table_that_is_behind_keeps_no_expired_event(tmp_path: Path) -> 
     """Under cleanup.policy=delete its entries of such events are absent anyway, so nothing waits for it."""
     async with running(tmp_path, retention_check_ms=3_600_000) as broker:
         config = {"segment.bytes": 500, "retention.bytes": 1000}
-        partition = (await broker.create_topic("t", 1, config))[0].partition(0)
+        partition = (await broker.create_topic("t", 1, config))[0].led(0)
         broker.views.busy = lambda: True  # type: ignore[method-assign]  # as on a full disk
         for _ in range(20):
             await publish(partition, 10, KEYS)
@@ -84,7 +84,7 @@ async def test_a_table_that_is_to_outlive_its_events_has_taken_them_in(
     """Or is without them: events are deleted while their topic becomes compacted, and a kill comes right then."""
     keep_absent, configure = Topic.prepare, Topic.configure
     async with running(tmp_path / "data", retention_check_ms=3_600_000) as broker, trio.open_nursery() as nursery:
-        partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+        partition = (await broker.create_topic("t", 1, {}))[0].led(0)
         await publish(partition, 1, [b"key"])
         await partition.flush_view()
 
@@ -113,7 +113,7 @@ async def test_a_table_that_is_to_outlive_its_events_has_taken_them_in(
         entry = partition.look_up(b"key")
         assert entry is None or entry_offset(entry) == 1
     async with running(tmp_path / "killed") as broker:
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         assert partition.config.compact
         assert await partition.view_wait(None, 60)
         entry = partition.look_up(b"key")

@@ -27,7 +27,7 @@ Table = dict[tuple[int, bytes], bytes | None]
 
 
 async def taken(broker: Broker, topic: str, chosen: Chosen = ALL, ttl_ms: int = 60_000, **how: Any) -> LeasedSnapshot:
-    partitions = broker.topic(topic).partitions
+    partitions = broker.topic(topic).all_led()
     await broker.wait_for_views(partitions)
     return broker.open_snapshot(list(partitions), *chosen, ttl_ms, tombstones=how.get("tombstones", False))
 
@@ -94,7 +94,7 @@ def test_the_ranges_of_a_snapshot_are_the_fold_of_the_log_at_its_offsets(
     async def main() -> None:
         async with running(tmp_path_factory.mktemp("data")) as broker:
             topic, _ = await broker.create_topic("t", 2, {"cleanup.policy": "compact", "delete.retention.ms": 0})
-            folded = Folded(topic.partitions)
+            folded = Folded(topic.all_led())
             await folded.write(0, [b"k%03d" % number for number in range(1000)], False)
             held: list[tuple[LeasedSnapshot, list[splits.Range], Table]] = []
 
@@ -115,13 +115,13 @@ def test_the_ranges_of_a_snapshot_are_the_fold_of_the_log_at_its_offsets(
                     await check()
                 elif step == "compact":
                     compacted = True
-                    for partition in topic.partitions:
+                    for partition in topic.local.values():
                         await partition.reshape(partition.log.roll)
                         await Housekeeper(broker).clean(partition, broker.now_ms() + 10**9)
                 elif isinstance(step[0], Chosen):
                     chosen, tombstones, parts = step
                     snapshot = await taken(broker, "t", chosen, tombstones=tombstones)
-                    assert dict(snapshot.offsets) == {p.index: p.high_watermark for p in topic.partitions}
+                    assert dict(snapshot.offsets) == {p.index: p.high_watermark for p in topic.local.values()}
                     held.append((snapshot, await snapshot.ranges(parts), folded.chosen(chosen, tombstones)))
                 else:
                     await folded.write(*step)
@@ -134,7 +134,7 @@ async def many(broker: Broker, count: int) -> None:
     topic, _ = await broker.create_topic("t", 1, {})
     keys = [b"%06d" % number for number in range(count)]
     for at in range(0, count, 5000):
-        await publish(topic.partitions[0], len(keys[at : at + 5000]), keys[at : at + 5000])
+        await publish(topic.led(0), len(keys[at : at + 5000]), keys[at : at + 5000])
 
 
 @pytest.mark.parametrize("counted", [True, False], ids=["counted", "sampled"])
@@ -215,7 +215,7 @@ def test_only_so_many_are_held_and_each_gives_its_place_back(tmp_path: Path, mon
         with pytest.raises(InvalidRequest):
             broker.open_snapshot([], None, None, None, 1, tombstones=False)
         with pytest.raises(InvalidRequest):
-            broker.open_snapshot(broker.topic("t").partitions, b"a", b"b", None, 1, tombstones=False)
+            broker.open_snapshot(broker.topic("t").all_led(), b"a", b"b", None, 1, tombstones=False)
 
     in_broker(tmp_path, test)
 
@@ -264,7 +264,7 @@ def test_a_broker_that_stops_lets_them_go(tmp_path: Path) -> None:
 def test_events_that_expired_before_are_not_in_it_and_those_after_are(tmp_path: Path) -> None:
     async def test(broker: Broker) -> None:
         before = await taken(broker, "t")
-        await broker.topic("t").partitions[0].delete_records(600)
+        await broker.topic("t").led(0).delete_records(600)
         after = await taken(broker, "t")
         assert len(read(before, [(0, None, None)])) == 1000
         assert [row[1] for row in read(after, await after.ranges(3))] == [

@@ -28,12 +28,12 @@ async def test_a_job_appears_at_once_in_every_partition_and_topic(tmp_path: Path
                 await task.write(f"{number}-a", f"{number}-b", partition=partition)
             tokens.append(await task.seal())
         tokens.append(await staged(broker, "j", "x", topic="u"))
-        assert [partition.high_watermark for partition in broker.topic("t").partitions] == [0, 0, 0]
+        assert [partition.high_watermark for partition in broker.topic("t").local.values()] == [0, 0, 0]
         assert broker.staging.used == sum(each.size for each in broker.staging.list()) > 0
         job = await commit(broker, "j", *tokens)
         assert job.state is State.COMMITTED
         assert sorted(job.published) == [("t", 0, 0, 5, 6), ("t", 1, 0, 5, 6), ("t", 2, 0, 5, 6), ("u", 0, 0, 0, 1)]
-        for each in broker.topic("t").partitions:
+        for each in broker.topic("t").local.values():
             expected = [f"j:{number}-{letter}".encode() for number in range(3) for letter in "ab"]
             assert await values(each) == expected
             assert each.last_stable_offset == each.high_watermark == 7  # and the marker
@@ -58,7 +58,7 @@ async def test_a_job_is_published_once_however_often_it_is_committed(tmp_path: P
             await broker.staging.abort("j")
     async with running(tmp_path) as broker:
         assert await commit(broker, "j", token) == first
-        assert await values(broker.topic("t").partition(0)) == [b"j:a"]
+        assert await values(broker.topic("t").led(0)) == [b"j:a"]
         assert partition.high_watermark == 2
 
 
@@ -77,7 +77,7 @@ async def test_a_job_whose_topic_was_made_anew_is_published_to_the_new_one(tmp_p
             await begin(broker, "j")  # and the broker stops with it
         async with running(tmp_path) as broker:
             await commit(broker, "j", await staged(broker, "j", "b"))
-            assert await values(broker.topic("t").partition(0)) == [b"j:b"]
+            assert await values(broker.topic("t").led(0)) == [b"j:b"]
         async with running(tmp_path) as broker:
             with pytest.raises(StagingCommitted, match="committed already"):
                 await begin(broker, "j")
@@ -216,7 +216,7 @@ async def test_sealed_attempts_outlive_a_restart_and_others_do_not(tmp_path: Pat
         with pytest.raises(InvalidRequest, match="sealed"):
             again.attempt.publish(0, b"")
         await commit(broker, "j", token)
-        assert await values(broker.topic("t").partition(0)) == [b"j:a", b"j:b"]
+        assert await values(broker.topic("t").led(0)) == [b"j:a", b"j:b"]
 
 
 @trio_test
@@ -258,7 +258,7 @@ async def test_many_jobs_beside_each_other_and_beside_publishes(tmp_path: Path) 
             nursery.start_soon(write)
             for number in range(jobs):
                 nursery.start_soon(run, number)
-        for at, each in enumerate(broker.topic("t").partitions):
+        for at, each in enumerate(broker.topic("t").local.values()):
             found = await values(each)
             expected = [f"{name}:{task}-{row}".encode() for name in answers for task in range(2) for row in range(30)]
             assert sorted(filter(None, found)) == sorted(expected)

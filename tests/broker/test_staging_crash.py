@@ -72,7 +72,7 @@ async def prepared(broker: Broker) -> list[str]:
 async def there(broker: Broker) -> dict[int, list[bytes | None]]:
     """What is committed, and that the table says the same."""
     found = {}
-    for partition in broker.topic("t").partitions:
+    for partition in broker.topic("t").local.values():
         assert partition.stability.open == {}
         rows = found[partition.index] = await values(partition)
         await partition.view_wait(None, 30)
@@ -164,7 +164,7 @@ async def test_a_crash_at_any_step_of_sealing_and_aborting(tmp_path: Path, monke
                 outcome = "committed"
             except KrappyError as error:
                 outcome = error.name
-            rows = await values(broker.topic("t").partition(0))
+            rows = await values(broker.topic("t").led(0))
             assert rows == ([b"j:a", b"j:b"] if outcome == "committed" else []), step
             if number < sealed:
                 assert outcome in ("committed", "UNKNOWN_STAGING"), step
@@ -252,7 +252,7 @@ async def test_a_log_that_has_forgotten_the_producer(tmp_path: Path, monkeypatch
         job = await commit_patiently(broker, "j", tokens)
         assert await there(broker) == EXPECTED
         assert sum(each[4] for each in job.published) == 12
-        assert any(partition.stability for partition in broker.topic("t").partitions), "nothing was aborted"
+        assert any(partition.stability for partition in broker.topic("t").local.values()), "nothing was aborted"
     async with running(tmp_path) as broker:
         assert await there(broker) == EXPECTED
 
@@ -288,7 +288,7 @@ async def test_a_topic_that_is_deleted_in_the_middle_of_a_publication(
         monkeypatch.setattr(Log, "append", append)
         job = await commit(broker, "j", *tokens)
         assert [each[:2] for each in job.published if each[0] == "u"] == [("u", 0)]
-        assert await values(broker.topic("u").partition(0)) == [b"j:u"]
+        assert await values(broker.topic("u").led(0)) == [b"j:u"]
         await until(lambda: "t" not in broker.topics)
         with pytest.raises(UnknownTopic):
             broker.topic("t")
@@ -299,7 +299,7 @@ async def test_readers_beside_a_publication_see_nothing_of_it(tmp_path: Path, mo
     monkeypatch.setattr(publication, "WINDOW", 0)
     async with running(tmp_path) as broker:
         tokens = await prepared(broker)
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         await publish(partition, 1, [b"before"])
         ends = set()
         real = StagingStore.put

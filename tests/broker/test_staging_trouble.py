@@ -187,7 +187,7 @@ async def test_a_damaged_file_publishes_nothing(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         with pytest.raises(StagingFenced, match="by the broker"):
             await commit(broker, "j", *tokens)
-        assert broker.topic("t").partition(0).stability.open == {}
+        assert broker.topic("t").led(0).stability.open == {}
 
 
 @trio_test
@@ -224,7 +224,7 @@ async def test_a_broker_that_stops_in_the_middle_publishes_after_its_next_start(
     async with running(tmp_path) as broker:
         job = await commit(broker, "j")
         assert sorted(each[1:] for each in job.published) == [(0, 0, 9_999, 10_000), (1, 0, 9_999, 10_000)]
-        for each in broker.topic("t").partitions:
+        for each in broker.topic("t").local.values():
             assert await values(each) == [f"j:{number}-{row}".encode() for number in range(20) for row in range(500)]
 
 

@@ -40,11 +40,11 @@ COMPACTED: dict[str, Any] = {
 
 async def publish(topic: Topic, partition: int, *keys: bytes, value: bytes | None = b"v", timestamp: int = 1) -> None:
     data = batch.encode(list(keys), [value] * len(keys), timestamps=timestamp)
-    await topic.partition(partition).publish(data).wait()
+    await topic.led(partition).publish(data).wait()
 
 
 async def folded(topic: Topic) -> None:
-    for partition in topic.partitions:
+    for partition in topic.local.values():
         assert await partition.view_wait(None, 60)
 
 
@@ -71,7 +71,7 @@ async def test_the_keys_of_a_transaction_count_before_lookups_can_miss_them(tmp_
     """Such batches are not at hand when they become readable: until they are applied, nothing is known."""
     async with running(tmp_path) as broker:
         topic = await new(broker)
-        partition = topic.partition(1)
+        partition = topic.led(1)
         partition.applier._kept = 1 << 60  # as if too much were waiting: they come from the log
         await publish(topic, 1, *MINE)
         await folded(topic)
@@ -201,7 +201,7 @@ async def test_what_was_not_folded_yet_when_partitions_were_added_is_judged_anew
 async def test_a_topic_whose_strays_were_compacted_away_is_none_of_them_any_more(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         topic = await new(broker, **COMPACTED)
-        partition = topic.partition(1)
+        partition = topic.led(1)
         await publish(topic, 1, *MINE, ASTRAY)
         await publish(topic, 1, ASTRAY, value=None)
         await folded(topic)
@@ -221,7 +221,7 @@ async def test_a_tombstone_stays_while_it_deletes_something_in_another_partition
         await publish(topic, 1, ASTRAY, timestamp=1)
         await publish(topic, 2, ASTRAY, value=None, timestamp=2)
         await publish(topic, 2, b"other", value=b"v", timestamp=2)
-        partition, keeper = topic.partition(2), Housekeeper(broker)
+        partition, keeper = topic.led(2), Housekeeper(broker)
         for _ in range(3):
             await partition.reshape(partition.log.roll)
             await keeper.clean(partition, broker.now_ms() + 10)
@@ -253,13 +253,13 @@ async def test_a_tombstone_stays_while_nobody_knows_what_the_other_partitions_ha
     monkeypatch.setattr(cleaning, "PATIENCE_S", 0.01)
     async with running(tmp_path) as broker:
         topic = broker.topic("t")
-        partition, keeper = topic.partition(2), Housekeeper(broker)
+        partition, keeper = topic.led(2), Housekeeper(broker)
         if trouble == "gone":
-            topic.partition(1).gone = StorageError("its log can't be opened")
+            topic.led(1).gone = StorageError("its log can't be opened")
         for _ in range(3):
             await partition.reshape(partition.log.roll)
             await keeper.clean(partition, broker.now_ms() + 10)
-        topic.partition(1).gone = None
+        topic.led(1).gone = None
         gate.set()
         await folded(topic)
         where, found = await topic.newest([ASTRAY], trio.lowlevel.checkpoint)
@@ -278,7 +278,7 @@ async def test_kafkas_consumers_begin_with_one_record_for_each_key(
 
         async def table() -> dict[bytes, tuple[int, bytes]]:
             found: dict[bytes, tuple[int, bytes]] = {}
-            for partition in topic.partitions:
+            for partition in topic.local.values():
                 consumer = Consumer(room=1 << 20)
                 await consumer.finish(broker.latest, partition)
                 for key, (_, value) in consumer.held.items():
@@ -306,7 +306,7 @@ async def test_of_two_who_claim_a_key_in_two_partitions_at_once_one_has_it(tmp_p
         topic = await new(broker)
         data = batch.encode([ASTRAY], [b"v"], timestamps=1)
         order = [first, 3 - first]
-        laters = [topic.partition(index).publish(data, [(0, ABSENT)]) for index in order]
+        laters = [topic.led(index).publish(data, [(0, ABSENT)]) for index in order]
         refused: list[str] = []
         for later in laters:
             try:
@@ -328,13 +328,13 @@ async def test_who_claims_a_key_by_a_clock_behind_its_deletion_elsewhere_does_no
         if append_time:
             await broker.alter_topic("t", {"message.timestamp.type": "LogAppendTime"}, None)
         deleted = batch.encode([ASTRAY], [None], timestamps=1_000)
-        await topic.partition(1).publish(deleted).wait()
+        await topic.led(1).publish(deleted).wait()
         await trio.sleep(0.01)  # the broker's clock goes on
 
         async def claim(index: int, time: int) -> bool:
             data = batch.encode([ASTRAY], [b"v"], timestamps=time)
             try:
-                await topic.partition(index).publish(data, [(0, ABSENT)]).wait()
+                await topic.led(index).publish(data, [(0, ABSENT)]).wait()
             except OffsetMismatch:
                 return False
             return True
@@ -361,18 +361,18 @@ async def test_one_that_is_about_to_be_written_counts_until_it_is(tmp_path: Path
             key for key in (b"k%d" % n for n in range(400)) if {partition_for(key, n) for n in (COUNT, 5)} == {2}
         )
         data = batch.encode([key], [b"v"], timestamps=1)
-        await topic.partition(1).writing.acquire()  # it is decided, and can't be written yet
-        laters = [topic.partition(1).publish(data, [(0, ABSENT)])]
+        await topic.led(1).writing.acquire()  # it is decided, and can't be written yet
+        laters = [topic.led(1).publish(data, [(0, ABSENT)])]
         await until(lambda: topic.scattered)
         await trio.sleep(0.1)
         if meanwhile == "looked through":
-            topic.partition(1).applier.strays.tend()
+            topic.led(1).applier.strays.tend()
         else:
             await broker.alter_topic("t", {}, 5)
         await trio.sleep(0.1)
-        laters.append(topic.partition(2).publish(data, [(0, ABSENT)]))
+        laters.append(topic.led(2).publish(data, [(0, ABSENT)]))
         await trio.sleep(0.1)
-        topic.partition(1).writing.release()
+        topic.led(1).writing.release()
         refused = 0
         with trio.fail_after(60):
             for later in laters:
@@ -389,14 +389,14 @@ async def test_what_was_decided_before_there_were_strays_counts_for_who_decides_
     async with running(tmp_path) as broker:
         topic = await new(broker)
         data = batch.encode([ASTRAY], [b"v"], timestamps=1)
-        await topic.partition(2).writing.acquire()  # it is decided, and can't be written yet
-        laters = [topic.partition(2).publish(data, [(0, ABSENT)])]
+        await topic.led(2).writing.acquire()  # it is decided, and can't be written yet
+        laters = [topic.led(2).publish(data, [(0, ABSENT)])]
         await trio.sleep(0.1)
         await publish(topic, 3, MINE[0])
         assert topic.scattered
-        laters.append(topic.partition(1).publish(data, [(0, ABSENT)]))
+        laters.append(topic.led(1).publish(data, [(0, ABSENT)]))
         await trio.sleep(0.1)
-        topic.partition(2).writing.release()
+        topic.led(2).writing.release()
         refused = 0
         with trio.fail_after(60):
             for later in laters:
@@ -414,14 +414,14 @@ async def test_what_was_decided_among_fewer_partitions_counts_for_who_decides_am
         some = (b"k%d" % number for number in range(400))
         key = next(key for key in some if (partition_for(key, COUNT), partition_for(key, 5)) == (2, 4))
         data = batch.encode([key], [b"v"], timestamps=1)
-        await topic.partition(2).writing.acquire()  # it is decided, and can't be written yet
-        laters = [topic.partition(2).publish(data, [(0, ABSENT)])]
+        await topic.led(2).writing.acquire()  # it is decided, and can't be written yet
+        laters = [topic.led(2).publish(data, [(0, ABSENT)])]
         await trio.sleep(0.1)
         await broker.alter_topic("t", {}, 5)
         await trio.sleep(0.1)
-        laters.append(topic.partition(4).publish(data, [(0, ABSENT)]))
+        laters.append(topic.led(4).publish(data, [(0, ABSENT)]))
         await trio.sleep(0.1)
-        topic.partition(2).writing.release()
+        topic.led(2).writing.release()
         refused = 0
         with trio.fail_after(60):
             for later in laters:

@@ -23,7 +23,7 @@ MANY = 3 * STRETCH + 1
 
 async def scan_of_tombstones(broker: Broker) -> TableScan:
     """Of a table of very many deleted keys, and one behind them that has a value."""
-    partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+    partition = (await broker.create_topic("t", 1, {}))[0].led(0)
     keys = [b"%09d" % number for number in range(MANY)]
     await partition.publish(batch.encode(keys, [None] * MANY, timestamps=1)).wait()
     await partition.publish(batch.encode([b"z"], [b"there"], timestamps=1)).wait()
@@ -80,9 +80,9 @@ async def test_a_scan_whose_table_went_meanwhile_says_so(
     """Not that its disk has failed, after which a client would try again for ever."""
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 1, {})
-        await publish(topic.partition(0), 3, [b"a", b"b", b"c"])
-        assert await topic.partition(0).view_wait(None, 60)
-        scan = broker.scan(topic.partitions, None, None, None, tombstones=False)
+        await publish(topic.led(0), 3, [b"a", b"b", b"c"])
+        assert await topic.led(0).view_wait(None, 60)
+        scan = broker.scan(topic.all_led(), None, None, None, tombstones=False)
         await scan.page(1, 1 << 20)
         await change(broker)
         with pytest.raises(expected):
@@ -92,7 +92,7 @@ async def test_a_scan_whose_table_went_meanwhile_says_so(
 @trio_test
 async def test_a_view_that_is_turned_on_answers_once_it_is_folded(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, {"view.enable": False}))[0].partition(0)
+        partition = (await broker.create_topic("t", 1, {"view.enable": False}))[0].led(0)
         await publish(partition, 1, [b"k"])
         async with trio.open_nursery() as nursery:
             nursery.start_soon(broker.alter_topic, "t", {"view.enable": True}, None)
@@ -114,12 +114,12 @@ async def test_pages_of_a_scan_are_filled_though_much_is_left_out(tmp_path: Path
         for index in range(2):
             keys: list[bytes | None] = [b"%05d" % number for number in range(3_000)]
             values = [chance.choice([None, None, b"v"]) if number > 500 else None for number in range(3_000)]
-            partition = topic.partition(index)
+            partition = topic.led(index)
             await partition.publish(batch.encode(keys, values, timestamps=1)).wait()
             assert await partition.view_wait(None, 60)
             held.append([key for key, value in zip(keys, values, strict=True) if key and value])
         for size in (1, 7, 500, 10_000):
-            scan = broker.scan(list(topic.partitions), None, None, None, tombstones=False)
+            scan = broker.scan(list(topic.local.values()), None, None, None, tombstones=False)
             found: list[list[bytes]] = [[], []]
             last = False
             while not last:
@@ -136,7 +136,7 @@ async def test_who_waits_for_a_view_that_is_behind_is_told_how_far_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as broker:
-        partition = (await broker.create_topic("t", 1, {}))[0].partition(0)
+        partition = (await broker.create_topic("t", 1, {}))[0].led(0)
         with monkeypatch.context() as held:
             held.setattr("krappy.broker.table.VIEW_PATIENCE", 0.01)
             held.setattr(broker.views, "busy", lambda: True)

@@ -74,7 +74,7 @@ class Life:
 
     def __init__(self, broker: Broker, model: Model, random: Random) -> None:
         self.broker, self.model, self.random = broker, model, random
-        self.partition: Partition = broker.topic("t").partition(0)
+        self.partition: Partition = broker.topic("t").led(0)
         self.keeper = Housekeeper(broker)
         self.producer: tuple[int, int] | None = None  # of the open transaction
         self.sequence = 0

@@ -34,10 +34,10 @@ async def test_many_are_made_and_deleted_at_once(tmp_path: Path) -> None:
             for name in names:
                 nursery.start_soon(broker.create_topic, name, 5, {})
         assert sorted(broker.topics) == sorted(names)
-        numbers = [p.number for topic in broker.topics.values() for p in topic.partitions]
+        numbers = [p.number for topic in broker.topics.values() for p in topic.local.values()]
         assert len(set(numbers)) == 100
         for name in names:
-            assert await publish(broker.topic(name).partition(3), 1, [b"k"]) == 0
+            assert await publish(broker.topic(name).led(3), 1, [b"k"]) == 0
         async with trio.open_nursery() as nursery:
             for name in names:
                 nursery.start_soon(broker.delete_topic, name)
@@ -91,9 +91,9 @@ async def test_a_kill_while_a_topic_is_made(tmp_path: Path, monkeypatch: pytest.
     async with running(tmp_path / "killed") as broker:
         topic = broker.topic("t")
         assert topic.given == {"retention.ms": "1000000"}
-        assert [await publish(partition, 1, [b"k"]) for partition in topic.partitions] == [0] * 5
+        assert [await publish(partition, 1, [b"k"]) for partition in topic.local.values()] == [0] * 5
     async with running(tmp_path / "killed") as broker:
-        assert [partition.high_watermark for partition in broker.topic("t").partitions] == [1] * 5
+        assert [partition.high_watermark for partition in broker.topic("t").local.values()] == [1] * 5
 
 
 @trio_test
@@ -134,7 +134,7 @@ async def test_others_have_their_turns_beside_a_large_topic(tmp_path: Path, monk
         await broker.create_topic("t", 3 * topic_changes.AT_ONCE, {})
         await broker.alter_topic("t", None, 5 * topic_changes.AT_ONCE)
         numbers = broker.catalog.list()[0].numbers
-        assert [each.number for each in broker.topic("t").partitions] == numbers
+        assert [each.number for each in broker.topic("t").all_led()] == numbers
         counted(broker.views, "drop")
         await broker.delete_topic("t")
         await broker.changes.finish_deletions()
@@ -174,9 +174,9 @@ async def test_a_topic_that_can_neither_be_made_nor_taken_back(
         if by != "the next start":
             topic, made = await broker.create_topic("t", 1, {})
             assert made
-            assert await publish(topic.partition(0), 1, [b"k"]) == 0
+            assert await publish(topic.led(0), 1, [b"k"]) == 0
     async with running(data) as broker:
-        assert len(broker.topic("t").partitions) == (2 if by == "the next start" else 1)
+        assert len(broker.topic("t").all_led()) == (2 if by == "the next start" else 1)
 
 
 @pytest.mark.parametrize("after", ["close", "forget_positions", "remove", "finish"])
@@ -193,7 +193,7 @@ async def test_a_kill_while_a_topic_is_deleted(tmp_path: Path, monkeypatch: pyte
 
     async with running(tmp_path / "data") as broker:
         topic, _ = await broker.create_topic("t", 3, {})
-        for partition in topic.partitions:
+        for partition in topic.local.values():
             await publish(partition, 3, [b"a", b"b", b"c"])
         await broker.groups.commit("g", [("t", 0, 3)])
         with monkeypatch.context() as patched:
@@ -204,10 +204,10 @@ async def test_a_kill_while_a_topic_is_deleted(tmp_path: Path, monkeypatch: pyte
         assert not broker.topics
         assert not broker.catalog.deleting()
         topic, _ = await broker.create_topic("t", 3, {})
-        assert [partition.high_watermark for partition in topic.partitions] == [0, 0, 0]
+        assert [partition.high_watermark for partition in topic.local.values()] == [0, 0, 0]
         assert broker.groups.positions("g") == []
-        await broker.wait_for_views(topic.partitions)
-        assert topic.partition(0).look_up(b"a") is None
+        await broker.wait_for_views(topic.all_led())
+        assert topic.led(0).look_up(b"a") is None
 
 
 @trio_test
@@ -219,7 +219,7 @@ async def test_what_could_not_be_removed_is_before_its_name_is_taken_again(
 
     async with running(tmp_path) as broker:
         topic, _ = await broker.create_topic("t", 2, {})
-        await publish(topic.partition(0), 3, [b"a", b"b", b"c"])
+        await publish(topic.led(0), 3, [b"a", b"b", b"c"])
         with monkeypatch.context() as broken:
             broken.setattr(deletion, "_remove", refuse)
             await broker.delete_topic("t")
@@ -227,7 +227,7 @@ async def test_what_could_not_be_removed_is_before_its_name_is_taken_again(
                 await broker.create_topic("t", 2, {})
             assert "t" not in broker.topics
         topic, _ = await broker.create_topic("t", 2, {})
-        assert await read_all(topic.partition(0)) == []
+        assert await read_all(topic.led(0)) == []
         assert not broker.catalog.deleting()
 
 
@@ -244,13 +244,13 @@ def test_a_topic_that_is_made_anew_at_once_has_nothing_of_the_old_one(tmp_path: 
         if topic is not None:
             data = batch.encode([b"k"], [value], timestamps=1)
             try:
-                await topic.partition(number % 2).publish(data).wait()
+                await topic.led(number % 2).publish(data).wait()
             except UnknownTopic:
                 return
-            acknowledged.setdefault(topic.uuid, []).append(value)
+            acknowledged.setdefault(topic.id, []).append(value)
 
     async def watch(broker: Broker, topic: Topic) -> None:
-        partition = topic.partition(0)
+        partition = topic.led(0)
         await broker.wait_for_moves([partition], lambda: partition.gone is not None, 10**9)
         told.append(topic)
 
@@ -279,22 +279,22 @@ def test_a_topic_that_is_made_anew_at_once_has_nothing_of_the_old_one(tmp_path: 
                         nursery.start_soon(commit, broker, number % 3)
                 old.append(topic)
                 new = broker.topic("t")
-                assert new.uuid != topic.uuid
+                assert new.id != topic.id
                 for group in broker.groups._groups.values():
-                    assert all(shared.partition is new.partition(shared.at[1]) for shared in group.shared.values())
-                held = [got.value for partition in new.partitions for got in await read_all(partition)]
-                assert sorted(map(str, held)) == sorted(map(str, acknowledged.get(new.uuid, [])))
-                await broker.wait_for_views(new.partitions)
-                entries = [partition.look_up(b"k") for partition in new.partitions]
+                    assert all(shared.partition is new.led(shared.at[1]) for shared in group.shared.values())
+                held = [got.value for partition in new.local.values() for got in await read_all(partition)]
+                assert sorted(map(str, held)) == sorted(map(str, acknowledged.get(new.id, [])))
+                await broker.wait_for_views(new.all_led())
+                entries = [partition.look_up(b"k") for partition in new.local.values()]
                 assert sum(entry is not None for entry in entries) == len({int(value) % 2 for value in held if value})
             assert told == old
             for _ in range(100):
                 await trio.lowlevel.checkpoint()
             assert len([*(tmp_path / "topics").iterdir()]) == 2
-            last = broker.topic("t").uuid
+            last = broker.topic("t").id
         async with running(tmp_path) as broker:
-            assert broker.topic("t").uuid == last
-            held = [got.value for partition in broker.topic("t").partitions for got in await read_all(partition)]
+            assert broker.topic("t").id == last
+            held = [got.value for partition in broker.topic("t").local.values() for got in await read_all(partition)]
             assert sorted(map(str, held)) == sorted(map(str, acknowledged.get(last, [])))
 
     schedules.run(main, seed)
@@ -304,8 +304,8 @@ def test_a_topic_that_is_made_anew_at_once_has_nothing_of_the_old_one(tmp_path: 
 async def test_a_topic_is_deleted_only_if_it_is_the_one_that_was_meant(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
         old, _ = await broker.create_topic("t", 1, {})
-        await broker.delete_topic("t", old.uuid)
+        await broker.delete_topic("t", old.id)
         new, _ = await broker.create_topic("t", 1, {})
         with pytest.raises(UnknownTopic):
-            await broker.delete_topic("t", old.uuid)
+            await broker.delete_topic("t", old.id)
         assert broker.topic("t") is new

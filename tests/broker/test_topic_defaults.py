@@ -24,7 +24,7 @@ QUIET = {"retention_check_ms": 10**9, "cleaner_backoff_ms": 10**9}
 
 async def kept(broker: Broker, topic: str) -> bool:
     """Whether an event that is a year old outlives a look for what has expired."""
-    partition = broker.topic(topic).partition(0)
+    partition = broker.topic(topic).led(0)
     data = batch.encode([b"k"], [b"v"], timestamps=broker.now_ms() - 365 * 86_400_000)
     stored = await partition.publish(data).wait()
     with trio.fail_after(60):

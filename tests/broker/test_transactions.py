@@ -91,7 +91,7 @@ async def test_an_aborted_transaction_never_happened(tmp_path: Path) -> None:
                 await producer.end(commit=True)
                 await producer.write((b"a", b"2"), (b"b", None))
                 await producer.end(commit=False)
-            partition = broker.topic("t").partition(0)
+            partition = broker.topic("t").led(0)
             assert partition.last_stable_offset == partition.high_watermark == 5
             assert partition.aborted(0, 5) == [(0, 2)]
             assert partition.aborted(0, 2) == []
@@ -183,7 +183,7 @@ async def test_an_open_transaction_goes_on_after_a_restart(tmp_path: Path) -> No
         producer = await Producer(broker, "p").init()
         await producer.write((b"a", b"1"))
     async with running(tmp_path) as broker:
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         assert (partition.last_stable_offset, partition.high_watermark) == (0, 1)
         assert await value(partition, b"a") is None
         producer.broker = broker
@@ -203,7 +203,7 @@ async def test_what_was_decided_is_carried_out_after_a_crash(tmp_path: Path) -> 
     decide(tmp_path, "commits", Stage.PREPARE_COMMIT)
     decide(tmp_path, "aborts", Stage.PREPARE_ABORT)
     async with running(tmp_path) as broker:
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         await until(lambda: partition.last_stable_offset == 4)
         await until(lambda: {each.stage for each in broker.transactions.list()} == COMPLETE)
         assert await values(partition) == [b"1"]
@@ -231,7 +231,7 @@ async def test_a_transaction_that_nobody_answers_for_is_aborted_on_start(tmp_pat
         await (await Producer(broker, "p").init()).write((b"a", b"1"))
     decide(tmp_path, "p", None)
     async with running(tmp_path) as broker:
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         await until(lambda: partition.last_stable_offset == 2)
         assert await values(partition) == []
 
@@ -256,7 +256,7 @@ async def test_a_view_that_has_what_the_log_has_not_decided_is_folded_anew(tmp_p
         (log / name).unlink()  # it was as old as that
     reports: list[str] = []
     async with running(tmp_path, lambda event, **_: reports.append(event)) as broker:
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         assert "view_ahead_of_log" in reports
         await until(lambda: partition.last_stable_offset == 2)  # aborted: the coordinator takes it for completed
         assert await value(partition, b"a") is None
@@ -369,7 +369,7 @@ async def test_a_topic_may_be_deleted_under_a_transaction(tmp_path: Path) -> Non
     async with running(tmp_path) as broker:
         await made(broker)
         await broker.create_topic("other", 1, {})
-        other = broker.topic("other").partition(0)
+        other = broker.topic("other").led(0)
         producer = await Producer(broker, "p").init()
         await producer.write((b"a", b"1"))
         await producer.write((b"b", b"2"), at=TopicPartition("other", 0))
@@ -410,6 +410,6 @@ async def test_the_cleaner_takes_aborted_events_and_leaves_open_ones(tmp_path: P
         await producer.end(commit=True)
         assert await value(partition, b"a") == b"open"
     async with running(tmp_path) as broker:
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         assert not partition.stability.open
         assert await value(partition, b"a") == b"open"

@@ -43,7 +43,7 @@ async def test_any_history_reads_as_its_model(tmp_path: Path, seed: int) -> None
             if not life:
                 await made(broker, segment_bytes=600)
                 producers = {name: await Producer(broker, name).init() for name in names}
-            partition = broker.topic("t").partition(0)
+            partition = broker.topic("t").led(0)
             for name in names:
                 producers[name].broker = broker
             for _ in range(25):
@@ -78,6 +78,6 @@ async def test_any_history_reads_as_its_model(tmp_path: Path, seed: int) -> None
     found = checkup.check(tmp_path, repair=True, tell=lambda *_: None)
     assert found.sound, found
     async with running(tmp_path) as broker:
-        partition = broker.topic("t").partition(0)
+        partition = broker.topic("t").led(0)
         for key, latest in dict(model.visible).items():
             assert await value(partition, key) == latest

@@ -27,7 +27,7 @@ KEYS = [b"%05d" % number for number in range(2_000)]
 async def filled(broker: Broker, name: str, rounds: int = 3) -> Partition:
     """A topic of these keys in so many batches, all in the files of the views."""
     topic, _ = await broker.create_topic(name, 1, {})
-    partition = topic.partition(0)
+    partition = topic.led(0)
     for _ in range(rounds):
         await publish(partition, len(KEYS), KEYS)
     await partition.flush_view()
@@ -80,7 +80,7 @@ def test_a_damaged_block_is_folded_anew_while_others_publish(tmp_path: Path, see
             await publish(victim, 1, [KEYS[0]])
             assert (await looked_up(victim))[0] == 3 * len(KEYS)
         async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
-            assert (await looked_up(broker.topic("victim").partition(0)))[1] == 2 * len(KEYS) + 1
+            assert (await looked_up(broker.topic("victim").led(0)))[1] == 2 * len(KEYS) + 1
         assert said.count("views_damaged") == 1
 
     trio.run(main)
@@ -136,7 +136,7 @@ def test_views_that_cannot_be_opened_or_read_are_made_anew(tmp_path: Path, name:
                     content[:middle] + bytes([content[middle] ^ 4]) + content[middle + 1 :] if how != "empty" else b""
                 )
         async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
-            assert await looked_up(broker.topic("t").partition(0)) == list(range(len(KEYS)))
+            assert await looked_up(broker.topic("t").led(0)) == list(range(len(KEYS)))
 
     trio.run(main)
     assert said.count("views_damaged") <= 1
@@ -204,7 +204,7 @@ def test_a_start_does_not_need_what_the_disk_does_not_read(tmp_path: Path, monke
 
     async def main() -> None:
         async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
-            partition = broker.topic("t").partition(0) if said else await filled(broker, "t", 1)
+            partition = broker.topic("t").led(0) if said else await filled(broker, "t", 1)
             assert await looked_up(partition) == list(range(len(KEYS)))
 
     trio.run(main)
@@ -237,7 +237,7 @@ def test_an_open_that_the_disk_refuses_is_damage_if_a_file_is_unreadable(
 
     async def main() -> None:
         async with running(tmp_path, lambda event, **_: said.append(event)) as broker:
-            partition = broker.topic("t").partition(0) if said else await filled(broker, "t", 1)
+            partition = broker.topic("t").led(0) if said else await filled(broker, "t", 1)
             assert await looked_up(partition) == list(range(len(KEYS)))
 
     trio.run(main)

@@ -40,7 +40,7 @@ async def _watched(data: Path, clock: MockClock) -> None:
 
     async with running(data) as broker:
         await broker.create_topic("t", 2, {})
-        partitions = broker.topic("t").partitions
+        partitions = broker.topic("t").all_led()
         for partition in partitions:
             await publish(partition, 1, [b"other"])
         watch = broker.watch([*partitions], b"wanted", None, None, tombstones=False)
@@ -79,7 +79,7 @@ async def test_what_kept_an_event_from_being_told_may_be_compacted_away_before_i
     config = {"cleanup.policy": "compact", "min.compaction.lag.ms": 0, "segment.ms": 1}
     async with running(tmp_path) as broker:
         await broker.create_topic("t", 2, config)
-        partitions = broker.topic("t").partitions
+        partitions = broker.topic("t").all_led()
         await write(0, b"first", 1)
         watch = broker.watch([*partitions], None, None, None, tombstones=False, whole=True)
         with trio.fail_after(60):

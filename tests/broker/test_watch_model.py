@@ -92,11 +92,11 @@ class Watcher:
         if self.place is None:
             self.state, self.told = {}, set()
         topic = self.broker.topic("t")
-        known = list(topic.partitions)
+        known = list(topic.all_led())
         if self.place is not None:  # as the handlers do for who resumes: the partitions that it knows, and all others
             known = [each for each in known if each.index in self.place]
         watch = self.broker.watch(
-            known, self.prefix, None, None, tombstones=False, grows_with=self.broker.topic("t").partitions
+            known, self.prefix, None, None, tombstones=False, grows_with=self.broker.topic("t").local
         )
         with scope:
             try:
@@ -131,13 +131,13 @@ class Watcher:
 
 
 async def compact(broker: Broker) -> None:
-    for partition in broker.topic("t").partitions:
+    for partition in broker.topic("t").all_led():
         await partition.reshape(partition.log.roll)
         await Housekeeper(broker).clean(partition, broker.now_ms())
 
 
 async def table(broker: Broker, prefix: bytes | None) -> dict[tuple[int, bytes], bytes]:
-    partitions = list(broker.topic("t").partitions)
+    partitions = list(broker.topic("t").all_led())
     await broker.wait_for_views(partitions)
     found: dict[tuple[int, bytes], bytes] = {}
     scan = broker.scan(partitions, prefix, None, None, tombstones=False)
@@ -159,7 +159,7 @@ async def play(data: Path, history: list[Any], prefix: bytes | None) -> None:
         async with trio.open_nursery() as nursery:
             watcher.start(nursery)
             for step in history:
-                partitions = broker.topic("t").partitions
+                partitions = broker.topic("t").all_led()
                 if isinstance(step, Publish):
                     partition = partitions[step.partition % len(partitions)]
                     data_ = batch.encode([key for key, _ in step.records], [v for _, v in step.records], timestamps=1)
@@ -180,7 +180,7 @@ async def play(data: Path, history: list[Any], prefix: bytes | None) -> None:
                     watcher.start(nursery)
             watcher.start(nursery)
             watcher.allow(math.inf)
-            ends = {each.index: each.last_stable_offset for each in broker.topic("t").partitions}
+            ends = {each.index: each.last_stable_offset for each in broker.topic("t").all_led()}
             await until(lambda: watcher.place is not None and {at: watcher.place.get(at, 0) for at in ends} == ends)
             watcher.stop()
         assert watcher.living == await table(broker, prefix)

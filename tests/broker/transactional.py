@@ -47,7 +47,7 @@ class Producer:
 
     async def write(self, *pairs: tuple[bytes, bytes | None], at: TopicPartition = AT) -> int:
         await self.add(at)
-        partition = self.broker.topic(at.topic).partition(at.partition)
+        partition = self.broker.topic(at.topic).led(at.partition)
         keys, values = zip(*pairs, strict=True)
         return (await partition.publish(self.batch(keys, values)).wait()).offset
 
@@ -58,7 +58,7 @@ class Producer:
 async def made(broker: Broker, **config: Any) -> Partition:
     given = {name.replace("_", "."): value for name, value in config.items()}
     topic, _ = await broker.create_topic("t", 1, given)
-    return topic.partition(0)
+    return topic.led(0)
 
 
 async def value(partition: Partition, key: bytes) -> bytes | None:

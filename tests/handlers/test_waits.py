@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ from krappy.broker.broker import Broker
 from krappy.handlers.kafka.fetch import fetch
 from krappy.handlers.native import consume, staging
 from krappy.handlers.waits import LONGEST_MS
-from krappy.ports import NodeInfo
-from krappy.server.kafka_session import KafkaSession
-from krappy.server.session import Allowance, Session
+from krappy.testing.sessions import kafka_session, native_session
 from krappy.waiting import Later
 from krappy.wire import messages as m
 from krappy.wire.kafka import RANGES, ApiKey, decode_request, encode_request, parse_header
@@ -26,27 +23,8 @@ from tests.broker.engine import running
 WEEKS = 2**31 - 1  # ms
 
 
-class Reader:
-    ready = True
-    answer_bytes = 1 << 20
-
-    async def turn(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    async def writable(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    @asynccontextmanager
-    async def answering(self, limit: int) -> AsyncIterator[int]:
-        yield limit
-
-
-def native(broker: Broker) -> Session:
-    return Session(broker, "127.0.0.1:1", Reader(), 1 << 20, Allowance(10))
-
-
 async def poll(broker: Broker, group: str | None) -> None:
-    session = native(broker)
+    session = native_session(broker)
     consumer = await consume.register_consumer(session, m.ConsumerRegistration(["t"], group=group))
     answer: Any = consume.poll(session, m.Poll(consumer.handle, max_wait=WEEKS))
     assert (await answer).parts == []
@@ -54,7 +32,7 @@ async def poll(broker: Broker, group: str | None) -> None:
 
 
 async def poll_kafka(broker: Broker) -> None:
-    session: Any = KafkaSession(broker, "127.0.0.1:1", NodeInfo(0, "127.0.0.1", 9092, None), Reader())
+    session: Any = kafka_session(broker)
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
     topics = [{"topic": "t", "partitions": [partition]}]
     version = RANGES[ApiKey.FETCH][0]
@@ -70,7 +48,7 @@ async def commit(broker: Broker) -> None:
     token = (await broker.staging.stage("t", "j", "0", "1", 3_600_000, None)).id
     await broker.staging.seal("j", token, 0)
     broker.staging._start = lambda live: None  # type: ignore[method-assign]
-    done = await staging.commit(native(broker), m.CommitStaged("j", [token], max_wait=WEEKS))
+    done = await staging.commit(native_session(broker), m.CommitStaged("j", [token], max_wait=WEEKS))
     assert not done.done
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import trio
 
 from krappy.handlers.kafka.metadata import MOST_CREATED, metadata
-from krappy.ports import NodeInfo
-from krappy.server.kafka_session import KafkaSession
+from krappy.testing.sessions import kafka_session
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 from tests.broker.engine import running
 from tests.kafka.raw import Raw
@@ -27,8 +26,7 @@ def test_one_request_makes_so_many_topics_and_the_next_makes_more(raw: Raw, brok
 def test_nothing_is_made_for_a_client_that_has_left(tmp_path: Path) -> None:
     async def main() -> None:
         async with running(tmp_path) as broker:
-            peer: Any = None
-            session: Any = KafkaSession(broker, "127.0.0.1:1", NodeInfo(0, "127.0.0.1", 9092, None), peer)
+            session: Any = kafka_session(broker)
             made = broker.topic_for_producer
 
             async def leave_after_three(name: str) -> Any:

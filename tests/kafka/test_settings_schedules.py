@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +22,8 @@ class Peer:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.node = SimpleNamespace(node_id=broker.config.broker_id)
+        self.access = broker.access()
+        self.state: dict[str, Any] = {}
 
     async def pause(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -4,21 +4,20 @@ the handler does between two turns of others is counted, in calls rather than se
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 
 from krappy import batch
+from krappy.broker.access import Access
 from krappy.broker.broker import Broker
+from krappy.core.security.operations import Need, Op, Resource
 from krappy.core.transactions import Transaction
 from krappy.errors import KrappyError
 from krappy.handlers.kafka import registry
-from krappy.ports import NodeInfo
-from krappy.server.kafka_session import KafkaSession
+from krappy.testing.sessions import kafka_session
 from krappy.waiting import Later
 from krappy.wire.kafka import RANGES, ApiKey, decode_request, encode_request, encode_response, parse_header
 from krappy.wire.kafka.notation import Field, at, read
@@ -30,6 +29,15 @@ MOST = 4000  # elements: a fifth of what an array may have; what takes longer th
 CALLS = 80_000  # in one turn: 20 for each element, so about 50 ms for a full array
 BYTES = 400  # of an answer, for each element of its request
 PARTITIONS = 20  # of the topic that there is
+RESOURCES = dict.fromkeys(
+    ["find_topic", "find_topic_by_id", "topics", "find_special", "find_special_by_id", "internal_topics"],
+    Resource.TOPIC,
+) | {
+    **dict.fromkeys(["create_topic", "alter_topic", "delete_topic", "topic_for_producer", "table_of"], Resource.TOPIC),
+    **dict.fromkeys(["kafka_group", "kafka_groups"], Resource.GROUP),
+    **dict.fromkeys(["transactional_id", "transactional_ids"], Resource.TRANSACTIONAL_ID),
+    "cluster": Resource.CLUSTER,
+}
 ONE = batch.encode([b"k"], [b"v"], timestamps=1)
 
 
@@ -58,21 +66,23 @@ class Turns(trio.abc.Instrument):
         self._calls = self.longest = 0
 
 
-class Reader:
-    """A connection whose peer takes everything."""
+class Witness:
+    """The door, and what was asked of it."""
 
-    ready = True
-    answer_bytes = 32 << 20
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self.asked: set[Need] = set()
 
-    async def turn(self) -> None:
-        await trio.lowlevel.checkpoint()
+    def __getattr__(self, name: str) -> Any:
+        way = getattr(self._access, name)
 
-    async def writable(self) -> None:
-        await trio.lowlevel.checkpoint()
+        def ask(*given: Any, **named: Any) -> Any:
+            for op in given:
+                if isinstance(op, Op):
+                    self.asked.add(Need(RESOURCES[name], op))
+            return way(*given, **named)
 
-    @asynccontextmanager
-    async def answering(self, limit: int) -> AsyncIterator[int]:
-        yield min(limit, self.answer_bytes)
+        return ask
 
 
 def value(field: Field, number: int) -> Any:
@@ -130,10 +140,13 @@ def _named(field: Field, number: int) -> dict[str, Any]:
 ARRAYS = [(key, path) for key, shape in TABLE.items() for path, _ in arrays(read(shape.request))]
 
 
-async def ask(broker: Broker, key: ApiKey, version: int, body: dict[str, Any], turns: Turns) -> int:
+async def ask(
+    broker: Broker, key: ApiKey, version: int, body: dict[str, Any], turns: Turns, witness: Any = None
+) -> int:
     """The bytes of the answer. Calls are counted while the request is read, and until its answer is made."""
-    peer: Any = Reader()
-    session: Any = KafkaSession(broker, "127.0.0.1:1", NodeInfo(0, "127.0.0.1", 9092, None), peer)
+    session: Any = kafka_session(broker)
+    if witness is not None:
+        session.access = witness
     data = memoryview(encode_request(key, version, 1, "x", body))[4:]
     header = parse_header(data)
     handler = registry().find(key, version)
@@ -147,13 +160,30 @@ async def ask(broker: Broker, key: ApiKey, version: int, body: dict[str, Any], t
             if isinstance(answer, Later):
                 answer = await answer.wait()
             elif not isinstance(answer, dict):
-                answer = await answer
+                answer = await cast("Any", answer)
         sys.setprofile(None)
         turns.end()
         return sum(len(part) for part in encode_response(key, version, 1, answer)) if answer is not None else 0
     finally:
         sys.setprofile(None)
         session.close()
+
+
+@pytest.mark.parametrize("key", [ApiKey(key) for key in registry().served], ids=lambda key: key.name)
+def test_what_is_done_is_what_was_declared(tmp_path: Path, key: ApiKey) -> None:
+    async def main() -> None:
+        async with running(tmp_path, auto_create_topics=False) as broker:
+            await broker.create_topic("t", PARTITIONS, {})
+            witness: Any = Witness(broker.access())
+            for version in set(RANGES[key]):
+                body = message(at(read(TABLE[key].request), version), (), 1, "t")
+                try:
+                    await ask(broker, key, version, body, Turns(), witness)
+                except KrappyError:
+                    continue
+            assert witness.asked <= set(registry().served[key].needs)
+
+    trio.run(main)
 
 
 @pytest.mark.parametrize(("key", "path"), ARRAYS, ids=lambda part: getattr(part, "name", None) or ".".join(part))
@@ -214,6 +244,6 @@ def test_very_many_partitions_are_made_in_short_turns(tmp_path: Path) -> None:
             for key, body in ((ApiKey.CREATE_TOPICS, made), (ApiKey.CREATE_PARTITIONS, more)):
                 await ask(broker, key, RANGES[key][1], body, turns)
                 assert turns.longest < 50 * count, f"{key.name}: {turns.longest} calls in one turn"
-            assert len(broker.topic("few").partitions) == len(broker.topic("many").partitions) == count
+            assert len(broker.topic("few").all_led()) == len(broker.topic("many").all_led()) == count
 
     trio.run(main)

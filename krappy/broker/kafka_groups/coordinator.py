@@ -123,16 +123,13 @@ class KafkaGroups:
 
     def _known_topics(self) -> dict[str, KnownTopic]:
         internal: Mapping[str, Any] = {topic.name: topic for topic in self.broker.internal.listed()}
-        topics = {
-            name: KnownTopic(topic.uuid, len(topic.partitions))
-            for name, topic in {**internal, **self.broker.topics}.items()
-        }
+        topics = {name: KnownTopic(topic.id, topic.count) for name, topic in {**internal, **self.broker.topics}.items()}
         for name in sorted(self._special):
             topic = self.broker.table_topic(name, {})
             if topic is None:
                 self._special.discard(name)
             else:
-                topics[name] = KnownTopic(topic.uuid, len(topic.partitions))
+                topics[name] = KnownTopic(topic.id, topic.count)
         return topics
 
     def _learn_special(self, names: Iterable[str]) -> None:

@@ -54,8 +54,8 @@ class NativeView:
 
     def _position(self, at: At, floor: int) -> dict[str, Any]:
         topic = self._broker.topics.get(self._broker.table_of(at[0]) or at[0])
-        there = topic is not None and at[1] < len(topic.partitions)
-        end = topic.partitions[at[1]].high_watermark if topic is not None and there else floor
+        there = topic is not None and at[1] < topic.count
+        end = topic.led(at[1]).high_watermark if topic is not None and there else floor
         counts = {"leased": 0, "redelivering": 0, "dead": 0}
         return {"topic": at[0], "partition": at[1], "floor": floor, "end": end, "lag": max(0, end - floor), **counts}
 

@@ -143,7 +143,7 @@ class Offsets:
 
     def _exists(self, at: At) -> bool:
         topic = self._broker.topics.get(self._broker.table_of(at[0]) or at[0])
-        return topic is not None and at[1] < len(topic.partitions)
+        return topic is not None and at[1] < topic.count
 
     # --- fetching
 
