@@ -116,7 +116,7 @@ FORBIDDEN_TARGETS = {"testing": "it is for the tests of users"}
 
 # What has a name is reached by `session.access`, or `call.access`, which is told the operation.
 BEHIND_THE_DOOR = {
-    *("topics", "topics_by_id", "topic", "topic_for_producer", "create_topic", "alter_topic", "delete_topic", "led"),
+    *("topics", "topics.by_id", "topic", "topic_for_producer", "create_topic", "alter_topic", "delete_topic", "led"),
     *("groups", "kafka_groups", "transactions", "staging", "snapshots", "internal", "names", "catalog"),
     *("dynamic", "settings", "hold_backup", "log_dir", "new_producer_id", "table_topic", "table_of"),
 }
@@ -238,7 +238,7 @@ def test_ways_around_the_door_are_seen() -> None:
 
 
 # Circles of imports, those for type checking among them: how many files each has. They are to go; no new one may come.
-CIRCLES = [35, 11]
+CIRCLES = [11, 8]
 
 
 def circles(arrows: dict[str, set[str]]) -> list[list[str]]:

@@ -45,7 +45,7 @@ class Access:
         return self._topics.get(name)
 
     def find_topic_by_id(self, id: bytes, op: Op) -> Topic | None:
-        return self._broker.topics_by_id.get(id)
+        return self._broker.topics.by_id.get(id)
 
     def topics(self, op: Op) -> Mapping[str, Topic]:
         """Those with which this may be done, by name."""
@@ -74,7 +74,7 @@ class Access:
 
     def table_of(self, name: str) -> str | None:
         """The topic, if there is one, whose table this name stands for; None for a topic's own name, and any other."""
-        return self._broker.table_of(name)
+        return self._topics.table_of(name)
 
     def find_special(self, name: str, op: Op, state: dict[str, Any]) -> TableTopic | InternalTopic | None:
         """A topic's table, `TOPIC@latest`, or an internal topic. `state`: of the connection."""
@@ -85,7 +85,7 @@ class Access:
     def find_special_by_id(self, id: bytes, op: Op, state: dict[str, Any]) -> TableTopic | InternalTopic | None:
         broker = self._broker
         found = broker.internal.by_id.get(id)
-        return found or table_topic_by_id(broker.topics_by_id, broker.latest, id, state, broker.config.latest_alias)
+        return found or table_topic_by_id(broker.topics.by_id, broker.latest, id, state, broker.config.latest_alias)
 
     def internal_topics(self, op: Op) -> list[InternalTopic]:
         """Those of Kafka's own that are listed."""

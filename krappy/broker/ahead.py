@@ -17,8 +17,8 @@ from krappy.core.latest import Reading
 from krappy.errors import KrappyError
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
     from krappy.broker.partition import Partition
+    from krappy.broker.runtime import Runtime
 
 LOOK_S = 1.0  # between two looks for what there is to do
 PART = 1 << 20  # bytes that are made in one go
@@ -27,8 +27,8 @@ PART = 1 << 20  # bytes that are made in one go
 class Ahead:
     """Makes them, one partition at a time."""
 
-    def __init__(self, broker: Broker, tables: LatestTables) -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime, tables: LatestTables) -> None:
+        self._runtime = runtime
         self._tables = tables
         self._made: dict[int, int] = {}  # by the partition's number: the moment that its table was last made for
 
@@ -42,7 +42,7 @@ class Ahead:
         """One round. What fails in one partition is reported, and tried again when its log has grown."""
         wanted = [
             partition
-            for topic in list(self._broker.topics.values())
+            for topic in list(self._runtime.topics.values())
             if topic.config.latest_ahead and topic.config.view
             for partition in list(topic.local.values())
         ]
@@ -54,7 +54,7 @@ class Ahead:
                 try:
                     await make(self._tables, partition, moment)
                 except KrappyError as error:
-                    self._broker.report("table_not_made", partition=str(partition), error=str(error))
+                    self._runtime.report("table_not_made", partition=str(partition), error=str(error))
 
 
 async def make(tables: LatestTables, partition: Partition, moment: int) -> None:

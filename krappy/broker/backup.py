@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,50 +14,22 @@ from krappy.errors import KrappyError, Overloaded
 from krappy.store import hold
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.runtime import Runtime
+    from krappy.store.staging import StagedFiles
 
 FOLDER = "backup"  # below the data folder: links need the same file system
 MOST_HELD = 4  # backups that are taken or held at a time: each links every file aside
 AT_ONCE = 16  # logs that wait for the disk
 
 
-class Gate:
-    """Open, but for some moments in which nobody passes. Who waits passes without another turn of the scheduler."""
-
-    def __init__(self) -> None:
-        self._closed = 0
-        self._opened = trio.Event()
-        self.holds = 0  # backups that are taken, or held
-
-    async def wait(self) -> None:
-        while self._closed:
-            await self._opened.wait()
-
-    @property
-    def waiting(self) -> int:
-        """How many wait."""
-        return self._opened.statistics().tasks_waiting
-
-    @contextmanager
-    def closed(self) -> Iterator[None]:
-        self._closed += 1
-        try:
-            yield
-        finally:
-            self._closed -= 1
-            if not self._closed:
-                self._opened.set()
-                self._opened = trio.Event()
-
-
 class Hold:
     """Registration of a connection: the files stay until it is closed."""
 
-    def __init__(self, broker: Broker, folder: Path, files: int, size: int) -> None:
+    def __init__(self, runtime: Runtime, folder: Path, files: int, size: int) -> None:
         self.folder = folder
         self.files = files
         self.size = size  # bytes
-        self._broker = broker
+        self._runtime = runtime
         self._closed = False
 
     def describe(self) -> dict[str, Any]:
@@ -68,21 +38,21 @@ class Hold:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._broker.spawn(_release, self._broker, self.folder)
+            self._runtime.spawn(_release, self._runtime, self.folder)
 
 
-async def _release(broker: Broker, folder: Path) -> None:
+async def _release(runtime: Runtime, folder: Path) -> None:
     try:
-        await _remove(broker, folder)
+        await _remove(runtime, folder)
     finally:
-        broker.decisions.holds -= 1
+        runtime.decisions.holds -= 1
 
 
-async def _remove(broker: Broker, folder: Path) -> None:
-    await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True), limiter=broker.disk_limiter)
+async def _remove(runtime: Runtime, folder: Path) -> None:
+    await trio.to_thread.run_sync(partial(shutil.rmtree, folder, ignore_errors=True), limiter=runtime.disk_limiter)
 
 
-async def take(broker: Broker) -> Hold:
+async def take(runtime: Runtime, staged: StagedFiles) -> Hold:
     """While no topic comes or goes and nothing is taken out of a log. Raises StorageError, having left nothing, and
     Overloaded while there are `MOST_HELD`.
 
@@ -92,36 +62,36 @@ async def take(broker: Broker) -> Hold:
     would be a half. What was decided before is in that catalog, and completed after a restore; so none begins
     meanwhile, for that completion would be its own.
     """
-    folder = broker.config.data / FOLDER / secrets.token_hex(8)
+    folder = runtime.config.data / FOLDER / secrets.token_hex(8)
 
-    if broker.decisions.holds >= MOST_HELD:
+    if runtime.decisions.holds >= MOST_HELD:
         raise Overloaded(f"{MOST_HELD} backups are held already; end one of them first")
-    broker.decisions.holds += 1
+    runtime.decisions.holds += 1
 
     async def run(work: partial[None]) -> None:
-        await trio.to_thread.run_sync(work, limiter=broker.disk_limiter)
+        await trio.to_thread.run_sync(work, limiter=runtime.disk_limiter)
 
     try:
         await run(partial(folder.mkdir, parents=True))
-        await run(partial(broker.views.checkpoint, folder / "views"))
-        with broker.decisions.closed():
-            with broker.staging.files.kept():
-                await run(partial(broker.meta.checkpoint, folder / "meta"))
-                await run(partial(hold.hold_staged, broker.staging.files, folder / "staging"))
-            await _hold_logs(broker, folder / "topics")
-            facts = {"version": broker.version, "cluster": broker.cluster_id, "taken_ms": broker.now_ms()}
+        await run(partial(runtime.views.checkpoint, folder / "views"))
+        with runtime.decisions.closed():
+            with staged.kept():
+                await run(partial(runtime.meta.checkpoint, folder / "meta"))
+                await run(partial(hold.hold_staged, staged, folder / "staging"))
+            await _hold_logs(runtime, folder / "topics")
+            facts = {"version": runtime.version, "cluster": runtime.catalog.cluster_id, "taken_ms": runtime.now_ms()}
             finish = partial(hold.finish, folder, facts)  # which looks how far each log has come
-            files, size = await trio.to_thread.run_sync(finish, limiter=broker.disk_limiter)
+            files, size = await trio.to_thread.run_sync(finish, limiter=runtime.disk_limiter)
     except BaseException:
         with trio.CancelScope(shield=True):
-            await _release(broker, folder)
+            await _release(runtime, folder)
         raise
-    return Hold(broker, folder, files, size)
+    return Hold(runtime, folder, files, size)
 
 
-async def _hold_logs(broker: Broker, folder: Path) -> None:
+async def _hold_logs(runtime: Runtime, folder: Path) -> None:
     """Some at a time: each waits for the disk on its own. Raises the first StorageError."""
-    partitions = iter([partition for topic in broker.topics.values() for partition in topic.local.values()])
+    partitions = iter([partition for topic in runtime.topics.values() for partition in topic.local.values()])
     failed: list[KrappyError] = []
 
     async def hold_some() -> None:
@@ -132,7 +102,7 @@ async def _hold_logs(broker: Broker, folder: Path) -> None:
             try:
                 if partition.offline:  # its files as they are: nothing changes them
                     work = partial(hold.hold_files, partition.log.folder, into)
-                    await trio.to_thread.run_sync(work, limiter=broker.disk_limiter)
+                    await trio.to_thread.run_sync(work, limiter=runtime.disk_limiter)
                 else:
                     await partition.reshape(partial(hold.hold_log, partition.log, into))
             except KrappyError as error:

@@ -24,7 +24,7 @@ from krappy.store.cleaner import Candidate, CleanResult, Pace
 from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.runtime import Runtime
 
 LOOK_UP = 1000  # keys asked of the view at a time
 PATIENCE_S = 20.0  # with a view that is behind, while other partitions wait to be compacted: until the next round
@@ -38,8 +38,8 @@ class _Over(Exception):
 class _Pace(Pace):
     """For the cleaner's thread, which trio started."""
 
-    def __init__(self, broker: Broker, partition: Partition, throttle: Throttle) -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime, partition: Partition, throttle: Throttle) -> None:
+        self._runtime = runtime
         self._partition = partition
         self._applier = partition.applier
         self._throttle = throttle
@@ -48,12 +48,12 @@ class _Pace(Pace):
         trio.from_thread.run(self._pause, size)
 
     async def _pause(self, size: int) -> None:
-        broker, rate = self._broker, self._broker.config.cleaner_io_max_bytes_per_second
+        runtime, rate = self._runtime, self._runtime.config.cleaner_io_max_bytes_per_second
         await trio.lowlevel.checkpoint()
         await wait_any(
-            [broker.dynamic.changed, self._partition.moved, self._applier.moved],
+            [runtime.settings_changed, self._partition.moved, self._applier.moved],
             lambda: (
-                broker.config.cleaner_io_max_bytes_per_second != rate
+                runtime.config.cleaner_io_max_bytes_per_second != rate
                 or self._partition.gone is not None
                 or self._applier.stopped
                 or not self._partition.config.compact
@@ -72,11 +72,11 @@ class _Pace(Pace):
 
     async def _still(self, markers: Sequence[int]) -> None:
         with trio.CancelScope(shield=True):  # what is rewritten is swapped in, or it was for nothing
-            await self._broker.shrinking.acquire()
+            await self._runtime.shrinking.acquire()
         try:
             self.check()
         except BaseException:
-            self._broker.shrinking.release()
+            self._runtime.shrinking.release()
             raise
         self._partition.stability.drop(markers)
 
@@ -86,16 +86,16 @@ class _Pace(Pace):
         try:
             yield
         finally:
-            trio.from_thread.run_sync(self._broker.shrinking.release)
+            trio.from_thread.run_sync(self._runtime.shrinking.release)
 
 
-async def clean(broker: Broker, partition: Partition, now: int, throttle: Throttle) -> None:
+async def clean(runtime: Runtime, partition: Partition, now: int, throttle: Throttle) -> None:
     """Compacts the closed segments of a partition as of `now` (ms), with its view as the offset map.
 
     Raises what keeps the view from being folded, and StorageError when that takes too long: housekeeping tells of it.
     """
     log, views, number = partition.log, partition.views, partition.number
-    pace, stable = _Pace(broker, partition, throttle), partition.last_stable_offset
+    pace, stable = _Pace(runtime, partition, throttle), partition.last_stable_offset
     await partition.flush_view(PATIENCE_S)
     ends = await _others_folded(partition)
     upto = min(retention.cleanable_upto(partition.config, log.segments, now), stable)
@@ -127,7 +127,7 @@ async def clean(broker: Broker, partition: Partition, now: int, throttle: Thrott
         return log.clean(survives, upto, now, pace)
 
     try:
-        result = await trio.to_thread.run_sync(cleaned, limiter=broker.cleaner_limiter)
+        result = await trio.to_thread.run_sync(cleaned, limiter=runtime.cleaner_limiter)
     except _Over:
         return
     partition.stability.drop(result.markers)
@@ -136,7 +136,7 @@ async def clean(broker: Broker, partition: Partition, now: int, throttle: Thrott
         if partition.gone is None:
             _forget(partition, forgotten[start : start + LOOK_UP])
         await trio.lowlevel.checkpoint()
-    broker.report(
+    runtime.report(
         "log_cleaned",
         partition=str(partition),
         before=result.bytes_before,

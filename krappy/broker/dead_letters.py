@@ -7,8 +7,8 @@ may be older than any retention), and events as large as those of their own topi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -20,8 +20,8 @@ from krappy.partitioner import partition_for
 from krappy.types import NO_TIMESTAMP, Record
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
     from krappy.broker.partition import Partition
+    from krappy.broker.runtime import Runtime
     from krappy.broker.shared import Shared
     from krappy.core.leases import Lease
 
@@ -37,8 +37,9 @@ def topic_for(topic: str, group: str, dead_letter: str | None) -> str:
 
 
 class Undertaker:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime, make_topic: Callable[..., Awaitable[Any]]) -> None:
+        self._runtime = runtime
+        self._make_topic = make_topic
         self._closing = trio.Event()
         self._at_work = 0
         self._idle = trio.Event()
@@ -50,7 +51,7 @@ class Undertaker:
             shared.burying = True
             self._at_work += 1
             self._idle = trio.Event()
-            self._broker.spawn(self._run, shared)
+            self._runtime.spawn(self._run, shared)
 
     async def close(self) -> None:
         """Starts nothing more, and returns when what was under way is done. The other dead come after a restart."""
@@ -66,10 +67,10 @@ class Undertaker:
                     await self._bury_all(shared)
                     pause = FIRST_PAUSE_S
                 except KrappyError as error:
-                    if shared.gone or self._broker.stopped:
+                    if shared.gone or self._runtime.stopped:
                         return
                     name = topic_for(shared.at[0], group.name, group.settings.dead_letter)
-                    self._broker.report("dead_letter_failed", topic=name, group=group.name, error=str(error))
+                    self._runtime.report("dead_letter_failed", topic=name, group=group.name, error=str(error))
                     with trio.move_on_after(pause):
                         await self._closing.wait()
                     pause = min(LONGEST_PAUSE_S, pause * 2)
@@ -132,12 +133,12 @@ class Undertaker:
 
     async def _topic(self, shared: Shared) -> list[Partition]:
         name = topic_for(shared.at[0], shared.group.name, shared.group.settings.dead_letter)
-        broker = self._broker
-        if name not in broker.topics:
+        topics = self._runtime.topics
+        if name not in topics:
             size = shared.partition.config.max_message_bytes + HEADERS_ROOM
             settings = {"retention.ms": -1, "max.message.bytes": size}
-            await broker.create_topic(name, 1, settings, if_absent=True, alike=True)
-        return broker.topic(name).all_led()
+            await self._make_topic(name, 1, settings, if_absent=True, alike=True)
+        return topics.find(name).all_led()
 
 
 def _record(shared: Shared, columns: Columns, row: int, grave: Lease) -> Record:

@@ -7,7 +7,7 @@ A crash, or a disk that refuses, may come between any two steps; all of them are
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,58 +22,55 @@ from krappy.store.disk import OS_DISK
 from krappy.types import text_id
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.latest import LatestTables
+    from krappy.broker.runtime import Runtime
+
+Forget = Callable[[str], Awaitable[None]]  # groups have no positions in a topic any more, durably
 
 
 AT_ONCE = 100  # views that are dropped at a stretch
 
 
-async def close(broker: Broker, topic: Topic) -> None:
+async def close(runtime: Runtime, latest: LatestTables, topic: Topic) -> None:
     """Tells everybody who reads, writes or waits that it is gone, and ends its own work."""
     gone = UnknownTopic(f"the topic '{topic.name}' was deleted")
     async with trio.open_nursery() as nursery:
         for partition in topic.local.values():
-            nursery.start_soon(broker.attempt, str(partition), partition.close(gone))
+            nursery.start_soon(runtime.attempt, str(partition), partition.close(gone))
     for partition in topic.local.values():
-        broker.latest.forget(partition.number)
+        latest.forget(partition.number)
 
 
-async def remove(broker: Broker, topic: Topic) -> None:
+async def remove(runtime: Runtime, topic: Topic) -> None:
     """Closes all its files at least; `finish` tries again to remove what is left of them."""
     async with trio.open_nursery() as nursery:
         for partition in topic.local.values():
-            nursery.start_soon(broker.attempt, str(partition), partition.remove())
+            nursery.start_soon(runtime.attempt, str(partition), partition.remove())
 
 
-async def try_to_finish(broker: Broker, stored: StoredTopic) -> None:
+async def try_to_finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -> None:
     """The topic is gone whatever becomes of this; what could not be removed stays on the list of deletions."""
     try:
-        await finish(broker, stored)
+        await finish(runtime, forget, stored)
     except KrappyError as error:
-        broker.report("deletion_unfinished", topic=stored.name, error=str(error))
+        runtime.report("deletion_unfinished", topic=stored.name, error=str(error))
 
 
-async def forget_positions(broker: Broker, stored: StoredTopic) -> None:
-    """Groups have no positions in it any more, durably. Raises StorageError."""
-    await broker.kafka_groups.forget_topic(stored.name)
-    await broker.groups.forget_topic(stored.name)
-
-
-async def finish(broker: Broker, stored: StoredTopic) -> None:
+async def finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -> None:
     """Removes what is left of the topic, groups' positions too, and then its place on the list of deletions: a new
     topic of its name may come after that. Raises StorageError."""
-    await forget_positions(broker, stored)
-    in_thread = partial(trio.to_thread.run_sync, limiter=broker.disk_limiter)
+    await forget(stored.name)
+    in_thread = partial(trio.to_thread.run_sync, limiter=runtime.disk_limiter)
     for dropped, number in enumerate(stored.numbers, 1):
-        broker.views.drop(number)
+        runtime.views.drop(number)
         if dropped % AT_ONCE == 0:
             await trio.lowlevel.cancel_shielded_checkpoint()
-    folders = (broker.folder_of(stored.name, index) for index in range(len(stored.numbers)))
+    folders = (runtime.folder_of(stored.name, index) for index in range(len(stored.numbers)))
     await in_thread(_remove, folders, text_id(stored.id))
-    await in_thread(_sync, broker.folder_of(stored.name, 0).parent)
-    await in_thread(broker.views.flush)
-    await in_thread(broker.catalog.forget, stored)
-    broker.dropped_views += stored.numbers
+    await in_thread(_sync, runtime.folder_of(stored.name, 0).parent)
+    await in_thread(runtime.views.flush)
+    await in_thread(runtime.catalog.forget, stored)
+    runtime.dropped_views += stored.numbers
 
 
 def _remove(folders: Iterable[Path], topic_id: str) -> None:

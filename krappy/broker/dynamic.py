@@ -11,23 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
 from krappy.broker.name_locks import NameLocks
+from krappy.broker.runtime import DISK_THREADS, Runtime
 from krappy.config import KAFKA_NAMES, ServerConfig, default_of, read_value
 from krappy.errors import ConfigError, InvalidConfig, InvalidRequest, StorageError
 from krappy.store.overrides import FOR_ALL, STATIC, OverrideStore, topic_defaults
 from krappy.topic_config import OF_BROKER, Given, Setting
 from krappy.topic_settings import Changes, changes_of, integer
-from krappy.waiting import Signal
-
-if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
 
 THREADS = "background.threads"
-DISK_THREADS = 8
 _OWN = (  # fields of ServerConfig
     "log.cleaner.backoff.ms",
     "log.cleaner.io.max.bytes.per.second",
@@ -75,12 +71,12 @@ class DynamicSettings:
 
     known = KNOWN
 
-    def __init__(self, broker: Broker, store: OverrideStore, topics: NameLocks) -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime, store: OverrideStore, topics: NameLocks) -> None:
+        self._runtime = runtime
         self._store = store
         self._topics = topics  # held while it changes: no topic comes or goes meanwhile
-        self.static: ServerConfig = broker.config
-        self.changed = Signal()
+        self.static: ServerConfig = runtime.config
+        self.changed = runtime.settings_changed
         self._held = store.load()
         self._apply()
 
@@ -140,7 +136,7 @@ class DynamicSettings:
     def _check_topics(self, name: str, after: Mapping[str, str]) -> None:
         """Raises InvalidRequest when a topic could not have the defaults that it would get."""
         defaults = self._defaults({**self._held, name: after})
-        for topic in self._broker.topics.values():
+        for topic in self._runtime.topics.values():
             try:
                 topic.parse(topic.given, defaults)
             except InvalidConfig as error:
@@ -148,7 +144,7 @@ class DynamicSettings:
 
     async def alter(self, name: str, wanted: Changes) -> None:
         """In force, and durable, on return. Raises InvalidRequest, StorageError."""
-        async with self._broker.shrinking, self._topics.everything():
+        async with self._runtime.shrinking, self._topics.everything():
             changes = changes_of(wanted, self.held(name), self.effective(name))
             await self._take(name, self.check(name, changes))
         self.changed.fire()
@@ -160,7 +156,7 @@ class DynamicSettings:
         given = dict(self.static.topic_defaults)
         if given == self.held(STATIC):
             return
-        async with self._broker.shrinking, self._topics.everything():
+        async with self._runtime.shrinking, self._topics.everything():
             try:
                 self._check_topics(STATIC, given)
             except InvalidRequest as error:
@@ -168,14 +164,14 @@ class DynamicSettings:
             try:
                 await self._take(STATIC, given)
             except StorageError as error:
-                self._broker.report("topic_defaults_wait", error=str(error))
+                self._runtime.report("topic_defaults_wait", error=str(error))
 
     async def _take(self, name: str, after: dict[str, str]) -> None:
         defaults = self._defaults({**self._held, name: after})
-        topics = [topic for topic in self._broker.topics.values() if topic.inherited != defaults]
+        topics = [topic for topic in self._runtime.topics.values() if topic.inherited != defaults]
         for topic in topics:
             await topic.prepare(topic.given, defaults)
-        await trio.to_thread.run_sync(partial(self._store.save, name, after), limiter=self._broker.disk_limiter)
+        await trio.to_thread.run_sync(partial(self._store.save, name, after), limiter=self._runtime.disk_limiter)
         self._held[name] = after
         self._apply()
         for topic in topics:
@@ -187,6 +183,6 @@ class DynamicSettings:
             for name in _OWN
             if (layers := self.layers(name)) and layers[0].by != "static"
         }
-        self._broker.config = replace(self.static, **changed)
+        self._runtime.config = replace(self.static, **changed)
         threads: Sequence[Layer] = self.layers(THREADS)
-        self._broker.disk_limiter.total_tokens = int(threads[0].value) if threads else DISK_THREADS
+        self._runtime.disk_limiter.total_tokens = int(threads[0].value) if threads else DISK_THREADS

@@ -17,8 +17,8 @@ from krappy.errors import KrappyError, StorageError
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
     from krappy.broker.group import Group
+    from krappy.broker.runtime import Runtime
     from krappy.broker.shared import Shared
     from krappy.store.groups import GroupStore
 
@@ -27,8 +27,8 @@ RETRY_S = 1.0  # pause after a write that the disk refused
 
 
 class GroupWriter:
-    def __init__(self, broker: Broker, store: GroupStore) -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime, store: GroupStore) -> None:
+        self._runtime = runtime
         self._store = store
         self._groups: dict[Group, None] = {}  # whose settings are to be written
         self._states: dict[Shared, None] = {}
@@ -71,15 +71,15 @@ class GroupWriter:
             try:
                 await self._write(groups, states)
                 if waiting:
-                    if self._broker.fsync:
-                        await trio.to_thread.run_sync(self._broker.meta.sync, limiter=self._broker.disk_limiter)
+                    if self._runtime.fsync:
+                        await trio.to_thread.run_sync(self._runtime.meta.sync, limiter=self._runtime.disk_limiter)
                     for shared, version in written:
                         shared.durable = version
             except Exception as error:
                 self._groups = {**groups, **self._groups}
                 self._states = {**states, **self._states}
                 known = error if isinstance(error, KrappyError) else StorageError(f"writing groups: {error!r}")
-                self._broker.report("group_write_failed", error=str(known))
+                self._runtime.report("group_write_failed", error=str(known))
                 for later in waiting:
                     later.reject(known)
                 await trio.sleep(RETRY_S)
@@ -99,7 +99,7 @@ class GroupWriter:
             if number % BETWEEN_TURNS == 0:
                 await trio.lowlevel.checkpoint()
             if not group.gone:
-                packed = {each.at: pack_state(each, self._broker.clock.ahead_ms) for each in some if not each.gone}
+                packed = {each.at: pack_state(each, self._runtime.clock.ahead_ms) for each in some if not each.gone}
                 self._store.put(group.name, pack_settings(group) if group in groups else None, packed)
 
 

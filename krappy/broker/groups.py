@@ -4,13 +4,13 @@ A group is either shared (members lease events; `group` and `core.leases`) or a 
 to. Both are a state for each (topic, partition), the same kind of state; the first member to join makes a group
 shared, and it goes on from the positions that it finds.
 
-After a restart nobody holds anything: connections do not outlive the broker, and an event whose member's
+After a restart nobody holds anything: connections do not outlive the runtime, and an event whose member's
 connection is lost goes to the next who asks. What was leased counts as delivered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -36,9 +36,9 @@ from krappy.errors import (
 from krappy.topic_config import check_topic_name
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
     from krappy.broker.kafka_groups.native import NativeView
     from krappy.broker.partition import Partition
+    from krappy.broker.runtime import Runtime
     from krappy.store.groups import GroupStore
 
 MEMORY_SHARE = 2  # the groups' positions may take this part of the memory's budget beside it,
@@ -50,30 +50,32 @@ Position = tuple[str, int, int]  # topic, partition, offset
 
 
 class GroupCoordinator:
-    def __init__(self, broker: Broker, store: GroupStore) -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime, store: GroupStore, make_topic: Callable[..., Awaitable[Any]]) -> None:
+        """`make_topic`: as `Broker.create_topic`, for dead letters."""
+        self._runtime = runtime
+        self.kafka: NativeView  # Kafka's groups: a name is of one kind
         self._store = store
         self._groups: dict[str, Group] = {}
         self._locks = NameLocks()  # one at a time joins a group, resets or deletes it
         self._opened = False
         self._looking = False  # for partitions that topics have gained;
         self._looked = True  # all groups, since topics changed last
-        self.max_members = broker.config.group_max_members
+        self.max_members = runtime.config.group_max_members
         self.held_positions = 0  # of all groups: what they take in memory
-        self._max_positions = broker.config.memory_bytes // MEMORY_SHARE // EACH_POSITION
+        self._max_positions = runtime.config.memory_bytes // MEMORY_SHARE // EACH_POSITION
         self.reads = KeptReads()
-        self.writer = GroupWriter(broker, store)
+        self.writer = GroupWriter(runtime, store)
         self.alarms = Alarms(self.now_ms)
-        self._undertaker = Undertaker(broker)
+        self._undertaker = Undertaker(runtime, make_topic)
         self.bury = self._undertaker.bury
 
     @property
     def stopped(self) -> bool:
-        return self._broker.stopped
+        return self._runtime.stopped
 
     def now_ms(self) -> int:
         """Of the clock that nobody sets: leases and delays do not depend on the wall's."""
-        return self._broker.clock.steady_ms()
+        return self._runtime.clock.steady_ms()
 
     # --- life
 
@@ -84,7 +86,7 @@ class GroupCoordinator:
             lost: list[tuple[str, int]] = []
             for (topic, index), packed in stored.states.items():
                 what = f"the state of group '{name}' in {topic}-{index}"
-                found = self._broker.topics.get(topic)
+                found = self._runtime.topics.get(topic)
                 if found is None or index >= found.count:
                     lost.append((topic, index))
                     continue
@@ -94,16 +96,16 @@ class GroupCoordinator:
                 except (ValueError, TypeError) as error:
                     raise StorageError(f"{what} can't be read: {error}") from error
                 if leases.frontier > partition.high_watermark and not partition.offline:
-                    self._broker.report("group_ahead_of_log", group=name, partition=str(partition))
+                    self._runtime.report("group_ahead_of_log", group=name, partition=str(partition))
                     leases.cut(partition.high_watermark)
                 group.add(partition, leases).attend()
             if lost:
                 self._store.delete_states(name, lost)
         self._opened = True
-        self._broker.spawn(self.writer.run)
-        self._broker.spawn(self.alarms.run)
-        self._broker.topics_changed.subscribe(self._find_new_partitions)
-        self._broker.stopping.subscribe(self._wake_all)
+        self._runtime.spawn(self.writer.run)
+        self._runtime.spawn(self.alarms.run)
+        self._runtime.topics.changed.subscribe(self._find_new_partitions)
+        self._runtime.stopping.subscribe(self._wake_all)
 
     async def close(self) -> None:
         """Answers what waits, and leaves every state on disk. What members hold is free again with the next start."""
@@ -111,7 +113,7 @@ class GroupCoordinator:
             return
         self._wake_all()
         await self._undertaker.close()
-        if self._broker.clock.was_set:
+        if self._runtime.clock.was_set:
             for group in self._groups.values():
                 for shared in group.shared.values():
                     if shared.leases.due is not None:
@@ -119,7 +121,7 @@ class GroupCoordinator:
         try:
             await self.writer.durable(always=True).wait()
         except StorageError as error:
-            self._broker.report("groups_not_written", error=str(error))
+            self._runtime.report("groups_not_written", error=str(error))
 
     def _wake_all(self) -> None:
         for group in self._groups.values():
@@ -138,14 +140,14 @@ class GroupCoordinator:
                 if gone and not group.gone:
                     self._store.delete_states(group.name, gone)  # first: where the disk refuses, this is tried again
                     group.remove(topic)
-            await self._broker.sync_meta()
+            await self._runtime.sync_meta()
 
     def _find_new_partitions(self) -> None:
         """Groups with members take up partitions that their topics have gained, from the first event on."""
         self._looked = False
         if not self._looking:
             self._looking = True
-            self._broker.spawn(self._take_up)
+            self._runtime.spawn(self._take_up)
 
     async def _take_up(self) -> None:
         """Until all groups were looked at since topics changed last."""
@@ -162,7 +164,7 @@ class GroupCoordinator:
 
     def _take_up_in(self, group: Group) -> None:
         topics = {topic for member in group.members.values() for topic in member.topics}
-        there = self._partitions(sorted(topic for topic in topics if topic in self._broker.topics))
+        there = self._partitions(sorted(topic for topic in topics if topic in self._runtime.topics))
         fresh = [each for each in there if (each.topic, each.index) not in group.shared]
         for partition in fresh:
             group.add(partition, group.new_leases(partition.start_offset)).changed()
@@ -171,7 +173,7 @@ class GroupCoordinator:
 
     def _partitions(self, topics: Iterable[str]) -> list[Partition]:
         """Without those that are out of service: a group keeps its position there, and gets none before they serve."""
-        return [each for topic in topics for each in self._broker.topic(topic).all_led() if not each.offline]
+        return [each for topic in topics for each in self._runtime.topics.find(topic).all_led() if not each.offline]
 
     def has(self, name: str) -> bool:
         """Whether the name is a native group's."""
@@ -180,7 +182,7 @@ class GroupCoordinator:
     def _check_room(self, group: Group | None, partitions: Iterable[Partition]) -> None:
         """For a group that is to have a position in these partitions. Raises Overloaded where there are as many groups,
         or positions, as may be."""
-        if group is None and len(self._groups) >= (most := self._broker.config.max_groups):
+        if group is None and len(self._groups) >= (most := self._runtime.config.max_groups):
             raise Overloaded(f"there are {most} groups (max_groups); delete some")
         held = {} if group is None else group.shared
         more = sum((each.topic, each.index) not in held for each in partitions)
@@ -220,7 +222,7 @@ class GroupCoordinator:
         if order not in ("none", "key"):
             raise InvalidRequest(f"'{order:.40}' is no order: none or key", field="order")
         for topic in wanted:
-            self._broker.topic(topic)
+            self._runtime.topics.find(topic)
             _check_dead_letter(topic, name, wanted, dead_letter)
         async with self._locks.of(name):
             starts = await self._starts(name, wanted, start, start_at)
@@ -286,7 +288,7 @@ class GroupCoordinator:
             for at, shared in sorted(self._find(name).shared.items()):
                 for run in shared.leases.runs():
                     if run.member is not None:
-                        yield run.member, *at, run.first, run.last, self._broker.clock.as_told(run.due)
+                        yield run.member, *at, run.first, run.last, self._runtime.clock.as_told(run.due)
 
     def positions(self, name: str) -> list[Position]:
         """The committed floor of each partition. Raises UnknownGroup."""
@@ -302,7 +304,7 @@ class GroupCoordinator:
         self._check_kind(name)
         found: list[tuple[Partition, int]] = []
         for topic, index, offset in offsets:
-            partition = self._broker.topic(topic).led(index)
+            partition = self._runtime.topics.find(topic).led(index)
             if offset > partition.high_watermark:
                 start, end = partition.start_offset, partition.high_watermark
                 raise OffsetOutOfRange(
@@ -368,7 +370,7 @@ class GroupCoordinator:
         """Each under the name that the group has a position by: Kafka's may read TOPIC@latest."""
         chosen: list[tuple[str, Partition]] = []
         for each in sorted(held) if topic is None else [topic]:
-            found = self._broker.topic((self._broker.table_of(each) or each) if each in held else each)
+            found = self._runtime.topics.find((self._runtime.topics.table_of(each) or each) if each in held else each)
             some = found.all_led() if indexes is None else [found.led(at) for at in sorted(set(indexes))]
             chosen += [(each, partition) for partition in some]
         return chosen
@@ -376,7 +378,7 @@ class GroupCoordinator:
     async def _move(self, group: Group, moves: Sequence[tuple[Partition, int]]) -> None:
         moved = []
         for partition, _ in moves:
-            found = self._broker.topics.get(partition.topic)
+            found = self._runtime.topics.get(partition.topic)
             if found is None or found.led(partition.index) is not partition:
                 raise UnknownTopic(f"the topic '{partition.topic}' was deleted")
         for partition, offset in moves:
@@ -403,11 +405,11 @@ class GroupCoordinator:
                 shared.gone = True
             self.held_positions -= len(group.shared)
             del self._groups[name]
-            await self._broker.sync_meta()
+            await self._runtime.sync_meta()
 
     @property
     def _kafka(self) -> NativeView:
-        return self._broker.kafka_groups.native
+        return self.kafka
 
     def _check_kind(self, name: str) -> None:
         """Raises InvalidRequest, WrongGroupKind."""

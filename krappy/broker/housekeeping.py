@@ -19,31 +19,39 @@ from krappy.errors import KrappyError, UnknownTopic
 from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.latest import LatestTables
+    from krappy.broker.runtime import Runtime
+    from krappy.broker.staging import StagingCoordinator
+    from krappy.broker.topic_changes import TopicChanges
 
 SCAN_CHECK_S = 10.0
 
 
 class Housekeeper:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self, runtime: Runtime, changes: TopicChanges, staging: StagingCoordinator, latest: LatestTables
+    ) -> None:
+        self._runtime = runtime
+        self._changes = changes
+        self._staging = staging
+        self._latest = latest
         self._throttle = Throttle()
 
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._every, lambda: self._broker.config.retention_check_ms, self.retain)
+            nursery.start_soon(self._every, lambda: self._runtime.config.retention_check_ms, self.retain)
             nursery.start_soon(self._every, self._compaction_ms, self.compact)
-            nursery.start_soon(self._every, lambda: self._broker.config.retention_check_ms, self.sweep)
+            nursery.start_soon(self._every, lambda: self._runtime.config.retention_check_ms, self.sweep)
             while True:
                 await trio.sleep(min(SCAN_CHECK_S, self._compaction_ms() / 1000))
                 self._close_idle_scans()
-                self._broker.latest.sets.expire()
+                self._latest.sets.expire()
                 await self._reclaim()
                 await self._tend_staging()
 
     def _compaction_ms(self) -> int:
-        return min(self._broker.config.cleaner_backoff_ms, self._broker.config.retention_check_ms)
+        return min(self._runtime.config.cleaner_backoff_ms, self._runtime.config.retention_check_ms)
 
     async def _every(self, period_ms: Callable[[], int], work: Callable[[Partition], Awaitable[None]]) -> None:
         while True:
@@ -54,37 +62,37 @@ class Housekeeper:
 
     async def _rest(self, seconds: float) -> None:
         """Until then, or until settings change."""
-        broker, config = self._broker, self._broker.config
-        await wait_any([broker.dynamic.changed], lambda: broker.config is not config, seconds)
+        runtime, config = self._runtime, self._runtime.config
+        await wait_any([runtime.settings_changed], lambda: runtime.config is not config, seconds)
 
     def _close_idle_scans(self) -> None:
-        now = self._broker.clock.steady_ms()
-        for scan in [scan for scan in self._broker.scans if now - scan.used_ms > SCAN_IDLE_MS]:
+        now = self._runtime.clock.steady_ms()
+        for scan in [scan for scan in self._runtime.scans if now - scan.used_ms > SCAN_IDLE_MS]:
             scan.close()
 
     async def _tend_staging(self) -> None:
         try:
-            await self._broker.staging.tend()
+            await self._staging.tend()
         except KrappyError as error:
-            self._broker.report("housekeeping_failed", part="staging", error=str(error))
+            self._runtime.report("housekeeping_failed", part="staging", error=str(error))
 
     async def _reclaim(self) -> None:
         """Gives the disk space of deleted topics' views back. Without this it would go with some later compaction."""
-        broker = self._broker
-        await broker.changes.finish_deletions()
-        while broker.dropped_views:
-            number = broker.dropped_views.pop()
+        runtime = self._runtime
+        await self._changes.finish_deletions()
+        while runtime.dropped_views:
+            number = runtime.dropped_views.pop()
             try:
-                await trio.to_thread.run_sync(broker.views.reclaim, number, limiter=broker.disk_limiter)
+                await trio.to_thread.run_sync(runtime.views.reclaim, number, limiter=runtime.disk_limiter)
             except KrappyError as error:
-                broker.report("view_not_reclaimed", number=number, error=str(error))
+                runtime.report("view_not_reclaimed", number=number, error=str(error))
 
     async def look(self, work: Callable[[Partition], Awaitable[None]]) -> None:
         """One round of `work` over all partitions.
 
         What fails in one is reported and keeps none of the others waiting.
         """
-        for topic in list(self._broker.topics.values()):
+        for topic in list(self._runtime.topics.values()):
             for partition in list(topic.local.values()):
                 try:
                     if partition.gone is None:
@@ -92,9 +100,9 @@ class Housekeeper:
                 except UnknownTopic:
                     pass  # it was deleted meanwhile
                 except KrappyError as error:
-                    self._broker.report("housekeeping_failed", partition=str(partition), error=str(error))
+                    self._runtime.report("housekeeping_failed", partition=str(partition), error=str(error))
                 except Exception:  # a mistake of ours, which must not end housekeeping for all the others
-                    self._broker.report("internal_error", task=f"housekeeping of {partition}", exc_info=True)
+                    self._runtime.report("internal_error", task=f"housekeeping of {partition}", exc_info=True)
                 await trio.lowlevel.checkpoint()
 
     async def tend(self, partition: Partition) -> None:
@@ -109,8 +117,8 @@ class Housekeeper:
             gone = await shortening.retain(partition)
             if gone:
                 start = partition.start_offset
-                self._broker.report("segments_deleted", partition=str(partition), count=len(gone), start=start)
-        now, life = self._broker.now_ms(), self._broker.config.producer_id_expiration_ms
+                self._runtime.report("segments_deleted", partition=str(partition), count=len(gone), start=start)
+        now, life = self._runtime.now_ms(), self._runtime.config.producer_id_expiration_ms
         if log.producers.silent(now, life):
             await partition.reshape(lambda: log.producers.expire(now, life))
         if log.unsaved_bytes:  # with durability "os" nothing else checkpoints before the end
@@ -121,18 +129,18 @@ class Housekeeper:
         partition.applier.strays.tend()
         left = await expiry.sweep(partition)
         if left is not None:
-            self._broker.report("view_swept", partition=str(partition), below=partition.swept.below, left=left)
+            self._runtime.report("view_swept", partition=str(partition), below=partition.swept.below, left=left)
 
     async def compact(self, partition: Partition) -> None:
         """Compaction of one partition, when there is enough to win."""
-        log, now = partition.log, self._broker.now_ms()
+        log, now = partition.log, self._runtime.now_ms()
         if retention.must_clean(partition.config, log.segments, log.clean_upto, now):
             await self.clean(partition, now)
 
     async def clean(self, partition: Partition, now: int) -> None:
         """Compacts the closed segments of a partition, whether that is worth it or not. `now` in ms."""
         try:
-            await cleaning.clean(self._broker, partition, now, self._throttle)
+            await cleaning.clean(self._runtime, partition, now, self._throttle)
         except KrappyError:
             if partition.gone is None:
                 raise

@@ -16,7 +16,8 @@ from krappy.errors import StorageError
 from krappy.store.disk import OS_DISK
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.room import Room
+    from krappy.broker.runtime import Runtime
 
 PROBE = "probe"
 PROBE_SIZE = 4096  # a block: a full disk has no room for it either
@@ -24,41 +25,41 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Machine:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime, room: Room) -> None:
+        self._runtime = runtime
+        self._room = room
         self._limiter = trio.CapacityLimiter(1)  # its own: a disk that hangs must not take the threads of others
 
     async def try_disk(self) -> None:
         """Writes a little to the data folder, syncs it and removes it. Can be cancelled. Raises StorageError."""
-        folder = self._broker.config.data
+        folder = self._runtime.config.data
         await trio.to_thread.run_sync(try_writing, folder, limiter=self._limiter, abandon_on_cancel=True)
 
     def events_refused(self) -> str:
         """Why events are refused for want of room; empty: they are not."""
-        return self._broker.room.refusal
+        return self._room.refusal
 
     def catalog_failed(self) -> str:
         """Why the catalog takes no changes, until it is opened anew; empty: it does."""
-        return self._broker.meta.failure
+        return self._runtime.meta.failure
 
     def tables_refused(self) -> str:
         """Why the tables take no events, until they are opened anew; empty: they do."""
-        return self._broker.views.stuck
+        return self._runtime.views.stuck
 
     def failed_logs(self) -> Iterator[str]:
         """Of each partition, why it takes no more events until the broker is started again; empty: it does."""
-        for topic in list(self._broker.topics.values()):
-            for partition in list(topic.local.values()):
-                yield partition.log_failed
+        for partition in self._runtime.topics.local():
+            yield partition.log_failed
 
     def disk_bytes(self) -> tuple[int, int, int]:
         """(of the disk, free of it, held by the ballast), as of half a second ago."""
-        room = self._broker.room
+        room = self._room
         return *room.space, room.held
 
     def view_sizes(self) -> dict[str, int]:
         """RocksDB's own numbers of the views: bytes and counts. Raises StorageError."""
-        return self._broker.views.stats()
+        return self._runtime.views.stats()
 
     def resident_bytes(self) -> int:
         """Memory of this process that is in RAM; 0 where the system does not tell (proc(5))."""

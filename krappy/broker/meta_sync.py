@@ -12,7 +12,7 @@ from krappy.errors import KrappyError, StorageError
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.runtime import Runtime
 
 
 LOOK_S = 0.25  # between two looks whether it has failed
@@ -20,8 +20,8 @@ LONGEST_PAUSE_S = 4.0  # between two tries to open it anew
 
 
 class MetaSync:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._waiters: list[Later[None]] = []
         self._running = False
 
@@ -30,7 +30,7 @@ class MetaSync:
 
         With durability "os" that is at once: the write-ahead log is with the operating system already.
         """
-        if not self._broker.fsync:
+        if not self._runtime.fsync:
             await trio.lowlevel.checkpoint()
             return
         await self.later().wait()
@@ -38,13 +38,13 @@ class MetaSync:
     def later(self) -> Later[None]:
         """As `wait`, without a task that waits."""
         later: Later[None] = Later()
-        if not self._broker.fsync:
+        if not self._runtime.fsync:
             later.resolve(None)
             return later
         self._waiters.append(later)
         if not self._running:
             self._running = True
-            self._broker.spawn(self._run)
+            self._runtime.spawn(self._run)
         return later
 
     async def _run(self) -> None:
@@ -53,12 +53,12 @@ class MetaSync:
                 waiters, self._waiters = self._waiters, []
                 began = perf_counter()
                 try:
-                    await trio.to_thread.run_sync(self._broker.meta.sync, limiter=self._broker.disk_limiter)
+                    await trio.to_thread.run_sync(self._runtime.meta.sync, limiter=self._runtime.disk_limiter)
                 except KrappyError as error:
                     for later in waiters:
                         later.reject(error)
                 else:
-                    self._broker.measures.catalog_syncs.observe(perf_counter() - began)
+                    self._runtime.measures.catalog_syncs.observe(perf_counter() - began)
                     for later in waiters:
                         later.resolve(None)
         finally:
@@ -69,24 +69,24 @@ class MetaSync:
         told, pause = False, LOOK_S
         while True:
             await trio.sleep(pause)
-            if not self._broker.meta.failure:
+            if not self._runtime.meta.failure:
                 continue
             if not told:
-                self._broker.report("catalog_failed", error=self._broker.meta.failure)
+                self._runtime.report("catalog_failed", error=self._runtime.meta.failure)
             told = True
             try:
-                done = await trio.to_thread.run_sync(self._try_reopen, limiter=self._broker.disk_limiter)
+                done = await trio.to_thread.run_sync(self._try_reopen, limiter=self._runtime.disk_limiter)
             except KrappyError as error:
-                self._broker.report("catalog_failed", error=str(error))
+                self._runtime.report("catalog_failed", error=str(error))
                 pause = min(LONGEST_PAUSE_S, 2 * pause)
                 continue
             if done:
-                self._broker.report("catalog_reopened")
+                self._runtime.report("catalog_reopened")
                 told, pause = False, LOOK_S
 
     def _try_reopen(self) -> bool:
         """Whether it was; not where there is no room: it can be read as it is, which it can't when opening fails."""
-        meta = self._broker.meta
+        meta = self._runtime.meta
         try:
             if shutil.disk_usage(meta.folder).free < meta.room_to_reopen():
                 return False

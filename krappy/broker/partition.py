@@ -22,9 +22,9 @@ from krappy.broker.appender import Appender
 from krappy.broker.applier import Applier
 from krappy.broker.elsewhere import Elsewhere
 from krappy.broker.expiry import Swept
+from krappy.broker.lent import Lent
 from krappy.broker.queued import Accepted, Stored
 from krappy.broker.raw_reads import Raw
-from krappy.broker.runtime import Runtime
 from krappy.broker.strays import Strays
 from krappy.broker.undecided import UNDECIDED, Undecided
 from krappy.core.cluster.replica_set import ReplicaSet
@@ -55,7 +55,7 @@ T = TypeVar("T")
 class Partition:
     def __init__(
         self,
-        runtime: Runtime,
+        lent: Lent,
         topic: str,
         index: int,
         number: int,
@@ -63,20 +63,20 @@ class Partition:
         log: Log,
         strays: Strays,
     ) -> None:
-        self._runtime = runtime
+        self._lent = lent
         self.strays = strays  # of its topic
         self.topic = topic
         self.index = index
         self.number = number  # dense, broker-wide: the prefix of this partition's keys in the views
         self.config = config
         self.log = log
-        self.views = runtime.views
-        self.measures = runtime.measures
+        self.views = lent.views
+        self.measures = lent.measures
         self.epoch = -1  # of its leader, once there is one
         self.epochs = log.epochs
         self.high_watermark = log.end_offset
         self.replicas = ReplicaSet((), 1, log.end_offset)
-        self.broker = -1  # the id of this one, among them
+        self.runtime = -1  # the id of this one, among them
         self.stability = log.producers.stability.copy()  # as of the high watermark; the log's own is as of its end
         self._stable = self.stability.first_open(log.end_offset)
         self.undecided = Undecided(self)
@@ -95,7 +95,7 @@ class Partition:
 
     def lead(self, state: State, broker: int) -> None:
         """From here on it is the broker with this id that leads it, in a new epoch (KIP-101)."""
-        self.role, self.epoch, self.broker = Role.LEADER, state.leader_epoch, broker
+        self.role, self.epoch, self.runtime = Role.LEADER, state.leader_epoch, broker
         self.epochs.lead(state.leader_epoch, self.log.end_offset)
         self.replicas = ReplicaSet(state.isr, state.min_isr, self.high_watermark)
 
@@ -103,30 +103,30 @@ class Partition:
 
     @property
     def fsync(self) -> bool:
-        return self._runtime.fsync
+        return self._lent.fsync
 
     @property
     def disk_limiter(self) -> trio.CapacityLimiter:
-        return self._runtime.disk_limiter
+        return self._lent.disk_limiter
 
     @property
     def counting(self) -> trio.CapacityLimiter:
-        return self._runtime.counting
+        return self._lent.counting
 
     @property
     def shrinking(self) -> trio.Lock:
-        return self._runtime.shrinking
+        return self._lent.shrinking
 
     def now_ms(self) -> int:
-        return self._runtime.now_ms()
+        return self._lent.now_ms()
 
     def spawn(self, run: Callable[[], Any]) -> None:
-        self._runtime.spawn(run)
+        self._lent.spawn(run)
 
     def report(self, event: str, error: KrappyError | None = None, **facts: Any) -> None:
         if error is not None:
             facts["error"] = str(error)
-        self._runtime.report(event, partition=str(self), **facts)
+        self._lent.report(event, partition=str(self), **facts)
 
     # --- publish
 
@@ -139,14 +139,14 @@ class Partition:
         from the records' headers (core/conditions.py).
         """
         self._alive()
-        self._runtime.check_room(len(data))
+        self._lent.check_room(len(data))
         return self.appender.publish(data, expect, by_header=by_header)
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[Stored]:
         """`taken`: an event that was taken once: its timestamp is not judged again."""
         self._alive()
         if not taken:
-            self._runtime.check_room(len(record.value or b""))
+            self._lent.check_room(len(record.value or b""))
         return self.appender.publish_record(record, expect, taken=taken)
 
     def publish_own(self, header: BatchHeader, data: bytes) -> Later[Stored]:
@@ -161,11 +161,11 @@ class Partition:
 
     def check_producer(self, header: BatchHeader) -> None:
         """Whether a client may write under its producer id. Raises InvalidTransaction, UnknownProducer."""
-        self._runtime.check_producer(header.producer_id, transactional=bool(header.attributes & TRANSACTIONAL))
+        self._lent.check_producer(header.producer_id, transactional=bool(header.attributes & TRANSACTIONAL))
 
     def check_transactional(self, header: BatchHeader) -> None:
         """Whether a transactional batch may be appended now. Raises InvalidTransaction, ProducerFenced."""
-        self._runtime.check_transactional(
+        self._lent.check_transactional(
             header.producer_id, header.producer_epoch, TopicPartition(self.topic, self.index)
         )
 
@@ -195,7 +195,7 @@ class Partition:
     def synced(self, offset: int) -> None:
         """Everything before it is on this broker's disk."""
         assert offset <= self.log.end_offset
-        self.replicas.synced(self.broker, offset)
+        self.replicas.synced(self.runtime, offset)
 
     def committed(self, accepted: list[Accepted]) -> None:
         """The appender's word that all replicas in sync have these batches: they become readable here."""

@@ -15,29 +15,30 @@ import trio
 from krappy.errors import InvalidTransaction, UnknownProducer
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
     from krappy.broker.partition import Partition
+    from krappy.broker.runtime import Runtime
 
 OWN = 1 << 62  # the broker's own begin here
 
 
 class ProducerIds:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self._catalog = broker.catalog
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._catalog = runtime.catalog
+        self.owned: set[int] = set()  # of staged jobs that are being published; a job of before has a client's
 
     async def open(self) -> None:
         """Ids that stand in the logs are not given any more, whoever has written them there."""
-        partitions = [each for topic in self._broker.topics.values() for each in topic.local.values()]
+        partitions = [each for topic in self._runtime.topics.values() for each in topic.local.values()]
 
         def know() -> None:
             self._catalog.know_producer_ids({id for each in partitions for id in each.producer_ids()})
 
-        await trio.to_thread.run_sync(know, limiter=self._broker.disk_limiter)
+        await trio.to_thread.run_sync(know, limiter=self._runtime.disk_limiter)
 
     async def new(self) -> int:
         """An id that no producer ever had, durably so."""
-        return await trio.to_thread.run_sync(self._catalog.next_producer_id, limiter=self._broker.disk_limiter)
+        return await trio.to_thread.run_sync(self._catalog.next_producer_id, limiter=self._runtime.disk_limiter)
 
     async def new_own(self, partitions: Collection[Partition]) -> int:
         """One of the broker's own, of which these partitions know nothing; a log of before there was such a range may
@@ -50,7 +51,7 @@ class ProducerIds:
     def check(self, id: int, *, transactional: bool) -> None:
         """Whether a client may write under it. Raises InvalidTransaction for the broker's own, UnknownProducer. What is
         `transactional` must be of an open transaction, too, which is looked at elsewhere."""
-        if id >= OWN or self._broker.staging.owns(id):
+        if id >= OWN or id in self.owned:
             raise InvalidTransaction(f"producer {id} is the broker's own, for a staged job")
         if not transactional and not self._catalog.was_given(id):
             raise UnknownProducer(f"this broker has given the producer id {id} to nobody: ask for a new one")

@@ -29,8 +29,8 @@ from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownPartit
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
     from krappy.broker.partition import Partition
+    from krappy.broker.runtime import Runtime
     from krappy.store.staging import StagedFiles
 
 WINDOW = 16 << 20  # bytes of one job on their way to the logs
@@ -73,13 +73,13 @@ class Publication:
 
     def __init__(
         self,
-        broker: Broker,
+        runtime: Runtime,
         files: StagedFiles,
         job: Job,
         stagings: list[Staging],
         progress: Callable[[int], None],
     ) -> None:
-        self._broker = broker
+        self._runtime = runtime
         self._files = files
         self._job = job
         self._stagings = stagings
@@ -94,7 +94,7 @@ class Publication:
         producer_id = self._job.producer_id
         places: dict[At, Place] = {}
         for staging in self._stagings:
-            topic = self._broker.topics_by_id.get(staging.topic_id)
+            topic = self._runtime.topics.by_id.get(staging.topic_id)
             for index, _ in staging.counts:
                 if topic is not None and (staging.topic_id, index) not in places:
                     places[staging.topic_id, index] = Place(topic.led(index), producer_id)
@@ -118,7 +118,7 @@ class Publication:
         for staging in self._stagings:
             blocks = self._blocks(staging, places)
             while (block := await self._in_thread(partial(next, blocks, None))) is not None:
-                if self._broker.stopped:
+                if self._runtime.stopped:
                     raise ShuttingDown("the broker is shutting down; the job is published after its next start")
                 for item in block:
                     size += len(item.data)
@@ -183,7 +183,7 @@ class Publication:
         producer_id = self._job.producer_id
         markers = []
         for at in self._targets():
-            topic = self._broker.topics_by_id.get(at[0])
+            topic = self._runtime.topics.by_id.get(at[0])
             try:
                 partition = None if topic is None else topic.led(at[1])
                 if partition is not None and partition.offline:
@@ -197,4 +197,4 @@ class Publication:
         await written(markers)
 
     async def _in_thread(self, work: Callable[[], list[Batch] | None]) -> list[Batch] | None:
-        return await trio.to_thread.run_sync(work, limiter=self._broker.disk_limiter)
+        return await trio.to_thread.run_sync(work, limiter=self._runtime.disk_limiter)

@@ -13,6 +13,7 @@ Without it (`ballast_bytes` is 0) nothing is refused before the disk does.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import trio
@@ -21,23 +22,25 @@ from krappy.errors import StorageError
 from krappy.store.ballast import Ballast, Space, space
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.runtime import Runtime
 
 LOOK_S = 0.5  # between two looks at how much is free
 IN_LOG_AND_TABLE = 2  # times that an event may come to stand on the disk
 
 
 class Room:
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, runtime: Runtime, drop_all: Callable[[], None]) -> None:
+        """`drop_all`: gives up files that can be made again."""
+        self._drop_all = drop_all
         self.refusal = ""  # why events are refused; empty: they are taken
         self.space = Space(0, 0)  # as of the last look
         self.kept = 0  # bytes that the ballast is to have
         self.held = 0  # and that it has
         self._left: float = math.inf  # bytes that may be taken before the next look
         self._told = False  # whether events were refused as of the last look
-        self._broker = broker
-        self._folder = broker.config.data
-        self._ballast = Ballast(self._folder, broker.config.ballast_bytes)
+        self._runtime = runtime
+        self._folder = runtime.config.data
+        self._ballast = Ballast(self._folder, runtime.config.ballast_bytes)
         self._limiter = trio.CapacityLimiter(1)  # its own: one look at a time, also when all other threads wait
 
     def check(self, size: int) -> None:
@@ -55,10 +58,10 @@ class Room:
         if self._told != bool(self.refusal):
             self._told = bool(self.refusal)
             if self._told:
-                self._broker.report("events_refused", error=self.refusal)
-                self._broker.latest.sets.drop_all()  # their files can be made again
+                self._runtime.report("events_refused", error=self.refusal)
+                self._drop_all()
             else:
-                self._broker.report("events_taken_again", space=str(self.space))
+                self._runtime.report("events_taken_again", space=str(self.space))
 
     async def watch(self) -> None:
         """Until cancelled."""
@@ -70,7 +73,7 @@ class Room:
                 failed = ""
             except StorageError as error:
                 if str(error) != failed:
-                    self._broker.report("housekeeping_failed", part="room", error=str(error))
+                    self._runtime.report("housekeeping_failed", part="room", error=str(error))
                 failed = str(error)
 
     def _look(self) -> None:

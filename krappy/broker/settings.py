@@ -11,7 +11,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from krappy.broker.dynamic import DISK_THREADS, THREADS
+from krappy.broker.dynamic import THREADS
+from krappy.broker.runtime import DISK_THREADS
 from krappy.config import KAFKA_NAMES, PLAINTEXT, ServerConfig
 from krappy.topic_config import OF_BROKER
 

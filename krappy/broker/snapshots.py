@@ -23,7 +23,7 @@ from krappy.store.view_snapshot import Rows
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.runtime import Runtime
 
 MOST = 100  # held at a time
 LONGEST_S = 86_400.0  # of a time to live
@@ -36,7 +36,7 @@ class LeasedSnapshot:
 
     def __init__(
         self,
-        broker: Broker,
+        runtime: Runtime,
         partitions: list[Partition],
         chosen: Chosen,
         ttl: float,
@@ -55,8 +55,8 @@ class LeasedSnapshot:
         # Appliers run on this same loop, so what they have applied is what the snapshot holds.
         self.offsets = [(partition.index, partition.applied) for partition in partitions]
         self._starts = {partition.index: partition.expired_below for partition in partitions}
-        self._views = broker.views
-        self._view = broker.views.snapshot()
+        self._views = runtime.views
+        self._view = runtime.views.snapshot()
         self._newest = newest_rows(self._view, partitions[0] if whole else None)
         self.closed = False
 
@@ -119,8 +119,8 @@ class LeasedSnapshot:
 class Snapshots:
     """All that a broker holds."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._held: dict[str, LeasedSnapshot] = {}
         self._changed = Signal()
         self._watched = False
@@ -136,16 +136,16 @@ class Snapshots:
         chosen.check()
         if not partitions:
             raise InvalidRequest("a snapshot is of one partition at least", field="partitions")
-        if self._broker.stopped:
+        if self._runtime.stopped:
             raise ShuttingDown("the broker is shutting down")
         if len(self._held) >= MOST:
             raise Overloaded(f"{MOST} snapshots are held already; close some, or wait until their time is over")
-        found = LeasedSnapshot(self._broker, partitions, chosen, _seconds(ttl_ms), tombstones=tombstones, whole=whole)
+        found = LeasedSnapshot(self._runtime, partitions, chosen, _seconds(ttl_ms), tombstones=tombstones, whole=whole)
         self._held[found.id] = found
         self.opened += 1
         if not self._watched:
             self._watched = True
-            self._broker.spawn(self._watch)
+            self._runtime.spawn(self._watch)
         self._changed.fire()
         return found
 
@@ -198,7 +198,7 @@ class Snapshots:
                     for snapshot in [each for each in self._held.values() if not each.readers and each.expires <= now]:
                         self.close(snapshot.id)
                         self.expired += 1
-                        self._broker.report("snapshot_expired", id=snapshot.id)
+                        self._runtime.report("snapshot_expired", id=snapshot.id)
                 else:
                     await wait_any([self._changed], lambda due=due: self._due() != due, due - now)  # type: ignore[misc]
         finally:

@@ -31,7 +31,6 @@ class Services(Protocol):
 
     disk_limiter: trio.CapacityLimiter
 
-    def check_room(self, size: int) -> None: ...
     def now_ms(self) -> int: ...
     def spawn(self, run: Callable[[], Any]) -> None: ...
 
@@ -51,6 +50,7 @@ class Attempt:
     def __init__(
         self,
         services: Services,
+        check_room: Callable[[int], None],
         files: StagedFiles,
         staging: Staging,
         topic: Topic | None,
@@ -58,6 +58,7 @@ class Attempt:
         touch: Callable[[], None],
     ) -> None:
         self._services = services
+        self._check_room = check_room
         self._files = files
         self._claim = claim
         self._touch = touch
@@ -85,7 +86,7 @@ class Attempt:
         assert self.topic is not None
         if self.topic.deleted:
             raise UnknownTopic(f"the topic '{self.topic.name}' was deleted")
-        self._services.check_room(len(data))
+        self._check_room(len(data))
         config = self.topic.led(partition).config
         header, data, columns, cost, _ = admit(data, config, Times(config, self._services.now_ms()))
         if header.attributes & TRANSACTIONAL:

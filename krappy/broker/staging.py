@@ -13,7 +13,7 @@ Rules of this file:
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -38,8 +38,10 @@ from krappy.store.staging import StagedFiles, StagingStore
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
     from krappy.broker.partition import Partition
+    from krappy.broker.producer_ids import ProducerIds
+    from krappy.broker.runtime import Runtime
+    from krappy.broker.topic import Topic
 
 MAX_JOBS = 10_000  # that are not over
 MAX_ATTEMPTS = 50_000  # of all of them together
@@ -68,15 +70,27 @@ class Live:
 
 
 class StagingCoordinator:
-    def __init__(self, broker: Broker, store: StagingStore, files: StagedFiles) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: StagingStore,
+        files: StagedFiles,
+        producer_ids: ProducerIds,
+        topic_for: Callable[[str], Awaitable[Topic]],
+        check_room: Callable[[int], None],
+    ) -> None:
+        """`topic_for`: as `Broker.topic_for_producer`. `check_room`: raises when the disk has no room for so much."""
+        self._runtime = runtime
+        self._producer_ids = producer_ids
+        self._topic_for = topic_for
+        self._check_room = check_room
         self._store = store
         self.files = files
-        self._limit = broker.config.staging_bytes
-        self._outcome_ms = broker.config.staging_outcome_ms
+        self._limit = runtime.config.staging_bytes
+        self._outcome_ms = runtime.config.staging_outcome_ms
         self._live: dict[str, Live] = {}
         self._turns = Turns()
-        self._owners: set[int] = set()  # producer ids of jobs that are being published
+        self._owners = producer_ids.owned  # of jobs that are being published
         self._attempts = 0
         self._outcomes = 0
         self.used = 0  # bytes that the files take
@@ -88,7 +102,7 @@ class StagingCoordinator:
 
     async def open(self) -> None:
         """Takes up every job where it was left. Raises StorageError for a state that can't be read."""
-        now = self._broker.clock.steady_ms()
+        now = self._runtime.clock.steady_ms()
         found = await self._in_thread(self._store.load_all)
         self._outcomes = await self._in_thread(self._store.count_outcomes)
         for job, sealed in found:
@@ -100,7 +114,7 @@ class StagingCoordinator:
         await self._in_thread(lambda: self.files.open(kept))
         for live in self._live.values():
             if live.job.publishing:
-                self._broker.report("staged_job_resumed", job=live.job.name, state=str(live.job.state))
+                self._runtime.report("staged_job_resumed", job=live.job.name, state=str(live.job.state))
                 self._owners.add(live.job.producer_id)
                 self._start(live)
 
@@ -115,10 +129,6 @@ class StagingCoordinator:
             live.moved.fire()
         await wait_any([self._settled], lambda: not self._at_work)
 
-    def owns(self, producer_id: int) -> bool:
-        """Whether a publication is under way under this producer id, which then is nobody else's."""
-        return producer_id in self._owners
-
     # --- requests
 
     async def stage(
@@ -132,17 +142,17 @@ class StagingCoordinator:
         core.check_name("attempt", attempt_name)
         async with self._turns.of(name):
             found = self._find(name)
-            job = core.begin(found, name, ttl_ms, self._broker.clock.steady_ms(), topic_name, self._topic_id)
+            job = core.begin(found, name, ttl_ms, self._runtime.clock.steady_ms(), topic_name, self._topic_id)
             if id is not None:
                 live, attempt = self._attempt(name, id)
                 live.job = job
                 return StageOpened(id, attempt, *attempt.producer)
-            topic = await self._broker.topic_for_producer(topic_name)
+            topic = await self._topic_for(topic_name)
             if (name not in self._live and len(self._live) >= MAX_JOBS) or self._attempts >= MAX_ATTEMPTS:
                 raise Overloaded(
                     f"{len(self._live)} jobs with {self._attempts} attempts are staged: commit or abort some"
                 )
-            producer = await self._broker.new_producer_id()
+            producer = await self._producer_ids.new()
             live = self._live.setdefault(name, Live(job))
             live.job = job
             staging = Staging(secrets.token_hex(8), topic.name, topic.id, task, attempt_name)
@@ -161,8 +171,8 @@ class StagingCoordinator:
             live, attempt = self._attempt(name, id)  # again: it may be dropped by now, and the job may be published
             if not attempt.staging.sealed:
                 sealed = core.seal(staged, records)
-                job = live.job._replace(touched_ms=self._broker.clock.steady_ms())
-                await self._broker.sync_meta(self._store.put(job, sealed))
+                job = live.job._replace(touched_ms=self._runtime.clock.steady_ms())
+                await self._runtime.sync_meta(self._store.put(job, sealed))
                 live.job, attempt.staging = job, sealed
             return attempt.staging.id
 
@@ -175,15 +185,15 @@ class StagingCoordinator:
         async with self._turns.of(name):
             found = self._find(name)
             live = self._live.get(name)
-            job = core.commit(found, name, tokens, {} if live is None else live.staged, self._broker.clock.steady_ms())
+            job = core.commit(found, name, tokens, {} if live is None else live.staged, self._runtime.clock.steady_ms())
             if job is not found:
                 for token in tokens:
                     assert live is not None
                     self._check_topic(live.attempts[token].staging)
                 targets = [] if live is None else self._targets([live.attempts[token].staging for token in tokens])
-                job = job._replace(producer_id=await self._broker.producer_ids.new_own(targets))
-                await self._broker.decisions.wait()
-                await self._broker.sync_meta(self._store.put(job))
+                job = job._replace(producer_id=await self._producer_ids.new_own(targets))
+                await self._runtime.decisions.wait()
+                await self._runtime.sync_meta(self._store.put(job))
                 live = self._live.setdefault(name, Live(job))
                 live.job = job
                 self._owners.add(job.producer_id)
@@ -191,8 +201,8 @@ class StagingCoordinator:
         if live is None:
             return job, 0, 0
         await wait_any(
-            [live.moved, self._broker.stopping],
-            lambda: self._turns.closed or self._broker.stopped or live.job.state in core.OVER,
+            [live.moved, self._runtime.stopping],
+            lambda: self._turns.closed or self._runtime.stopped or live.job.state in core.OVER,
             max_wait_ms / 1000,
         )
         if live.job.state is State.ABORTED:
@@ -202,12 +212,12 @@ class StagingCoordinator:
         return live.job, live.done, live.total
 
     def _topic_id(self, name: str) -> bytes | None:
-        found = self._broker.topics.get(name)
+        found = self._runtime.topics.get(name)
         return None if found is None else found.id
 
     def _check_topic(self, staging: Staging) -> None:
         """Before anything is decided: what is told now can still be mended."""
-        topic = self._broker.topics_by_id.get(staging.topic_id)
+        topic = self._runtime.topics.by_id.get(staging.topic_id)
         if topic is None:
             raise UnknownTopic(
                 f"the topic '{staging.topic}' was deleted since task '{staging.task:.80}' staged for it: abort the job"
@@ -222,7 +232,7 @@ class StagingCoordinator:
         """The partitions that these go to, as far as they are there."""
         targets: dict[Partition, None] = {}
         for staging in stagings:
-            topic = self._broker.topics_by_id.get(staging.topic_id)
+            topic = self._runtime.topics.by_id.get(staging.topic_id)
             if topic is not None:
                 targets |= dict.fromkeys(topic.led(index) for index, _ in staging.counts)
         return list(targets)
@@ -236,13 +246,13 @@ class StagingCoordinator:
             found = self._find(name)
             live = self._live.get(name)
             if id is None:
-                job = core.abort(found, name, self._broker.clock.steady_ms())
+                job = core.abort(found, name, self._runtime.clock.steady_ms())
                 if job is not found:
                     await self._end(live or Live(job), job)
             elif live is not None and live.job.state is State.OPEN and id in live.attempts:
                 attempt = live.attempts[id]
                 if attempt.staging.sealed:
-                    await self._broker.sync_meta(self._store.drop(name, id))
+                    await self._runtime.sync_meta(self._store.drop(name, id))
                 self._drop(live, id, UnknownStaging("this attempt was dropped"))
 
     def list(self) -> list[StagedJob]:
@@ -254,19 +264,19 @@ class StagingCoordinator:
                 len(live.attempts),
                 sum(attempt.staging.sealed for attempt in live.attempts.values()),
                 sum(attempt.size for attempt in live.attempts.values()),
-                -1 if live.job.publishing else self._broker.clock.as_told(live.job.touched_ms + live.job.ttl_ms),
+                -1 if live.job.publishing else self._runtime.clock.as_told(live.job.touched_ms + live.job.ttl_ms),
             )
             for name, live in sorted(self._live.items())
         ]
 
     async def tend(self) -> None:
         """Drops jobs that were silent for too long; forgets those that were over long ago."""
-        now = self._broker.clock.steady_ms()
+        now = self._runtime.clock.steady_ms()
         for name in [name for name, live in self._live.items() if core.overdue(live.job, now)]:
             async with self._turns.of(name):
                 live = self._live.get(name)
-                if live is not None and core.overdue(live.job, self._broker.clock.steady_ms()):
-                    self._broker.report("staged_job_expired", job=name, attempts=len(live.attempts))
+                if live is not None and core.overdue(live.job, self._runtime.clock.steady_ms()):
+                    self._runtime.report("staged_job_expired", job=name, attempts=len(live.attempts))
                     await self._end(live, core.expire(live.job, now))
         before = now - self._outcome_ms
         while True:
@@ -298,9 +308,9 @@ class StagingCoordinator:
 
     def _add(self, live: Live, staging: Staging, topic: Any) -> Attempt:
         def touch() -> None:
-            live.job = live.job._replace(touched_ms=self._broker.clock.steady_ms())
+            live.job = live.job._replace(touched_ms=self._runtime.clock.steady_ms())
 
-        attempt = Attempt(self._broker, self.files, staging, topic, self._claim, touch)
+        attempt = Attempt(self._runtime, self._check_room, self.files, staging, topic, self._claim, touch)
         live.attempts[staging.id] = attempt
         self._attempts += 1
         return attempt
@@ -323,7 +333,7 @@ class StagingCoordinator:
         try:
             await attempt.remove()
         except StorageError as error:
-            self._broker.report("staged_file_not_removed", error=str(error))
+            self._runtime.report("staged_file_not_removed", error=str(error))
 
     async def _end(self, live: Live, job: Job) -> None:
         """The job is over, durably so."""
@@ -333,7 +343,7 @@ class StagingCoordinator:
     async def _save_end(self, live: Live, job: Job, *, sync: bool = True) -> None:
         take_back = self._store.end(job, [id for id, attempt in live.attempts.items() if attempt.staging.sealed])
         if sync:
-            await self._broker.sync_meta(take_back)
+            await self._runtime.sync_meta(take_back)
         live.job = job
         self._outcomes += 1
 
@@ -360,7 +370,7 @@ class StagingCoordinator:
                 self._settled.fire()
 
         self._at_work += 1
-        self._broker.spawn(counted)
+        self._runtime.spawn(counted)
 
     async def _publish(self, live: Live) -> None:
         """Completes what was decided, whatever it takes."""
@@ -370,12 +380,12 @@ class StagingCoordinator:
                     await self._carry_out(live)
                 return
             except KrappyError as error:
-                if self._turns.closed or self._broker.stopped:  # the next start goes on with it
+                if self._turns.closed or self._runtime.stopped:  # the next start goes on with it
                     return
                 live.trouble = error
-                self._broker.report("staged_job_waits", job=live.job.name, error=str(error))
+                self._runtime.report("staged_job_waits", job=live.job.name, error=str(error))
                 live.moved.fire()
-            await wait_any([self._broker.stopping], lambda: self._turns.closed or self._broker.stopped, RETRY_S)
+            await wait_any([self._runtime.stopping], lambda: self._turns.closed or self._runtime.stopped, RETRY_S)
 
     async def _carry_out(self, live: Live) -> None:
         job = live.job
@@ -387,10 +397,10 @@ class StagingCoordinator:
             live.trouble = None
 
         for stale in list(live.stale):
-            await Publication(self._broker, self.files, stale, stagings, progress).mark(commit=False)
+            await Publication(self._runtime, self.files, stale, stagings, progress).mark(commit=False)
             live.stale.remove(stale)
             self._owners.discard(stale.producer_id)
-        publication = Publication(self._broker, self.files, job, stagings, progress)
+        publication = Publication(self._runtime, self.files, job, stagings, progress)
         if job.state is State.PUBLISHING:
             try:
                 published = await publication.write()
@@ -407,33 +417,33 @@ class StagingCoordinator:
         commit = live.job.state is State.MARKING
         await publication.mark(commit=commit)
         if commit:  # should this be lost, the markers are found to be there on the next start
-            await self._save_end(live, core.complete(live.job, self._broker.clock.steady_ms()), sync=False)
+            await self._save_end(live, core.complete(live.job, self._runtime.clock.steady_ms()), sync=False)
         self._over(live)
 
     async def _save(self, live: Live, job: Job) -> None:
-        await self._broker.sync_meta(self._store.put(job))
+        await self._runtime.sync_meta(self._store.put(job))
         live.job = job
 
     async def _anew(self, live: Live) -> None:
         """What is in the logs is aborted, and all is appended again. After a crash, the next start aborts it."""
         before = live.job
         targets = self._targets([live.attempts[token].staging for token in before.tokens])
-        after = before._replace(producer_id=await self._broker.producer_ids.new_own(targets))
+        after = before._replace(producer_id=await self._producer_ids.new_own(targets))
         self._owners.add(after.producer_id)
-        await self._broker.decisions.wait()
+        await self._runtime.decisions.wait()
         await self._save(live, after)
         live.stale.append(before)
         await self._carry_out(live)
 
     async def _fail(self, live: Live, error: KrappyError) -> None:
         """Nothing of it will be published: decided first, then its transaction is aborted, now or by the next start."""
-        failed = core.fail(live.job, self._broker.clock.steady_ms(), error.text)
-        self._broker.report("staged_job_failed", job=failed.name, error=error.text)
+        failed = core.fail(live.job, self._runtime.clock.steady_ms(), error.text)
+        self._runtime.report("staged_job_failed", job=failed.name, error=error.text)
         tokens = live.job.tokens
-        await self._broker.decisions.wait()
+        await self._runtime.decisions.wait()
         await self._save_end(live, failed._replace(tokens=()))
         live.job = failed._replace(tokens=tokens)  # for the markers, should they have to be written again
         live.moved.fire()
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self._broker.disk_limiter)
+        return await trio.to_thread.run_sync(work, limiter=self._runtime.disk_limiter)

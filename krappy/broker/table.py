@@ -23,7 +23,7 @@ from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownH
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.runtime import Runtime
     from krappy.store.view_snapshot import Rows, ViewSnapshot
 
 READ = 256 << 10  # bytes of a watch's one answer, and of log read at a stretch
@@ -115,7 +115,7 @@ class TableScan:
 
     def __init__(
         self,
-        broker: Broker,
+        runtime: Runtime,
         partitions: list[Partition],
         chosen: Chosen,
         *,
@@ -125,11 +125,11 @@ class TableScan:
     ) -> None:
         """`whole`: they are read as a part of their topic, or all of it, not each for itself: a key has one row."""
         chosen.check()
-        self._broker = broker
+        self._runtime = runtime
         self._partitions = partitions
         self._chosen = chosen
         self._tombstones = tombstones
-        self._snapshot: ViewSnapshot | None = broker.views.snapshot()
+        self._snapshot: ViewSnapshot | None = runtime.views.snapshot()
         self._newest = newest_rows(self._snapshot, partitions[0] if whole and partitions else None)
         self.scattered = self._newest is not None  # a row may stand in any partition
         self._index = 0
@@ -137,9 +137,9 @@ class TableScan:
         # Appliers run on this same loop, so what they have applied is what the snapshot holds.
         self.offsets = [(partition.index, partition.applied) for partition in partitions]
         self._starts = [partition.expired_below for partition in partitions]
-        self.used_ms = broker.clock.steady_ms()
+        self.used_ms = runtime.clock.steady_ms()
         if resumable:
-            broker.scans.add(self)
+            runtime.scans.add(self)
 
     async def page(self, max_entries: int, max_bytes: int) -> ScanPage:
         """The next page; only the last may be empty, and after it the scan is closed. Others have their turn while it
@@ -180,7 +180,7 @@ class TableScan:
             raise UnknownHandle("this scan is closed: it ended, or nobody asked for its next page in time")
         if partition.gone is not None or self._snapshot.has_dropped(partition.number):
             raise partition.gone or partition.no_view()
-        self.used_ms = self._broker.clock.steady_ms()
+        self.used_ms = self._runtime.clock.steady_ms()
         return self._snapshot.rows(
             partition.number,
             start=self._chosen.start if self._following is None else self._following,
@@ -196,7 +196,7 @@ class TableScan:
         if self._snapshot is not None:
             self._snapshot.close()
             self._snapshot = None
-        self._broker.scans.discard(self)
+        self._runtime.scans.discard(self)
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "scan", "topics": sorted({partition.topic for partition in self._partitions})}
@@ -222,7 +222,7 @@ class TableWatch:
 
     def __init__(
         self,
-        broker: Broker,
+        runtime: Runtime,
         partitions: list[Partition],
         chosen: Chosen,
         *,
@@ -236,7 +236,7 @@ class TableWatch:
         self._grows_with = grows_with
         self._told: dict[int, tuple[int, float]] = {}  # by partition: the offset told last, and when
         self._highest: dict[int, float] = {}  # the highest timestamp of what was passed
-        self._broker = broker
+        self._runtime = runtime
         self._partitions = {partition.index: partition for partition in partitions}
         self._chosen = chosen
         self._tombstones = tombstones
@@ -270,7 +270,7 @@ class TableWatch:
                     raise partition.gone
                 at[partition.index] = await self._emit_changes(partition, at, emit, room)
             await self._wait(at)
-            if self._broker.stopped:
+            if self._runtime.stopped:
                 raise ShuttingDown("the broker is shutting down; watch again from the last offsets")
             await self._emit_progress(at, emit, room)
 
@@ -286,13 +286,13 @@ class TableWatch:
     async def _wait(self, offsets: dict[int, int]) -> None:
         """Until there is something to be done, or progress to be told."""
         partitions = list(self._partitions.values())
-        broker = self._broker
-        signals = [*(each.moved for each in partitions), self._changed, broker.stopping, broker.topics_changed]
+        runtime = self._runtime
+        signals = [*(each.moved for each in partitions), self._changed, runtime.stopping, runtime.topics.changed]
 
         def ready() -> bool:
             return (
                 self._closed
-                or broker.stopped
+                or runtime.stopped
                 or len(self._grows_with) > len(partitions)
                 or any(each.gone is not None or each.last_stable_offset > offsets[each.index] for each in partitions)
             )
@@ -315,7 +315,7 @@ class TableWatch:
         partitions = list(self._partitions.values())
         await wait_for_views(partitions)
         scan = TableScan(
-            self._broker, partitions, self._chosen, tombstones=self._tombstones, resumable=False, whole=self._whole
+            self._runtime, partitions, self._chosen, tombstones=self._tombstones, resumable=False, whole=self._whole
         )
         exact, self.scattered = dict(scan.offsets), scan.scattered
         try:

@@ -26,6 +26,7 @@ from krappy.broker.name_locks import NameLocks
 from krappy.broker.opening import Place, check_room, open_logs
 from krappy.broker.partition import Partition
 from krappy.broker.topic import Topic
+from krappy.broker.topic_names import TopicNames
 from krappy.errors import KrappyError, StorageError, TopicExists, UnknownTopic
 from krappy.store import identity
 from krappy.store.catalog import MAX_PARTITIONS
@@ -36,16 +37,35 @@ from krappy.topic_settings import Changes, changes_of
 from krappy.types import text_id
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.latest import LatestTables
+    from krappy.broker.lent import Lent
+    from krappy.broker.room import Room
+    from krappy.broker.runtime import Runtime
 
 AT_ONCE = 100  # partitions that are made at a stretch
 SETTLE_S = 1.0  # after which new logs get to the disk: those who ask for topics and write to them come first
 T = TypeVar("T")
+Defaults = Callable[[], Mapping[str, str]]
 
 
 class TopicChanges:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(
+        self,
+        runtime: Runtime,
+        lent: Lent,
+        room: Room,
+        latest: LatestTables,
+        defaults: Defaults,
+        forget: deletion.Forget,
+    ) -> None:
+        """`defaults`: those that topics inherit now."""
+        self._runtime = runtime
+        self._lent = lent
+        self._room = room
+        self._latest = latest
+        self._defaults = defaults
+        self._forget = forget
+        self.names = TopicNames(runtime.config.latest_alias)
         self.locks = NameLocks()
         self._dying: dict[bytes, Topic] = {}  # by id: deleted, and their files are there still
         self._behind = trio.CapacityLimiter(1)  # its own: the disk's other threads are for those who wait
@@ -53,38 +73,38 @@ class TopicChanges:
     async def create(
         self, name: str, partitions: int, config: Mapping[str, Any], *, if_absent: bool, alike: bool
     ) -> tuple[Topic, bool]:
-        broker = self._broker
+        runtime = self._runtime
         async with self.locks.of(name):
-            broker.check_taking()
-            if if_absent and name in broker.topics:
-                return broker.topics[name], False
-            broker.names.check(name, alike=alike)
-            if name in broker.topics:
+            runtime.check_taking()
+            if if_absent and name in runtime.topics:
+                return runtime.topics[name], False
+            self.names.check(name, alike=alike)
+            if name in runtime.topics:
                 raise TopicExists(f"the topic '{name}' exists")
-            inherited = broker.dynamic.topic_defaults
+            inherited = self._defaults()
             TopicConfig.parse({**inherited, **config})
-            broker.names.add(name)  # at once: one that is like it may be made beside it
+            self.names.add(name)  # at once: one that is like it may be made beside it
             try:
                 topic = await self._make(name, partitions, config, inherited)
             except BaseException:
-                broker.names.remove(name)
+                self.names.remove(name)
                 raise
-            broker.topics[name] = broker.topics_by_id[topic.id] = topic
-            broker.spawn(self._settle, [partition.log for partition in topic.local.values()])
-            broker.report("topic_created", topic=name, partitions=partitions)
-            broker.topics_changed.fire()
+            runtime.topics.add(topic)
+            runtime.spawn(self._settle, [partition.log for partition in topic.local.values()])
+            runtime.report("topic_created", topic=name, partitions=partitions)
+            runtime.topics.changed.fire()
             return topic, True
 
     async def _make(self, name: str, partitions: int, config: Mapping[str, Any], inherited: Mapping[str, str]) -> Topic:
-        broker = self._broker
+        runtime = self._runtime
         await self._unmake(name)
-        for dead in [dead for dead in broker.catalog.deleting() if dead.name == name]:
+        for dead in [dead for dead in runtime.catalog.deleting() if dead.name == name]:
             await self._bury(dead)
         if partitions <= MAX_PARTITIONS:
             check_room(partitions)  # before the catalog has it: to have so many, and not to have them, takes it long
             await self._make_way(name, range(partitions))
-        stored = await self._in_thread(lambda: broker.catalog.create(name, partitions, config))
-        topic = Topic(stored, broker.catalog.image(name), inherited)
+        stored = await self._in_thread(lambda: runtime.catalog.create(name, partitions, config))
+        topic = Topic(stored, runtime.catalog.image(name), inherited)
         try:
             await self.open_partitions([(topic, stored)], new=True)
         except BaseException:  # a full disk, say: all of it or nothing
@@ -94,27 +114,27 @@ class TopicChanges:
 
     async def _unmake(self, name: str) -> None:
         """Removes a topic that could not be made, if the catalog has one. Its name is held. Raises StorageError."""
-        broker = self._broker
-        if name in broker.catalog and name not in broker.topics:
-            await deletion.finish(broker, await self._in_thread(lambda: broker.catalog.delete(name)))
+        runtime = self._runtime
+        if name in runtime.catalog and name not in runtime.topics:
+            await deletion.finish(runtime, self._forget, await self._in_thread(lambda: runtime.catalog.delete(name)))
 
     async def _try_to_unmake(self, name: str) -> None:
         try:
             await self._unmake(name)
         except KrappyError as error:
-            self._broker.report("deletion_unfinished", topic=name, error=str(error))
+            self._runtime.report("deletion_unfinished", topic=name, error=str(error))
 
     async def alter(self, name: str, wanted: Changes | None, partitions: int | None) -> None:
         if not await self._alter(name, wanted, partitions, still=False):
-            async with self._broker.shrinking:
+            async with self._runtime.shrinking:
                 await self._alter(name, wanted, partitions, still=True)
 
     async def _alter(self, name: str, wanted: Changes | None, partitions: int | None, *, still: bool) -> bool:
         """`still`: nothing is taken out of any log meanwhile. False, and nothing was done: that has to be so."""
-        broker = self._broker
+        runtime = self._runtime
         async with self.locks.of(name):
-            broker.check_taking()
-            topic = broker.topic(name)
+            runtime.check_taking()
+            topic = runtime.topics.find(name)
             config = changes_of(wanted or {}, topic.given, topic.settings)
             given = merge(topic.given, config)
             if topic.outlives(given, topic.inherited) and not still:
@@ -123,54 +143,53 @@ class TopicChanges:
             if partitions is not None and partitions != topic.count:
                 await self._add_partitions(topic, partitions)
             if config:
-                stored = await self._in_thread(lambda: broker.catalog.alter(name, config))
+                stored = await self._in_thread(lambda: runtime.catalog.alter(name, config))
                 await topic.configure(stored.config, topic.inherited)
-            broker.report("topic_altered", topic=name, partitions=topic.count, config=dict(config))
-            broker.topics_changed.fire()
+            runtime.report("topic_altered", topic=name, partitions=topic.count, config=dict(config))
+            runtime.topics.changed.fire()
             return True
 
     async def _add_partitions(self, topic: Topic, total: int) -> None:
         """The logs first, then the catalog: what can't be opened now could not be on the next start either."""
-        broker = self._broker
+        runtime = self._runtime
         added = range(topic.count, total if total <= MAX_PARTITIONS else 0)
         await self._make_way(topic.name, added)
         logs = await self._open_logs([(topic, index, 0) for index in added], new=True)
         try:
-            stored = await self._in_thread(lambda: broker.catalog.add_partitions(topic.name, total))
+            stored = await self._in_thread(lambda: runtime.catalog.add_partitions(topic.name, total))
         except BaseException:
             for log in logs:
-                await broker.attempt(str(log.folder), self._in_thread(log.destroy))
+                await runtime.attempt(str(log.folder), self._in_thread(log.destroy))
             raise
-        topic.see(broker.catalog.image(topic.name))
         await self._add([(topic, index, stored.numbers[index]) for index in added], logs)
         topic.strays.begin()
-        broker.spawn(self._settle, logs)
+        runtime.spawn(self._settle, logs)
 
     async def delete(self, name: str, uuid: bytes | None) -> None:
-        broker = self._broker
+        runtime = self._runtime
         async with self.locks.of(name):
-            broker.check_taking()
-            topic = broker.topic(name)
+            runtime.check_taking()
+            topic = runtime.topics.find(name)
             if uuid not in (None, topic.id):  # what was meant went while the lock was waited for
                 raise UnknownTopic(f"the topic '{name}' was deleted, and made anew")
-            await broker.room.look()  # the catalog and the views need some for it
-            stored = await self._in_thread(lambda: broker.catalog.delete(name))
-            del broker.topics[name], broker.topics_by_id[topic.id]
-            broker.names.remove(name)
+            await self._room.look()  # the catalog and the views need some for it
+            stored = await self._in_thread(lambda: runtime.catalog.delete(name))
+            runtime.topics.remove(topic)
+            self.names.remove(name)
             topic.deleted = True
             self._dying[stored.id] = topic
-            await deletion.close(broker, topic)
+            await deletion.close(runtime, self._latest, topic)
             try:
-                await deletion.forget_positions(broker, stored)
+                await self._forget(stored.name)
             except KrappyError as error:  # it is tried again with the files
-                broker.report("deletion_unfinished", topic=name, error=str(error))
-            broker.report("topic_deleted", topic=name)
-            broker.topics_changed.fire()
-            broker.spawn(self._bury_later, stored)
+                runtime.report("deletion_unfinished", topic=name, error=str(error))
+            runtime.report("topic_deleted", topic=name)
+            runtime.topics.changed.fire()
+            runtime.spawn(self._bury_later, stored)
 
     async def _bury_later(self, stored: StoredTopic) -> None:
         async with self.locks.of(stored.name):
-            if any(dead.id == stored.id for dead in self._broker.catalog.deleting()):
+            if any(dead.id == stored.id for dead in self._runtime.catalog.deleting()):
                 await self._try_to_bury(stored)
 
     async def _try_to_bury(self, stored: StoredTopic) -> None:
@@ -178,27 +197,27 @@ class TopicChanges:
         try:
             await self._bury(stored)
         except KrappyError as error:
-            self._broker.report("deletion_unfinished", topic=stored.name, error=str(error))
+            self._runtime.report("deletion_unfinished", topic=stored.name, error=str(error))
 
     async def _bury(self, stored: StoredTopic) -> None:
         """Removes what is left of a deleted topic. Its name is held. Raises StorageError."""
         topic = self._dying.pop(stored.id, None)
         if topic is not None:
-            await deletion.remove(self._broker, topic)
-        await deletion.finish(self._broker, stored)
+            await deletion.remove(self._runtime, topic)
+        await deletion.finish(self._runtime, self._forget, stored)
 
     async def finish_deletions(self) -> None:
         """Tries again to remove what is left of deleted topics, and of those that could not be made."""
-        for stored in self._broker.catalog.list():
-            if stored.name not in self._broker.topics:
+        for stored in self._runtime.catalog.list():
+            if stored.name not in self._runtime.topics:
                 async with self.locks.of(stored.name):
                     await self._try_to_unmake(stored.name)
-        for stored in self._broker.catalog.deleting():
+        for stored in self._runtime.catalog.deleting():
             await self._bury_later(stored)
 
     async def bury_all(self) -> None:
         """As the broker ends: no file of a deleted topic stays open. Everything is held."""
-        for stored in self._broker.catalog.deleting() if self._dying else ():
+        for stored in self._runtime.catalog.deleting() if self._dying else ():
             await self._try_to_bury(stored)
 
     # --- logs
@@ -210,7 +229,7 @@ class TopicChanges:
             for topic, stored in topics
             for index in range(len(topic.local), len(stored.numbers))
         ]
-        seen = [0 if new else self._broker.views.applied(number) for *_, number in wanted]
+        seen = [0 if new else self._runtime.views.applied(number) for *_, number in wanted]
         places = [(topic, index, applied) for (topic, index, _), applied in zip(wanted, seen, strict=True)]
         logs = await self._open_logs(places, new=new)
         await self._add(wanted, logs)
@@ -226,22 +245,24 @@ class TopicChanges:
                 await trio.lowlevel.cancel_shielded_checkpoint()
         for (topic, index, _), partition in zip(wanted, made, strict=True):
             topic.local[index] = partition
+        for topic in {topic for topic, *_ in wanted}:
+            topic.see(self._runtime.catalog.image(topic.name))
 
     def _partition(self, topic: Topic, index: int, number: int, log: Log) -> Partition:
-        made = Partition(self._broker, topic.name, index, number, topic.config, log, topic.strays)
-        made.lead(topic.image.partitions[index].state, self._broker.id)
+        made = Partition(self._lent, topic.name, index, number, topic.config, log, topic.strays)
+        made.lead(self._runtime.catalog.image(topic.name).partitions[index].state, self._runtime.id)
         return made
 
     async def _make_way(self, name: str, indexes: Iterable[int]) -> None:
         """Raises StorageError when events that nobody claims stand where these partitions go."""
-        await self._in_thread(lambda: identity.make_way(self._broker.folder_of(name, index) for index in indexes))
+        await self._in_thread(lambda: identity.make_way(self._runtime.folder_of(name, index) for index in indexes))
 
     async def _open_logs(self, wanted: Sequence[tuple[Topic, int, int]], *, new: bool) -> list[Log]:
-        broker = self._broker
+        runtime = self._runtime
         places = [
             Place(
                 f"{topic.name}-{index}",
-                broker.folder_of(topic.name, index),
+                runtime.folder_of(topic.name, index),
                 topic.config,
                 text_id(topic.id),
                 applied,
@@ -249,18 +270,23 @@ class TopicChanges:
             for topic, index, applied in wanted
         ]
         return await open_logs(
-            places, broker.disk_limiter, broker.report, broker.check_taking, new=new, synced=not (new and broker.fsync)
+            places,
+            runtime.disk_limiter,
+            runtime.report,
+            runtime.check_taking,
+            new=new,
+            synced=not (new and runtime.fsync),
         )
 
     async def _settle(self, logs: Sequence[Log]) -> None:
         """New logs get to the disk, with a checkpoint, unless their first events were faster; without syncs of events
         they are there already."""
-        if not self._broker.fsync:
+        if not self._runtime.fsync:
             return
 
         def settle() -> None:
             for log in logs:
-                if self._broker.stopped:
+                if self._runtime.stopped:
                     return
                 with suppress(StorageError):  # deleted meanwhile, or a full disk: its next sync does it, too
                     log.checkpoint()
@@ -269,4 +295,4 @@ class TopicChanges:
         await trio.to_thread.run_sync(settle, limiter=self._behind)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self._broker.disk_limiter)
+        return await trio.to_thread.run_sync(work, limiter=self._runtime.disk_limiter)

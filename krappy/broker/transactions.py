@@ -31,7 +31,9 @@ from krappy.store.group_offsets import Offset
 from krappy.types import TopicPartition
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.kafka_groups.coordinator import KafkaGroups
+    from krappy.broker.producer_ids import ProducerIds
+    from krappy.broker.runtime import Runtime
     from krappy.store.transactions import TransactionStore
 
 EXPIRY_CHECK_S = 3600.0  # Kafka's transaction.remove.expired.transaction.cleanup.interval.ms
@@ -39,11 +41,15 @@ RETRY_S = 1.0  # pause after the disk refused
 
 
 class TransactionCoordinator:
-    def __init__(self, broker: Broker, store: TransactionStore, max_timeout_ms: int) -> None:
-        self._broker = broker
+    def __init__(
+        self, runtime: Runtime, store: TransactionStore, producer_ids: ProducerIds, groups: KafkaGroups
+    ) -> None:
+        self._runtime = runtime
         self._store = store
-        self._max_timeout_ms = max_timeout_ms
-        self._life_ms = broker.config.transactional_id_expiration_ms
+        self._producer_ids = producer_ids
+        self._groups = groups
+        self._max_timeout_ms = runtime.config.transaction_max_timeout_ms
+        self._life_ms = runtime.config.transactional_id_expiration_ms
         self._all: dict[str, Transaction] = {}
         self._names: dict[int, str] = {}  # by producer id
         self._turns = Turns()
@@ -65,22 +71,22 @@ class TransactionCoordinator:
         self._opened = True
         for transaction in self._all.values():
             if transaction.prepared:
-                self._broker.spawn(self._finish, transaction.name)
+                self._runtime.spawn(self._finish, transaction.name)
         self._abort_orphans()
-        self._broker.spawn(self._watch)
+        self._runtime.spawn(self._watch)
 
     def _abort_orphans(self) -> None:
         """As after a power loss with durability "os": nothing else would ever end them."""
-        for topic in self._broker.topics.values():
+        for topic in self._runtime.topics.values():
             for partition in topic.local.values():
                 at = TopicPartition(topic.name, partition.index)
                 for producer_id in list(partition.stability.open):
-                    if self._broker.staging.owns(producer_id):
+                    if producer_id in self._producer_ids.owned:
                         continue
                     found = self._of(producer_id)
                     alive = found is not None and (found.stage is Stage.ONGOING or found.prepared)
                     if found is None or not alive or at not in found.partitions:
-                        self._broker.report("transaction_orphaned", partition=str(partition), producer_id=producer_id)
+                        self._runtime.report("transaction_orphaned", partition=str(partition), producer_id=producer_id)
                         partition.end_transaction(producer_id, found.epoch if found else 0, commit=False)
 
     async def close(self) -> None:
@@ -89,7 +95,7 @@ class TransactionCoordinator:
         self._watching.cancel()
         if self._opened:
             await self._ended.wait()
-            if self._broker.clock.was_set:
+            if self._runtime.clock.was_set:
                 for transaction in self._all.values():
                     if transaction.stage is Stage.ONGOING:
                         self._keep(transaction)
@@ -115,7 +121,7 @@ class TransactionCoordinator:
 
     def _now(self) -> int:
         """Of the clock that nobody sets: a transaction does not end because the wall's jumped."""
-        return self._broker.clock.steady_ms()
+        return self._runtime.clock.steady_ms()
 
     # --- requests
 
@@ -135,7 +141,7 @@ class TransactionCoordinator:
             for _ in range(2):
                 new_id = core.NO_ID
                 if core.needs_new_id(found, expected_epoch):
-                    new_id = await self._broker.new_producer_id()
+                    new_id = await self._producer_ids.new()
                 begun = core.begin(
                     found,
                     name,
@@ -146,7 +152,7 @@ class TransactionCoordinator:
                     expected_epoch=expected_epoch,
                 )
                 if begun.prepared:
-                    await self._broker.decisions.wait()
+                    await self._runtime.decisions.wait()
                 await self._save(begun)
                 if not begun.prepared:
                     return begun.producer_id, begun.epoch
@@ -156,7 +162,7 @@ class TransactionCoordinator:
 
     def _check_room(self) -> None:
         """Raises Overloaded where there are as many transactional ids as may be."""
-        most = self._broker.config.max_transactional_ids
+        most = self._runtime.config.max_transactional_ids
         if len(self._all) >= most:
             text = f"there are {most} transactional ids (max_transactional_ids); those that nobody uses are forgotten "
             raise Overloaded(f"{text}after {self._life_ms} ms (transactional_id_expiration_ms)")
@@ -185,7 +191,7 @@ class TransactionCoordinator:
             found = self._all.get(name)
             ended = core.end(found, producer_id, epoch, self._now(), commit=commit)
             if ended is not found:
-                await self._broker.decisions.wait()
+                await self._runtime.decisions.wait()
                 await self._save(ended)
                 await self._complete(ended)
 
@@ -199,7 +205,7 @@ class TransactionCoordinator:
         core.check_offsets(self._all.get(name), producer_id, epoch, member.group)
         now = self._now()
         staged = {(at.topic, at.partition): Offset(*position, now) for at, position in offsets.items()}
-        await self._broker.kafka_groups.stage_offsets(
+        await self._groups.stage_offsets(
             member.group, producer_id, member.id, member.generation, member.instance_id, staged
         )
 
@@ -224,7 +230,7 @@ class TransactionCoordinator:
             changed = change(found, self._now())
             if changed is not found:
                 if found is None or found.stage is not Stage.ONGOING:
-                    await self._broker.decisions.wait()
+                    await self._runtime.decisions.wait()
                 await self._save(changed, sync=sync)
 
     async def _save(self, transaction: Transaction, *, sync: bool = True) -> None:
@@ -234,12 +240,12 @@ class TransactionCoordinator:
         """
         take_back = self._keep(transaction)
         if sync:
-            await self._broker.sync_meta(take_back)
+            await self._runtime.sync_meta(take_back)
         self._set(transaction)
 
     def _keep(self, transaction: Transaction) -> Callable[[], None]:
         """On disk its times are the wall's: by that the next start goes on. What it returns takes it back."""
-        ahead = self._broker.clock.ahead_ms
+        ahead = self._runtime.clock.ahead_ms
         started = transaction.started_ms + ahead if transaction.started_ms >= 0 else transaction.started_ms
         return self._store.put(transaction._replace(started_ms=started, updated_ms=transaction.updated_ms + ahead))
 
@@ -249,8 +255,8 @@ class TransactionCoordinator:
             await self._carry_out(transaction)
         except KrappyError as error:
             if not self._turns.closed:
-                self._broker.report("transaction_waits", transactional_id=transaction.name, error=str(error))
-                self._broker.spawn(self._finish, transaction.name)
+                self._runtime.report("transaction_waits", transactional_id=transaction.name, error=str(error))
+                self._runtime.spawn(self._finish, transaction.name)
 
     async def _carry_out(self, transaction: Transaction) -> None:
         commit = transaction.stage is Stage.PREPARE_COMMIT
@@ -258,7 +264,7 @@ class TransactionCoordinator:
         refused: StorageError | None = None
         for at in sorted(transaction.partitions):
             try:
-                partition = self._broker.led(at)
+                partition = self._runtime.topics.led(at)
                 markers.append(partition.end_transaction(transaction.producer_id, transaction.epoch, commit))
             except (UnknownTopic, UnknownPartition):
                 continue  # deleted, and all of the transaction's events with it
@@ -268,7 +274,7 @@ class TransactionCoordinator:
         if refused is not None:
             raise refused
         for group in sorted(transaction.groups):
-            self._broker.kafka_groups.complete_transaction(group, transaction.producer_id, commit)
+            self._groups.complete_transaction(group, transaction.producer_id, commit)
         completed = core.complete(transaction, self._now())
         self._keep(completed)  # should it be lost, all of this is done again
         self._set(completed)
@@ -285,7 +291,7 @@ class TransactionCoordinator:
                     return
                 except KrappyError as error:
                     if not self._turns.closed:
-                        self._broker.report("transaction_waits", transactional_id=name, error=str(error))
+                        self._runtime.report("transaction_waits", transactional_id=name, error=str(error))
             await trio.sleep(RETRY_S)
 
     # --- time
@@ -314,7 +320,7 @@ class TransactionCoordinator:
         try:
             await run(name)
         except KrappyError as error:
-            self._broker.report("transaction_waits", transactional_id=name, error=str(error))
+            self._runtime.report("transaction_waits", transactional_id=name, error=str(error))
             await trio.sleep(RETRY_S)
 
     async def _time_out(self, name: str) -> None:
@@ -322,9 +328,9 @@ class TransactionCoordinator:
             found = self._all.get(name)
             if found is None or not core.overdue(found, self._now()):
                 return
-            self._broker.report("transaction_timed_out", transactional_id=name, producer_id=found.producer_id)
+            self._runtime.report("transaction_timed_out", transactional_id=name, producer_id=found.producer_id)
             fenced = core.fence(found, self._now())
-            await self._broker.decisions.wait()
+            await self._runtime.decisions.wait()
             await self._save(fenced)
             await self._complete(fenced)
 

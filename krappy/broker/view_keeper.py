@@ -25,8 +25,10 @@ from krappy.store.rocks import Damaged
 from krappy.store.views import RENEWING, REOPENING, Views
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.machine import Machine
     from krappy.broker.partition import Partition
+    from krappy.broker.runtime import Runtime
+    from krappy.broker.snapshots import Snapshots
 
 LOOK_S = 0.5  # between two looks whether they are damaged
 PAUSE_S = 5.0  # after they were opened anew
@@ -57,59 +59,61 @@ def open_views(folder: Path, sizes: tuple[int, int], numbers: Sequence[int]) -> 
 
 
 class ViewKeeper:
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, runtime: Runtime, machine: Machine, snapshots: Snapshots) -> None:
+        self._runtime = runtime
+        self._machine = machine
+        self._snapshots = snapshots
 
     async def run(self) -> None:
         """Until cancelled."""
-        broker = self._broker
+        runtime = self._runtime
         while True:
             await trio.sleep(LOOK_S)
-            if broker.views.doubtful and await self._disk_takes():
-                await trio.to_thread.run_sync(broker.views.look_at_doubtful, limiter=broker.disk_limiter)
-            if broker.views.damaged:
-                broker.report("views_damaged", error=broker.views.damaged)
+            if runtime.views.doubtful and await self._disk_takes():
+                await trio.to_thread.run_sync(runtime.views.look_at_doubtful, limiter=runtime.disk_limiter)
+            if runtime.views.damaged:
+                runtime.report("views_damaged", error=runtime.views.damaged)
                 with trio.CancelScope(shield=True):
-                    await self._renew(RENEWING, broker.views.throw_away, begin_anew)
-                broker.report("views_renewed")
+                    await self._renew(RENEWING, runtime.views.throw_away, begin_anew)
+                runtime.report("views_renewed")
                 await trio.sleep(REST_S)
-            elif broker.views.stuck and await self._disk_takes():
-                broker.report("views_refused", error=broker.views.stuck)
+            elif runtime.views.stuck and await self._disk_takes():
+                runtime.report("views_refused", error=runtime.views.stuck)
                 with trio.CancelScope(shield=True):
-                    await self._renew(REOPENING, broker.views.reopen, go_on)
-                broker.report("views_reopened")
+                    await self._renew(REOPENING, runtime.views.reopen, go_on)
+                runtime.report("views_reopened")
                 await trio.sleep(PAUSE_S)
 
     async def _disk_takes(self) -> bool:
         """Whether it is worth it: as they are, the views can be read."""
         try:
-            await self._broker.machine.try_disk()
+            await self._machine.try_disk()
         except StorageError:
             return False
         return True
 
     def _partitions(self) -> list[Partition]:
-        topics = list(self._broker.topics.values())
+        topics = list(self._runtime.topics.values())
         return [each for topic in topics for each in topic.local.values() if each.config.view and each.gone is None]
 
     async def _renew(self, reason: str, make: Callable[[], None], begin: Callable[[Partition], None]) -> None:
-        broker, why = self._broker, StorageError(reason)
-        while not broker.stopped:
+        runtime, why = self._runtime, StorageError(reason)
+        while not runtime.stopped:
             before = self._partitions()
             for partition in before:
                 partition.applier.stop(why)
             for partition in before:
                 await partition.applier.idle.wait()
-            for scan in list(broker.scans):
+            for scan in list(runtime.scans):
                 scan.close()
-            broker.snapshots.close_all()
+            self._snapshots.close_all()
             try:
-                await trio.to_thread.run_sync(make, limiter=broker.disk_limiter)
+                await trio.to_thread.run_sync(make, limiter=runtime.disk_limiter)
             except StorageError as error:
-                broker.report("view_waits", error=str(error))
+                runtime.report("view_waits", error=str(error))
                 await trio.sleep(LOOK_S)
                 continue
-            broker.views.begin()  # and in the same step nobody takes an empty one for one that is folded
+            runtime.views.begin()  # and in the same step nobody takes an empty one for one that is folded
             for partition in self._partitions():
                 begin(partition)
             return

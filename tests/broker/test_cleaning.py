@@ -13,7 +13,6 @@ from trio.testing import trio_test
 from krappy import batch
 from krappy.broker import cleaning
 from krappy.broker.broker import Broker
-from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
 from krappy.entry import is_tombstone
 from krappy.topic_config import TopicConfig
@@ -38,7 +37,7 @@ async def dirty(broker: Broker) -> Partition:
 
 async def begin(nursery: trio.Nursery, broker: Broker, partition: Partition) -> None:
     """Returns when its compaction is under way."""
-    nursery.start_soon(Housekeeper(broker).clean, partition, broker.now_ms())
+    nursery.start_soon(broker.housekeeper.clean, partition, broker.now_ms())
     while broker.cleaner_limiter.borrowed_tokens == 0:
         await trio.lowlevel.checkpoint()
 
@@ -48,7 +47,7 @@ async def delete_records(broker: Broker, partition: Partition) -> None:
 
 
 async def expire(broker: Broker, partition: Partition) -> None:
-    await Housekeeper(broker).retain(partition)
+    await broker.housekeeper.retain(partition)
     assert partition.start_offset > 0
 
 
@@ -144,10 +143,10 @@ def test_no_tombstone_goes_because_the_view_was_dropped(
                 return get_many(number, keys)
 
             monkeypatch.setattr(partition.views, "get_many", dropped)
-            await Housekeeper(broker).clean(partition, broker.now_ms())
+            await broker.housekeeper.clean(partition, broker.now_ms())
             assert await read_all(partition) == before
             if again:
-                await Housekeeper(broker).clean(partition, broker.now_ms())
+                await broker.housekeeper.clean(partition, broker.now_ms())
                 assert await partition.view_wait(None, 60)
                 assert is_tombstone(partition.look_up(b"k1") or b"")
 
@@ -180,11 +179,11 @@ async def test_a_view_that_is_behind_keeps_no_other_log_from_being_compacted(
             for _ in range(6):
                 await publish(partition, 2, [b"a", b"b"])
         with trio.fail_after(60):
-            await Housekeeper(broker).look(Housekeeper(broker).compact)
+            await broker.housekeeper.look(broker.housekeeper.compact)
         assert ("housekeeping_failed", "behind-0") in told
         assert ("log_cleaned", "other-0") in told
         assert ("log_cleaned", "behind-0") not in told
         waits.set()
         await partitions[0].view_wait(None, 60)
-        await Housekeeper(broker).look(Housekeeper(broker).compact)
+        await broker.housekeeper.look(broker.housekeeper.compact)
         assert ("log_cleaned", "behind-0") in told

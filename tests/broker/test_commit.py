@@ -13,7 +13,6 @@ import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
 from krappy import batch
-from krappy.broker.housekeeping import Housekeeper
 from krappy.errors import OffsetMismatch, OutOfOrderSequence, StorageError
 from krappy.store import disk
 from tests.broker.engine import publish, read_all, running, until
@@ -71,7 +70,7 @@ async def test_a_producer_is_not_forgotten_beside_its_own_append(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(partial(publish, partition, 1, producer_id=7, producer_epoch=0, base_sequence=1))
             await until(begun.is_set)
-            nursery.start_soon(Housekeeper(broker).retain, partition)
+            nursery.start_soon(broker.housekeeper.retain, partition)
             await wait_all_tasks_blocked()
             go_on.set()
         assert await publish(partition, 1, producer_id=7, producer_epoch=0, base_sequence=0) == 0

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trio.testing import trio_test
 
 from krappy.broker import deletion
-from krappy.broker.broker import Broker
-from krappy.broker.topic import Topic
 from krappy.core.kafka.offset import Offset
 from krappy.errors import StorageError
 from krappy.store.disk import Disk
@@ -22,9 +21,9 @@ async def test_groups_begin_anew_in_a_topic_that_is_made_anew(tmp_path: Path, mo
     """A position in the old topic would pass over the first events of the new one."""
     close = deletion.close
 
-    async def killed_before(broker: Broker, topic: Topic) -> None:
+    async def killed_before(*given: Any) -> None:
         as_killed(tmp_path / "data", tmp_path / "killed")
-        await close(broker, topic)
+        await close(*given)
 
     monkeypatch.setattr(deletion, "close", killed_before)
     async with running(tmp_path / "data") as broker:

@@ -12,7 +12,6 @@ from trio.testing import trio_test, wait_all_tasks_blocked
 
 from krappy.broker import expiry
 from krappy.broker.broker import Broker
-from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
 from krappy.broker.snapshots import LeasedSnapshot
 from krappy.core import retention
@@ -47,7 +46,7 @@ def kept(partition: Partition) -> list[bytes]:
 @trio_test
 async def test_what_has_expired_leaves_the_view_when_it_is_much(tmp_path: Path) -> None:
     async with running(tmp_path) as broker:
-        partition, keeper = await made(broker), Housekeeper(broker)
+        partition, keeper = await made(broker), broker.housekeeper
         await partition.delete_records(10)
         await keeper.sweep(partition)
         assert kept(partition) == KEYS  # few: not worth it
@@ -72,7 +71,7 @@ async def test_a_table_that_outlives_its_events_is_left_as_it_is(tmp_path: Path)
     async with running(tmp_path) as broker:
         partition = await made(broker, cleanup_policy="compact,delete")
         await partition.delete_records(-1)
-        await Housekeeper(broker).sweep(partition)
+        await broker.housekeeper.sweep(partition)
         assert kept(partition) == KEYS
 
 
@@ -82,7 +81,7 @@ async def swept_beside(broker: Broker, partition: Partition) -> AsyncIterator[Le
     snapshot = broker.open_snapshot([partition], None, None, None, 60_000, tombstones=False)
     await partition.delete_records(40)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(Housekeeper(broker).sweep, partition)
+        nursery.start_soon(broker.housekeeper.sweep, partition)
         await wait_all_tasks_blocked()
         yield snapshot
 

@@ -14,7 +14,6 @@ import trio.testing
 from krappy import batch
 from krappy.broker import appender, applier
 from krappy.broker.broker import Broker
-from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
 from krappy.errors import CorruptBatch, KrappyError, ShuttingDown, StorageError, UnknownTopic, ViewDisabled
 from krappy.types import Span
@@ -144,11 +143,11 @@ Work = Callable[[Broker, Partition], Awaitable[object]]
 
 
 async def retain(broker: Broker, partition: Partition) -> None:
-    await Housekeeper(broker).retain(partition)
+    await broker.housekeeper.retain(partition)
 
 
 async def compact(broker: Broker, partition: Partition) -> None:
-    await Housekeeper(broker).clean(partition, broker.now_ms())
+    await broker.housekeeper.clean(partition, broker.now_ms())
 
 
 async def delete_records(broker: Broker, partition: Partition) -> None:

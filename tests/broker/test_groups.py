@@ -14,7 +14,6 @@ from trio.testing import trio_test
 from krappy import batch, errors
 from krappy.broker import dead_letters
 from krappy.broker.group_poll import GroupPolled
-from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
 from krappy.broker.queued import Stored
 from krappy.types import Record
@@ -383,7 +382,7 @@ async def test_events_that_are_gone_settle_by_themselves(tmp_path: Path) -> None
         polled = await member.poll(20, 1 << 20)
         assert offsets(polled) == list(range(20))
         member.nack([("t", 0, 0, 9)])
-        await Housekeeper(broker).clean(partition, broker.now_ms())
+        await broker.housekeeper.clean(partition, broker.now_ms())
         left = [got.offset for got in await read_all(partition)]
         assert left[0] > 20, "the cleaner took nothing"
         seen: list[int] = []

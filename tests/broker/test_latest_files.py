@@ -11,7 +11,6 @@ import trio
 from krappy import batch
 from krappy.broker.ahead import Ahead
 from krappy.broker.broker import Broker
-from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.latest import LatestTables
 from krappy.broker.partition import Partition
 from krappy.core.latest import Reading
@@ -211,7 +210,7 @@ def test_a_table_made_ahead_is_not_followed_by_what_may_have_been_compacted(
             await write(partition, ("k4", "2"))
         if compacted:
             await partition.view_wait(None, 30)
-            await Housekeeper(broker).clean(partition, broker.now_ms())
+            await broker.housekeeper.clean(partition, broker.now_ms())
         consumer = Consumer(room=200)
         await consumer.finish(tables, partition)
         assert b"k3" not in consumer.held

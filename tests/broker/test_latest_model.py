@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from krappy.broker.ahead import Ahead
-from krappy.broker.housekeeping import Housekeeper
 from tests.broker.engine import running
 from tests.broker.latest import NEVER, Consumer, table, tables_of, write
 
@@ -70,7 +69,7 @@ def test_every_reader_ends_with_the_table(
                         consumers[step[1]] = Consumer(consumers[step[1]].room)
                         consumers[step[1]].position = consumers[step[1]].began = at
                     case "clean" if compacted:
-                        await Housekeeper(broker).clean(partition, broker.now_ms())
+                        await broker.housekeeper.clean(partition, broker.now_ms())
                     case "ahead":
                         await maker.look()
                     case "expire" if not compacted:

@@ -14,7 +14,6 @@ import trio
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
 from krappy.entry import is_tombstone, pack_entry
 from krappy.store import journal
@@ -51,7 +50,7 @@ async def clean(broker: Broker, partition: Partition) -> None:
     """Until the tombstones have gone."""
     for later in (1, 2):  # the first cleaning sees them, the second takes them
         partition.log.roll()
-        await Housekeeper(broker).clean(partition, broker.now_ms() + later * 1000)
+        await broker.housekeeper.clean(partition, broker.now_ms() + later * 1000)
         await write(partition, b"v", b"other")
 
 

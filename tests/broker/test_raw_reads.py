@@ -7,7 +7,6 @@ from pathlib import Path
 import trio
 
 from krappy import batch
-from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.raw_reads import Raw
 from krappy.types import FilePart
 from tests.broker import engine
@@ -33,7 +32,7 @@ def test_an_answer_has_a_record_where_there_is_one(tmp_path: Path) -> None:
                 await engine.publish(partition, 1, [b"k" if number < 19 else b"last"], **producer)
                 partition.log.roll()
             await broker.wait_for_views([partition])
-            await Housekeeper(broker).clean(partition, broker.now_ms())
+            await broker.housekeeper.clean(partition, broker.now_ms())
             end = partition.high_watermark
             assert counts(partition.fetch_now(0, 1 << 14, end))[0] == 0, (
                 "the compaction left nothing empty: this tests nothing"

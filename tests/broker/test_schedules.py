@@ -6,7 +6,6 @@ from pathlib import Path
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
 from krappy.types import ABSENT, TopicPartition
 from tests.broker.schedules import Scenario, explore
@@ -55,7 +54,7 @@ def test_retention_takes_no_event_that_has_not_expired(tmp_path: Path) -> None:
         def check() -> None:
             assert all(offset >= partition.start_offset for offset in fresh), "a fresh event is gone"
 
-        return Scenario({"retain": lambda: Housekeeper(broker).retain(partition), "write": write}, check)
+        return Scenario({"retain": lambda: broker.housekeeper.retain(partition), "write": write}, check)
 
     assert explore(tmp_path, scenario) > 5
 
@@ -114,7 +113,7 @@ def test_nothing_expires_by_a_setting_that_is_not_in_force_any_more(tmp_path: Pa
         def check() -> None:
             assert not starts or partition.start_offset == starts[0]
 
-        return Scenario({"alter": alter, "retain": lambda: Housekeeper(broker).retain(partition)}, check)
+        return Scenario({"alter": alter, "retain": lambda: broker.housekeeper.retain(partition)}, check)
 
     assert explore(tmp_path, scenario) > 5
 
@@ -131,7 +130,7 @@ def test_nothing_is_compacted_once_its_topic_is_not_to_be(tmp_path: Path) -> Non
         def check() -> None:
             assert not sizes or partition.size == sizes[0]
 
-        return Scenario({"alter": alter, "clean": lambda: Housekeeper(broker).clean(partition, NOW)}, check)
+        return Scenario({"alter": alter, "clean": lambda: broker.housekeeper.clean(partition, NOW)}, check)
 
     assert explore(tmp_path, scenario, limit=60) > 5
 
@@ -150,8 +149,8 @@ def test_one_thread_is_enough(tmp_path: Path) -> None:
 
         return Scenario(
             {
-                "clean": lambda: Housekeeper(broker).clean(partition, NOW),
-                "retain": lambda: Housekeeper(broker).retain(other),
+                "clean": lambda: broker.housekeeper.clean(partition, NOW),
+                "retain": lambda: broker.housekeeper.retain(other),
                 "write": write,
             }
         )
@@ -174,7 +173,7 @@ def test_a_consumer_reads_what_is_committed_beside_a_cleaning(tmp_path: Path) ->
         for number in range(6):
             await publish(partition, NOW, *[b"k%d" % each for each in range(number, 20)])
         for _ in range(2):
-            await Housekeeper(broker).clean(partition, NOW)
+            await broker.housekeeper.clean(partition, NOW)
         assert partition.aborted(0, 1000), "the third one takes the marker"
 
         def check() -> None:
@@ -186,6 +185,6 @@ def test_a_consumer_reads_what_is_committed_beside_a_cleaning(tmp_path: Path) ->
             for number in range(2):
                 await publish(partition, NOW, b"later%d" % number)
 
-        return Scenario({"clean": lambda: Housekeeper(broker).clean(partition, NOW), "write": write}, check)
+        return Scenario({"clean": lambda: broker.housekeeper.clean(partition, NOW), "write": write}, check)
 
     assert explore(tmp_path, scenario, limit=20) > 5

@@ -10,7 +10,6 @@ import trio
 from trio.testing import trio_test
 
 from krappy.broker.broker import Broker
-from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
 from krappy.broker.topic import Topic
 from krappy.entry import entry_offset
@@ -43,7 +42,7 @@ async def test_what_goes_takes_damage_along(tmp_path: Path, policy: str, by: str
     async with running(tmp_path / "data", retention_check_ms=3_600_000) as broker:
         partition = await damaged(broker, policy)
         if by == "retention":
-            await Housekeeper(broker).retain(partition)
+            await broker.housekeeper.retain(partition)
             assert partition.start_offset > 100
         else:
             assert await partition.delete_records(195) == 195
@@ -67,7 +66,7 @@ async def test_a_table_that_is_behind_keeps_no_expired_event(tmp_path: Path) -> 
         broker.views.busy = lambda: True  # type: ignore[method-assign]  # as on a full disk
         for _ in range(20):
             await publish(partition, 10, KEYS)
-        await Housekeeper(broker).retain(partition)
+        await broker.housekeeper.retain(partition)
         assert partition.start_offset > 100
         assert await partition.delete_records(195) == 195
         del broker.views.busy

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from krappy import batch
 from krappy.broker import snapshots, splits
 from krappy.broker.broker import Broker
-from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
 from krappy.broker.snapshots import LeasedSnapshot
 from krappy.broker.table import Chosen
@@ -117,7 +116,7 @@ def test_the_ranges_of_a_snapshot_are_the_fold_of_the_log_at_its_offsets(
                     compacted = True
                     for partition in topic.local.values():
                         await partition.reshape(partition.log.roll)
-                        await Housekeeper(broker).clean(partition, broker.now_ms() + 10**9)
+                        await broker.housekeeper.clean(partition, broker.now_ms() + 10**9)
                 elif isinstance(step[0], Chosen):
                     chosen, tombstones, parts = step
                     snapshot = await taken(broker, "t", chosen, tombstones=tombstones)

@@ -15,7 +15,6 @@ from krappy.broker import cleaning, latest_sets
 from krappy.broker import strays as strays_module
 from krappy.broker.applier import Applier
 from krappy.broker.broker import Broker
-from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.topic import Topic
 from krappy.entry import entry_offset, is_tombstone
 from krappy.errors import OffsetMismatch, StorageError
@@ -206,7 +205,7 @@ async def test_a_topic_whose_strays_were_compacted_away_is_none_of_them_any_more
         await publish(topic, 1, ASTRAY, value=None)
         await folded(topic)
         assert topic.scattered
-        keeper = Housekeeper(broker)
+        keeper = broker.housekeeper
         with trio.fail_after(60):
             while partition.views.get(partition.number, ASTRAY) is not None:
                 await partition.reshape(partition.log.roll)
@@ -221,7 +220,7 @@ async def test_a_tombstone_stays_while_it_deletes_something_in_another_partition
         await publish(topic, 1, ASTRAY, timestamp=1)
         await publish(topic, 2, ASTRAY, value=None, timestamp=2)
         await publish(topic, 2, b"other", value=b"v", timestamp=2)
-        partition, keeper = topic.led(2), Housekeeper(broker)
+        partition, keeper = topic.led(2), broker.housekeeper
         for _ in range(3):
             await partition.reshape(partition.log.roll)
             await keeper.clean(partition, broker.now_ms() + 10)
@@ -253,7 +252,7 @@ async def test_a_tombstone_stays_while_nobody_knows_what_the_other_partitions_ha
     monkeypatch.setattr(cleaning, "PATIENCE_S", 0.01)
     async with running(tmp_path) as broker:
         topic = broker.topic("t")
-        partition, keeper = topic.led(2), Housekeeper(broker)
+        partition, keeper = topic.led(2), broker.housekeeper
         if trouble == "gone":
             topic.led(1).gone = StorageError("its log can't be opened")
         for _ in range(3):

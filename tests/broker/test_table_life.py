@@ -16,7 +16,6 @@ from trio.testing import trio_test
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.partition import Partition
 from krappy.entry import entry_offset, is_tombstone
 from krappy.types import TopicPartition
@@ -75,7 +74,7 @@ class Life:
     def __init__(self, broker: Broker, model: Model, random: Random) -> None:
         self.broker, self.model, self.random = broker, model, random
         self.partition: Partition = broker.topic("t").led(0)
-        self.keeper = Housekeeper(broker)
+        self.keeper = broker.housekeeper
         self.producer: tuple[int, int] | None = None  # of the open transaction
         self.sequence = 0
         self.open: list[int] = []

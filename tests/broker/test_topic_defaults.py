@@ -10,7 +10,6 @@ from trio.testing import trio_test
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.housekeeping import Housekeeper
 from krappy.errors import ConfigError
 from krappy.store.catalog import FORMAT, Catalog
 from krappy.store.format_2 import TOPIC
@@ -30,7 +29,7 @@ async def kept(broker: Broker, topic: str) -> bool:
     with trio.fail_after(60):
         assert await partition.view_wait(None, 60)
     assert partition.look_up(b"k") is not None
-    await Housekeeper(broker).retain(partition)
+    await broker.housekeeper.retain(partition)
     return partition.start_offset <= stored.offset and partition.look_up(b"k") is not None
 
 

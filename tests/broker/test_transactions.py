@@ -11,7 +11,6 @@ import trio
 from trio.testing import trio_test
 
 from krappy import batch
-from krappy.broker.housekeeping import Housekeeper
 from krappy.core.transactions import Stage
 from krappy.entry import entry_offset
 from krappy.errors import (
@@ -399,7 +398,7 @@ async def test_the_cleaner_takes_aborted_events_and_leaves_open_ones(tmp_path: P
             return b"".join(file.read_bytes() for file in sorted((tmp_path / "topics" / "t-0").glob("*.log")))
 
         assert aborted in on_disk()
-        await Housekeeper(broker).tend(partition)
+        await broker.housekeeper.tend(partition)
         assert partition.log.clean_upto <= stable
         assert partition.log.clean_upto > 0
         left = await values(partition)

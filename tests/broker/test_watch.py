@@ -9,7 +9,6 @@ import trio
 from trio.testing import MockClock, trio_test
 
 from krappy import batch
-from krappy.broker.housekeeping import Housekeeper
 from krappy.broker.table import PROGRESS
 from krappy.entry import key_of_bin, unpack_entry
 from krappy.partitioner import partition_for
@@ -97,7 +96,7 @@ async def test_what_kept_an_event_from_being_told_may_be_compacted_away_before_i
                 await partitions[1].publish(batch.encode([b"other"], [b"v"], timestamps=40)).wait()
                 for _ in range(2):
                     await partitions[1].reshape(partitions[1].log.roll)
-                    await Housekeeper(broker).clean(partitions[1], broker.now_ms() + 10)
+                    await broker.housekeeper.clean(partitions[1], broker.now_ms() + 10)
                 going.set()
                 await until(lambda: b"other" in told)
                 await until(lambda: told[key] == b"second")

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from krappy import batch
 from krappy.broker import table as table_module
 from krappy.broker.broker import Broker
-from krappy.broker.housekeeping import Housekeeper
 from krappy.entry import is_tombstone, key_of_bin, unpack_entry
 from tests.broker.engine import running, until
 
@@ -133,7 +132,7 @@ class Watcher:
 async def compact(broker: Broker) -> None:
     for partition in broker.topic("t").all_led():
         await partition.reshape(partition.log.roll)
-        await Housekeeper(broker).clean(partition, broker.now_ms())
+        await broker.housekeeper.clean(partition, broker.now_ms())
 
 
 async def table(broker: Broker, prefix: bytes | None) -> dict[tuple[int, bytes], bytes]:

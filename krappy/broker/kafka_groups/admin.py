@@ -11,7 +11,7 @@ from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import ModernGroup
 
 if TYPE_CHECKING:
-    from krappy.broker.kafka_groups.coordinator import KafkaGroups
+    from krappy.broker.kafka_groups.registry import Registry
 
 NATIVE = "krappy"  # the protocol type, and the type, by which Kafka's tools see a native group
 
@@ -33,9 +33,9 @@ class Described(NamedTuple):
 
 
 class Admin:
-    def __init__(self, owner: KafkaGroups) -> None:
+    def __init__(self, owner: Registry) -> None:
         self._owner = owner
-        self._broker = owner.broker
+        self._runtime = owner.runtime
 
     def list_groups(self) -> Iterator[Listed]:
         """Every group of the broker, native ones too, one by one; others may come and go meanwhile."""
@@ -45,13 +45,13 @@ class Admin:
                 yield Listed(name, "classic", machine.protocol_type or "", machine.state)
             else:
                 yield Listed(name, "consumer", "consumer", machine.state)
-        for name, members in self._broker.groups.sizes().items():
+        for name, members in self._owner.natives.sizes().items():
             yield Listed(name, NATIVE, NATIVE, "Stable" if members else "Empty")
 
     def describe(self, name: str) -> Described:
         """A classic group, or a native one. Raises Refused, GROUP_ID_NOT_FOUND."""
-        if self._broker.groups.has(name):
-            told = self._broker.groups.describe(name)
+        if self._owner.natives.has(name):
+            told = self._owner.natives.describe(name)
             who = [(each["name"], None, "", each["client"], b"", b"") for each in told["members"]]
             return Described("Stable" if who else "Empty", NATIVE, told["order"], who)
         machine = self._owner.find(name).machine
@@ -82,11 +82,11 @@ class Admin:
     async def delete(self, name: str) -> None:
         """Durable on return. Raises Refused (GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP), StorageError; for a native group
         UnknownGroup, GroupNotEmpty."""
-        if self._broker.groups.has(name):
-            await self._broker.groups.delete(name)
+        if self._owner.natives.has(name):
+            await self._owner.natives.delete(name)
             return
         group = self._owner.find(name)
         if not group.machine.empty:
             raise Refused(Fault.NON_EMPTY_GROUP, f"the group '{name:.249}' has members; they must leave first")
         self._owner.forget(group)
-        await self._broker.sync_meta()
+        await self._runtime.sync_meta()

@@ -15,23 +15,21 @@ the group is deleted or forgotten.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
-
-import trio
 
 from krappy.broker.alarms import Alarms
 from krappy.broker.kafka_groups.admin import Admin
 from krappy.broker.kafka_groups.group import EACH_MEMBER, KafkaGroup, load
 from krappy.broker.kafka_groups.native import NativeView
 from krappy.broker.kafka_groups.offsets import Offsets
-from krappy.broker.kafka_groups.settings import GroupSettings
+from krappy.broker.kafka_groups.registry import Natives, Registry, check_name
 from krappy.core.kafka import mixed
 from krappy.core.kafka.classic import ClassicGroup
-from krappy.core.kafka.classic_member import LONGEST_NAME, Join, Joined, Reply, Rules, Synced, brought, taken
+from krappy.core.kafka.classic_member import LONGEST_NAME, Join, Joined, Reply, Synced, brought, taken
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.migration import Policy, downgrade, downgrade_for, only_classic, replaces_last, upgrade
-from krappy.core.kafka.modern import KnownTopic, ModernGroup, ModernRules, check_beat
+from krappy.core.kafka.modern import ModernGroup, check_beat
 from krappy.core.kafka.modern_member import Beat, Beaten
 from krappy.core.kafka.subscription import subscribed_topics
 from krappy.core.kafka.topic_regex import TopicRegex
@@ -39,58 +37,48 @@ from krappy.errors import KrappyError
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.internal_topics import InternalTopics
+    from krappy.broker.latest import LatestTables
+    from krappy.broker.runtime import Runtime
     from krappy.core.kafka.offset import At, Offset
     from krappy.store.group_offsets import GroupOffsets
     from krappy.store.overrides import OverrideStore
 
-LONGEST_GROUP = 1000  # characters of a group's name
-MEMORY_SHARE = 4  # groups and their members may take this part of the broker's memory budget
-MAX_SPECIAL = 1000  # names of tables that KIP-848 members may subscribe to
 
-
-class KafkaGroups:
-    def __init__(self, broker: Broker, store: GroupOffsets, settings: OverrideStore) -> None:
-        config = broker.config
-        self.broker = broker
-        self.store = store
-        self.groups: dict[str, KafkaGroup] = {}
-        self.rules = Rules(config.group_initial_rebalance_delay_ms, config.group_max_members)
-        self.modern_rules = ModernRules(config.group_consumer_session_timeout_ms, config.group_max_members)
+class KafkaGroups(Registry):
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: GroupOffsets,
+        settings: OverrideStore,
+        natives: Natives,
+        internal: InternalTopics,
+        latest: LatestTables,
+    ) -> None:
+        super().__init__(runtime, store, settings, natives, internal, latest)
+        config = runtime.config
         self.policy = Policy(config.group_consumer_migration_policy)
-        self.heartbeat_ms = config.group_consumer_heartbeat_interval_ms
         self.sessions = (config.group_min_session_timeout_ms, config.group_max_session_timeout_ms)
-        self.settings = GroupSettings(self, settings)
         self.offsets = Offsets(self)
         self.admin = Admin(self)
-        self.native = NativeView(self)
+        self.native = NativeView(self, self.offsets, self.admin)
         self._alarms = Alarms(self.now)
-        self._bytes = 0
-        self._max_bytes = config.memory_bytes // MEMORY_SHARE
-        self._topics: dict[str, KnownTopic] | None = None  # made when they are asked for
-        self._special: set[str] = set()
-        self._opened = self.closed = False
-
-    @staticmethod
-    def now() -> int:
-        """Ms of a clock that nobody sets: sessions do not end because the wall's clock jumps."""
-        return int(trio.current_time() * 1000)
+        self._opened = False
 
     # --- life
 
     async def open(self) -> None:
         """Takes up every group where it was left. Raises StorageError for what can't be read."""
-        now, wall = self.now(), self.broker.clock.steady_ms()
+        now, wall = self.now(), self.runtime.clock.steady_ms()
         for name, kept in self.store.load_all().items():
-            group = load(self, name, kept, self.rules, self.settings.rules(name), now, wall)
-            self.groups[name] = group
-            self._bytes += group.bytes
+            group = load(self.rang, name, kept, self.rules, self.settings.rules(name), now, wall)
+            self.add(group)
             self.offsets.count(group)
             self._attend(group)
-        self.broker.topics_changed.subscribe(self._forget_topics)
-        self.broker.stopping.subscribe(self._answer_all)
-        self.broker.spawn(self._alarms.run)
-        self.broker.spawn(self.offsets.run)
+        self.runtime.topics.changed.subscribe(self.forget_topics)
+        self.runtime.stopping.subscribe(self._answer_all)
+        self.runtime.spawn(self._alarms.run)
+        self.runtime.spawn(self.offsets.run)
         self._opened = True
 
     async def close(self) -> None:
@@ -111,86 +99,6 @@ class KafkaGroups:
                         if later is not None:
                             later.resolve(answer)
 
-    @property
-    def topics(self) -> dict[str, KnownTopic]:
-        """Another one whenever topics came, went or grew: KIP-848 groups compare what they get by identity."""
-        if self._topics is None:
-            self._topics = self._known_topics()
-        return self._topics
-
-    def _forget_topics(self) -> None:
-        self._topics = None
-
-    def _known_topics(self) -> dict[str, KnownTopic]:
-        internal: Mapping[str, Any] = {topic.name: topic for topic in self.broker.internal.listed()}
-        topics = {name: KnownTopic(topic.id, topic.count) for name, topic in {**internal, **self.broker.topics}.items()}
-        for name in sorted(self._special):
-            topic = self.broker.table_topic(name, {})
-            if topic is None:
-                self._special.discard(name)
-            else:
-                topics[name] = KnownTopic(topic.id, topic.count)
-        return topics
-
-    def _learn_special(self, names: Iterable[str]) -> None:
-        fresh = {name for name in names if name not in self._special and self.broker.table_of(name)}
-        if fresh and len(self._special) + len(fresh) <= MAX_SPECIAL:
-            self._special |= fresh
-            self._forget_topics()
-
-    # --- which group
-
-    def get(self, name: str) -> KafkaGroup | None:
-        return self.groups.get(name)
-
-    def find(self, name: str, other_kind: Fault = Fault.GROUP_ID_NOT_FOUND) -> KafkaGroup:
-        """Raises Refused: GROUP_ID_NOT_FOUND, or `other_kind` for a native group's name."""
-        group = self.groups.get(name)
-        if group is None:
-            self.check_free(name, other_kind)
-            raise Refused(Fault.GROUP_ID_NOT_FOUND, f"there is no group '{name:.249}'")
-        return group
-
-    def check_free(self, name: str, fault: Fault = Fault.INCONSISTENT_GROUP_PROTOCOL) -> None:
-        """Raises Refused when the name is a native group's."""
-        if self.broker.groups.has(name):
-            raise Refused(
-                fault, f"'{name:.249}' is a native group of Krappy, which Kafka's clients can't join; take another name"
-            )
-
-    def make(self, name: str) -> KafkaGroup:
-        """The group of this name, a new one if there is none. Raises Refused."""
-        group = self.groups.get(name)
-        if group is not None:
-            return group
-        _check_name(name)
-        self.check_free(name)
-        if self.broker.stopped or len(self.groups) >= self.broker.config.max_groups:
-            raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
-        group = KafkaGroup(self, name, ClassicGroup(self.rules), self.broker.clock.steady_ms())
-        self._check_room(group.measure())
-        self.groups[name] = group
-        self._count(group)
-        return group
-
-    def _check_room(self, size: int) -> None:
-        """Raises Refused where so many bytes more are more memory than groups and members may take."""
-        if self._bytes + size > self._max_bytes:
-            raise Refused(Fault.GROUP_MAX_SIZE_REACHED, "the groups take all the memory that they may")
-
-    def _count(self, group: KafkaGroup) -> None:
-        size = group.measure()
-        self._bytes += size - group.bytes
-        group.bytes = size
-
-    def forget(self, group: KafkaGroup) -> None:
-        """Out of memory and store; not synced."""
-        self.store.delete(group.name)
-        group.gone = True
-        self.offsets.count(group, -1)
-        self._bytes -= group.bytes
-        del self.groups[group.name]
-
     # --- the classic protocol
 
     def join(self, name: str, ask: Join) -> Later[Joined]:
@@ -199,7 +107,7 @@ class KafkaGroups:
         fresh = ask._replace(fresh_id=f"{ask.instance_id or ask.client_id or 'member'}-{uuid.uuid4()}"[-255:])
         try:
             if name not in self.groups:
-                _check_name(name)
+                check_name(name)
             if not self.sessions[0] <= ask.session_ms <= self.sessions[1]:
                 raise Refused(Fault.INVALID_SESSION_TIMEOUT)
             if ask.member_id and name not in self.groups:
@@ -209,8 +117,8 @@ class KafkaGroups:
             if len(ask.protocol_type) > LONGEST_NAME:
                 raise Refused(Fault.INCONSISTENT_GROUP_PROTOCOL)
             names = taken(ask.instance_id, ask.client_id, ask.client_host, ask.protocol_type)
-            self._check_room(EACH_MEMBER + names + brought(ask.protocols))
-            if self.broker.stopped:
+            self.check_room(EACH_MEMBER + names + brought(ask.protocols))
+            if self.runtime.stopped:
                 raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
             group = self.make(name)
             replies = self._join(group, later, fresh)
@@ -224,7 +132,7 @@ class KafkaGroups:
         """The answers that are known at once, beside those in the machine's `out`. Raises Refused."""
         machine, now = group.machine, self.now()
         if isinstance(machine, ModernGroup) and not machine.empty:
-            self._learn_special(subscribed_topics(ask.protocols[0][1]) or () if ask.protocols else ())
+            self.learn_special(subscribed_topics(ask.protocols[0][1]) or () if ask.protocols else ())
             if not (self.policy.down and replaces_last(machine, ask)):
                 return [Reply(later, mixed.join(machine, now, ask, self.topics))]
             machine = downgrade_for(machine, ask, self.rules, now, self.topics)
@@ -251,7 +159,7 @@ class KafkaGroups:
         group = self.groups.get(name)
         if group is None:
             later.resolve(Synced(Fault.UNKNOWN_MEMBER_ID if name else Fault.INVALID_GROUP_ID))
-        elif self.broker.stopped:
+        elif self.runtime.stopped:
             later.resolve(Synced(Fault.COORDINATOR_NOT_AVAILABLE))
         elif isinstance(group.machine, ClassicGroup):
             group.machine.sync(
@@ -307,15 +215,15 @@ class KafkaGroups:
         """ConsumerGroupHeartbeat. Comes to the answer, or to the error that refuses it."""
         later: Later[Beaten | KrappyError] = Later()
         try:
-            if self.broker.stopped:
+            if self.runtime.stopped:
                 raise Refused(Fault.COORDINATOR_NOT_AVAILABLE)
             if not name:
                 raise Refused(Fault.INVALID_REQUEST, "GroupId can't be empty")
             if beat.epoch == 0 or beat.topics is not None:
                 _check_own(beat.member_id, beat.instance_id, beat.rack)
-                self._check_room(EACH_MEMBER + taken(beat.regex, *(beat.topics or ())))
+                self.check_room(EACH_MEMBER + taken(beat.regex, *(beat.topics or ())))
             group = self._for_beat(name, beat)
-            self._learn_special(beat.topics or ())
+            self.learn_special(beat.topics or ())
             assert isinstance(group.machine, ModernGroup)
             try:
                 beaten = group.machine.beat(self.now(), beat, self.topics)
@@ -328,8 +236,8 @@ class KafkaGroups:
             return later
         if failed is not None:
             later.resolve(failed)
-        elif must_sync and self.broker.fsync:
-            self.broker.spawn(self._resolve_synced, [(later, beaten)])
+        elif must_sync and self.runtime.fsync:
+            self.runtime.spawn(self._resolve_synced, [(later, beaten)])
         else:
             later.resolve(beaten)
         return later
@@ -353,7 +261,7 @@ class KafkaGroups:
             check_beat(beat)  # a group does not move for one that can't be let in
             if beat.regex:
                 TopicRegex(beat.regex)
-            self._learn_special(classic.topics() or ())
+            self.learn_special(classic.topics() or ())
             machine = upgrade(classic, self.settings.rules(name), self.now(), self.topics)
         group.move_to(machine)
         for reply in classic.out:
@@ -361,6 +269,12 @@ class KafkaGroups:
         return group
 
     # --- what follows
+
+    def rang(self, group: KafkaGroup, now: int) -> None:
+        """Time has come for a session or a rebalance of a group to end."""
+        if not self.closed:
+            group.machine.tick(now)
+            self.after(group)
 
     def after(self, group: KafkaGroup, answers: Sequence[Reply] = ()) -> KrappyError | None:
         """To be called after every change of a group's machine: keeps what changed, answers who waited, sets the alarm.
@@ -372,7 +286,7 @@ class KafkaGroups:
             machine = downgrade(machine, self.rules, self.now(), self.topics)
             group.move_to(machine)
         if machine.empty and group.empty_since is None:
-            group.empty_since, machine.saved = self.broker.clock.steady_ms(), False
+            group.empty_since, machine.saved = self.runtime.clock.steady_ms(), False
         elif not machine.empty and group.empty_since is not None:
             group.empty_since, machine.saved = None, False
         replies = [*answers]
@@ -389,18 +303,18 @@ class KafkaGroups:
                 machine.saved = True
             except KrappyError as error:
                 group.not_kept(changed)
-                self.broker.report("group_write_failed", group=group.name, error=str(error))
+                self.runtime.report("group_write_failed", group=group.name, error=str(error))
                 failed = error
                 replies = [_failed(reply) for reply in replies]
-        self._count(group)
+        self.count(group)
         self._attend(group)
         if group.forgettable and not machine.turns:  # nobody ever got in
             try:
                 self.forget(group)
             except KrappyError as error:  # it goes when offsets are looked through
-                self.broker.report("group_write_failed", group=group.name, error=str(error))
-        if must_sync and replies and self.broker.fsync:
-            self.broker.spawn(self._resolve_synced, replies)
+                self.runtime.report("group_write_failed", group=group.name, error=str(error))
+        if must_sync and replies and self.runtime.fsync:
+            self.runtime.spawn(self._resolve_synced, replies)
         else:
             for reply in replies:
                 reply.token.resolve(reply.answer)
@@ -408,9 +322,9 @@ class KafkaGroups:
 
     async def _resolve_synced(self, answers: Sequence[tuple[Later[Any], Any]]) -> None:
         try:
-            await self.broker.sync_meta()
+            await self.runtime.sync_meta()
         except KrappyError as error:
-            self.broker.report("group_write_failed", error=str(error))
+            self.runtime.report("group_write_failed", error=str(error))
             for later, answer in answers:
                 later.resolve(error if isinstance(answer, Beaten) else _failed(Reply(later, answer)).answer)
         else:
@@ -455,12 +369,6 @@ def _failed(reply: Reply) -> Reply:
     if isinstance(reply.answer, Joined):
         return Reply(reply.token, Joined(Fault.COORDINATOR_NOT_AVAILABLE, reply.answer.member_id))
     return Reply(reply.token, Synced(Fault.COORDINATOR_NOT_AVAILABLE))
-
-
-def _check_name(name: str) -> None:
-    """Raises Refused for what can't be a group's name."""
-    if not 0 < len(name) <= LONGEST_GROUP:
-        raise Refused(Fault.INVALID_GROUP_ID, f"a group's name has 1 to {LONGEST_GROUP} characters")
 
 
 def _check_own(*names: str | None) -> None:

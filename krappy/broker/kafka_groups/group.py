@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import msgpack
 
@@ -14,9 +14,6 @@ from krappy.core.kafka.offset import At, Offset
 from krappy.errors import StorageError
 from krappy.store.group_offsets import KeptGroup
 
-if TYPE_CHECKING:
-    from krappy.broker.kafka_groups.coordinator import KafkaGroups
-
 EACH_GROUP = 1500  # bytes of memory that a group takes, beside its name,
 EACH_MEMBER = 1500  # and a member, beside what it brought along
 EACH_PROMISE = 500  # one who was told its id, and has not joined with it yet
@@ -26,8 +23,8 @@ EACH_PARTITION = 150
 class KafkaGroup:
     """`empty_since`: when (ms, the clock that nobody sets) its last member left; None while it has some."""
 
-    def __init__(self, owner: KafkaGroups, name: str, machine: ClassicGroup | ModernGroup, empty_since: int) -> None:
-        self.owner = owner
+    def __init__(self, rang: Rang, name: str, machine: ClassicGroup | ModernGroup, empty_since: int) -> None:
+        self._rang = rang
         self.name = name
         self.machine = machine
         self.offsets: dict[At, Offset] = {}
@@ -40,9 +37,8 @@ class KafkaGroup:
 
     def ring(self, now: int) -> None:
         """Time has come for a session or a rebalance to end."""
-        if not (self.gone or self.owner.closed):
-            self.machine.tick(now)
-            self.owner.after(self)
+        if not self.gone:
+            self._rang(self, now)
 
     @property
     def forgettable(self) -> bool:
@@ -96,8 +92,11 @@ class KafkaGroup:
         self.machine.saved = False
 
 
+Rang = Callable[[KafkaGroup, int], None]  # what a group's alarm does, at a time in ms
+
+
 def load(
-    owner: KafkaGroups, name: str, kept: KeptGroup, classic: Rules, modern: ModernRules, now: int, wall: int
+    rang: Rang, name: str, kept: KeptGroup, classic: Rules, modern: ModernRules, now: int, wall: int
 ) -> KafkaGroup:
     """A group as it was kept. Raises StorageError for what can't be read."""
     try:
@@ -105,7 +104,7 @@ def load(
         machine = _machine(kind, state, kept.members, classic, modern, now)
     except Exception as error:
         raise StorageError(f"the Kafka group '{name}' can't be read: {error or type(error).__name__}") from error
-    group = KafkaGroup(owner, name, machine, wall if empty_since is None else empty_since)
+    group = KafkaGroup(rang, name, machine, wall if empty_since is None else empty_since)
     if not machine.empty:
         group.empty_since = None
     group.offsets = kept.offsets

@@ -9,17 +9,21 @@ from krappy.core.kafka.offset import At, Offset
 from krappy.errors import GroupNotEmpty, UnknownGroup
 
 if TYPE_CHECKING:
-    from krappy.broker.kafka_groups.coordinator import KafkaGroups
+    from krappy.broker.kafka_groups.admin import Admin
     from krappy.broker.kafka_groups.group import KafkaGroup
+    from krappy.broker.kafka_groups.offsets import Offsets
+    from krappy.broker.kafka_groups.registry import Registry
     from krappy.broker.partition import Partition
 
 
 class NativeView:
     """Every method that is given the name of a group raises UnknownGroup when there is none."""
 
-    def __init__(self, owner: KafkaGroups) -> None:
+    def __init__(self, owner: Registry, offsets: Offsets, admin: Admin) -> None:
         self._owner = owner
-        self._broker = owner.broker
+        self._offsets = offsets
+        self._admin = admin
+        self._runtime = owner.runtime
 
     def has(self, name: str) -> bool:
         return name in self._owner.groups
@@ -53,7 +57,7 @@ class NativeView:
         }
 
     def _position(self, at: At, floor: int) -> dict[str, Any]:
-        topic = self._broker.topics.get(self._broker.table_of(at[0]) or at[0])
+        topic = self._runtime.topics.get(self._runtime.topics.table_of(at[0]) or at[0])
         there = topic is not None and at[1] < topic.count
         end = topic.led(at[1]).high_watermark if topic is not None and there else floor
         counts = {"leased": 0, "redelivering": 0, "dead": 0}
@@ -73,11 +77,11 @@ class NativeView:
     async def move(self, name: str, moves: Sequence[tuple[str, Partition, int]]) -> None:
         """Sets positions: (topic's name, partition, offset). Durable on return. Raises GroupNotEmpty, StorageError."""
         self.check_empty(name)
-        now = self._broker.clock.steady_ms()
+        now = self._runtime.clock.steady_ms()
         offsets = {(topic, partition.index): Offset(offset, -1, "", now) for topic, partition, offset in moves}
-        await self._owner.offsets.commit(self._find(name), offsets)
+        await self._offsets.commit(self._find(name), offsets)
 
     async def delete(self, name: str) -> None:
         """Durable on return. Raises GroupNotEmpty, StorageError."""
         self.check_empty(name)
-        await self._owner.admin.delete(name)
+        await self._admin.delete(name)

@@ -22,8 +22,8 @@ from krappy.store.group_offsets import PendingAt
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
-    from krappy.broker.kafka_groups.coordinator import KafkaGroups
     from krappy.broker.kafka_groups.group import KafkaGroup
+    from krappy.broker.kafka_groups.registry import Registry
 
 LONGEST_METADATA = 4096  # characters; Kafka's offset.metadata.max.bytes
 CHECK_MS = 600_000  # Kafka's offsets.retention.check.interval.ms
@@ -35,13 +35,14 @@ EPOCH_SINCE = 9  # the version of OffsetCommit that a member of a KIP-848 group 
 
 
 class Offsets:
-    def __init__(self, owner: KafkaGroups) -> None:
+    def __init__(self, owner: Registry) -> None:
         self._owner = owner
-        self._broker = owner.broker
+        self._runtime = owner.runtime
         self._store = owner.store
-        self._retention_ms = owner.broker.config.offsets_retention_ms
-        self._max_bytes = owner.broker.config.memory_bytes // MEMORY_SHARE
+        self._retention_ms = owner.runtime.config.offsets_retention_ms
+        self._max_bytes = owner.runtime.config.memory_bytes // MEMORY_SHARE
         self._bytes = 0
+        owner.on_forget.append(lambda group: self.count(group, -1))
 
     # --- committing
 
@@ -97,7 +98,7 @@ class Offsets:
         self._store.write(group.name, None if group.offsets else group.head(), offsets=offsets)
         self._bytes += grown
         group.offsets.update(offsets)
-        self._broker.meta_synced().then(lambda _, error: later.resolve(_known(error)))
+        self._runtime.meta_synced().then(lambda _, error: later.resolve(_known(error)))
         return later
 
     async def stage(
@@ -115,7 +116,7 @@ class Offsets:
         self._store.write(group.name, group.head(), pending=pending)
         self._bytes += grown
         group.pending.setdefault(producer_id, {}).update(offsets)
-        await self._broker.sync_meta()
+        await self._runtime.sync_meta()
 
     def complete(self, name: str, producer_id: int, commit: bool) -> None:
         group = self._owner.get(name)
@@ -142,7 +143,7 @@ class Offsets:
             self._bytes += sign * sum(map(_size, offsets.values()))
 
     def _exists(self, at: At) -> bool:
-        topic = self._broker.topics.get(self._broker.table_of(at[0]) or at[0])
+        topic = self._runtime.topics.get(self._runtime.topics.table_of(at[0]) or at[0])
         return topic is not None and at[1] < topic.count
 
     # --- fetching
@@ -177,7 +178,7 @@ class Offsets:
                 faults[at] = Fault.NONE
                 gone.append(at)
         self._drop(group, [at for at in gone if at in group.offsets])
-        await self._broker.sync_meta()
+        await self._runtime.sync_meta()
         return faults
 
     def _drop(self, group: KafkaGroup, gone: Iterable[At], pending: Iterable[PendingAt] = ()) -> None:
@@ -196,7 +197,7 @@ class Offsets:
         """Raises StorageError. The topic is gone, so that nobody gets a position in it meanwhile."""
 
         def of_it(at: At) -> bool:
-            return topic in (at[0], self._broker.table_of(at[0]))
+            return topic in (at[0], self._runtime.topics.table_of(at[0]))
 
         for number, group in enumerate([*self._owner.groups.values()], 1):
             if number % BETWEEN_TURNS == 0:
@@ -213,9 +214,9 @@ class Offsets:
             await trio.sleep(every / 1000)
             for group in [*self._owner.groups.values()]:
                 try:
-                    self.expire(group, self._broker.clock.steady_ms())
+                    self.expire(group, self._runtime.clock.steady_ms())
                 except KrappyError as error:
-                    self._broker.report("offsets_not_expired", group=group.name, error=str(error))
+                    self._runtime.report("offsets_not_expired", group=group.name, error=str(error))
                 await trio.lowlevel.checkpoint()
 
     def expire(self, group: KafkaGroup, now: int) -> None:

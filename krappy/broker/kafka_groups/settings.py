@@ -5,7 +5,7 @@ What is not set for a group is as the broker has it for all. A group need not ex
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,8 @@ from krappy.topic_config import Setting, nearest
 from krappy.topic_settings import Changes, Given, changes_of, integer
 
 if TYPE_CHECKING:
-    from krappy.broker.kafka_groups.coordinator import KafkaGroups
+    from krappy.broker.kafka_groups.group import KafkaGroup
+    from krappy.broker.runtime import Runtime
 
 SESSION, HEARTBEAT = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
 MAX_GROUPS = 50_000  # that have settings,
@@ -27,8 +28,11 @@ MAX_NAMES = 8 << 20  # and characters of their names together
 
 
 class GroupSettings:
-    def __init__(self, owner: KafkaGroups, store: OverrideStore) -> None:
-        config = owner.broker.config
+    def __init__(
+        self, runtime: Runtime, rules: ModernRules, get: Callable[[str], KafkaGroup | None], store: OverrideStore
+    ) -> None:
+        """`rules`: of a group without settings. `get`: the group of a name."""
+        config = runtime.config
         longest = config.group_max_session_timeout_ms
         session, heartbeat = config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
         self.known: Mapping[str, Setting] = {
@@ -49,7 +53,10 @@ class GroupSettings:
                 "group." + HEARTBEAT,
             ),
         }
-        self._owner = owner
+        self._runtime = runtime
+        self._rules = rules
+        self._get = get
+        self._heartbeat_ms = heartbeat
         self._store = store
         self._held = store.load()
         self._lock = trio.Lock()
@@ -66,12 +73,12 @@ class GroupSettings:
 
     def rules(self, group: str) -> ModernRules:
         held = self._held.get(group)
-        rules = self._owner.modern_rules
+        rules = self._rules
         return rules if held is None or SESSION not in held else rules._replace(session_ms=int(held[SESSION]))
 
     def heartbeat_ms(self, group: str) -> int:
         held = self._held.get(group)
-        return self._owner.heartbeat_ms if held is None else int(held.get(HEARTBEAT, self._owner.heartbeat_ms))
+        return self._heartbeat_ms if held is None else int(held.get(HEARTBEAT, self._heartbeat_ms))
 
     def check(self, group: str, changes: Mapping[str, Given]) -> dict[str, str]:
         """What would be held for the group; None takes a setting back. Raises InvalidRequest, InvalidConfig."""
@@ -100,12 +107,12 @@ class GroupSettings:
         """In force, from the members' next heartbeats on, and durable on return. Raises as `check`, StorageError."""
         async with whole(self._lock):  # threads may overtake each other: what is kept last must be what is in force
             after = self.check(group, changes_of(wanted, self.held(group), self.effective(group)))
-            limiter = self._owner.broker.disk_limiter
+            limiter = self._runtime.disk_limiter
             await trio.to_thread.run_sync(partial(self._store.save, group, after), limiter=limiter)
             if after:
                 self._held[group] = after
             else:
                 self._held.pop(group, None)
-            found = self._owner.get(group)
+            found = self._get(group)
             if found is not None and isinstance(found.machine, ModernGroup):
                 found.machine.rules = self.rules(group)

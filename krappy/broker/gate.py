@@ -1,0 +1,37 @@
+"""What may have to wait for a moment, and who says when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+
+class Gate:
+    """Open, but for some moments in which nobody passes. Who waits passes without another turn of the scheduler."""
+
+    def __init__(self) -> None:
+        self._closed = 0
+        self._opened = trio.Event()
+        self.holds = 0  # backups that are taken, or held
+
+    async def wait(self) -> None:
+        while self._closed:
+            await self._opened.wait()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return self._opened.statistics().tasks_waiting
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        self._closed += 1
+        try:
+            yield
+        finally:
+            self._closed -= 1
+            if not self._closed:
+                self._opened.set()
+                self._opened = trio.Event()
