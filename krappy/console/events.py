@@ -135,17 +135,17 @@ async def list_events(call: Call, topic: str, query: EventsQuery) -> EventPage:
     found = call.access.topic(topic, Op.READ)
     partitions = chosen(found, query.partition)
     async with call.console.wide if len(partitions) > NARROW else nullcontext():
-        return await _list_page(call, partitions, query)
+        return await _list_page(call, found, partitions, query)
 
 
-async def _list_page(call: Call, partitions: list[PartitionPort], query: EventsQuery) -> EventPage:
+async def _list_page(call: Call, topic: TopicPort, partitions: list[PartitionPort], query: EventsQuery) -> EventPage:
     viewer = call.viewer(query.keys, query.values, query.value_bytes)
     if query.before is not None and query.after is not None:
         raise InvalidRequest("either before or after, not both", field="before")
     if query.before is not None:
-        return await _page_back(call, partitions, _positions(query.before, partitions), query.limit, viewer)
+        return await _page_back(call, partitions, _positions(query.before, topic, partitions), query.limit, viewer)
     if query.after is not None:
-        return await _page_on(call, partitions, _positions(query.after, partitions), query.limit, viewer)
+        return await _page_on(call, partitions, _positions(query.after, topic, partitions), query.limit, viewer)
     if query.start == "latest":
         ends = {partition.index: partition.last_stable_offset for partition in partitions}
         return await _page_back(call, partitions, ends, query.limit, viewer)
@@ -158,9 +158,9 @@ async def _list_page(call: Call, partitions: list[PartitionPort], query: EventsQ
     return await _page_on(call, partitions, starts, query.limit, viewer)
 
 
-def _positions(cursor: str, partitions: list[PartitionPort]) -> dict[int, int]:
+def _positions(cursor: str, topic: TopicPort, partitions: list[PartitionPort]) -> dict[int, int]:
     """Partitions that were not there when the cursor was made are read from their beginning."""
-    held: dict[int, int] = cursors.read(cursor, dict[int, Offset])
+    held = cursors.read_offsets(cursor, topic)
     return {partition.index: held.get(partition.index, 0) for partition in partitions}
 
 

@@ -223,7 +223,7 @@ async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
     shown, more = found, cut is not None
     viewer = call.viewer(query.keys, query.values, query.value_bytes)
     entries = await in_slices(show_entry(viewer, index, key, entry) for key, index, entry in shown)
-    watch = cursors.write({int(index): offset for index, offset in offsets.items()})
+    watch = cursors.write_offsets(its, {int(index): offset for index, offset in offsets.items()})
     return TablePage(entries, cursors.write(shown[-1][:2]) if shown and more else None, offsets, watch)
 
 

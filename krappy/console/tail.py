@@ -18,7 +18,7 @@ from msgspec import Meta
 from krappy import batch as batches
 from krappy.console import cursors
 from krappy.console.api import Call, Routes
-from krappy.console.events import MAX_MERGED, EventShown, Offset, Partition, ValueBytes, chosen, show
+from krappy.console.events import MAX_MERGED, EventShown, Partition, ValueBytes, chosen, show
 from krappy.console.live import Stopwatch
 from krappy.console.reading import READ, Seen, event_at, forward
 from krappy.console.shown import KeyEncoding, ShownAs, Viewer, query_bytes
@@ -96,19 +96,25 @@ class Place(msgspec.Struct):
     offsets: dict[str, int]
 
 
-def _resumed(call: Call, after: str | None) -> dict[int, int] | None:
+def _resumed(call: Call, topic: TopicPort, after: str | None) -> dict[int, int] | None:
     """Where a browser that lost its connection was, or where the query says."""
     cursor = call.request.headers.get("last-event-id") or after
-    return None if not cursor else cursors.read(cursor, dict[int, Offset])
+    return None if not cursor else cursors.read_offsets(cursor, topic)
 
 
 class Tail:
     """`grows_with`: all partitions of the topic, as they are at any time; those that come later are tailed too."""
 
     def __init__(
-        self, call: Call, partitions: list[PartitionPort], query: TailQuery, grows_with: Mapping[int, PartitionPort]
+        self,
+        call: Call,
+        topic: TopicPort,
+        partitions: list[PartitionPort],
+        query: TailQuery,
+        grows_with: Mapping[int, PartitionPort],
     ) -> None:
         self._broker = call.broker
+        self._topic = topic
         self._grows_with = grows_with
         self._pacer = call.console.pacer
         self._partitions = partitions
@@ -120,7 +126,7 @@ class Tail:
         self._text = query.text.encode() if query.text else None
         self._needles = [each for each in (self._key, self._text) if each]
         self._filtered = self._key is not None or self._text is not None
-        held = _resumed(call, query.after) or {}
+        held = _resumed(call, topic, query.after) or {}
         self._positions = {each.index: held.get(each.index, each.last_stable_offset) for each in partitions}
 
     async def run(self, send: Any) -> None:
@@ -143,7 +149,7 @@ class Tail:
         return Place({str(index): offset for index, offset in self._positions.items()})
 
     def _cursor(self) -> str:
-        return cursors.write(self._positions)
+        return cursors.write_offsets(self._topic, self._positions)
 
     def _grow(self) -> None:
         for partition in list(self._grows_with.values())[len(self._partitions) : MAX_MERGED]:
@@ -269,7 +275,8 @@ class Watch:
             grows_with=grows_with,
             whole=len(partitions) == topic.count,
         )
-        self._offsets = _resumed(call, query.after)
+        self._topic = topic
+        self._offsets = _resumed(call, topic, query.after)
         if self._offsets is None and not query.snapshot:
             self._offsets = {each.index: each.last_stable_offset for each in partitions}
         if self._offsets is not None:
@@ -296,18 +303,19 @@ class Watch:
             if event == "end_of_snapshot":
                 at.update(dict(offsets))
                 place = Place({str(index): offset for index, offset in at.items()})
-                await send("end_of_snapshot", place, cursors.write(at))
+                await send("end_of_snapshot", place, cursors.write_offsets(self._topic, at))
                 return
             if event == "changes":
                 at[partition] = next_offset
             source = self._partitions.get(partition) or self._grows_with[partition]
             lag = max(0, source.last_stable_offset - next_offset)
             # A snapshot that breaks off begins again: there is no place in the middle of it to go on from.
-            cursor = cursors.write(at) if event == "changes" else None
+            cursor = cursors.write_offsets(self._topic, at) if event == "changes" else None
             await send(event, Changes(partition, next_offset, lag, entries), cursor)
 
         if self._offsets is not None:
-            await send("start", Place({str(index): offset for index, offset in at.items()}), cursors.write(at))
+            place = Place({str(index): offset for index, offset in at.items()})
+            await send("start", place, cursors.write_offsets(self._topic, at))
         try:
             await self._watch.run(self._offsets, emit, room)
         finally:
@@ -319,7 +327,7 @@ class Watch:
 )
 async def tail(call: Call, topic: str, query: TailQuery) -> Tail:
     found = call.access.topic(topic, Op.READ)
-    return Tail(call, chosen(found, query.partition), query, {} if query.partition else found.local)
+    return Tail(call, found, chosen(found, query.partition), query, {} if query.partition else found.local)
 
 
 @routes.get(

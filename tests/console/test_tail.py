@@ -178,6 +178,23 @@ def test_partitions_that_are_added_are_seen(web: Web) -> None:
         assert sorted(found) == ["new", "old"]
 
 
+@pytest.mark.parametrize("view", ["tail", "watch"])
+def test_a_view_does_not_go_on_in_another_topic_of_the_same_name(web: Web, view: str) -> None:
+    """A browser that lost its connection asks by the place that it had come to."""
+    path = web.topic(f"anew-{view}")
+    web.publish(path, "k", "old")
+    with web.live(f"{path}/{view}") as sent:
+        place = next(each for each in sent if each.id).id
+    web.delete(path, confirm=f"anew-{view}")
+    web.topic(f"anew-{view}")
+    web.publish(path, "k", "new")
+    assert place is not None
+    by_query = web.client.get(api(f"{path}/{view}"), params={"after": place})
+    by_header = web.client.get(api(f"{path}/{view}"), headers={"last-event-id": place})
+    for answer in (by_query, by_header):
+        assert (answer.status_code, answer.json()["code"]) == (404, "UNKNOWN_TOPIC")
+
+
 def test_a_deleted_topic_ends_its_live_views(web: Web) -> None:
     path = web.topic("mortal")
     with web.live(f"{path}/tail") as tail, web.live(f"{path}/watch", snapshot="false") as watch:
