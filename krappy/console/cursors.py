@@ -13,6 +13,7 @@ from krappy.errors import InvalidRequest, UnknownTopic
 from krappy.ports import TopicPort
 
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Offsets = tuple[bytes, dict[int, Offset]] | dict[int, Offset]  # with the id of their topic, or without
 
 
 def write(place: Any) -> str:
