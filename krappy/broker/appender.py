@@ -214,8 +214,11 @@ class Appender:
             return None
         try:
             await self.commit.settled()
-            await self._partition.applier.caught_up()
-            await self._partition.undecided.refresh()
+            while True:
+                await self._partition.applier.caught_up()
+                await self._partition.undecided.refresh()
+                if self._partition.view_ready(None):
+                    break  # else a deletion of records has moved what is stable
             if keys:
                 return await look(self._partition, keys)
         except KrappyError as error:

@@ -62,6 +62,7 @@ class Session:
 
     def __init__(self, broker: Broker, change: Change | None) -> None:
         self.broker = broker
+        self.access = broker.access()
         self.ready = False
         self.answer_bytes = 16 << 20
         self._change = change

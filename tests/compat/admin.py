@@ -42,7 +42,7 @@ class Admin:
         end = time.monotonic() + PATIENCE
         while True:
             found = self.client.list_topics(name, PATIENCE).topics[name]
-            numbers = found.local.values().values()
+            numbers = found.partitions.values()
             if found.error is None and len(numbers) == partitions and all(one.leader >= 0 for one in numbers):
                 return
             assert time.monotonic() < end, f"{name} is not served: {found.error}"
@@ -57,7 +57,7 @@ class Admin:
     def topics(self) -> dict[str, int]:
         """How many partitions each topic has."""
         found = self.client.list_topics(timeout=PATIENCE).topics
-        return {name: len(topic.local) for name, topic in found.items()}
+        return {name: len(topic.partitions) for name, topic in found.items()}
 
     def config(self, name: str) -> dict[str, Any]:
         """A topic's settings: ConfigEntry by name."""

@@ -26,7 +26,7 @@ def shell_lines() -> list[str]:
 
 def krappy_commands() -> list[str]:
     text = "\n".join([*shell_lines(), *re.findall(r"`krappy [^`]+`", GUIDE)])
-    return sorted({found.led("<")[0].strip() for found in COMMAND.findall(text)})
+    return sorted({found.partition("<")[0].strip() for found in COMMAND.findall(text)})
 
 
 def test_every_krappy_command_is_understood() -> None:

@@ -261,7 +261,7 @@ def test_a_batch_that_was_planned_of_a_topic_that_is_made_anew_then(reader: Any,
     strict, lax = reader(startingOffsets="earliest"), reader(startingOffsets="earliest", failOnDataLoss="false")
     start = strict.initialOffset()
     end = strict.latestOffset(start, ReadAllAvailable())
-    tasks = {made: made.local.values()(start, end) for made in (strict, lax)}
+    tasks = {made: made.partitions(start, end) for made in (strict, lax)}
     client.delete_topic(topic)
     fill(client, topic, 20)
     with pytest.raises(OffsetOutOfRange, match="was deleted and made anew; offsets from 0 to 10 of it were to be read"):
@@ -353,7 +353,7 @@ def test_the_table_comes_first_then_its_changes(reader: Any, client: Client, top
     made = reader(startingOffsets="snapshot")
     begun = made.latestOffset(made.initialOffset(), ReadAllAvailable())
     upsert(client, topic, {"k3": "changed", "k100": "added"})
-    parts = made.local.values()(made.initialOffset(), begun)
+    parts = made.partitions(made.initialOffset(), begun)
     assert all(isinstance(each, FirstPartition) for each in parts)
     table = by_key(rows(made, made.initialOffset(), begun))
     assert table == {f"k{n}": "new" if n == 1 else "old" for n in range(100) if n != 2}
@@ -398,7 +398,7 @@ def test_a_snapshot_that_ends_while_a_task_reads_it(reader: Any, client: Client,
     begun = made.latestOffset(made.initialOffset(), ReadAllAvailable())
     [id] = decoded(begun).snapshots.values()  # type: ignore[union-attr]
     keys: list[str] = []
-    for part in made.local.values()(made.initialOffset(), begun):
+    for part in made.partitions(made.initialOffset(), begun):
         for batch in made.read(part):
             keys += batch.column("key").to_pylist()
             if len(keys) < 20:
