@@ -5,7 +5,8 @@ kept here:
 
 - Frames are dispatched in the order they came, and only while the peer takes its answers and memory allows it.
 - A peer that has sent many requests at once lets others have their turn every `TURN` seconds; while some wait for
-  theirs, one that comes begins with one small request, and waits for its turn with the rest.
+  theirs, one that comes begins with one small request, if it asked for little before, and waits for its turn with the
+  rest. One that leaves with very many requests that wait has its turn, too.
 - A peer that has left is noticed though what it sent waits to be begun: its waiting requests end at once, and what it
   had sent behind them is taken as far as nothing has to wait.
 - A frame that has begun must come whole within some time, whatever it trickles in with.
@@ -19,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import math
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,9 @@ from krappy.server.budget import FAIR
 from krappy.server.described import Described
 from krappy.server.frame_size import SIZE, refusal
 from krappy.server.outbox import Outbox, Part
+from krappy.server.pace import OUTBOX, Pace
 from krappy.server.sockets import has_left
-from krappy.server.turns import SMALL, TURN
+from krappy.server.turns import PROOF, SMALL, TURN
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
@@ -39,16 +41,16 @@ if TYPE_CHECKING:
 
 LARGE = 128 << 10  # a frame beyond this gets a buffer of its own, once the budget has room for it
 BEGIN = 1 << 20  # bytes of that buffer at first
-OUTBOX = 1 << 20  # answers waiting to be sent, beyond which nothing more is read or polled
 IN_FLIGHT = 48 << 20  # request bytes of one connection
 TASK = 4 << 10  # bytes that a waiting request counts for beside its own when it has a task,
+FEW = 100  # requests that are cancelled at any time
 LATER = 1 << 10  # and when it has none
 GRACE = 3.0  # seconds that a peer may keep memory waiting while it is short,
 SLOWEST = 4 << 20  # and for a frame the bytes a second that it has to come in beyond that
 SLOW = 64 << 10  # bytes a second that a large frame has to come in at any time
 
 
-class Channel(Described):
+class Channel(Described, Pace):
     def __init__(self, server: Server, sock: socket.socket, client: str) -> None:
         self._server = server
         self._sock = sock
@@ -58,6 +60,7 @@ class Channel(Described):
         self._due = 0  # bytes of the request that is to begin, if it is large and takes an unknown multiple of them
         self._held_back = False  # there may be whole frames in it, which wait for answers to be taken, or their turn
         self._turn_over = False  # it is this that they wait for
+        self._quick = -1  # below 0: what it sends may take long
         self._blocked_since = math.inf  # when it began to wait for room, and to read no more; inf: it does not
         self._left = False  # the peer sends no more, though there may be more to read
         self._waits: set[trio.CancelScope] = set()  # of waiting requests
@@ -132,7 +135,7 @@ class Channel(Described):
                 try:
                     async with trio.open_nursery() as tasks:
                         self._nursery = tasks
-                        await self._read()
+                        await self._read_to_end()
                         if not self._finishing:
                             tasks.cancel_scope.cancel()
                         self._close_session()
@@ -160,6 +163,16 @@ class Channel(Described):
         self.changed.fire()
 
     # --- in
+
+    async def _read_to_end(self) -> None:
+        try:
+            await self._read()
+        except OSError:
+            if len(self._waits) > FEW:  # thousands of requests are about to be cancelled
+                await self._server.turns.next()
+            raise
+        if len(self._waits) > FEW and not self._finishing:
+            await self._server.turns.next()
 
     async def _read(self) -> None:
         sock, scratch, turns = self._sock, self._server.scratch, self._server.turns
@@ -194,7 +207,7 @@ class Channel(Described):
                     await turns.next()
                     its_turn = True
             self._reading = True
-            begun = perf_counter()
+            begun, waiting = perf_counter(), self._outbox.size
             try:
                 if large is None:
                     self._take(scratch[:count], TURN if its_turn or not turns.contended else 0)
@@ -202,12 +215,14 @@ class Channel(Described):
                     self._fill(large, count)
             finally:
                 self._reading = False
+            much = large is not None or count > SMALL or self._outbox.size - waiting > LARGE
             self._flush()
             if self._answered_at_once:
                 self._times.observe_each(self._answered_at_once, perf_counter() - self._since)
                 self._answered_at_once.clear()
-            # One small request is no fault of its peer's, however long the system let other programs go on meanwhile.
-            its_turn = self._turn_over or ((large is not None or count > SMALL) and perf_counter() - begun > TURN)
+            # Little is no fault of its peer's, however long the system let other programs go on meanwhile.
+            its_turn = self._turn_over or (much and perf_counter() - begun > TURN)
+            self._quick = -PROOF if its_turn else self._quick + 1
             if its_turn:
                 await turns.next()
             if self._wanted and self._large is None:
@@ -303,7 +318,7 @@ class Channel(Described):
 
     def _take(self, chunk: memoryview, seconds: float) -> None:
         """Dispatches whole frames of a chunk, for so many seconds, and keeps its rest; notes when that begins a large
-        frame. Without time, a small request at its head is dispatched all the same."""
+        frame. Without time, a small request at its head is dispatched all the same, of who asked for little before."""
         self._held_back = self._turn_over = False
         begun = bool(self._rest)
         if begun:
@@ -325,7 +340,8 @@ class Channel(Described):
                 self._wanted = size if size > large else 0
                 break
             self._due = self._weigh(data[position + 4 : end]) if size > SMALL else 0
-            self._turn_over = (position > 0 or size > SMALL) and perf_counter() >= turn
+            waits = position > 0 or (not seconds and (size > SMALL or self._quick < 0))
+            self._turn_over = waits and perf_counter() >= turn
             if self._turn_over or not self._may_begin():  # no answer is made before those ahead of it can be sent
                 self._held_back = True
                 break
@@ -406,49 +422,6 @@ class Channel(Described):
             if scope.cancelled_caught:
                 self.drop()
                 return
-
-    @property
-    def ready(self) -> bool:
-        """Whether another answer may be made: the peer takes its answers, and the server has room for more."""
-        return self._outbox.size <= OUTBOX and (not self._server.budget.spent or self._is_small)
-
-    @property
-    def _is_small(self) -> bool:
-        """Whether it holds so little that it may go on whatever the others hold."""
-        return self.in_flight - self._parked + self._outbox.size < FAIR
-
-    async def writable(self) -> None:
-        """Waits until it is ready."""
-        if not self.ready:
-            await wait_any([self.changed, self._server.budget.freed], lambda: self.ready)
-
-    async def turn(self) -> None:
-        """Lets others have their turn, in the middle of long work."""
-        await self._server.turns.next()
-
-    @property
-    def answer_bytes(self) -> int:
-        """How large an answer that is made now should be at the most."""
-        return self._server.budget.answer_bytes
-
-    @contextlib.asynccontextmanager
-    async def answering(self, limit: int) -> AsyncIterator[int]:
-        """Room for an answer that takes its time to make: waits until it is ready; how large it may be, up to `limit`.
-
-        As much counts as in flight meanwhile.
-        """
-        await self.writable()
-        if self._server.turns.contended:
-            await self.turn()
-        count = min(limit, self.answer_bytes)
-        self.in_flight += count
-        self._server.budget.charge(count)
-        try:
-            yield count
-        finally:
-            self.in_flight -= count
-            self._server.budget.credit(count)
-            self.changed.fire()
 
     def _park(self, count: int) -> None:
         """A request of so many bytes begins to wait in a task (or ends, with a negative count)."""

@@ -24,9 +24,10 @@ from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTime
 from krappy.handlers.kafka.api_versions import what_is_served
 from krappy.handlers.kafka.registry import KafkaRegistry
 from krappy.ports import NodeInfo
-from krappy.server.channel import LATER, OUTBOX, TASK, Channel
+from krappy.server.channel import LATER, TASK, Channel
 from krappy.server.kafka_session import KafkaSession
 from krappy.server.outbox import Part
+from krappy.server.pace import OUTBOX
 from krappy.server.turns import SMALL
 from krappy.types import FilePart
 from krappy.waiting import Later

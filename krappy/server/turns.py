@@ -8,6 +8,7 @@ from __future__ import annotations
 import trio
 
 TURN = 0.005  # seconds for which one connection's requests are begun at a stretch
+PROOF = 16  # times that a peer has to ask for little until it counts again as one that asks for little
 SMALL = 4 << 10  # bytes of a request that begins although others wait for their turn, or for memory
 
 

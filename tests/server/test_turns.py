@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ import trio.testing
 import krappy
 from krappy.server import channel
 from krappy.server.connection import Connection
-from krappy.server.turns import SMALL, Turns
+from krappy.server.turns import PROOF, SMALL, Turns
 from krappy.waiting import MANY, Signal
 from krappy.wire import messages as m
-from tests.server.test_leaving import opened, until
+from tests.server.test_leaving import opened, topic, until
 
 PEERS = 20
 
@@ -56,15 +57,14 @@ def test_peers_with_much_to_do_have_their_turns_one_after_the_other(
 ) -> None:
     """Each peer sends three requests at once, and each request takes as long as a turn."""
     rounds = Rounds()
-    long: Counter[int] = Counter()  # requests that were begun in each round, but for the first small one of each peer
+    long: Counter[int] = Counter()  # requests that were begun in each round
     dispatch = Connection._dispatch
     clock = 0.0
 
     def take(connection: Connection, frame: memoryview, its: int, lent: bool) -> None:
         nonlocal clock
         clock += 1.0
-        if connection.requests or its > SMALL:
-            long[rounds.now] += 1
+        long[rounds.now] += 1
         dispatch(connection, frame, its, lent)
 
     def now() -> float:
@@ -86,12 +86,71 @@ def test_peers_with_much_to_do_have_their_turns_one_after_the_other(
     assert max(long.values()) == 1
 
 
-def test_long_answers_wait_for_their_turn(tmp_path: Path) -> None:
-    async def have_it(turns: Turns, task_status: trio.TaskStatus[None]) -> None:
-        async with turns._queue:
-            task_status.started()
-            await trio.sleep_forever()
+def test_small_requests_with_large_answers_have_their_turns_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not those of a peer that has asked for little up to now."""
+    rounds = Rounds()
+    begun: Counter[int] = Counter()
+    clock = 0.0
 
+    def take(connection: Connection, frame: memoryview, its: int, lent: bool) -> None:
+        nonlocal clock
+        clock += 1.0
+        connection.requests += 1
+        begun[rounds.now] += 1
+        connection._send(bytes(channel.LARGE + 1))
+
+    async def main() -> None:
+        async with krappy.Broker(tmp_path) as broker, trio.open_nursery() as nursery:
+            peers = [await opened(broker, broker.address) for _ in range(PEERS)]
+            monkeypatch.setattr(channel, "perf_counter", lambda: clock)
+            monkeypatch.setattr(Connection, "_dispatch", take)
+            for stream, _ in peers:
+                nursery.start_soon(stream.send_all, m.Ping().frame(1))
+            await until(lambda: sum(each.requests for _, each in peers) == PEERS, "all have been begun")
+            assert {each._quick for _, each in peers} == {-PROOF}
+            assert max(begun.values()) == 1
+            stream, quiet = await opened(broker, broker.address)
+            quiet._quick = 0
+            await nursery.start(have_it, broker.server.turns)
+            await stream.send_all(m.Ping().frame(1))
+            await until(lambda: quiet.requests == 1, "it has been begun, though it is another's turn")
+            nursery.cancel_scope.cancel()
+            for each, _ in (*peers, (stream, quiet)):
+                each.socket.close()
+
+    trio.run(main, instruments=[rounds])
+
+
+async def have_it(turns: Turns, task_status: trio.TaskStatus[None]) -> None:
+    """Somebody's turn, until it is cancelled."""
+    async with turns._queue:
+        task_status.started()
+        await trio.sleep_forever()
+
+
+def test_very_many_requests_are_cancelled_in_their_peers_turn(tmp_path: Path) -> None:
+    waiting = m.Get("t", b"k", 0, min_offset=1 << 40)  # waits for an offset that does not come
+
+    async def main() -> None:
+        async with topic(tmp_path) as broker, trio.open_nursery() as nursery:
+            count = channel.FEW + 1
+            stream, connection = await opened(broker, broker.address)
+            await stream.send_all(waiting.frame(1) * count)
+            await until(lambda: len(connection._waits) == count, "all wait")
+            await nursery.start(have_it, broker.server.turns)
+            stream.socket.close()
+            await until(lambda: connection._silent_since == math.inf, "it is seen to have left")
+            await trio.testing.wait_all_tasks_blocked()
+            assert len(connection._waits) == count
+            nursery.cancel_scope.cancel()
+        assert not broker.server.connections
+
+    trio.run(main)
+
+
+def test_long_answers_wait_for_their_turn(tmp_path: Path) -> None:
     async def main() -> None:
         async with krappy.Broker(tmp_path) as broker, trio.open_nursery() as nursery:
             stream, connection = await opened(broker, broker.address)

@@ -1,0 +1,67 @@
+"""How a connection is kept from taking more than its part: when another answer of it may be made, and how large."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
+
+from krappy.server.budget import FAIR
+from krappy.server.outbox import Outbox
+from krappy.waiting import Signal, wait_any
+
+if TYPE_CHECKING:
+    from krappy.server.server import Server
+
+OUTBOX = 1 << 20  # answers waiting to be sent, beyond which nothing more is read or polled
+
+
+class Pace:
+    in_flight: int
+    changed: Signal
+    _parked: int
+    _outbox: Outbox
+    _server: Server
+
+    @property
+    def ready(self) -> bool:
+        """Whether another answer may be made: the peer takes its answers, and the server has room for more."""
+        return self._outbox.size <= OUTBOX and (not self._server.budget.spent or self._is_small)
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether it holds so little that it may go on whatever the others hold."""
+        return self.in_flight - self._parked + self._outbox.size < FAIR
+
+    async def writable(self) -> None:
+        """Waits until it is ready."""
+        if not self.ready:
+            await wait_any([self.changed, self._server.budget.freed], lambda: self.ready)
+
+    async def turn(self) -> None:
+        """Lets others have their turn, in the middle of long work."""
+        await self._server.turns.next()
+
+    @property
+    def answer_bytes(self) -> int:
+        """How large an answer that is made now should be at the most."""
+        return self._server.budget.answer_bytes
+
+    @contextlib.asynccontextmanager
+    async def answering(self, limit: int) -> AsyncIterator[int]:
+        """Room for an answer that takes its time to make: waits until it is ready; how large it may be, up to `limit`.
+
+        As much counts as in flight meanwhile.
+        """
+        await self.writable()
+        if self._server.turns.contended:
+            await self.turn()
+        count = min(limit, self.answer_bytes)
+        self.in_flight += count
+        self._server.budget.charge(count)
+        try:
+            yield count
+        finally:
+            self.in_flight -= count
+            self._server.budget.credit(count)
+            self.changed.fire()
