@@ -70,7 +70,7 @@ test-spark: $(READY) ## the tests of Spark with another one (PYSPARK=4.0.5 ARGS=
 		-W ignore::pytest.PytestUnraisableExceptionWarning $(or $(ARGS),tests/spark)
 
 test-cluster: $(READY) ## PySpark on a cluster of its own: a master, two workers, a Connect server (minutes)
-	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q tests/spark/test_cluster.py $(ARGS)
+	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 tests/spark/test_cluster.py $(ARGS)
 
 check: $(READY) ## format, lint, types and layers, without changing anything
 	@$(BIN)/ruff format --check .
@@ -87,10 +87,10 @@ cover: $(READY) ## run the tests and show which lines they do not reach
 	@$(BIN)/coverage report --skip-covered --show-missing
 
 hostile: $(READY) ## peers that send much and take nothing, held to a bound of memory (minutes)
-	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q tests/test_hostile_load.py tests/test_hostile_connections_load.py tests/test_hostile_stalls.py $(ARGS)
+	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 tests/test_hostile_load.py tests/test_hostile_connections_load.py tests/test_hostile_stalls.py $(ARGS)
 
 power: $(READY) ## a broker that loses power at hundreds of moments (minutes; Linux, a C compiler)
-	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q tests/power $(ARGS)
+	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 tests/power $(ARGS)
 
 soak: $(READY) ## churn connections and kill the broker for MINUTES=10
 	@$(BIN)/python tests/crash/soak.py --minutes $(MINUTES) $(ARGS)

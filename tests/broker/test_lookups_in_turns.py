@@ -97,7 +97,7 @@ async def answered(found: Any) -> Any:
 
 
 async def get(session: Any) -> list[bool]:
-    partition = session.broker.topic("t").partition(0)
+    partition = session.broker.topic("t").led(0)
     await publish(partition, 1, [b"another"])  # the view does not have it yet
     home = next(key for key in KEYS if partition_for(key, 2) == 0)
     answer = await answered(table.get(session, m.Get("t", home)))
