@@ -259,16 +259,20 @@ class TopicChanges:
 
     async def _open_logs(self, wanted: Sequence[tuple[Topic, int, int]], *, new: bool) -> list[Log]:
         runtime = self._runtime
-        places = [
-            Place(
-                f"{topic.name}-{index}",
-                runtime.folder_of(topic.name, index),
-                topic.config,
-                text_id(topic.id),
-                applied,
-            )
-            for topic, index, applied in wanted
-        ]
+
+        def find() -> list[Place]:
+            return [
+                Place(
+                    f"{topic.name}-{index}",
+                    runtime.folder_of(topic.name, index),
+                    topic.config,
+                    text_id(topic.id),
+                    applied,
+                )
+                for topic, index, applied in wanted
+            ]
+
+        places = find() if len(wanted) <= AT_ONCE else await self._in_thread(find)  # the paths of very many take long
         return await open_logs(
             places,
             runtime.disk_limiter,

@@ -179,10 +179,9 @@ async def test_a_topic_that_can_neither_be_made_nor_taken_back(
         assert len(broker.topic("t").all_led()) == (2 if by == "the next start" else 1)
 
 
-@pytest.mark.parametrize("after", ["close", "forget_positions", "remove", "finish"])
+@pytest.mark.parametrize("after", ["close", "_forget", "remove", "finish"])
 @trio_test
 async def test_a_kill_while_a_topic_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str) -> None:
-    right = getattr(deletion, after)
     killed: list[bool] = []
 
     async def then_killed(*given: Any) -> None:
@@ -196,8 +195,10 @@ async def test_a_kill_while_a_topic_is_deleted(tmp_path: Path, monkeypatch: pyte
         for partition in topic.local.values():
             await publish(partition, 3, [b"a", b"b", b"c"])
         await broker.groups.commit("g", [("t", 0, 3)])
+        owner: Any = broker.changes if after == "_forget" else deletion
+        right = getattr(owner, after)
         with monkeypatch.context() as patched:
-            patched.setattr(deletion, after, then_killed)
+            patched.setattr(owner, after, then_killed)
             await broker.delete_topic("t")
             await until(lambda: killed and not broker.catalog.deleting())
     async with running(tmp_path / "killed") as broker:
