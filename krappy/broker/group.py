@@ -12,29 +12,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from krappy.broker.member import Member
-from krappy.broker.shared import Shared
+from krappy.broker.shared import Settings, Shared
 from krappy.core.keyed_leases import KeyedLeases
 from krappy.core.leases import Leases
 from krappy.core.members import Members
 from krappy.errors import InvalidRequest, UnknownTopic
 
 if TYPE_CHECKING:
-    from krappy.broker.groups import GroupCoordinator
+    from krappy.broker.group_keeper import GroupKeeper
     from krappy.broker.partition import Partition
-
-
-class Settings(NamedTuple):
-    """What is kept of a group beside its states. `kind`: "shared", or "positions" when only Commit made it."""
-
-    kind: str = "shared"
-    order: str = "none"
-    max_deliveries: int = 10
-    dead_letter: str | None = None  # None: "<topic>.<group>.dead"
 
 
 class _Waiter:
@@ -46,14 +37,14 @@ class _Waiter:
 
 
 class Group:
-    def __init__(self, coordinator: GroupCoordinator, name: str, settings: Settings) -> None:
-        self.coordinator = coordinator
+    def __init__(self, keeper: GroupKeeper, name: str, settings: Settings) -> None:
+        self.keeper = keeper
         self.name = name
         self.settings = settings
         self.shared: dict[tuple[str, int], Shared] = {}
         self.members: dict[str, Member] = {}
         self.gone = False
-        self._names = Members(name, coordinator.max_members)
+        self._names = Members(name, keeper.max_members)
         self._waiters: dict[_Waiter, None] = {}  # in the order of their coming
         self._orders: dict[tuple[str, ...], list[Shared]] = {}  # topics -> their partitions
         self._turn = 0
@@ -79,12 +70,18 @@ class Group:
         if not self.members:
             for shared in self.shared.values():
                 shared.partition.moved.unsubscribe(shared.moved)
-                self.coordinator.reads.drop(shared)
+                self.keeper.reads.drop(shared)
         for waiter in [waiter for waiter in self._waiters if waiter.member is member]:
             self._wake(waiter)
         self.stir()
 
     # --- partitions
+
+    def changed(self, shared: Shared) -> None:
+        self.keeper.changed(shared)
+
+    def attend(self, shared: Shared) -> None:
+        self.keeper.attend(shared)
 
     def new_leases(self, floor: int) -> Leases:
         return self._kind(floor, max_deliveries=self.settings.max_deliveries)
@@ -100,7 +97,7 @@ class Group:
     def add(self, partition: Partition, leases: Leases) -> Shared:
         shared = Shared(self, partition, leases)
         self.shared[shared.at] = shared
-        self.coordinator.held_positions += 1
+        self.keeper.held_positions += 1
         self._orders.clear()
         if self.members:
             partition.moved.subscribe(shared.moved)
@@ -112,9 +109,9 @@ class Group:
         for shared in removed:
             shared.gone = True
             shared.partition.moved.unsubscribe(shared.moved)
-            self.coordinator.reads.drop(shared)
+            self.keeper.reads.drop(shared)
             del self.shared[shared.at]
-        self.coordinator.held_positions -= len(removed)
+        self.keeper.held_positions -= len(removed)
         self._orders.clear()
         for waiter in [waiter for waiter in self._waiters if topic in waiter.member.topics]:
             self._wake(waiter)
@@ -134,7 +131,7 @@ class Group:
         for shared in self.shared.values():
             if settings.order != before.order:
                 shared.leases = self.load_leases(shared.leases.dump())
-                self.coordinator.reads.drop(shared)
+                self.keeper.reads.drop(shared)
                 shared.changed()
             elif settings.max_deliveries != before.max_deliveries:
                 shared.leases.limit_deliveries(settings.max_deliveries)
@@ -147,7 +144,7 @@ class Group:
         """Something may be there to be leased (in `shared`, if given): wakes the first in line who can have it."""
         if not self._waiters:
             return
-        now = self.coordinator.now_ms()
+        now = self.keeper.now_ms()
         asked: dict[tuple[str, ...], bool] = {}
         for waiter in self._waiters:
             topics = waiter.member.topics
@@ -168,7 +165,7 @@ class Group:
 
     async def wait(self, member: Member, seconds: float = math.inf) -> None:
         """Returns when there is something for the member, it is closed, or `seconds` have passed."""
-        if member.closed or self.coordinator.stopped:
+        if member.closed or self.keeper.stopped:
             return
         waiter = _Waiter(member)
         self._waiters[waiter] = None

@@ -5,6 +5,7 @@ What can be read without waiting for the disk is leased and answered in one step
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from krappy.broker import group_reads
@@ -14,7 +15,7 @@ from krappy.errors import KrappyError, OffsetOutOfRange
 from krappy.types import Span
 
 if TYPE_CHECKING:
-    from krappy.broker.member import Member
+    from krappy.broker.group_keeper import GroupKeeper
     from krappy.broker.shared import Shared
 
 AHEAD_RECORDS = 200  # events that a read is for at least, since the next poll will want them
@@ -38,27 +39,40 @@ class _Taken:
 
 
 class Poll:
-    def __init__(self, member: Member, max_records: int, max_bytes: int) -> None:
+    """One, for a member. `among`: the partitions in which it looks, in this order."""
+
+    def __init__(
+        self,
+        keeper: GroupKeeper,
+        member: str,
+        lease_ms: int,
+        among: Sequence[Shared],
+        by_key: bool,
+        max_records: int,
+        max_bytes: int,
+    ) -> None:
+        self._keeper = keeper
         self._member = member
-        self._coordinator = member.group.coordinator
-        self._by_key = member.group.settings.order == "key"
+        self._lease_ms = lease_ms
+        self._among = among
+        self._by_key = by_key
         self._left = max_records
         self._room = max_bytes
         self._taken: dict[Shared, _Taken] = {}
         # One time for all of it: else a short lease could end, and the event be leased again, within one answer.
-        self._now = self._coordinator.now_ms()
+        self._now = self._keeper.now_ms()
 
     def gather(self) -> Shared | None:
         """Leases what can be read at once. When that is nothing because the disk would have to be waited for, returns
-        the partition that `gather_from` is to be called for. Raises UnknownTopic, CorruptBatch, StorageError."""
+        the partition that `gather_from` is to be called for. Raises CorruptBatch, StorageError."""
         trouble: KrappyError | None = None
-        for shared in self._member.group.in_turn(self._member.topics):
+        for shared in self._among:
             try:
                 while self._left > 0 and self._room > 0:
                     offset = shared.wanted(self._now, alone=not self._taken)
                     if offset is None:
                         break
-                    read = self._coordinator.reads.find(shared, offset)
+                    read = self._keeper.reads.find(shared, offset)
                     if read is None:
                         span = shared.partition.read_now(offset, *self._limits(shared, offset))
                         read = self._read(shared, offset, span)
@@ -73,8 +87,8 @@ class Poll:
             raise trouble
         return None
 
-    async def gather_from(self, shared: Shared) -> None:
-        """Leases from one partition, waiting for the disk."""
+    async def gather_from(self, shared: Shared, closed: Callable[[], bool]) -> None:
+        """Leases from one partition, waiting for the disk. `closed`: the member has left meanwhile."""
         async with shared.reading:
             offset = shared.wanted(self._now)
             if offset is None:
@@ -84,8 +98,8 @@ class Poll:
                 span = await shared.partition.read(offset, limits[0], max_records=limits[2])
             except OffsetOutOfRange:
                 return  # retention was faster
-            if not self._member.closed and not shared.gone:
-                self._now = self._coordinator.now_ms()
+            if not closed() and not shared.gone:
+                self._now = self._keeper.now_ms()
                 self._take(shared, offset, self._read(shared, offset, span))
 
     def answer(self) -> GroupPolled:
@@ -110,15 +124,15 @@ class Poll:
 
     def _take(self, shared: Shared, offset: int, read: Read) -> None:
         log, pieces = read.part(offset, self._left, self._room)
-        member, alone = self._member, not self._taken
-        leases = shared.leases.lease(self._now, member.name, member.lease_ms, log, self._left, alone=alone)
+        alone = not self._taken
+        leases = shared.leases.lease(self._now, self._member, self._lease_ms, log, self._left, alone=alone)
         shared.changed()
         count = sum(lease.size for lease in leases)
         there = sum(piece.header.count for piece in pieces)
         if count == there and log.end >= read.end:
-            self._coordinator.reads.drop(shared)
+            self._keeper.reads.drop(shared)
         else:
-            self._coordinator.reads.keep(shared, read)
+            self._keeper.reads.keep(shared, read)
         if not leases:
             return
         taken = self._taken.setdefault(shared, _Taken())

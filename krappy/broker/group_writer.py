@@ -17,9 +17,8 @@ from krappy.errors import KrappyError, StorageError
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
-    from krappy.broker.group import Group
     from krappy.broker.runtime import Runtime
-    from krappy.broker.shared import Shared
+    from krappy.broker.shared import Owner, Shared
     from krappy.store.groups import GroupStore
 
 BETWEEN_TURNS = 100  # groups that are written, while others wait for their turn
@@ -30,7 +29,7 @@ class GroupWriter:
     def __init__(self, runtime: Runtime, store: GroupStore) -> None:
         self._runtime = runtime
         self._store = store
-        self._groups: dict[Group, None] = {}  # whose settings are to be written
+        self._groups: dict[Owner, None] = {}  # whose settings are to be written
         self._states: dict[Shared, None] = {}
         self._waiting: list[Later[None]] = []
         self._work = trio.Event()
@@ -41,7 +40,7 @@ class GroupWriter:
         self._states[shared] = None
         self._work.set()
 
-    def mark_group(self, group: Group) -> None:
+    def mark_group(self, group: Owner) -> None:
         """The group's settings are written soon, in one go with its states that are marked."""
         self._groups[group] = None
         self._work.set()
@@ -90,9 +89,9 @@ class GroupWriter:
                 if not waiting:
                     await trio.lowlevel.checkpoint()
 
-    async def _write(self, groups: dict[Group, None], states: Iterable[Shared]) -> None:
+    async def _write(self, groups: dict[Owner, None], states: Iterable[Shared]) -> None:
         """Each group's in one go, and of very many with turns for others: what is gone by its turn is left out."""
-        changed: dict[Group, list[Shared]] = {group: [] for group in groups}
+        changed: dict[Owner, list[Shared]] = {group: [] for group in groups}
         for shared in states:
             changed.setdefault(shared.group, []).append(shared)
         for number, (group, some) in enumerate(changed.items(), 1):
@@ -109,7 +108,7 @@ def pack_state(shared: Shared, ahead_ms: int) -> bytes:
     return packed
 
 
-def pack_settings(group: Group) -> bytes:
+def pack_settings(group: Owner) -> bytes:
     packed: bytes = msgpack.packb(group.settings._asdict())
     return packed
 

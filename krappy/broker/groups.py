@@ -4,7 +4,7 @@ A group is either shared (members lease events; `group` and `core.leases`) or a 
 to. Both are a state for each (topic, partition), the same kind of state; the first member to join makes a group
 shared, and it goes on from the positions that it finds.
 
-After a restart nobody holds anything: connections do not outlive the runtime, and an event whose member's
+After a restart nobody holds anything: connections do not outlive the broker, and an event whose member's
 connection is lost goes to the next who asks. What was leased counts as delivered.
 """
 
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy.broker.alarms import Alarms
-from krappy.broker.dead_letters import Undertaker, topic_for
-from krappy.broker.group import Group, Settings
-from krappy.broker.group_reads import KeptReads
-from krappy.broker.group_writer import GroupWriter, unpack
+from krappy.broker.dead_letters import topic_for
+from krappy.broker.group import Group
+from krappy.broker.group_keeper import GroupKeeper
+from krappy.broker.group_writer import unpack
 from krappy.broker.member import Member
 from krappy.broker.name_locks import NameLocks
+from krappy.broker.shared import Settings
 from krappy.errors import (
     GroupNotEmpty,
     InvalidRequest,
@@ -49,10 +49,9 @@ BETWEEN_TURNS = 100  # groups that are looked at, while others wait for their tu
 Position = tuple[str, int, int]  # topic, partition, offset
 
 
-class GroupCoordinator:
+class GroupCoordinator(GroupKeeper):
     def __init__(self, runtime: Runtime, store: GroupStore, make_topic: Callable[..., Awaitable[Any]]) -> None:
-        """`make_topic`: as `Broker.create_topic`, for dead letters."""
-        self._runtime = runtime
+        super().__init__(runtime, store, make_topic)
         self.kafka: NativeView  # Kafka's groups: a name is of one kind
         self._store = store
         self._groups: dict[str, Group] = {}
@@ -60,22 +59,7 @@ class GroupCoordinator:
         self._opened = False
         self._looking = False  # for partitions that topics have gained;
         self._looked = True  # all groups, since topics changed last
-        self.max_members = runtime.config.group_max_members
-        self.held_positions = 0  # of all groups: what they take in memory
         self._max_positions = runtime.config.memory_bytes // MEMORY_SHARE // EACH_POSITION
-        self.reads = KeptReads()
-        self.writer = GroupWriter(runtime, store)
-        self.alarms = Alarms(self.now_ms)
-        self._undertaker = Undertaker(runtime, make_topic)
-        self.bury = self._undertaker.bury
-
-    @property
-    def stopped(self) -> bool:
-        return self._runtime.stopped
-
-    def now_ms(self) -> int:
-        """Of the clock that nobody sets: leases and delays do not depend on the wall's."""
-        return self._runtime.clock.steady_ms()
 
     # --- life
 
@@ -112,7 +96,7 @@ class GroupCoordinator:
         if not self._opened:
             return
         self._wake_all()
-        await self._undertaker.close()
+        await self.undertaker.close()
         if self._runtime.clock.was_set:
             for group in self._groups.values():
                 for shared in group.shared.values():

@@ -41,7 +41,7 @@ class Member:
 
     def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None:
         """Leases what is there. None when the disk has to be waited for. Raises UnknownTopic, CorruptBatch, …"""
-        poll = Poll(self, max_records, max(1, min(max_bytes, MAX_BYTES)))
+        poll = self._begin(max_records, max_bytes)
         if poll.gather() is not None:
             return None
         return self._answer(poll)
@@ -51,17 +51,23 @@ class Member:
         group = self.group
         deadline = trio.current_time() + max_wait_ms / 1000
         while not self.closed:
-            poll = Poll(self, max_records, max(1, min(max_bytes, MAX_BYTES)))
+            poll = self._begin(max_records, max_bytes)
             cold = poll.gather()
             if cold is not None:
-                await poll.gather_from(cold)
+                await poll.gather_from(cold, lambda: self.closed)
             polled = self._answer(poll)
             left = deadline - trio.current_time()
-            if polled.leases or group.coordinator.stopped or left <= 0:
+            if polled.leases or group.keeper.stopped or left <= 0:
                 return polled
             if cold is None:
                 await group.wait(self, left)
         return GroupPolled([], [])
+
+    def _begin(self, max_records: int, max_bytes: int) -> Poll:
+        group = self.group
+        by_key = group.settings.order == "key"
+        room = max(1, min(max_bytes, MAX_BYTES))
+        return Poll(group.keeper, self.name, self.lease_ms, group.in_turn(self.topics), by_key, max_records, room)
 
     def _answer(self, poll: Poll) -> GroupPolled:
         polled = poll.answer()
@@ -87,7 +93,7 @@ class Member:
             if shared.leases.unsettled != before:
                 shared.changed()
                 self.group.stir(shared)
-        later = self.group.coordinator.writer.durable(asked)
+        later = self.group.keeper.writer.durable(asked)
         if not lost:
             return later
         answer: Later[None] = Later()
@@ -96,7 +102,7 @@ class Member:
 
     def nack(self, ranges: Sequence[Range], delay_ms: int = 0) -> None:
         """Gives events back, to be leased again after `delay_ms`. Raises LeaseLost as `ack` does, InvalidRequest."""
-        now = self.group.coordinator.now_ms()
+        now = self.group.keeper.now_ms()
         lost: list[Range] = []
         touched: dict[Shared, None] = {}
         for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
@@ -111,7 +117,7 @@ class Member:
 
     def extend(self, ranges: Sequence[Range], lease_ms: int) -> None:
         """Lets leases end `lease_ms` from now. Raises LeaseLost as `ack` does, InvalidRequest."""
-        now = self.group.coordinator.now_ms()
+        now = self.group.keeper.now_ms()
         lost: list[Range] = []
         for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
             spans = shared.leases.extend(now, self.name, first, last, lease_ms)

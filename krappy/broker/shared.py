@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
 
 from krappy.core.leases import Leases
 
 if TYPE_CHECKING:
-    from krappy.broker.group import Group
     from krappy.broker.partition import Partition
+
+
+class Settings(NamedTuple):
+    """What is kept of a group beside its states. `kind`: "shared", or "positions" when only Commit made it."""
+
+    kind: str = "shared"
+    order: str = "none"
+    max_deliveries: int = 10
+    dead_letter: str | None = None  # None: "<topic>.<group>.dead"
+
+
+class Owner(Protocol):
+    """The group that has it."""
+
+    name: str
+    settings: Settings
+    gone: bool
+
+    def stir(self, shared: Shared | None = None) -> None: ...
+    def changed(self, shared: Shared) -> None: ...
+    def attend(self, shared: Shared) -> None: ...
 
 
 class Shared:
     """One partition as one group has it."""
 
-    def __init__(self, group: Group, partition: Partition, leases: Leases) -> None:
+    def __init__(self, group: Owner, partition: Partition, leases: Leases) -> None:
         self.group = group
         self.partition = partition
         self.at = (partition.topic, partition.index)
@@ -48,16 +68,11 @@ class Shared:
 
     def changed(self) -> None:
         """To be called after every change of the leases."""
-        self.group.coordinator.writer.mark(self)
-        self.attend()
+        self.group.changed(self)
 
     def attend(self) -> None:
         """Sees to what falls due, and to the dead."""
-        coordinator, leases = self.group.coordinator, self.leases
-        if leases.due is not None:
-            coordinator.alarms.set(self, leases.due)
-        if leases.dead and not self.burying:
-            coordinator.bury(self)
+        self.group.attend(self)
 
     def ring(self, now: int) -> None:
         """Time has come for a lease or a delay to end."""
