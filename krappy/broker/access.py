@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from krappy.broker.table_topic import table_topic, table_topic_by_id
+from krappy.broker.latest.table_topic import table_topic, table_topic_by_id
 from krappy.core.security.operations import Op
 from krappy.errors import UnknownTopic
 from krappy.topic_settings import Changes
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker
-    from krappy.broker.groups import GroupCoordinator
-    from krappy.broker.internal_topics import InternalTopic
+    from krappy.broker.groups.groups import GroupCoordinator
     from krappy.broker.kafka_groups.coordinator import KafkaGroups
-    from krappy.broker.snapshots import Snapshots
-    from krappy.broker.staging import StagingCoordinator
-    from krappy.broker.table_topic import TableTopic
-    from krappy.broker.topic import Topic
-    from krappy.broker.transactions import TransactionCoordinator
+    from krappy.broker.latest.table_topic import TableTopic
+    from krappy.broker.staging.staging import StagingCoordinator
+    from krappy.broker.tables.snapshots import Snapshots
+    from krappy.broker.topics.internal_topics import InternalTopic
+    from krappy.broker.topics.topic import Topic
+    from krappy.broker.transactions.transactions import TransactionCoordinator
 
 
 class Access:

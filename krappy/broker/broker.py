@@ -21,28 +21,30 @@ from typing import Any
 
 import trio
 
-from krappy.broker import backup, deletion, table
 from krappy.broker.access import Access
-from krappy.broker.ahead import Ahead
 from krappy.broker.dynamic import DynamicSettings
-from krappy.broker.groups import GroupCoordinator
-from krappy.broker.housekeeping import Housekeeper
-from krappy.broker.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
+from krappy.broker.groups.groups import GroupCoordinator
 from krappy.broker.kafka_groups.coordinator import KafkaGroups
-from krappy.broker.latest import LatestTables
-from krappy.broker.machine import Machine
+from krappy.broker.latest.ahead import Ahead
+from krappy.broker.latest.latest import LatestTables
 from krappy.broker.meta_sync import MetaSync
-from krappy.broker.partition import Partition
-from krappy.broker.producer_ids import ProducerIds
-from krappy.broker.room import Room
+from krappy.broker.partition.partition import Partition
 from krappy.broker.runtime import SHARE, Report, Runtime
 from krappy.broker.settings import BrokerSetting, broker_settings
-from krappy.broker.snapshots import LeasedSnapshot, Snapshots
-from krappy.broker.staging import StagingCoordinator
-from krappy.broker.topic import Topic
-from krappy.broker.topic_changes import TopicChanges
-from krappy.broker.transactions import TransactionCoordinator
-from krappy.broker.view_keeper import ViewKeeper, open_views
+from krappy.broker.staging.staging import StagingCoordinator
+from krappy.broker.tables import table
+from krappy.broker.tables.snapshots import LeasedSnapshot, Snapshots
+from krappy.broker.tables.view_keeper import ViewKeeper, open_views
+from krappy.broker.topics import deletion
+from krappy.broker.topics.internal_topics import OFFSETS, TRANSACTIONS, InternalTopics
+from krappy.broker.topics.topic import Topic
+from krappy.broker.topics.topic_changes import TopicChanges
+from krappy.broker.transactions.producer_ids import ProducerIds
+from krappy.broker.transactions.transactions import TransactionCoordinator
+from krappy.broker.upkeep import backup
+from krappy.broker.upkeep.housekeeping import Housekeeper
+from krappy.broker.upkeep.machine import Machine
+from krappy.broker.upkeep.room import Room
 from krappy.config import ServerConfig
 from krappy.errors import StorageError, UnknownTopic
 from krappy.ports import Bound

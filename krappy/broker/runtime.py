@@ -15,7 +15,7 @@ import trio
 from krappy.broker.clock import Clock
 from krappy.broker.gate import Gate
 from krappy.broker.meta_sync import MetaSync
-from krappy.broker.topics import Topics
+from krappy.broker.topics.topics import Topics
 from krappy.config import ServerConfig
 from krappy.core.cluster.image import Image
 from krappy.errors import KrappyError, ShuttingDown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from krappy.broker import latest_sets, table_file
+from krappy.broker.latest import latest_sets, table_file
 from krappy.core import latest, live_offsets
 
 

@@ -13,8 +13,8 @@ import trio
 from krappy import batch
 from krappy import config as settings
 from krappy.broker.broker import Broker
-from krappy.broker.group_poll import GroupPolled
-from krappy.broker.partition import Partition
+from krappy.broker.groups.group_poll import GroupPolled
+from krappy.broker.partition.partition import Partition
 from krappy.types import Headers
 
 

@@ -9,8 +9,8 @@ import trio
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.latest import LatestTables, Some
-from krappy.broker.partition import Partition
+from krappy.broker.latest.latest import LatestTables, Some
+from krappy.broker.partition.partition import Partition
 from krappy.core.latest import Reading
 from krappy.entry import unpack_entry
 from krappy.errors import OffsetOutOfRange

@@ -8,7 +8,7 @@ from typing import Any
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
+from krappy.broker.partition.partition import Partition
 from krappy.core.staging import Job
 from krappy.ports import StageOpened
 from tests.broker.engine import read_all

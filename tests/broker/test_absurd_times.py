@@ -8,8 +8,8 @@ import pytest
 from trio.testing import trio_test
 
 from krappy import batch
-from krappy.broker.group_reads import Read, join
-from krappy.broker.queued import Loose
+from krappy.broker.groups.group_reads import Read, join
+from krappy.broker.partition.queued import Loose
 from krappy.core.leases import Lease
 from krappy.errors import StorageError
 from krappy.types import Record

@@ -10,9 +10,9 @@ import pytest
 import trio
 
 from krappy import batch
-from krappy.broker import applier
-from krappy.broker.applier import Applier
-from krappy.broker.strays import Strays
+from krappy.broker.partition import applier
+from krappy.broker.partition.applier import Applier
+from krappy.broker.partition.strays import Strays
 from krappy.entry import entry_offset
 from krappy.measures import StoreMeasures
 from krappy.store.views import Views

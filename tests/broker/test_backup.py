@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
-from krappy.broker.backup import AT_ONCE, Hold
+from krappy.broker.upkeep.backup import AT_ONCE, Hold
 from krappy.core.transactions import Stage
 from krappy.store.hold import MANIFEST
 from tests.broker.engine import running, until

@@ -16,8 +16,11 @@ import pytest
 import trio
 
 from krappy.broker import broker as broker_module
-from krappy.broker import group_writer, meta_sync, staging, transactions
+from krappy.broker import meta_sync
 from krappy.broker.broker import Broker
+from krappy.broker.groups import group_writer
+from krappy.broker.staging import staging
+from krappy.broker.transactions import transactions
 from krappy.core.kafka.offset import Offset
 from krappy.errors import KrappyError, StorageError, UnknownGroup
 from krappy.ports import GroupMember, Position

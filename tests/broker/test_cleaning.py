@@ -11,9 +11,9 @@ import trio
 from trio.testing import trio_test
 
 from krappy import batch
-from krappy.broker import cleaning
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
+from krappy.broker.partition.partition import Partition
+from krappy.broker.upkeep import cleaning
 from krappy.entry import is_tombstone
 from krappy.topic_config import TopicConfig
 from tests.broker.engine import publish, read_all, running, until

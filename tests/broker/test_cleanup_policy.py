@@ -10,7 +10,7 @@ import trio
 from trio.testing import trio_test
 
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
+from krappy.broker.partition.partition import Partition
 from krappy.entry import entry_offset
 from krappy.store.overrides import OverrideStore
 from krappy.store.views import Views

@@ -11,7 +11,7 @@ from trio.testing import trio_test
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
+from krappy.broker.partition.partition import Partition
 from krappy.entry import entry_offset
 from krappy.errors import OffsetOutOfRange, PolicyViolation, UnknownTopic
 from krappy.topic_config import TopicConfig

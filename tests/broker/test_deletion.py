@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from trio.testing import trio_test
 
-from krappy.broker import deletion
+from krappy.broker.topics import deletion
 from krappy.core.kafka.offset import Offset
 from krappy.errors import StorageError
 from krappy.store.disk import Disk

@@ -10,10 +10,10 @@ import pytest
 import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
-from krappy.broker import expiry
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
-from krappy.broker.snapshots import LeasedSnapshot
+from krappy.broker.partition import expiry
+from krappy.broker.partition.partition import Partition
+from krappy.broker.tables.snapshots import LeasedSnapshot
 from krappy.core import retention
 from tests.broker.engine import publish, running
 

@@ -12,9 +12,9 @@ import trio
 import trio.testing
 
 from krappy import batch
-from krappy.broker import appender, applier
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
+from krappy.broker.partition import appender, applier
+from krappy.broker.partition.partition import Partition
 from krappy.errors import CorruptBatch, KrappyError, ShuttingDown, StorageError, UnknownTopic, ViewDisabled
 from krappy.types import Span
 from tests.broker import engine

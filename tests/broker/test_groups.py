@@ -12,10 +12,10 @@ import trio
 from trio.testing import trio_test
 
 from krappy import batch, errors
-from krappy.broker import dead_letters
-from krappy.broker.group_poll import GroupPolled
-from krappy.broker.partition import Partition
-from krappy.broker.queued import Stored
+from krappy.broker.groups import dead_letters
+from krappy.broker.groups.group_poll import GroupPolled
+from krappy.broker.partition.partition import Partition
+from krappy.broker.partition.queued import Stored
 from krappy.types import Record
 from krappy.waiting import Later
 from tests.broker.engine import events, offsets, publish, ranges, read_all, running, until

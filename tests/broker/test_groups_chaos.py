@@ -17,7 +17,7 @@ from trio.testing import trio_test
 
 from krappy import batch, errors
 from krappy.broker.broker import Broker
-from krappy.broker.member import Member
+from krappy.broker.groups.member import Member
 from tests.broker.engine import Got, events, ranges, read_all, running
 
 LIVES = 3

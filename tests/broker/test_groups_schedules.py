@@ -16,7 +16,7 @@ import trio
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.groups import GroupCoordinator
+from krappy.broker.groups.groups import GroupCoordinator
 from krappy.core.kafka.faults import Refused
 from krappy.core.kafka.offset import Offset
 from krappy.errors import KrappyError

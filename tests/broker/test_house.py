@@ -9,9 +9,9 @@ import trio
 from trio.testing import trio_test
 
 from krappy.broker import meta_sync
-from krappy.broker.housekeeping import Housekeeper
-from krappy.broker.room import Room
-from krappy.broker.view_keeper import ViewKeeper
+from krappy.broker.tables.view_keeper import ViewKeeper
+from krappy.broker.upkeep.housekeeping import Housekeeper
+from krappy.broker.upkeep.room import Room
 from tests.broker.engine import running, until
 
 

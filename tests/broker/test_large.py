@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from krappy import batch, codecs
-from krappy.broker import applier, large
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
+from krappy.broker.partition import applier, large
+from krappy.broker.partition.partition import Partition
 from krappy.core import admission
 from krappy.errors import CorruptBatch, InvalidRecord
 from tests.broker import engine

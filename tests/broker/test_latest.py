@@ -117,7 +117,7 @@ def test_records_come_as_they_were_written(tmp_path: Path, codec: int) -> None:
 
 
 def test_a_set_is_shared_and_all_of_them_are_bounded(tmp_path: Path, small: None, monkeypatch: Any) -> None:
-    monkeypatch.setattr("krappy.broker.latest_sets.LEAST", 1)
+    monkeypatch.setattr("krappy.broker.latest.latest_sets.LEAST", 1)
 
     async def body(broker: Broker) -> None:
         partition = await topic(broker)
@@ -161,7 +161,7 @@ def test_a_topic_without_a_view_has_no_table(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["off", "off and on", "deleted"])
 def test_a_view_that_goes_away_under_a_reader_is_no_empty_table(tmp_path: Path, monkeypatch: Any, ending: str) -> None:
-    monkeypatch.setattr("krappy.broker.latest_sets.SLICE", 1)
+    monkeypatch.setattr("krappy.broker.latest.latest_sets.SLICE", 1)
 
     async def body(broker: Broker) -> None:
         partition, tables = await topic(broker), tables_of(broker)

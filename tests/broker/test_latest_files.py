@@ -9,10 +9,10 @@ import pytest
 import trio
 
 from krappy import batch
-from krappy.broker.ahead import Ahead
 from krappy.broker.broker import Broker
-from krappy.broker.latest import LatestTables
-from krappy.broker.partition import Partition
+from krappy.broker.latest.ahead import Ahead
+from krappy.broker.latest.latest import LatestTables
+from krappy.broker.partition.partition import Partition
 from krappy.core.latest import Reading
 from krappy.types import FilePart
 from tests.broker.latest import Consumer, content, run, table, tables_of, topic, write
@@ -230,10 +230,10 @@ def test_files_are_bounded_and_go_when_nobody_reads(tmp_path: Path, small: None,
             assert 1000 < tables.sets.disk_size <= 2000
         tables.sets.expire()
         assert tables.sets.disk_size
-        monkeypatch.setattr("krappy.broker.latest_sets.UNUSED_S", -1.0)
+        monkeypatch.setattr("krappy.broker.latest.latest_sets.UNUSED_S", -1.0)
         tables.sets.expire()
         assert tables.sets.disk_size == tables.sets.size == 0
-        monkeypatch.setattr("krappy.broker.table_file.RESERVE", 1 << 62)  # a full disk
+        monkeypatch.setattr("krappy.broker.latest.table_file.RESERVE", 1 << 62)  # a full disk
         assert (await read_file(tables, partition))[0] == data
         assert not tables.sets.disk_size
 
@@ -241,7 +241,7 @@ def test_files_are_bounded_and_go_when_nobody_reads(tmp_path: Path, small: None,
 
 
 def test_a_file_that_has_all_serves_without_its_set(tmp_path: Path, small: None, monkeypatch: Any) -> None:
-    monkeypatch.setattr("krappy.broker.latest_sets.LEAST", 1)
+    monkeypatch.setattr("krappy.broker.latest.latest_sets.LEAST", 1)
 
     async def body(broker: Broker) -> None:
         partition, tables = await topic(broker), tables_of(broker, room=2000)

@@ -10,7 +10,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from krappy.broker.ahead import Ahead
+from krappy.broker.latest.ahead import Ahead
 from tests.broker.engine import running
 from tests.broker.latest import NEVER, Consumer, table, tables_of, write
 

@@ -15,9 +15,9 @@ import trio
 from trio.testing import trio_test
 
 from krappy import arrow_layout, batch
-from krappy.broker import view_life
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
+from krappy.broker.partition import view_life
+from krappy.broker.partition.partition import Partition
 from krappy.errors import KrappyError, UnknownTopic, ViewDisabled
 from krappy.handlers.native import columns, table
 from krappy.partitioner import partition_for

@@ -12,9 +12,9 @@ import trio
 from trio.testing import trio_test
 
 from krappy.broker.broker import Broker
-from krappy.broker.group import Group
-from krappy.broker.member import Member
-from krappy.broker.shared import Shared
+from krappy.broker.groups.group import Group
+from krappy.broker.groups.member import Member
+from krappy.broker.groups.shared import Shared
 from krappy.core.kafka.offset import Offset
 from krappy.core.leases import Leases
 from krappy.handlers.kafka.list_groups import list_groups

@@ -9,7 +9,7 @@ import trio
 from trio.testing import trio_test
 
 from krappy.broker.name_locks import NameLocks
-from krappy.broker.turns import Turns
+from krappy.broker.transactions.turns import Turns
 from krappy.errors import ShuttingDown
 from tests import schedules
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from krappy.broker import backup
 from krappy.broker.broker import Broker
 from krappy.broker.kafka_groups.group import EACH_GROUP
+from krappy.broker.upkeep import backup
 from krappy.core.kafka.classic_member import Join, Joined
 from krappy.core.kafka.faults import Fault
 from krappy.core.kafka.modern_member import Beat

@@ -14,7 +14,7 @@ import trio
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
+from krappy.broker.partition.partition import Partition
 from krappy.entry import is_tombstone, pack_entry
 from krappy.store import journal
 from krappy.store.views import Views

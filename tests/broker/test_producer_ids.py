@@ -9,7 +9,7 @@ from trio.testing import trio_test
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.producer_ids import OWN, ProducerIds
+from krappy.broker.transactions.producer_ids import OWN, ProducerIds
 from krappy.errors import InvalidTransaction, UnknownProducer
 from krappy.store.catalog import FAR
 from krappy.store.znodes import PRODUCER_BLOCK

@@ -7,7 +7,7 @@ from pathlib import Path
 import trio
 
 from krappy import batch
-from krappy.broker.raw_reads import Raw
+from krappy.broker.partition.raw_reads import Raw
 from krappy.types import FilePart
 from tests.broker import engine
 

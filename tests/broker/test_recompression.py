@@ -10,9 +10,9 @@ import pytest
 from trio.testing import trio_test
 
 from krappy import batch, codecs
-from krappy.broker import appender
-from krappy.broker.commit import INLINE
-from krappy.broker.queued import Publish
+from krappy.broker.partition import appender
+from krappy.broker.partition.commit import INLINE
+from krappy.broker.partition.queued import Publish
 from krappy.errors import RecordTooLarge
 from tests.broker.engine import read_all, running
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
+from krappy.broker.partition.partition import Partition
 from krappy.types import ABSENT, TopicPartition
 from tests.broker.schedules import Scenario, explore
 from tests.broker.transactional import Producer

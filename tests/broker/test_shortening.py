@@ -10,8 +10,8 @@ import trio
 from trio.testing import trio_test
 
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
-from krappy.broker.topic import Topic
+from krappy.broker.partition.partition import Partition
+from krappy.broker.topics.topic import Topic
 from krappy.entry import entry_offset
 from krappy.store.pool import POOL
 from tests.broker.engine import as_killed, publish, running, until

@@ -12,11 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from krappy import batch
-from krappy.broker import snapshots, splits
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
-from krappy.broker.snapshots import LeasedSnapshot
-from krappy.broker.table import Chosen
+from krappy.broker.partition.partition import Partition
+from krappy.broker.tables import snapshots, splits
+from krappy.broker.tables.snapshots import LeasedSnapshot
+from krappy.broker.tables.table import Chosen
 from krappy.entry import unpack_entry
 from krappy.errors import InvalidRequest, Overloaded, ShuttingDown, SnapshotGone, UnknownPartition
 from tests.broker.engine import publish, running, until

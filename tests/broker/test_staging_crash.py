@@ -13,8 +13,8 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy.broker import publication
 from krappy.broker.broker import Broker
+from krappy.broker.staging import publication
 from krappy.core.staging import State
 from krappy.errors import KrappyError, StorageError, UnknownTopic
 from krappy.store.log import Log
@@ -182,7 +182,7 @@ async def test_a_disk_that_refuses_for_a_while(tmp_path: Path, monkeypatch: pyte
     """First it takes nothing, then every second append: the publication goes on behind what is there, to the same
     end."""
     monkeypatch.setattr(publication, "WINDOW", 100)
-    monkeypatch.setattr("krappy.broker.staging.RETRY_S", 0)
+    monkeypatch.setattr("krappy.broker.staging.staging.RETRY_S", 0)
     real, calls, full = Log.append, 0, True
 
     def append(self: Log, *args: Any) -> int:
@@ -235,7 +235,7 @@ async def test_a_broker_that_stops_does_not_try_again(tmp_path: Path, monkeypatc
 async def test_a_log_that_has_forgotten_the_producer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after more than ten thousand others: what is half there is aborted, and all of it is published anew."""
     monkeypatch.setattr(publication, "WINDOW", 0)
-    monkeypatch.setattr("krappy.broker.staging.RETRY_S", 0)
+    monkeypatch.setattr("krappy.broker.staging.staging.RETRY_S", 0)
     real, calls = Log.append, 0
 
     def append(self: Log, *args: Any) -> int:

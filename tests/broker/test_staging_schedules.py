@@ -15,8 +15,8 @@ from trio.testing import trio_test
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
-from krappy.broker.publication import Publication
+from krappy.broker.partition.partition import Partition
+from krappy.broker.staging.publication import Publication
 from krappy.core.staging import Published, Staging, State
 from krappy.errors import KrappyError, StagingCommitted
 from tests import schedules

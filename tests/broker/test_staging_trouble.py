@@ -9,7 +9,7 @@ import pytest
 from trio.testing import trio_test
 
 from krappy import batch
-from krappy.broker.staged_attempt import Attempt
+from krappy.broker.staging.staged_attempt import Attempt
 from krappy.core.staging import Staging, State
 from krappy.errors import (
     CorruptBatch,

@@ -11,11 +11,12 @@ import trio
 from trio.testing import trio_test
 
 from krappy import batch
-from krappy.broker import cleaning, latest_sets
-from krappy.broker import strays as strays_module
-from krappy.broker.applier import Applier
 from krappy.broker.broker import Broker
-from krappy.broker.topic import Topic
+from krappy.broker.latest import latest_sets
+from krappy.broker.partition import strays as strays_module
+from krappy.broker.partition.applier import Applier
+from krappy.broker.topics.topic import Topic
+from krappy.broker.upkeep import cleaning
 from krappy.entry import entry_offset, is_tombstone
 from krappy.errors import OffsetMismatch, StorageError
 from krappy.partitioner import partition_for

@@ -13,7 +13,7 @@ from trio.testing import trio_test
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.table import STRETCH, TableScan
+from krappy.broker.tables.table import STRETCH, TableScan
 from krappy.entry import key_of_bin
 from krappy.errors import KrappyError, RequestTimeout, UnknownHandle, UnknownTopic, ViewDisabled
 from tests.broker.engine import publish, running
@@ -138,7 +138,7 @@ async def test_who_waits_for_a_view_that_is_behind_is_told_how_far_it_is(
     async with running(tmp_path) as broker:
         partition = (await broker.create_topic("t", 1, {}))[0].led(0)
         with monkeypatch.context() as held:
-            held.setattr("krappy.broker.table.VIEW_PATIENCE", 0.01)
+            held.setattr("krappy.broker.tables.table.VIEW_PATIENCE", 0.01)
             held.setattr(broker.views, "busy", lambda: True)
             await publish(partition, 1, [b"k"])
             with pytest.raises(RequestTimeout, match="of waiting it is at offset 0 of 1"):

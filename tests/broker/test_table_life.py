@@ -16,7 +16,7 @@ from trio.testing import trio_test
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
+from krappy.broker.partition.partition import Partition
 from krappy.entry import entry_offset, is_tombstone
 from krappy.types import TopicPartition
 from tests.broker.engine import as_killed, running

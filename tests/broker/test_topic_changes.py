@@ -15,9 +15,10 @@ from trio.testing import trio_test
 
 from krappy import batch, descriptors
 from krappy.broker import broker as broker_module
-from krappy.broker import deletion, meta_sync, opening, topic_changes
+from krappy.broker import meta_sync
 from krappy.broker.broker import Broker
-from krappy.broker.topic import Topic
+from krappy.broker.topics import deletion, opening, topic_changes
+from krappy.broker.topics.topic import Topic
 from krappy.errors import InvalidTopic, KrappyError, StorageError, TopicExists, UnknownTopic
 from tests import schedules
 from tests.broker.engine import as_killed, publish, read_all, running, until

@@ -13,7 +13,7 @@ import trio
 import trio.testing
 
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
+from krappy.broker.partition.partition import Partition
 from krappy.entry import entry_offset
 from krappy.errors import StorageError
 from krappy.store import rocks
@@ -144,7 +144,7 @@ def test_views_that_cannot_be_opened_or_read_are_made_anew(tmp_path: Path, name:
 
 def test_a_views_folder_of_another_broker_that_runs_is_not_thrown_away(tmp_path: Path) -> None:
     """Only what is damaged is."""
-    from krappy.broker.view_keeper import open_views
+    from krappy.broker.tables.view_keeper import open_views
     from krappy.store.views import Views
 
     views = Views(tmp_path / "views")

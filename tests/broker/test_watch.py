@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, trio_test
 
 from krappy import batch
-from krappy.broker.table import PROGRESS
+from krappy.broker.tables.table import PROGRESS
 from krappy.entry import key_of_bin, unpack_entry
 from krappy.partitioner import partition_for
 from tests.broker.engine import publish, running, until

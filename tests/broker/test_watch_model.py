@@ -18,8 +18,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from krappy import batch
-from krappy.broker import table as table_module
 from krappy.broker.broker import Broker
+from krappy.broker.tables import table as table_module
 from krappy.entry import is_tombstone, key_of_bin, unpack_entry
 from tests.broker.engine import running, until
 

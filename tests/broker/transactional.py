@@ -7,7 +7,7 @@ from typing import Any
 
 from krappy import batch
 from krappy.broker.broker import Broker
-from krappy.broker.partition import Partition
+from krappy.broker.partition.partition import Partition
 from krappy.entry import unpack_entry
 from krappy.types import TopicPartition
 

@@ -186,7 +186,7 @@ async def test_a_lookup_that_gives_up_says_what_it_waited_for(
     address: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The broker answers before the client's time is over, and the client asks again until it is."""
-    monkeypatch.setattr("krappy.broker.table.VIEW_PATIENCE", 0.01)
+    monkeypatch.setattr("krappy.broker.tables.table.VIEW_PATIENCE", 0.01)
     async with krappy.connect(address) as client:
         await fill(client, topic, 3)
     for timeout in (0.3, 3.0, 30.0):  # a busy machine may need longer to give one answer

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import trio_test
 
 from krappy.app import Broker
-from krappy.broker.groups import GroupCoordinator
+from krappy.broker.groups.groups import GroupCoordinator
 from krappy.console import health
 from krappy.console import metrics as metrics_module
 from krappy.store.disk import Disk

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from krappy.broker.kafka_groups.group import KafkaGroup
     from krappy.broker.kafka_groups.offsets import Offsets
     from krappy.broker.kafka_groups.registry import Registry
-    from krappy.broker.partition import Partition
+    from krappy.broker.partition.partition import Partition
 
 
 class NativeView:
@@ -47,7 +47,7 @@ class NativeView:
         return group
 
     def _describe(self, group: KafkaGroup) -> dict[str, Any]:
-        """As `krappy.broker.group.Group.describe` tells of a native group."""
+        """As `krappy.broker.groups.group.Group.describe` tells of a native group."""
         return {
             "group": group.name,
             "kind": group.machine.kind,

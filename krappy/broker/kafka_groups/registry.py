@@ -12,16 +12,16 @@ import trio
 
 from krappy.broker.kafka_groups.group import KafkaGroup
 from krappy.broker.kafka_groups.settings import GroupSettings
-from krappy.broker.table_topic import table_topic
+from krappy.broker.latest.table_topic import table_topic
 from krappy.core.kafka.classic import ClassicGroup
 from krappy.core.kafka.classic_member import Rules
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import KnownTopic, ModernRules
 
 if TYPE_CHECKING:
-    from krappy.broker.internal_topics import InternalTopics
-    from krappy.broker.latest import LatestTables
+    from krappy.broker.latest.latest import LatestTables
     from krappy.broker.runtime import Runtime
+    from krappy.broker.topics.internal_topics import InternalTopics
     from krappy.store.group_offsets import GroupOffsets
     from krappy.store.overrides import OverrideStore
 

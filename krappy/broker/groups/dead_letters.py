@@ -1,0 +1,156 @@
+"""Events past their last delivery go to a dead-letter topic, as they were, with headers that say where from.
+
+They count as settled once they are durable there, so a crash in between may put one there twice, never lose it. The
+topic is made when it is first needed: one partition, nothing expires (the events keep their own timestamps, which
+may be older than any retention), and events as large as those of their own topic fit in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from krappy.batch import Columns
+from krappy.broker.groups import group_reads
+from krappy.broker.groups.group_reads import Read
+from krappy.errors import KrappyError
+from krappy.partitioner import partition_for
+from krappy.types import NO_TIMESTAMP, Record
+
+if TYPE_CHECKING:
+    from krappy.broker.groups.shared import Shared
+    from krappy.broker.partition.partition import Partition
+    from krappy.broker.runtime import Runtime
+    from krappy.core.leases import Lease
+
+AT_A_TIME = 500  # events under way
+READ = 1 << 20
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0  # between attempts, while the topic can't take them
+HEADERS_ROOM = 4096  # bytes that the headers may add
+
+
+def topic_for(topic: str, group: str, dead_letter: str | None) -> str:
+    """Where dead events of a topic go."""
+    return f"{topic}.{group}.dead" if dead_letter is None else dead_letter
+
+
+class Undertaker:
+    def __init__(self, runtime: Runtime, make_topic: Callable[..., Awaitable[Any]]) -> None:
+        self._runtime = runtime
+        self._make_topic = make_topic
+        self._closing = trio.Event()
+        self._at_work = 0
+        self._idle = trio.Event()
+        self._idle.set()
+
+    def bury(self, shared: Shared) -> None:
+        """Sees to it that the dead of this partition get to their topic. Once it is started, it needs no reminder."""
+        if not self._closing.is_set():
+            shared.burying = True
+            self._at_work += 1
+            self._idle = trio.Event()
+            self._runtime.spawn(self._run, shared)
+
+    async def close(self) -> None:
+        """Starts nothing more, and returns when what was under way is done. The other dead come after a restart."""
+        self._closing.set()
+        await self._idle.wait()
+
+    async def _run(self, shared: Shared) -> None:
+        pause = FIRST_PAUSE_S
+        group = shared.group
+        try:
+            while shared.leases.dead and not self._closing.is_set() and not shared.gone:
+                try:
+                    await self._bury_all(shared)
+                    pause = FIRST_PAUSE_S
+                except KrappyError as error:
+                    if shared.gone or self._runtime.stopped:
+                        return
+                    name = topic_for(shared.at[0], group.name, group.settings.dead_letter)
+                    self._runtime.report("dead_letter_failed", topic=name, group=group.name, error=str(error))
+                    with trio.move_on_after(pause):
+                        await self._closing.wait()
+                    pause = min(LONGEST_PAUSE_S, pause * 2)
+        finally:
+            shared.burying = False
+            self._at_work -= 1
+            if not self._at_work:
+                self._idle.set()
+
+    async def _bury_all(self, shared: Shared) -> None:
+        """Buries all that are dead now, but for those that their topic refuses. Raises the last trouble there was."""
+        trouble: KrappyError | None = None
+        shared.trim()
+        at = 0
+        while not self._closing.is_set() and not shared.gone:
+            graves = [grave for grave in shared.leases.graves() if grave.last >= at]
+            if not graves:
+                break
+            target = await self._topic(shared)
+            at = max(at, graves[0].first)
+            span = await shared.partition.read(at, READ, max_records=AT_A_TIME)
+            read = Read(at, span, keys=False)
+            trouble = await self._bury_some(shared, read, target) or trouble
+            at = max(at + 1, read.end)
+        if trouble is not None:
+            raise trouble
+
+    async def _bury_some(self, shared: Shared, read: Read, target: Sequence[Partition]) -> KrappyError | None:
+        """Buries what a read has of the dead. What is refused stays, and the others do not wait for it, nor are they
+        written again for its sake: the last trouble there was."""
+        trouble: KrappyError | None = None
+        graves = shared.leases.graves()  # a group that was moved during the read delivers these anew
+        under_way = []
+        for piece, some in group_reads.touching(read.pieces, graves):
+            rows = {offset: row for row, offset in enumerate(piece.columns.offsets)}
+            for grave in some:
+                for offset in range(max(grave.first, piece.header.base_offset), grave.last + 1):
+                    if offset > piece.header.last_offset:
+                        break
+                    if offset in rows:
+                        record = _record(shared, piece.columns, rows[offset], grave)
+                        place = (offset if record.key is None else partition_for(record.key, len(target))) % len(target)
+                        try:
+                            under_way.append((offset, target[place].publish_record(record, taken=True)))
+                        except KrappyError as error:
+                            trouble = error
+        try:
+            for offset, later in under_way:
+                try:
+                    await later.wait()
+                except KrappyError as error:
+                    trouble = error
+                else:
+                    shared.leases.bury(offset, offset)
+            shared.leases.settle_missing(read.part(read.start, AT_A_TIME, READ)[0])
+        finally:
+            shared.changed()
+            shared.group.stir(shared)
+        return trouble
+
+    async def _topic(self, shared: Shared) -> list[Partition]:
+        name = topic_for(shared.at[0], shared.group.name, shared.group.settings.dead_letter)
+        topics = self._runtime.topics
+        if name not in topics:
+            size = shared.partition.config.max_message_bytes + HEADERS_ROOM
+            settings = {"retention.ms": -1, "max.message.bytes": size}
+            await self._make_topic(name, 1, settings, if_absent=True, alike=True)
+        return topics.find(name).all_led()
+
+
+def _record(shared: Shared, columns: Columns, row: int, grave: Lease) -> Record:
+    topic, partition = shared.at
+    origin = {
+        "topic": topic,
+        "partition": str(partition),
+        "offset": str(columns.offsets[row]),
+        "group": shared.group.name,
+        "deliveries": str(grave.deliveries),
+    }
+    headers = () if columns.headers is None else columns.headers[row]
+    added = tuple((f"krappy-origin-{name}", value.encode()) for name, value in origin.items())
+    time = max(NO_TIMESTAMP, columns.timestamps[row])  # any was taken once
+    return Record(columns.values[row], columns.keys[row], (*headers, *added), time)

@@ -1,0 +1,217 @@
+"""One shared group: its members, its partitions, and who waits for events.
+
+Rules, kept here:
+
+- One who finds nothing waits in line. When something turns up, the first in line is woken, and only that one; having
+  taken what it wants, it wakes the next if there is more. So an event costs one wake-up, however many wait.
+- Every change of a partition's leases ends in `Shared.changed`: it is written, its next due time is set, its dead
+  are buried.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from krappy.broker.groups.member import Member
+from krappy.broker.groups.shared import Settings, Shared
+from krappy.core.keyed_leases import KeyedLeases
+from krappy.core.leases import Leases
+from krappy.core.members import Members
+from krappy.errors import InvalidRequest, UnknownTopic
+
+if TYPE_CHECKING:
+    from krappy.broker.groups.group_keeper import GroupKeeper
+    from krappy.broker.partition.partition import Partition
+
+
+class _Waiter:
+    __slots__ = ("event", "member")
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.event = trio.Event()
+
+
+class Group:
+    def __init__(self, keeper: GroupKeeper, name: str, settings: Settings) -> None:
+        self.keeper = keeper
+        self.name = name
+        self.settings = settings
+        self.shared: dict[tuple[str, int], Shared] = {}
+        self.members: dict[str, Member] = {}
+        self.gone = False
+        self._names = Members(name, keeper.max_members)
+        self._waiters: dict[_Waiter, None] = {}  # in the order of their coming
+        self._orders: dict[tuple[str, ...], list[Shared]] = {}  # topics -> their partitions
+        self._turn = 0
+
+    # --- members
+
+    def join(self, client: str, topics: tuple[str, ...], lease_ms: int) -> Member:
+        """A new member. Raises GroupFull."""
+        member = Member(self, self._names.join(), client, topics, lease_ms)
+        self.members[member.name] = member
+        if len(self.members) == 1:
+            for shared in self.shared.values():
+                shared.partition.moved.subscribe(shared.moved)
+        return member
+
+    def leave(self, member: Member) -> None:
+        for shared in self.shared.values():
+            if shared.leases.leased:
+                shared.leases.release(member.name)
+                shared.changed()
+        del self.members[member.name]
+        self._names.leave(member.name)
+        if not self.members:
+            for shared in self.shared.values():
+                shared.partition.moved.unsubscribe(shared.moved)
+                self.keeper.reads.drop(shared)
+        for waiter in [waiter for waiter in self._waiters if waiter.member is member]:
+            self._wake(waiter)
+        self.stir()
+
+    # --- partitions
+
+    def changed(self, shared: Shared) -> None:
+        self.keeper.changed(shared)
+
+    def attend(self, shared: Shared) -> None:
+        self.keeper.attend(shared)
+
+    def new_leases(self, floor: int) -> Leases:
+        return self._kind(floor, max_deliveries=self.settings.max_deliveries)
+
+    def load_leases(self, state: Sequence[int]) -> Leases:
+        """Raises ValueError for what `Leases.dump` did not give."""
+        return self._kind.load(state, max_deliveries=self.settings.max_deliveries)
+
+    @property
+    def _kind(self) -> type[Leases]:
+        return KeyedLeases if self.settings.order == "key" else Leases
+
+    def add(self, partition: Partition, leases: Leases) -> Shared:
+        shared = Shared(self, partition, leases)
+        self.shared[shared.at] = shared
+        self.keeper.held_positions += 1
+        self._orders.clear()
+        if self.members:
+            partition.moved.subscribe(shared.moved)
+        return shared
+
+    def remove(self, topic: str) -> list[Shared]:
+        """The topic is gone. Returns what the group had of it."""
+        removed = [shared for shared in self.shared.values() if shared.at[0] == topic]
+        for shared in removed:
+            shared.gone = True
+            shared.partition.moved.unsubscribe(shared.moved)
+            self.keeper.reads.drop(shared)
+            del self.shared[shared.at]
+        self.keeper.held_positions -= len(removed)
+        self._orders.clear()
+        for waiter in [waiter for waiter in self._waiters if topic in waiter.member.topics]:
+            self._wake(waiter)
+        return removed
+
+    def check_order(self, order: str) -> None:
+        """Raises InvalidRequest when members are at work in another order."""
+        if self.members and order != self.settings.order:
+            raise InvalidRequest(
+                f"the group '{self.name}' runs with order '{self.settings.order}'; all its members must leave first",
+                field="order",
+            )
+
+    def adopt(self, settings: Settings) -> bool:
+        """Takes other settings, of which the order changes only while nothing is leased. Whether any changed."""
+        before, self.settings = self.settings, settings
+        for shared in self.shared.values():
+            if settings.order != before.order:
+                shared.leases = self.load_leases(shared.leases.dump())
+                self.keeper.reads.drop(shared)
+                shared.changed()
+            elif settings.max_deliveries != before.max_deliveries:
+                shared.leases.limit_deliveries(settings.max_deliveries)
+                shared.changed()
+        return settings != before
+
+    # --- waiting
+
+    def stir(self, shared: Shared | None = None) -> None:
+        """Something may be there to be leased (in `shared`, if given): wakes the first in line who can have it."""
+        if not self._waiters:
+            return
+        now = self.keeper.now_ms()
+        asked: dict[tuple[str, ...], bool] = {}
+        for waiter in self._waiters:
+            topics = waiter.member.topics
+            if topics not in asked:
+                among = self._order(topics) if shared is None else [shared] if shared.at[0] in topics else []
+                asked[topics] = any(each.wanted(now) is not None for each in among)
+            if asked[topics]:
+                self._wake(waiter)
+                return
+
+    def _wake(self, waiter: _Waiter) -> None:
+        self._waiters.pop(waiter, None)
+        waiter.event.set()
+
+    def wake_all(self) -> None:
+        for waiter in list(self._waiters):
+            self._wake(waiter)
+
+    async def wait(self, member: Member, seconds: float = math.inf) -> None:
+        """Returns when there is something for the member, it is closed, or `seconds` have passed."""
+        if member.closed or self.keeper.stopped:
+            return
+        waiter = _Waiter(member)
+        self._waiters[waiter] = None
+        try:
+            with trio.move_on_after(seconds):
+                await waiter.event.wait()
+        except trio.Cancelled:
+            if waiter.event.is_set():
+                self.stir()  # it was this one's turn: it is the next one's now
+            raise
+        finally:
+            self._waiters.pop(waiter, None)
+
+    def in_turn(self, topics: tuple[str, ...]) -> list[Shared]:
+        """The partitions of these topics, another one first each time. Raises UnknownTopic when all are gone."""
+        order = self._order(topics)
+        if not order:
+            raise UnknownTopic(f"there is no topic {', '.join(map(repr, topics))} any more")
+        self._turn = turn = (self._turn + 1) % len(order)
+        return order[turn:] + order[:turn]
+
+    def _order(self, topics: tuple[str, ...]) -> list[Shared]:
+        """The partitions of these topics."""
+        order = self._orders.get(topics)
+        if order is None:
+            order = self._orders[topics] = [shared for at, shared in sorted(self.shared.items()) if at[0] in topics]
+        return order
+
+    # --- for people
+
+    def describe(self, *, members: bool) -> dict[str, Any]:
+        states = [shared for _, shared in sorted(self.shared.items())]
+        described: dict[str, Any] = {
+            "group": self.name,
+            "kind": self.settings.kind,
+            "order": self.settings.order,
+            "topics": sorted({topic for topic, _ in self.shared}),
+            "partitions": [shared.describe() for shared in states],
+        }
+        if members:
+            held: dict[str, int] = {}
+            for shared in states:
+                for name, count in shared.leases.held().items():
+                    held[name] = held.get(name, 0) + count
+            described["members"] = [
+                {"name": name, "client": member.client, "leased": held.get(name, 0)}
+                for name, member in self.members.items()
+            ]
+        return described

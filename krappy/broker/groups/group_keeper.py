@@ -1,0 +1,49 @@
+"""What all native groups have in common: a clock, what was read for them, how they get to the disk, who buries."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from krappy.broker.alarms import Alarms
+from krappy.broker.groups.dead_letters import Undertaker
+from krappy.broker.groups.group_reads import KeptReads
+from krappy.broker.groups.group_writer import GroupWriter
+
+if TYPE_CHECKING:
+    from krappy.broker.groups.shared import Shared
+    from krappy.broker.runtime import Runtime
+    from krappy.store.groups import GroupStore
+
+
+class GroupKeeper:
+    def __init__(self, runtime: Runtime, store: GroupStore, make_topic: Callable[..., Awaitable[Any]]) -> None:
+        """`make_topic`: as `Broker.create_topic`, for dead letters."""
+        self._runtime = runtime
+        self.max_members = runtime.config.group_max_members
+        self.held_positions = 0  # of all groups: what they take in memory
+        self.reads = KeptReads()
+        self.writer = GroupWriter(runtime, store)
+        self.alarms = Alarms(self.now_ms)
+        self.undertaker = Undertaker(runtime, make_topic)
+
+    @property
+    def stopped(self) -> bool:
+        return self._runtime.stopped
+
+    def now_ms(self) -> int:
+        """Of the clock that nobody sets: leases and delays do not depend on the wall's."""
+        return self._runtime.clock.steady_ms()
+
+    def changed(self, shared: Shared) -> None:
+        """The leases of a partition have changed: they are written soon."""
+        self.writer.mark(shared)
+        self.attend(shared)
+
+    def attend(self, shared: Shared) -> None:
+        """Sees to what falls due, and to the dead."""
+        leases = shared.leases
+        if leases.due is not None:
+            self.alarms.set(shared, leases.due)
+        if leases.dead and not shared.burying:
+            self.undertaker.bury(shared)

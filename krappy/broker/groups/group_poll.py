@@ -1,0 +1,143 @@
+"""One poll of a group: partitions looked at in turn, read, leased from, and put into one answer.
+
+What can be read without waiting for the disk is leased and answered in one step, with nothing in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from krappy.broker.groups import group_reads
+from krappy.broker.groups.group_reads import Piece, Read
+from krappy.core.leases import Lease
+from krappy.errors import KrappyError, OffsetOutOfRange
+from krappy.types import Span
+
+if TYPE_CHECKING:
+    from krappy.broker.groups.group_keeper import GroupKeeper
+    from krappy.broker.groups.shared import Shared
+
+AHEAD_RECORDS = 200  # events that a read is for at least, since the next poll will want them
+AHEAD_BYTES = 128 << 10  # but then not more bytes than this, nor for what waits: often that is one event
+
+
+class GroupPolled(NamedTuple):
+    """As the protocol's Polled. `parts`: (topic, partition, first offset, high watermark, batches), each partition
+    once; `leases`: (topic, partition, first, last, deliveries)."""
+
+    parts: list[tuple[str, int, int, int, bytes | memoryview]]
+    leases: list[tuple[str, int, int, int, int]]
+
+
+class _Taken:
+    """What there is of one partition so far. Its batches are sent once, however often they were looked at."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[int, Piece] = {}
+        self.leases: list[Lease] = []
+
+
+class Poll:
+    """One, for a member. `among`: the partitions in which it looks, in this order."""
+
+    def __init__(
+        self,
+        keeper: GroupKeeper,
+        member: str,
+        lease_ms: int,
+        among: Sequence[Shared],
+        by_key: bool,
+        max_records: int,
+        max_bytes: int,
+    ) -> None:
+        self._keeper = keeper
+        self._member = member
+        self._lease_ms = lease_ms
+        self._among = among
+        self._by_key = by_key
+        self._left = max_records
+        self._room = max_bytes
+        self._taken: dict[Shared, _Taken] = {}
+        # One time for all of it: else a short lease could end, and the event be leased again, within one answer.
+        self._now = self._keeper.now_ms()
+
+    def gather(self) -> Shared | None:
+        """Leases what can be read at once. When that is nothing because the disk would have to be waited for, returns
+        the partition that `gather_from` is to be called for. Raises CorruptBatch, StorageError."""
+        trouble: KrappyError | None = None
+        for shared in self._among:
+            try:
+                while self._left > 0 and self._room > 0:
+                    offset = shared.wanted(self._now, alone=not self._taken)
+                    if offset is None:
+                        break
+                    read = self._keeper.reads.find(shared, offset)
+                    if read is None:
+                        span = shared.partition.read_now(offset, *self._limits(shared, offset))
+                        read = self._read(shared, offset, span)
+                    self._take(shared, offset, read)
+            except BlockingIOError:
+                if not self._taken:
+                    return shared
+                break
+            except KrappyError as error:
+                trouble = error  # one partition's; the others are served
+        if trouble is not None and not self._taken:
+            raise trouble
+        return None
+
+    async def gather_from(self, shared: Shared, closed: Callable[[], bool]) -> None:
+        """Leases from one partition, waiting for the disk. `closed`: the member has left meanwhile."""
+        async with shared.reading:
+            offset = shared.wanted(self._now)
+            if offset is None:
+                return
+            limits = self._limits(shared, offset)
+            try:
+                span = await shared.partition.read(offset, limits[0], max_records=limits[2])
+            except OffsetOutOfRange:
+                return  # retention was faster
+            if not closed() and not shared.gone:
+                self._now = self._keeper.now_ms()
+                self._take(shared, offset, self._read(shared, offset, span))
+
+    def answer(self) -> GroupPolled:
+        polled = GroupPolled([], [])
+        for shared, taken in self._taken.items():
+            topic, index = shared.at
+            leases = sorted(taken.leases)
+            pieces = [taken.pieces[base] for base in sorted(taken.pieces)]
+            data = group_reads.join(pieces, leases)
+            polled.parts.append((topic, index, leases[0].first, shared.partition.last_stable_offset, data))
+            polled.leases.extend((topic, index, *lease) for lease in leases)
+        return polled
+
+    def _limits(self, shared: Shared, offset: int) -> tuple[int, None, int]:
+        """Bytes, limit (none) and records of a read."""
+        if self._left >= AHEAD_RECORDS and offset >= shared.leases.frontier:
+            return self._room, None, self._left
+        return AHEAD_BYTES, None, AHEAD_RECORDS
+
+    def _read(self, shared: Shared, offset: int, span: Span) -> Read:
+        return Read(offset, span, keys=self._by_key, cleaned=shared.partition.log.clean_upto)
+
+    def _take(self, shared: Shared, offset: int, read: Read) -> None:
+        log, pieces = read.part(offset, self._left, self._room)
+        alone = not self._taken
+        leases = shared.leases.lease(self._now, self._member, self._lease_ms, log, self._left, alone=alone)
+        shared.changed()
+        count = sum(lease.size for lease in leases)
+        there = sum(piece.header.count for piece in pieces)
+        if count == there and log.end >= read.end:
+            self._keeper.reads.drop(shared)
+        else:
+            self._keeper.reads.keep(shared, read)
+        if not leases:
+            return
+        taken = self._taken.setdefault(shared, _Taken())
+        taken.leases += leases
+        for piece in pieces:
+            taken.pieces.setdefault(piece.header.base_offset, piece)
+        self._room -= sum(piece.header.size for piece in pieces) * count // there
+        self._left = 0 if shared.leases.comes_alone(leases[-1]) else self._left - count

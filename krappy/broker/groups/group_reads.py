@@ -1,0 +1,190 @@
+"""What reads of the log are to a group: which events there are, and the bytes that a member is to get of them.
+
+Members often get a small part of a batch: small polls of large batches, redeliveries, keys that went to others. Then
+a batch of just these events is made for them, so that a poll for ten events is not answered with ten thousand; and
+what was read beyond them is kept for a while, since the next poll is likely to want it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from krappy import batch as batches
+from krappy.batch import BatchHeader, Columns
+from krappy.core.leases import Lease, LogSlice
+from krappy.types import Span
+
+if TYPE_CHECKING:
+    from krappy.broker.groups.shared import Shared
+
+KEPT = 4 << 20  # bytes of reads that are kept, over all groups
+CUT_FROM = 8 << 10  # bytes of a batch from which on it is worth cutting
+
+
+class Piece:
+    """One batch that holds events. `spans` and `tokens` as in LogSlice."""
+
+    __slots__ = ("_columns", "buffer", "data", "header", "position", "spans", "tokens")
+
+    def __init__(self, header: BatchHeader, buffer: memoryview, position: int, keys: bool) -> None:
+        self.header = header
+        self.buffer = buffer  # what was read, in which it stands at `position`
+        self.position = position
+        self.data = buffer[position : position + header.size]
+        self._columns: Columns | None = None
+        self.tokens: list[int | None] = []
+        if header.dense:
+            self.spans = [(header.base_offset, header.last_offset)]
+        else:
+            self.spans = []
+            for offset in self.columns.offsets:
+                _add(self.spans, offset, offset)
+        if keys:
+            self.tokens = [None if key is None else hash(key) for key in self.columns.keys]
+
+    @property
+    def columns(self) -> Columns:
+        """The batch decoded. Raises CorruptBatch."""
+        if self._columns is None:
+            self._columns = batches.decode(self.data)
+        return self._columns
+
+    def cut(self, leases: Sequence[Lease]) -> bytes | None:
+        """A batch of just the events of these leases, which all touch this one; None when the whole does as well."""
+        header = self.header
+        base, last = header.base_offset, header.last_offset
+        mine = [(max(lease.first, base), min(lease.last, last)) for lease in leases]
+        wanted = sum(high - low + 1 for low, high in mine)
+        if header.size < CUT_FROM or wanted * 4 > header.count:
+            return None
+        columns = self.columns
+        if header.dense:
+            rows = [row for low, high in mine for row in range(low - base, high + 1 - base)]
+        else:
+            rows = [row for row, at in enumerate(columns.offsets) if any(low <= at <= high for low, high in mine)]
+        offsets = [columns.offsets[row] for row in rows]
+        return batches.encode(
+            [columns.keys[row] for row in rows],
+            [columns.values[row] for row in rows],
+            timestamps=[columns.timestamps[row] for row in rows],
+            headers=None if columns.headers is None else [columns.headers[row] for row in rows],
+            base_offset=offsets[0],
+            offsets=offsets,
+            leader_epoch=header.leader_epoch,
+            log_append_time=header.log_append_time,
+        )
+
+
+class Read:
+    """One read of a log, from `start` to before `end`."""
+
+    def __init__(self, offset: int, read: Span, *, keys: bool, cleaned: int = 0) -> None:
+        """`keys`: whether their order matters. Raises CorruptBatch."""
+        data = memoryview(read.data)
+        self.pieces: list[Piece] = []
+        position = 0
+        while position < len(data):
+            header = batches.read_header(data, position)
+            if header.count and not header.is_control:
+                self.pieces.append(Piece(header, data, position, keys))
+            position += header.size
+        self._bases = [piece.header.base_offset for piece in self.pieces]
+        self.start = min([offset, *self._bases[:1]])
+        self.end = max(offset, read.next_offset)
+        self.size = len(data)
+        self.cleaned = cleaned  # the log's clean point when it was read: what is beyond may not be there any more
+        self._keys = keys
+
+    def part(self, offset: int, max_records: int, max_bytes: int) -> tuple[LogSlice, list[Piece]]:
+        """What of it begins with the batch of `offset`: as many batches as reach one of the limits, at least one."""
+        first = max(0, bisect_right(self._bases, offset) - 1)
+        if self.pieces and self.pieces[first].header.last_offset < offset:
+            first += 1
+        spans: list[tuple[int, int]] = []
+        tokens: list[int | None] = []
+        stop, end = first, self.end
+        for piece in self.pieces[first:]:
+            if max_records <= 0 or max_bytes <= 0:
+                end = piece.header.base_offset
+                break
+            for span in piece.spans:
+                _add(spans, *span)
+            tokens += piece.tokens
+            max_records -= piece.header.count
+            max_bytes -= piece.header.size
+            stop += 1
+        pieces = self.pieces[first:stop]
+        start = min(offset, pieces[0].header.base_offset) if pieces else offset
+        return LogSlice(start, end, spans, tokens if self._keys else None), pieces
+
+
+def _add(spans: list[tuple[int, int]], first: int, last: int) -> None:
+    if spans and spans[-1][1] + 1 == first:
+        spans[-1] = spans[-1][0], last
+    else:
+        spans.append((first, last))
+
+
+class KeptReads:
+    """The reads that were not used up, one for each partition of each group, the oldest of all going first."""
+
+    def __init__(self, limit: int = KEPT) -> None:
+        self._limit = limit
+        self._held: OrderedDict[Shared, Read] = OrderedDict()
+        self._size = 0
+
+    def find(self, shared: Shared, offset: int) -> Read | None:
+        """A read that tells what is at `offset`."""
+        held = self._held.get(shared)
+        if held is None or not held.start <= offset < held.end or held.cleaned != shared.partition.log.clean_upto:
+            return None
+        return held
+
+    def keep(self, shared: Shared, read: Read) -> None:
+        if self._held.get(shared) is not read:
+            self.drop(shared)
+            self._held[shared] = read
+            self._size += read.size
+            while self._size > self._limit:
+                self._size -= self._held.popitem(last=False)[1].size
+
+    def drop(self, shared: Shared) -> None:
+        held = self._held.pop(shared, None)
+        if held is not None:
+            self._size -= held.size
+
+
+def touching(pieces: Sequence[Piece], leases: Sequence[Lease]) -> Iterator[tuple[Piece, Sequence[Lease]]]:
+    """Each batch that leases touch, with these. Both ascend."""
+    at = 0
+    for piece in pieces:
+        while at < len(leases) and leases[at].last < piece.header.base_offset:
+            at += 1
+        after = at
+        while after < len(leases) and leases[after].first <= piece.header.last_offset:
+            after += 1
+        if after > at:
+            yield piece, leases[at:after]
+
+
+def join(pieces: Sequence[Piece], leases: Sequence[Lease]) -> bytes | memoryview:
+    """What a member gets of one partition. Both ascend. Batches that were read together are not copied."""
+    parts: list[bytes | memoryview] = []
+    end: tuple[memoryview, int] | None = None  # of the last part, in the buffer that it is in
+    start = 0
+    for piece, some in touching(pieces, leases):
+        cut = piece.cut(some)
+        if cut is not None:
+            parts.append(cut)
+            end = None
+        elif end is not None and end[0] is piece.buffer and end[1] == piece.position:
+            end = piece.buffer, piece.position + piece.header.size
+            parts[-1] = piece.buffer[start : end[1]]
+        else:
+            start = piece.position
+            end = piece.buffer, start + piece.header.size
+            parts.append(piece.data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -1,0 +1,121 @@
+"""How groups get to the disk: changes are marked, and one task writes them, many at a time.
+
+What is marked is written at once, without waiting for the disk. Who must know that it is durable (acks, commits,
+registrations, resets) waits for the sync of the pass that wrote it; one sync serves all that came meanwhile, of all
+groups. A state is written as it stands when its turn comes, so a partition marked ten times is written once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgpack
+import trio
+
+from krappy.errors import KrappyError, StorageError
+from krappy.waiting import Later
+
+if TYPE_CHECKING:
+    from krappy.broker.groups.shared import Owner, Shared
+    from krappy.broker.runtime import Runtime
+    from krappy.store.groups import GroupStore
+
+BETWEEN_TURNS = 100  # groups that are written, while others wait for their turn
+RETRY_S = 1.0  # pause after a write that the disk refused
+
+
+class GroupWriter:
+    def __init__(self, runtime: Runtime, store: GroupStore) -> None:
+        self._runtime = runtime
+        self._store = store
+        self._groups: dict[Owner, None] = {}  # whose settings are to be written
+        self._states: dict[Shared, None] = {}
+        self._waiting: list[Later[None]] = []
+        self._work = trio.Event()
+
+    def mark(self, shared: Shared) -> None:
+        """Its state is written soon."""
+        shared.version += 1
+        self._states[shared] = None
+        self._work.set()
+
+    def mark_group(self, group: Owner) -> None:
+        """The group's settings are written soon, in one go with its states that are marked."""
+        self._groups[group] = None
+        self._work.set()
+
+    def durable(self, states: Iterable[Shared] = (), *, always: bool = False) -> Later[None]:
+        """When these states, as they are now, are on disk. `always`: whatever was marked, too."""
+        later: Later[None] = Later()
+        unsynced = [shared for shared in states if shared.durable != shared.version]
+        if not unsynced and not always:
+            later.resolve(None)
+            return later
+        for shared in unsynced:
+            self._states[shared] = None
+        self._waiting.append(later)
+        self._work.set()
+        return later
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            groups, self._groups = self._groups, {}
+            states, self._states = self._states, {}
+            waiting, self._waiting = self._waiting, []
+            written = [(shared, shared.version) for shared in states]
+            try:
+                await self._write(groups, states)
+                if waiting:
+                    if self._runtime.fsync:
+                        await trio.to_thread.run_sync(self._runtime.meta.sync, limiter=self._runtime.disk_limiter)
+                    for shared, version in written:
+                        shared.durable = version
+            except Exception as error:
+                self._groups = {**groups, **self._groups}
+                self._states = {**states, **self._states}
+                known = error if isinstance(error, KrappyError) else StorageError(f"writing groups: {error!r}")
+                self._runtime.report("group_write_failed", error=str(known))
+                for later in waiting:
+                    later.reject(known)
+                await trio.sleep(RETRY_S)
+                self._work.set()
+            else:
+                for later in waiting:
+                    later.resolve(None)
+                if not waiting:
+                    await trio.lowlevel.checkpoint()
+
+    async def _write(self, groups: dict[Owner, None], states: Iterable[Shared]) -> None:
+        """Each group's in one go, and of very many with turns for others: what is gone by its turn is left out."""
+        changed: dict[Owner, list[Shared]] = {group: [] for group in groups}
+        for shared in states:
+            changed.setdefault(shared.group, []).append(shared)
+        for number, (group, some) in enumerate(changed.items(), 1):
+            if number % BETWEEN_TURNS == 0:
+                await trio.lowlevel.checkpoint()
+            if not group.gone:
+                packed = {each.at: pack_state(each, self._runtime.clock.ahead_ms) for each in some if not each.gone}
+                self._store.put(group.name, pack_settings(group) if group in groups else None, packed)
+
+
+def pack_state(shared: Shared, ahead_ms: int) -> bytes:
+    """`ahead_ms`: of the clock by which the next start will read it."""
+    packed: bytes = msgpack.packb(shared.leases.dump(ahead_ms))
+    return packed
+
+
+def pack_settings(group: Owner) -> bytes:
+    packed: bytes = msgpack.packb(group.settings._asdict())
+    return packed
+
+
+def unpack(what: str, data: bytes) -> Any:
+    """Raises StorageError for what is not msgpack."""
+    try:
+        return msgpack.unpackb(data)
+    except Exception as error:
+        raise StorageError(f"{what} can't be read: {error or type(error).__name__}") from error

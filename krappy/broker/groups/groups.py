@@ -1,0 +1,447 @@
+"""All groups of the broker: who may join, where they start, what is kept of them; and their administration.
+
+A group is either shared (members lease events; `group` and `core.leases`) or a holder of positions that readers commit
+to. Both are a state for each (topic, partition), the same kind of state; the first member to join makes a group
+shared, and it goes on from the positions that it finds.
+
+After a restart nobody holds anything: connections do not outlive the broker, and an event whose member's
+connection is lost goes to the next who asks. What was leased counts as delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from krappy.broker.groups.dead_letters import topic_for
+from krappy.broker.groups.group import Group
+from krappy.broker.groups.group_keeper import GroupKeeper
+from krappy.broker.groups.group_writer import unpack
+from krappy.broker.groups.member import Member
+from krappy.broker.groups.shared import Settings
+from krappy.broker.name_locks import NameLocks
+from krappy.errors import (
+    GroupNotEmpty,
+    InvalidRequest,
+    InvalidTopic,
+    OffsetOutOfRange,
+    Overloaded,
+    StorageError,
+    UnknownGroup,
+    UnknownTopic,
+    WrongGroupKind,
+)
+from krappy.topic_config import check_topic_name
+
+if TYPE_CHECKING:
+    from krappy.broker.kafka_groups.native import NativeView
+    from krappy.broker.partition.partition import Partition
+    from krappy.broker.runtime import Runtime
+    from krappy.store.groups import GroupStore
+
+MEMORY_SHARE = 2  # the groups' positions may take this part of the memory's budget beside it,
+EACH_POSITION = 1300  # at so many bytes each
+LONGEST_NAME = 249  # of a group, as of a topic
+BETWEEN_TURNS = 100  # groups that are looked at, while others wait for their turn
+
+Position = tuple[str, int, int]  # topic, partition, offset
+
+
+class GroupCoordinator(GroupKeeper):
+    def __init__(self, runtime: Runtime, store: GroupStore, make_topic: Callable[..., Awaitable[Any]]) -> None:
+        super().__init__(runtime, store, make_topic)
+        self.kafka: NativeView  # Kafka's groups: a name is of one kind
+        self._store = store
+        self._groups: dict[str, Group] = {}
+        self._locks = NameLocks()  # one at a time joins a group, resets or deletes it
+        self._opened = False
+        self._looking = False  # for partitions that topics have gained;
+        self._looked = True  # all groups, since topics changed last
+        self._max_positions = runtime.config.memory_bytes // MEMORY_SHARE // EACH_POSITION
+
+    # --- life
+
+    async def open(self) -> None:
+        """Takes up every group where it was left. Raises StorageError for a state that can't be read."""
+        for name, stored in self._store.load_all().items():
+            group = self._groups[name] = Group(self, name, _settings(name, stored.settings))
+            lost: list[tuple[str, int]] = []
+            for (topic, index), packed in stored.states.items():
+                what = f"the state of group '{name}' in {topic}-{index}"
+                found = self._runtime.topics.get(topic)
+                if found is None or index >= found.count:
+                    lost.append((topic, index))
+                    continue
+                partition = found.led(index)
+                try:
+                    leases = group.load_leases(unpack(what, packed))
+                except (ValueError, TypeError) as error:
+                    raise StorageError(f"{what} can't be read: {error}") from error
+                if leases.frontier > partition.high_watermark and not partition.offline:
+                    self._runtime.report("group_ahead_of_log", group=name, partition=str(partition))
+                    leases.cut(partition.high_watermark)
+                group.add(partition, leases).attend()
+            if lost:
+                self._store.delete_states(name, lost)
+        self._opened = True
+        self._runtime.spawn(self.writer.run)
+        self._runtime.spawn(self.alarms.run)
+        self._runtime.topics.changed.subscribe(self._find_new_partitions)
+        self._runtime.stopping.subscribe(self._wake_all)
+
+    async def close(self) -> None:
+        """Answers what waits, and leaves every state on disk. What members hold is free again with the next start."""
+        if not self._opened:
+            return
+        self._wake_all()
+        await self.undertaker.close()
+        if self._runtime.clock.was_set:
+            for group in self._groups.values():
+                for shared in group.shared.values():
+                    if shared.leases.due is not None:
+                        self.writer.mark(shared)
+        try:
+            await self.writer.durable(always=True).wait()
+        except StorageError as error:
+            self._runtime.report("groups_not_written", error=str(error))
+
+    def _wake_all(self) -> None:
+        for group in self._groups.values():
+            group.wake_all()
+
+    # --- topics come and go
+
+    async def forget_topic(self, topic: str) -> None:
+        """The topic was deleted: groups have no positions in it any more. Whoever joins or moves one just now, and has
+        waited for the disk, finds that it is gone; and nobody gets one there meanwhile."""
+        with trio.CancelScope(shield=True):
+            for number, group in enumerate([*self._groups.values()], 1):
+                if number % BETWEEN_TURNS == 0:
+                    await trio.lowlevel.checkpoint()
+                gone = [at for at in group.shared if at[0] == topic]
+                if gone and not group.gone:
+                    self._store.delete_states(group.name, gone)  # first: where the disk refuses, this is tried again
+                    group.remove(topic)
+            await self._runtime.sync_meta()
+
+    def _find_new_partitions(self) -> None:
+        """Groups with members take up partitions that their topics have gained, from the first event on."""
+        self._looked = False
+        if not self._looking:
+            self._looking = True
+            self._runtime.spawn(self._take_up)
+
+    async def _take_up(self) -> None:
+        """Until all groups were looked at since topics changed last."""
+        try:
+            while not self._looked:
+                self._looked = True
+                for number, group in enumerate([*self._groups.values()], 1):
+                    if number % BETWEEN_TURNS == 0:
+                        await trio.lowlevel.checkpoint()
+                    if group.members and not group.gone:
+                        self._take_up_in(group)
+        finally:
+            self._looking = False
+
+    def _take_up_in(self, group: Group) -> None:
+        topics = {topic for member in group.members.values() for topic in member.topics}
+        there = self._partitions(sorted(topic for topic in topics if topic in self._runtime.topics))
+        fresh = [each for each in there if (each.topic, each.index) not in group.shared]
+        for partition in fresh:
+            group.add(partition, group.new_leases(partition.start_offset)).changed()
+        if fresh:
+            group.stir()
+
+    def _partitions(self, topics: Iterable[str]) -> list[Partition]:
+        """Without those that are out of service: a group keeps its position there, and gets none before they serve."""
+        return [each for topic in topics for each in self._runtime.topics.find(topic).all_led() if not each.offline]
+
+    def has(self, name: str) -> bool:
+        """Whether the name is a native group's."""
+        return name in self._groups
+
+    def _check_room(self, group: Group | None, partitions: Iterable[Partition]) -> None:
+        """For a group that is to have a position in these partitions. Raises Overloaded where there are as many groups,
+        or positions, as may be."""
+        if group is None and len(self._groups) >= (most := self._runtime.config.max_groups):
+            raise Overloaded(f"there are {most} groups (max_groups); delete some")
+        held = {} if group is None else group.shared
+        more = sum((each.topic, each.index) not in held for each in partitions)
+        if more and self.held_positions + more > self._max_positions:
+            text = (
+                f"the groups have {self.held_positions} positions, for which memory_bytes allows {self._max_positions}"
+            )
+            raise Overloaded(f"{text}; delete some groups")
+
+    def sizes(self) -> dict[str, int]:
+        """How many members each native group has."""
+        return {name: len(group.members) for name, group in self._groups.items()}
+
+    # --- joining
+
+    async def join(
+        self,
+        name: str,
+        client: str,
+        topics: Sequence[str],
+        *,
+        start: str = "earliest",
+        start_at: int | None = None,
+        order: str = "none",
+        lease_ms: int = 30_000,
+        max_deliveries: int = 10,
+        dead_letter: str | None = None,
+    ) -> Member:
+        """A new member, once the group's first positions are durable.
+
+        `start` counts for topics that the group has no position in; partitions that a known topic has gained are read
+        from their first event. `max_deliveries` and `dead_letter` are the group's: the last to join decides.
+        Raises UnknownTopic, InvalidRequest, InvalidTopic, GroupFull, OffsetOutOfRange, WrongGroupKind, StorageError.
+        """
+        self._check_kind(name)
+        wanted = tuple(dict.fromkeys(topics))
+        if order not in ("none", "key"):
+            raise InvalidRequest(f"'{order:.40}' is no order: none or key", field="order")
+        for topic in wanted:
+            self._runtime.topics.find(topic)
+            _check_dead_letter(topic, name, wanted, dead_letter)
+        async with self._locks.of(name):
+            starts = await self._starts(name, wanted, start, start_at)
+            # Nothing is awaited from here to where the group and its positions are marked to be written: Commit and
+            # Kafka's clients, who do not wait for this lock, may have made it while the disk was waited for.
+            self._check_kind(name)
+            group, is_new = self._groups.get(name), name not in self._groups
+            settings = Settings("shared", order, max_deliveries, dead_letter)
+            self._check_room(group, starts)
+            if group is None:
+                group = Group(self, name, settings)
+            group.check_order(order)
+            member = group.join(client, wanted, lease_ms)
+            try:
+                changed = group.adopt(settings)
+                added = [group.add(partition, group.new_leases(offset)) for partition, offset in starts.items()]
+                self._groups[name] = group
+                for shared in added:
+                    shared.changed()
+                if is_new or changed:
+                    self.writer.mark_group(group)
+                await self.writer.durable(added, always=is_new or changed).wait()
+            except BaseException:
+                member.close()
+                raise
+            return member
+
+    async def _starts(self, name: str, topics: Sequence[str], start: str, start_at: int | None) -> dict[Partition, int]:
+        """Where the group is to begin in each partition that it has no position in, as of when this returns. Raises
+        UnknownTopic, OffsetOutOfRange."""
+        asked: dict[Partition, int] = {}
+        while True:
+            group = self._groups.get(name)
+            held = {} if group is None else group.shared
+            known = {topic for topic, _ in held}
+            missing = [each for each in self._partitions(topics) if (each.topic, each.index) not in held]
+            unasked = [each for each in missing if each.topic not in known and each not in asked]
+            if not unasked:
+                return {each: each.start_offset if each.topic in known else asked[each] for each in missing}
+            for each in unasked:
+                asked[each] = await each.offset_for(start, start_at)
+
+    # --- administration
+
+    def list_groups(self) -> list[dict[str, Any]]:
+        """Every group, without its members; Kafka's too."""
+        return sorted(self.each_group(), key=lambda each: str(each["group"]))
+
+    def each_group(self) -> Iterator[dict[str, Any]]:
+        """The same one by one, in no order; others may come and go meanwhile."""
+        for group in list(self._groups.values()):
+            yield group.describe(members=False)
+        yield from self._kafka.each()
+
+    def describe(self, name: str) -> dict[str, Any]:
+        """Raises UnknownGroup."""
+        return self._kafka.describe(name) if self._kafka.has(name) else self._find(name).describe(members=True)
+
+    def held(self, name: str) -> Iterator[tuple[str, str, int, int, int, int]]:
+        """What members of a shared group have leased: (member, topic, partition, first offset, last, when it falls due
+        in ms), in the order of the log. Raises UnknownGroup."""
+        if not self._kafka.has(name):
+            for at, shared in sorted(self._find(name).shared.items()):
+                for run in shared.leases.runs():
+                    if run.member is not None:
+                        yield run.member, *at, run.first, run.last, self._runtime.clock.as_told(run.due)
+
+    def positions(self, name: str) -> list[Position]:
+        """The committed floor of each partition. Raises UnknownGroup."""
+        if self._kafka.has(name):
+            return self._kafka.positions(name)
+        return [(*at, shared.leases.floor) for at, shared in sorted(self._find(name).shared.items())]
+
+    async def commit(self, name: str, offsets: Sequence[Position]) -> None:
+        """Sets floors by hand, all or none, durably; a group that is not there is made.
+
+        Raises UnknownTopic, UnknownPartition, OffsetOutOfRange, GroupNotEmpty, WrongGroupKind, StorageError.
+        """
+        self._check_kind(name)
+        found: list[tuple[Partition, int]] = []
+        for topic, index, offset in offsets:
+            partition = self._runtime.topics.find(topic).led(index)
+            if offset > partition.high_watermark:
+                start, end = partition.start_offset, partition.high_watermark
+                raise OffsetOutOfRange(
+                    f"{partition}: a position at offset {offset}, and the log ends at {end}", start=start, end=end
+                )
+            found.append((partition, offset))
+        group = self._groups.get(name)
+        if group is not None:
+            _check_empty(group)
+        self._check_room(group, {partition for partition, _ in found})
+        if group is None:
+            group = self._groups[name] = Group(self, name, Settings("positions"))
+            self.writer.mark_group(group)
+        await self._move(group, found)
+
+    async def reset(
+        self,
+        name: str,
+        topic: str | None,
+        partitions: Sequence[int] | None,
+        start: str,
+        start_at: int | None,
+        *,
+        dry_run: bool = False,
+    ) -> list[tuple[str, int, int, int]]:
+        """Moves a group without members: (topic, partition, old floor, new floor) of each.
+
+        `topic` None: all that the group has a position in. An offset outside a log becomes its nearest end. `dry_run`
+        moves nothing, and may have members. Raises UnknownGroup, UnknownTopic, UnknownPartition, GroupNotEmpty,
+        StorageError.
+        """
+        async with self._locks.of(name):
+            targets: dict[tuple[str, Partition], int] = {}
+            while True:  # until nothing had to be waited for since the group was looked at
+                held = self._positions_to_move(name, dry_run=dry_run)
+                chosen = self._chosen({at for at, _ in held}, topic, partitions)
+                unasked = [each for each in chosen if each not in targets]
+                if not unasked:
+                    break
+                for each in unasked:
+                    targets[each] = await _target(each[1], start, start_at)
+            moves = [(of, partition, targets[of, partition]) for of, partition in chosen]
+            answer = [(of, at.index, held.get((of, at.index), at.start_offset), target) for of, at, target in moves]
+            if not dry_run:
+                group = self._groups.get(name)
+                if group is None:
+                    await self._kafka.move(name, moves)
+                else:
+                    await self._move(group, [(partition, target) for _, partition, target in moves])
+            return answer
+
+    def _positions_to_move(self, name: str, *, dry_run: bool) -> dict[tuple[str, int], int]:
+        """Raises UnknownGroup, GroupNotEmpty."""
+        if not self._kafka.has(name):
+            group = self._find(name)
+            if not dry_run:
+                _check_empty(group)
+        elif not dry_run:
+            self._kafka.check_empty(name)
+        return {(topic, index): floor for topic, index, floor in self.positions(name)}
+
+    def _chosen(self, held: set[str], topic: str | None, indexes: Sequence[int] | None) -> list[tuple[str, Partition]]:
+        """Each under the name that the group has a position by: Kafka's may read TOPIC@latest."""
+        chosen: list[tuple[str, Partition]] = []
+        for each in sorted(held) if topic is None else [topic]:
+            found = self._runtime.topics.find((self._runtime.topics.table_of(each) or each) if each in held else each)
+            some = found.all_led() if indexes is None else [found.led(at) for at in sorted(set(indexes))]
+            chosen += [(each, partition) for partition in some]
+        return chosen
+
+    async def _move(self, group: Group, moves: Sequence[tuple[Partition, int]]) -> None:
+        moved = []
+        for partition, _ in moves:
+            found = self._runtime.topics.get(partition.topic)
+            if found is None or found.led(partition.index) is not partition:
+                raise UnknownTopic(f"the topic '{partition.topic}' was deleted")
+        for partition, offset in moves:
+            shared = group.shared.get((partition.topic, partition.index))
+            if shared is None:
+                shared = group.add(partition, group.new_leases(offset))
+            else:
+                shared.leases.reset(offset)
+            shared.changed()
+            moved.append(shared)
+        await self.writer.durable(moved, always=True).wait()
+
+    async def delete(self, name: str) -> None:
+        """Raises UnknownGroup, GroupNotEmpty, StorageError."""
+        if self._kafka.has(name):
+            await self._kafka.delete(name)
+            return
+        async with self._locks.of(name):
+            group = self._find(name)
+            _check_empty(group)
+            self._store.delete(name)
+            group.gone = True
+            for shared in group.shared.values():
+                shared.gone = True
+            self.held_positions -= len(group.shared)
+            del self._groups[name]
+            await self._runtime.sync_meta()
+
+    @property
+    def _kafka(self) -> NativeView:
+        return self.kafka
+
+    def _check_kind(self, name: str) -> None:
+        """Raises InvalidRequest, WrongGroupKind."""
+        check_group_name(name)
+        if self._kafka.has(name):
+            raise WrongGroupKind(f"'{name}' is a group of Kafka clients; native members need another name", group=name)
+
+    def _find(self, name: str) -> Group:
+        group = self._groups.get(name)
+        if group is None:
+            raise UnknownGroup(f"there is no group '{name}'", group=name)
+        return group
+
+
+async def _target(partition: Partition, start: str, start_at: int | None) -> int:
+    """Where a reset moves a group to in this partition."""
+    if start == "offset" and start_at is not None:
+        return min(max(start_at, partition.start_offset), partition.high_watermark)
+    return await partition.offset_for(start, start_at)
+
+
+def check_group_name(name: str) -> None:
+    """Raises InvalidRequest."""
+    if not 1 <= len(name) <= LONGEST_NAME:
+        raise InvalidRequest(f"a group's name has 1 to {LONGEST_NAME} characters, not {len(name)}", field="group")
+
+
+def _check_empty(group: Group) -> None:
+    if group.members:
+        raise GroupNotEmpty(
+            f"the group '{group.name}' has {len(group.members)} members; they must leave first",
+            group=group.name,
+            members=len(group.members),
+        )
+
+
+def _check_dead_letter(topic: str, group: str, topics: Sequence[str], dead_letter: str | None) -> None:
+    name = topic_for(topic, group, dead_letter)
+    if name in topics:
+        raise InvalidRequest("the dead-letter topic is one that the group reads", field="dead_letter")
+    try:
+        check_topic_name(name)
+    except InvalidTopic as error:
+        raise InvalidTopic(f"the dead-letter topic '{name}' can't be: {error}; name another in dead_letter") from None
+
+
+def _settings(name: str, packed: bytes) -> Settings:
+    try:
+        return Settings(**unpack(f"the settings of group '{name}'", packed))
+    except TypeError as error:
+        raise StorageError(f"the settings of group '{name}' can't be read: {error}") from error

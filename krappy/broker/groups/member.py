@@ -1,0 +1,179 @@
+"""What a member of a group can do: poll, ack, nack, extend, leave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from krappy.broker.groups.group_poll import GroupPolled, Poll
+from krappy.errors import InvalidRequest, LeaseLost
+from krappy.waiting import Later
+
+if TYPE_CHECKING:
+    from krappy.broker.groups.group import Group
+    from krappy.broker.groups.shared import Shared
+
+MAX_BYTES = 16 << 20  # of one answer; a single larger batch still comes whole
+
+Range = tuple[str, int, int, int]  # topic, partition, first offset, last offset
+Leased = tuple[str, int, int, int, int]  # and how often it has been delivered
+
+
+class Member:
+    """One registration of a group. It is closed with its connection; what it holds goes to others then."""
+
+    def __init__(self, group: Group, name: str, client: str, topics: tuple[str, ...], lease_ms: int) -> None:
+        self.group = group
+        self.name = name
+        self.client = client
+        self.topics = topics
+        self.lease_ms = lease_ms
+        self.closed = False
+        self.bytes = 0  # of batches that it was given
+        self._polls = 0  # that brought it something,
+        self._latest: Sequence[Leased] = ()  # and what the last of them brought
+
+    def describe(self) -> dict[str, Any]:
+        told = {"kind": "member", "name": self.name, "group": self.group.name, "topics": list(self.topics)}
+        return {**told, "bytes": self.bytes}
+
+    def poll_now(self, max_records: int, max_bytes: int) -> GroupPolled | None:
+        """Leases what is there. None when the disk has to be waited for. Raises UnknownTopic, CorruptBatch, …"""
+        poll = self._begin(max_records, max_bytes)
+        if poll.gather() is not None:
+            return None
+        return self._answer(poll)
+
+    async def poll(self, max_records: int, max_bytes: int, max_wait_ms: int = 0) -> GroupPolled:
+        """Leases the next events; waits up to `max_wait_ms` for some. Raises UnknownTopic, StorageError."""
+        group = self.group
+        deadline = trio.current_time() + max_wait_ms / 1000
+        while not self.closed:
+            poll = self._begin(max_records, max_bytes)
+            cold = poll.gather()
+            if cold is not None:
+                await poll.gather_from(cold, lambda: self.closed)
+            polled = self._answer(poll)
+            left = deadline - trio.current_time()
+            if polled.leases or group.keeper.stopped or left <= 0:
+                return polled
+            if cold is None:
+                await group.wait(self, left)
+        return GroupPolled([], [])
+
+    def _begin(self, max_records: int, max_bytes: int) -> Poll:
+        group = self.group
+        by_key = group.settings.order == "key"
+        room = max(1, min(max_bytes, MAX_BYTES))
+        return Poll(group.keeper, self.name, self.lease_ms, group.in_turn(self.topics), by_key, max_records, room)
+
+    def _answer(self, poll: Poll) -> GroupPolled:
+        polled = poll.answer()
+        if polled.leases:
+            self.bytes += sum(len(part[4]) for part in polled.parts)
+            self._polls += 1
+            self._latest = polled.leases
+            self.group.stir()  # there may be more, for the next in line
+        return polled
+
+    def ack(self, ranges: Sequence[Range]) -> Later[None]:
+        """Settles events; the answer comes when that is durable.
+
+        What another has by now, or nobody was given, comes back as LeaseLost that names it (`details["lost"]`);
+        the rest is settled all the same. Raises InvalidRequest.
+        """
+        lost: list[Range] = []
+        asked: dict[Shared, int] = {}  # how many events were unsettled
+        for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
+            asked.setdefault(shared, shared.leases.unsettled)
+            lost += [(topic, partition, *span) for span in shared.leases.ack(self.name, first, last)]
+        for shared, before in asked.items():
+            if shared.leases.unsettled != before:
+                shared.changed()
+                self.group.stir(shared)
+        later = self.group.keeper.writer.durable(asked)
+        if not lost:
+            return later
+        answer: Later[None] = Later()
+        later.then(lambda _, error: answer.reject(error or _lost(self, lost)))
+        return answer
+
+    def nack(self, ranges: Sequence[Range], delay_ms: int = 0) -> None:
+        """Gives events back, to be leased again after `delay_ms`. Raises LeaseLost as `ack` does, InvalidRequest."""
+        now = self.group.keeper.now_ms()
+        lost: list[Range] = []
+        touched: dict[Shared, None] = {}
+        for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
+            spans = shared.leases.nack(now, self.name, first, last, delay_ms)
+            lost += [(topic, partition, *span) for span in spans]
+            touched[shared] = None
+        for shared in touched:
+            shared.changed()
+            self.group.stir(shared)
+        if lost:
+            raise _lost(self, lost)
+
+    def extend(self, ranges: Sequence[Range], lease_ms: int) -> None:
+        """Lets leases end `lease_ms` from now. Raises LeaseLost as `ack` does, InvalidRequest."""
+        now = self.group.keeper.now_ms()
+        lost: list[Range] = []
+        for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
+            spans = shared.leases.extend(now, self.name, first, last, lease_ms)
+            lost += [(topic, partition, *span) for span in spans]
+            shared.attend()
+        if lost:
+            raise _lost(self, lost)
+
+    def uncount(self, unseen: Sequence[Range], polls: int | None) -> None:
+        """What it was given and nobody has looked at, as far as it holds it: these deliveries do not count.
+
+        `polls`: how many of its polls that brought something it knows of. One more may have been answered.
+        """
+        ranges = list(unseen)
+        if polls is not None and polls < self._polls:
+            ranges += [leased[:4] for leased in self._latest]
+        for shared, (_, _, first, last) in self._ranges(ranges, []):
+            shared.leases.uncount(self.name, first, last)
+
+    def _ranges(self, ranges: Sequence[Range], lost: list[Range]) -> list[tuple[Shared, Range]]:
+        for topic, partition, first, last in ranges:
+            if last < first:
+                raise InvalidRequest(f"offsets {first} to {last} of {topic}-{partition}: the last before the first")
+        found = []
+        for each in _apart(ranges):
+            shared = self.group.shared.get((each[0], each[1]))
+            if shared is None:
+                lost.append(each)
+            else:
+                found.append((shared, each))
+        return found
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.group.leave(self)
+
+
+def _apart(ranges: Sequence[Range]) -> Sequence[Range]:
+    """The same events, none of them in two ranges: what is named a thousand times is done once."""
+    if len(ranges) < 2:
+        return ranges
+    apart: list[Range] = []
+    for topic, partition, first, last in sorted(ranges):
+        if apart and apart[-1][:2] == (topic, partition) and first <= apart[-1][3]:
+            _, _, first, before = apart.pop()
+            last = max(last, before)
+        apart.append((topic, partition, first, last))
+    return apart
+
+
+def _lost(member: Member, lost: list[Range]) -> LeaseLost:
+    topic, partition, first, last = lost[0]
+    what = f"offset {first}" if first == last else f"offsets {first} to {last}"
+    more = f", and {len(lost) - 1} more ranges" if len(lost) > 1 else ""
+    return LeaseLost(
+        f"{what} of {topic}-{partition}{more}: not with {member.name} any more; the rest of the request is done",
+        lost=[list(each) for each in lost],
+    )

@@ -1,0 +1,172 @@
+"""Group commit: how accepted batches get to the disk, become readable, and are acknowledged, in this order.
+
+A small write and its sync share one trip to a worker thread. A large write does not wait for the sync of the one
+before: the next is written while that one runs, and a sync covers everything written before it began. A batch is
+on this disk once a sync has covered it (with durability "os": once it is written). It is readable and acknowledged
+once all replicas in sync have it on theirs: `Partition.replicas` says up to where that is.
+
+A sync that failed has lost what it covered (fsyncgate); the log takes no more then, and everybody who waits is told.
+One that could not begin, for want of a file descriptor, is tried again: who waits goes on waiting.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.batch import BatchHeader
+from krappy.broker.partition.queued import Accepted, Stored
+from krappy.errors import KrappyError, StorageError
+from krappy.waiting import Later, Signal, wait_any
+
+if TYPE_CHECKING:
+    from krappy.broker.partition.partition import Partition
+
+TOGETHER = 256 << 10  # bytes up to which a write takes its sync along
+INLINE = 64 << 10  # durability "os": bytes up to which a write is done on the event loop itself
+MAX_UNSYNCED = 32 << 20  # bytes written ahead of the sync
+RETRY_S = 0.1  # pause after a sync that could not begin
+
+
+class Commit:
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._unsynced: deque[Accepted] = deque()
+        self._bytes = 0
+        self._again: list[tuple[int, Later[Stored], Stored]] = []  # retries of what is not durable yet
+        self._syncing = False
+        self.moved = Signal()
+
+    async def write(self, accepted: list[Accepted]) -> None:
+        """Appends; returns when the next batches may be written. The batches' own Laters tell of the rest."""
+        partition = self._partition
+        size = sum(item.header.size for item in accepted)
+        together = partition.fsync and size <= TOGETHER and not self._unsynced
+        synced = None
+        try:
+            async with partition.writing:
+                if not partition.fsync and size <= INLINE:
+                    self._append(accepted, sync=False)
+                else:
+                    synced = await trio.to_thread.run_sync(
+                        lambda: self._append(accepted, sync=together), limiter=partition.disk_limiter
+                    )
+        except (OSError, StorageError) as error:
+            refusal = error if isinstance(error, StorageError) else StorageError(f"{partition}: {error}")
+            self._tell(refusal)
+            for item in accepted:
+                item.reject(refusal)
+            return
+        self._unsynced.extend(accepted)
+        self._bytes += size
+        if synced is not None:
+            self._synced(*synced)
+            return
+        if not partition.fsync:
+            self._synced_to(accepted[-1].end)
+            return
+        if not self._syncing:
+            self._syncing = True
+            partition.spawn(self._sync)
+        if self._bytes > MAX_UNSYNCED:
+            await wait_any([self.moved], lambda: self._bytes <= MAX_UNSYNCED)
+
+    def _append(self, accepted: list[Accepted], *, sync: bool) -> tuple[int, float] | None:
+        """What `_sync_log` came to, if there was a sync."""
+        log, partition = self._partition.log, self._partition
+        log.append([(item.header, item.data) for item in accepted], partition.epoch, partition.now_ms())
+        return self._sync_log() if sync else None
+
+    def _sync_log(self) -> tuple[int, float] | None:
+        """Everything below this offset is durable; and the seconds that it took. None: it could not begin."""
+        log, began = self._partition.log, perf_counter()
+        try:
+            return log.sync(), perf_counter() - began
+        except StorageError:
+            if log.broken:
+                raise
+            return None
+
+    def _synced(self, durable: int, seconds: float) -> None:
+        self._partition.measures.syncs.observe(seconds)
+        self._synced_to(durable)
+
+    async def _sync(self) -> None:
+        partition = self._partition
+        try:
+            while self._unsynced:
+                synced = await trio.to_thread.run_sync(self._sync_log, limiter=partition.disk_limiter)
+                if synced is not None:
+                    self._synced(*synced)
+                    continue
+                partition.report("sync_waits", StorageError("no file descriptor is left for it"))
+                await trio.sleep(RETRY_S)
+        except KrappyError as error:
+            self._fail(error)
+        except BaseException as error:
+            self._fail(StorageError(f"{partition}: {error!r}"))
+            raise
+        finally:
+            self._syncing = False
+            self.moved.fire()
+
+    def _synced_to(self, offset: int) -> None:
+        """Everything before it is on this broker's disk."""
+        self._partition.synced(offset)
+        self._settle(self._partition.replicas.high_watermark)
+        self.moved.fire()
+
+    def _settle(self, committed: int) -> None:
+        """Everything below this offset is committed: it becomes readable, and is acknowledged."""
+        done: list[Accepted] = []
+        while self._unsynced and self._unsynced[0].end <= committed:
+            done.append(self._unsynced.popleft())
+        if done:
+            size = sum(item.header.size for item in done)
+            self._bytes -= size
+            self._partition.measures.appended_bytes += size
+            self._partition.measures.appended_events += done[-1].end - done[0].offset
+            self._partition.committed(done)
+            for item in done:
+                item.resolve()
+        if self._again:
+            ready = [each for each in self._again if each[0] < committed]
+            self._again = [each for each in self._again if each[0] >= committed]
+            for _, later, stored in ready:
+                later.resolve(stored)
+
+    def _tell(self, error: KrappyError) -> None:
+        """Publishers hear of it; so must whoever looks after the disk."""
+        partition = self._partition
+        partition.measures.appends_failed += 1
+        if partition.log.broken:
+            partition.report("log_failed", error)
+        else:
+            partition.report("append_failed", error)
+
+    def _fail(self, error: KrappyError) -> None:
+        self._tell(error)
+        for item in self._unsynced:
+            item.reject(error)
+        for _, later, _ in self._again:
+            later.reject(error)
+        self._unsynced.clear()
+        self._again.clear()
+        self._bytes = 0
+
+    def answer_again(self, offset: int, header: BatchHeader, later: Later[Stored]) -> None:
+        """Answers a retry with what its original came to, no sooner than the original itself."""
+        stored = Stored(offset, header.max_timestamp, duplicate=True)
+        if offset < self._partition.high_watermark:
+            later.resolve(stored)
+        elif self._partition.log.broken:  # no sync will cover it any more
+            later.reject(StorageError(self._partition.log.broken))
+        else:
+            self._again.append((offset, later, stored))
+
+    async def settled(self) -> None:
+        """Returns when nothing is on its way to the disk."""
+        await wait_any([self.moved], lambda: not self._unsynced and not self._syncing)

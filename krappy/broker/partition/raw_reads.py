@@ -1,0 +1,117 @@
+"""Batches of a partition as they stand in the log: for Kafka's consumers, who leave out what was aborted themselves.
+
+A little is read into memory, and checked. Much is left where it is: the server sends it from the file (sendfile(2)),
+which spares reading and checking; consumers check it. See `SENDFILE` for where that begins to win.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from krappy.errors import OffsetOutOfRange
+from krappy.types import FilePart
+
+if TYPE_CHECKING:
+    from krappy.broker.partition.partition import Partition
+
+# Bytes from which a read is sent from its file. Measured, the broker's CPU for one fetch: with batches of 170 bytes
+# 73 us instead of 133 us at 16 KiB, 113 instead of 640 at 128 KiB; with batches of 1 to 110 kB no difference up to
+# 64 KiB; 107 instead of 153 at 128 KiB (1 kB), 220 instead of 593 at 512 KiB (1 kB), 187 instead of 293 (110 kB).
+SENDFILE = 16 << 10
+STRIDE = 128 << 10  # of the probes whether a part of a file is in the page cache: the kernel reads ahead that much
+PORTION = 1 << 20
+
+
+class Raw(NamedTuple):
+    """Bytes of batches, the last of which may be cut short. `end`: all of them are below this offset."""
+
+    records: bytes | bytearray | memoryview | FilePart
+    end: int
+
+
+NOTHING = Raw(b"", 0)
+
+
+def read_now(partition: Partition, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
+    """From the batch that contains `offset` on, about `max_bytes`, batches that begin below `limit`.
+
+    With `min_one` at least one whole batch. Raises BlockingIOError when the disk would have to be waited for,
+    OffsetOutOfRange outside the log, and what the partition has become (deleted).
+    """
+    check_readable(partition, offset)
+    if offset >= limit:
+        return NOTHING
+    if max_bytes >= SENDFILE:
+        places = partition.log.locate(offset, max_bytes, limit, nowait=True)
+        if places and places[0][2] >= SENDFILE:
+            file, position, size = places[0]
+            if size > max_bytes and not min_one:
+                return NOTHING
+            part = FilePart(file, position, size)
+            check_cached(part)
+            return Raw(part, limit)
+    return _read_on(partition, offset, max_bytes, limit, nowait=True, min_one=min_one)
+
+
+async def read(partition: Partition, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
+    """As `read_now`, waiting for the disk in a thread when it must."""
+    try:
+        return read_now(partition, offset, max_bytes, limit, min_one=min_one)
+    except BlockingIOError:
+        pass
+
+    def work() -> Raw:
+        places = partition.log.locate(offset, max_bytes, limit)
+        if places and places[0][2] >= SENDFILE:
+            file, position, size = places[0]
+            if size > max_bytes and not min_one:
+                return NOTHING
+            part = FilePart(file, position, size)
+            warm(part)
+            return Raw(part, limit)
+        return _read_on(partition, offset, max_bytes, limit, nowait=False, min_one=min_one)
+
+    return await partition.in_thread(offset, work)
+
+
+def _read_on(partition: Partition, offset: int, max_bytes: int, limit: int, *, nowait: bool, min_one: bool) -> Raw:
+    """Reads past batches that compaction has emptied, where something follows them: kafkajs does not move on from an
+    answer without a record, and a segment may hold nothing else."""
+    while True:
+        span = partition.log.read_span(offset, max_bytes, limit=limit, nowait=nowait, min_one=min_one)
+        if not span.data or span.records or span.next_offset >= limit:
+            return Raw(span.data, span.next_offset)
+        offset = span.next_offset
+
+
+def available(partition: Partition, offset: int, max_bytes: int, limit: int) -> int:
+    """About how many bytes `read_now` would bring, without reading them. Raises as it does."""
+    check_readable(partition, offset)
+    if offset >= limit:
+        return 0
+    return sum(size for _, _, size in partition.log.locate(offset, max_bytes, limit, nowait=True))
+
+
+def check_readable(partition: Partition, offset: int) -> None:
+    """Raises OffsetOutOfRange, and what the partition has become."""
+    if partition.gone is not None:
+        raise partition.gone
+    start, end = partition.start_offset, partition.high_watermark
+    if not start <= offset <= end:
+        raise OffsetOutOfRange(f"{partition}: offset {offset} is outside {start} to {end}", start=start, end=end)
+
+
+def check_cached(part: FilePart) -> None:
+    """Raises BlockingIOError when it is not in the page cache, as far as probes tell."""
+    for at in range(part.position, part.position + part.size, STRIDE):
+        part.file.pread_nowait(1, at)
+
+
+def warm(part: FilePart) -> None:
+    """Brings it into the page cache, so that sending it does not make the event loop wait."""
+    position, end = part.position, part.position + part.size
+    while position < end:
+        got = len(part.file.pread(min(PORTION, end - position), position))
+        if not got:
+            return
+        position += got

@@ -1,0 +1,132 @@
+"""How events leave a log at its start, by retention and by DeleteRecords.
+
+Where the log is to start is decided while the partition's lock for writing is held, in the same step as the deed: what
+was seen before an await may not be so after it, for events were appended or settings changed. So there are three steps:
+
+1. Under the lock: decide. Where the active segment is to go as well, it is closed in this step; events that come later
+   are in the next one.
+2. Without it: the view is made ready to lose these events, which may take long.
+3. Under the lock: decide again, and delete what both decisions say. If the settings are others now, begin anew. They
+   become no others meanwhile where that matters: who makes the view outlive its events holds `Broker.shrinking` too.
+   So it is where a transaction has ended meanwhile: what it held back is in the view now, and not on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.core import retention
+from krappy.errors import CorruptBatch, OffsetOutOfRange, PolicyViolation, StorageError
+
+if TYPE_CHECKING:
+    from krappy.broker.partition.partition import Partition
+    from krappy.core.retention import SegmentInfo
+    from krappy.topic_config import TopicConfig
+
+DELETE_ALL = -1  # for the high watermark, as DeleteRecords of either protocol writes it
+PATIENCE_S = 20.0  # with a view that is behind: until the next round of housekeeping, or an error for a client
+
+
+def retains(partition: Partition) -> bool:
+    """Whether retention has anything to do: a look without the lock, which decides nothing."""
+    log = partition.log
+    return _retention(partition) != retention.Shortening(False, log.start_offset)
+
+
+async def retain(partition: Partition) -> list[SegmentInfo]:
+    """Closes a segment that is old and takes away what has expired; the segments that went. Raises StorageError."""
+
+    def decide() -> int:
+        found = _retention(partition)
+        if found.roll:
+            partition.log.roll()
+        return found.start
+
+    return await _shorten(partition, decide)
+
+
+def _retention(partition: Partition) -> retention.Shortening:
+    # What is not decided has not been folded into the view.
+    log, stable = partition.log, partition.last_stable_offset
+    return retention.shortening(partition.config, log.segments, log.start_offset, stable, partition.now_ms())
+
+
+async def delete_records(partition: Partition, before: int) -> None:
+    """As `Partition.delete_records`."""
+    check_deletable(partition, before)
+    wanted = partition.high_watermark if before == DELETE_ALL else before
+
+    def decide() -> int:
+        check_deletable(partition, wanted)
+        if wanted >= partition.log.end_offset > partition.start_offset:
+            partition.log.roll()  # so that everything goes from the disk
+        return wanted
+
+    if wanted > partition.start_offset:
+        await _shorten(partition, decide)
+
+
+def check_deletable(partition: Partition, before: int) -> None:
+    """Raises PolicyViolation, OffsetOutOfRange, what the partition has become."""
+    if partition.gone is not None:
+        raise partition.gone
+    if partition.config.compact and not partition.config.delete:
+        raise PolicyViolation(
+            f"{partition}: events of a topic with cleanup.policy=compact are deleted by tombstones and compaction alone"
+        )
+    end = partition.high_watermark
+    if before != DELETE_ALL and not 0 <= before <= end:
+        raise OffsetOutOfRange(
+            f"{partition}: events can be deleted up to the high watermark, {end}, not up to {before}",
+            start=partition.start_offset,
+            end=end,
+        )
+
+
+async def _shorten(partition: Partition, decide: Callable[[], int]) -> list[SegmentInfo]:
+    """Moves the start of the log up to where `decide` says, which a thread asks while nothing is appended."""
+    while True:
+        config = partition.config
+        wanted = await partition.reshape(decide)
+        if wanted <= partition.start_offset:
+            return []
+        ready = await _ready_view(partition, config, wanted)
+
+        def delete(config: TopicConfig = config, wanted: int = wanted, ready: int = ready) -> list[SegmentInfo] | None:
+            wanted = min(wanted, decide())
+            if partition.config != config or min(wanted, partition.last_stable_offset) > ready:
+                return None
+            return partition.log.delete_before(wanted)
+
+        async with partition.shrinking:
+            gone = await partition.reshape(delete)
+        if gone is not None:
+            return gone
+
+
+async def _ready_view(partition: Partition, config: TopicConfig, before: int) -> int:
+    """Sees to it that the view does without the events below `before`; without which of them it does: what is not
+    decided yet is in no view. Raises StorageError when it can't just now.
+
+    Under `delete` alone it always does, in whatever state a crash leaves it: its entries of events that are not in the
+    log any more are absent, and folding goes on at the log's start. Where entries outlive their events, the view must
+    have folded these, durably. What can't be folded, since the log is damaged, is lost to the table too, and so is what
+    came before it: nobody knows which entries it overtook.
+    """
+    if not config.view or not config.compact:
+        return before
+    applier, views = partition.applier, partition.views
+    ready = min(before, partition.last_stable_offset)
+    try:
+        if not await applier.caught_up(ready, PATIENCE_S):
+            raise StorageError(f"{partition}: nothing is deleted before the view has it, and that is behind")
+        applier.persist()
+    except CorruptBatch:
+        ready = before
+        partition.floor = max(partition.floor, before)
+        views.raise_floor(partition.number, partition.floor)
+    await trio.to_thread.run_sync(views.flush, limiter=partition.disk_limiter)
+    return ready

@@ -1,0 +1,79 @@
+"""Which keys have been written behind a partition's last stable offset, where the view does not look yet.
+
+A conditional write is decided by the view; on such a key it would be decided on stale data, so it is refused until
+the transactions that hold the last stable offset back have ended. The log is read for it when a condition comes and
+there is an open transaction: nobody else pays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy import batch as batches
+from krappy.broker.partition import large
+from krappy.errors import OffsetOutOfRange
+
+if TYPE_CHECKING:
+    from krappy.broker.partition.partition import Partition
+
+UNDECIDED = -2  # as a key's offset: it depends on how a transaction ends
+READ = 256 << 10
+MAX_BYTES = 16 << 20  # of keys; with more, every key counts as undecided
+KEY_COST = 120  # bytes that a key takes beside its own
+
+
+class Undecided:
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self._keys: dict[bytes, int] = {}  # key -> the last offset that it was seen at
+        self._size = 0
+        self._next = 0  # the first offset that was not looked at
+        self._too_many_below = 0  # up to this offset there were too many to be known
+
+    def holds(self, key: bytes) -> bool:
+        """Whether the key was written behind the last stable offset, or might have been. After a `refresh`."""
+        stable = self._partition.last_stable_offset
+        return self._too_many_below > stable or self._keys.get(key, -1) >= stable
+
+    async def refresh(self) -> None:
+        """Looks at what has come since the last time. Raises CorruptBatch, StorageError."""
+        partition = self._partition
+        stable, end = partition.last_stable_offset, partition.high_watermark
+        if stable >= end:
+            self._keys.clear()
+            self._size = 0
+            self._next = end
+            return
+        offset = max(self._next, stable)
+        while (offset := max(offset, partition.start_offset)) < end:
+            if self._too_many_below > stable:
+                self._too_many_below = offset = end
+                break
+            read = partition.log.read_span
+            try:
+                span = await trio.to_thread.run_sync(read, offset, READ, limiter=partition.disk_limiter)
+            except OffsetOutOfRange:
+                continue  # records were deleted meanwhile
+            if not span.data:
+                break
+            for header, view in batches.split(span.data):
+                if not header.is_control and header.next_offset > offset:
+                    self._note(await large.decode(view), stable)
+            offset = span.next_offset
+        self._next = offset
+
+    def _note(self, columns: batches.Columns, stable: int) -> None:
+        for key, at in zip(columns.keys, columns.offsets, strict=True):
+            if key is not None:
+                if key not in self._keys:
+                    self._size += len(key) + KEY_COST
+                self._keys[key] = at
+        if self._size > MAX_BYTES:
+            self._keys = {key: at for key, at in self._keys.items() if at >= stable}
+            self._size = sum(len(key) + KEY_COST for key in self._keys)
+            if self._size > MAX_BYTES:
+                self._too_many_below = columns.offsets[-1] + 1
+                self._keys.clear()
+                self._size = 0

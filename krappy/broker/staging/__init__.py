@@ -1,0 +1,4 @@
+"""Staged jobs: writes that are published as a whole, once.
+
+May enter: topics and partitions, producers' ids.
+"""

@@ -1,0 +1,200 @@
+"""How a committed job's batches get from their files into the logs, all of them and each once.
+
+Rules of this file:
+
+- They go through the ordinary append path, inside a transaction of a producer that the job alone has: so nobody who
+  reads committed events sees one of them before the markers are written, and the log itself tells, by the producer's
+  sequence, which of them it has already. After a crash, or when the disk refused, it goes on behind those.
+- The order is that of the tokens, and within a file the file's: so it comes to the same sequence numbers each time.
+- Markers are written when every batch is on disk and that is recorded. From then on there is only one way to go.
+- Memory: a window of bytes is under way, however large the job.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from krappy import batch as batches
+from krappy.batch import BatchHeader
+from krappy.broker.partition.queued import Stored
+from krappy.broker.transactions.turns import written
+from krappy.core.staging import Job, Published, Staging
+from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownPartition, UnknownTopic
+from krappy.waiting import Later
+
+if TYPE_CHECKING:
+    from krappy.broker.partition.partition import Partition
+    from krappy.broker.runtime import Runtime
+    from krappy.store.staging import StagedFiles
+
+WINDOW = 16 << 20  # bytes of one job on their way to the logs
+EPOCH = 0  # of its producer
+
+At = tuple[bytes, int]  # topic id, partition
+
+
+class Forgotten(Exception):
+    """The log does not know any more how much of the job it has: it is begun anew under another producer id."""
+
+
+class Batch(NamedTuple):
+    at: At
+    header: BatchHeader
+    data: bytes
+
+
+class Place:
+    """One partition that the job goes to."""
+
+    def __init__(self, partition: Partition, producer_id: int) -> None:
+        self.partition = partition
+        state = partition.log.producers.get(producer_id)
+        self.first = partition.log.producers.stability.open.get(producer_id, -1)
+        if state is None and self.first >= 0:
+            raise Forgotten
+        self.done = 0 if state is None else state.sent[-1].last_sequence + 1  # records that the log has
+        self.last = -1 if state is None else state.sent[-1].last_offset
+        self.seen = 0  # records of the files so far
+
+    def stored(self, offset: int, count: int) -> None:
+        if self.first < 0:
+            self.first = offset
+        self.last = max(self.last, offset + count - 1)
+
+
+class Publication:
+    """`stagings`: of the job's tokens, in their order. `progress(bytes)`: so many more are behind us."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        files: StagedFiles,
+        job: Job,
+        stagings: list[Staging],
+        progress: Callable[[int], None],
+    ) -> None:
+        self._runtime = runtime
+        self._files = files
+        self._job = job
+        self._stagings = stagings
+        self._progress = progress
+
+    async def write(self) -> list[Published]:
+        """Appends what is not in the logs yet; what they have then, on disk.
+
+        Raises StorageError and ShuttingDown: to be called again; Forgotten; CorruptBatch and others for a job that
+        can't be published.
+        """
+        producer_id = self._job.producer_id
+        places: dict[At, Place] = {}
+        for staging in self._stagings:
+            topic = self._runtime.topics.by_id.get(staging.topic_id)
+            for index, _ in staging.counts:
+                if topic is not None and (staging.topic_id, index) not in places:
+                    places[staging.topic_id, index] = Place(topic.led(index), producer_id)
+        under_way: deque[tuple[int, Later[None]]] = deque()
+        try:
+            await self._append_all(places, under_way)
+        finally:
+            for _, later in under_way:  # nothing is on its way any more when this is begun again
+                with suppress(KrappyError):
+                    await later.wait()
+        for place in places.values():
+            await self._settled(place)
+        return [
+            Published(place.partition.topic, place.partition.index, place.first, place.last, place.seen)
+            for place in places.values()
+            if place.partition.gone is None
+        ]
+
+    async def _append_all(self, places: dict[At, Place], under_way: deque[tuple[int, Later[None]]]) -> None:
+        size = 0
+        for staging in self._stagings:
+            blocks = self._blocks(staging, places)
+            while (block := await self._in_thread(partial(next, blocks, None))) is not None:
+                if self._runtime.stopped:
+                    raise ShuttingDown("the broker is shutting down; the job is published after its next start")
+                for item in block:
+                    size += len(item.data)
+                    under_way.append((len(item.data), self._append(places[item.at], item)))
+                    while size > WINDOW:
+                        size -= await self._oldest(under_way)
+            self._progress(staging.size)
+        while under_way:
+            await self._oldest(under_way)
+
+    async def _oldest(self, under_way: deque[tuple[int, Later[None]]]) -> int:
+        """Waits for it; its size. In each partition the first that fails is the one that says why."""
+        size, later = under_way.popleft()
+        await later.wait()
+        return size
+
+    def _blocks(self, staging: Staging, places: dict[At, Place]) -> Iterator[list[Batch]]:
+        """What is to be appended, some MiB at a time. Runs in a worker thread."""
+        if not staging.size:
+            return
+        for frames in self._files.read(staging.id, staging.size):
+            block: list[Batch] = []
+            for index, header, data in frames:
+                place = places.get((staging.topic_id, index))
+                if place is None:
+                    continue  # the topic was deleted
+                sequence = place.seen
+                place.seen += header.count
+                if place.seen > place.done:
+                    copy = batches.in_transaction(data, self._job.producer_id, EPOCH, sequence)
+                    block.append(Batch((staging.topic_id, index), batches.read_header(copy), copy))
+            yield block
+
+    def _append(self, place: Place, item: Batch) -> Later[None]:
+        answer: Later[None] = Later()
+
+        def stored(found: Stored | None, error: Exception | None) -> None:
+            if found is not None:
+                place.stored(found.offset, item.header.count)
+            if error is None or isinstance(error, UnknownTopic):  # deleted, and all that went there with it
+                answer.resolve(None)
+            else:
+                answer.reject(error)
+
+        try:
+            place.partition.publish_own(item.header, item.data).then(stored)
+        except UnknownTopic:
+            answer.resolve(None)
+        return answer
+
+    async def _settled(self, place: Place) -> None:
+        partition = place.partition
+        await partition.appender.commit.settled()
+        if partition.gone is None and partition.high_watermark <= place.last:
+            raise StorageError(f"{partition}: what was written of the job '{self._job.name:.80}' is not on disk")
+
+    def _targets(self) -> set[At]:
+        return {(staging.topic_id, index) for staging in self._stagings for index, _ in staging.counts}
+
+    async def mark(self, *, commit: bool) -> None:
+        """Ends the transaction in every partition where it is open. May be done twice. Raises StorageError."""
+        producer_id = self._job.producer_id
+        markers = []
+        for at in self._targets():
+            topic = self._runtime.topics.by_id.get(at[0])
+            try:
+                partition = None if topic is None else topic.led(at[1])
+                if partition is not None and partition.offline:
+                    raise StorageError(f"{partition}: {partition.offline}")  # whether it is open there is not known
+                if partition is not None and (
+                    producer_id in partition.stability.open or producer_id in partition.log.producers.stability.open
+                ):
+                    markers.append(partition.end_transaction(producer_id, EPOCH, commit))
+            except (UnknownTopic, UnknownPartition):
+                continue
+        await written(markers)
+
+    async def _in_thread(self, work: Callable[[], list[Batch] | None]) -> list[Batch] | None:
+        return await trio.to_thread.run_sync(work, limiter=self._runtime.disk_limiter)

@@ -1,0 +1,214 @@
+"""One attempt of a task as it stages: batches come in, are checked as a publish is, and go to its file in their order.
+
+One drain at a time writes what waits. A batch that is sent again is known by its producer's sequence, as in a log.
+What is dropped is dropped for good: its error is told to whoever sends more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import trio
+
+from krappy.batch import TRANSACTIONAL, BatchHeader
+from krappy.broker.partition.queued import Stored
+from krappy.core.admission import Times, admit
+from krappy.core.staging import Staging
+from krappy.errors import InvalidRecord, InvalidRequest, KrappyError, StorageError, UnknownTopic
+from krappy.store.producers import ProducerStates
+from krappy.store.staging import HEAD, StagedFiles, framed
+from krappy.waiting import Later, Signal, wait_any
+
+if TYPE_CHECKING:
+    from krappy.broker.topics.topic import Topic
+
+MAX_WRITE = 16 << 20  # bytes written at once
+
+
+class Services(Protocol):
+    """What an attempt needs of its broker."""
+
+    disk_limiter: trio.CapacityLimiter
+
+    def now_ms(self) -> int: ...
+    def spawn(self, run: Callable[[], Any]) -> None: ...
+
+
+class Waiting(NamedTuple):
+    partition: int
+    header: BatchHeader
+    data: bytes | memoryview
+    keyless: bool
+    later: Later[Stored]
+
+
+class Attempt:
+    """`claim(bytes)` takes room on the disk, or raises that there is none; a negative number gives it back. `touch()`
+    says that there was activity."""
+
+    def __init__(
+        self,
+        services: Services,
+        check_room: Callable[[int], None],
+        files: StagedFiles,
+        staging: Staging,
+        topic: Topic | None,
+        claim: Callable[[int], None],
+        touch: Callable[[], None],
+    ) -> None:
+        self._services = services
+        self._check_room = check_room
+        self._files = files
+        self._claim = claim
+        self._touch = touch
+        self.staging = staging  # as it was begun, or as it was sealed
+        self.topic = topic  # None: sealed before the broker's start
+        self.counts = dict(staging.counts)
+        self.size = staging.size
+        self.producer = (-1, -1)
+        self._keyless = staging.keyless
+        self._producers: dict[int, ProducerStates] = {}
+        self._waiting: list[Waiting] = []
+        self._running = False
+        self._ended = Signal()
+        self._file = trio.Lock()  # held by whoever writes it, or removes it
+        self._dropped: KrappyError | None = None
+
+    def publish(self, partition: int, data: bytes | memoryview) -> Later[Stored]:
+        """Queues one record batch. Raises at once what is wrong with it; the rest comes through the Later.
+
+        The offset in the answer counts the attempt's records of that partition.
+        """
+        self.check()
+        if self.staging.sealed:
+            raise InvalidRequest("this attempt is sealed: nothing more is staged in it")
+        assert self.topic is not None
+        if self.topic.deleted:
+            raise UnknownTopic(f"the topic '{self.topic.name}' was deleted")
+        self._check_room(len(data))
+        config = self.topic.led(partition).config
+        header, data, columns, cost, _ = admit(data, config, Times(config, self._services.now_ms()))
+        if header.attributes & TRANSACTIONAL:
+            raise InvalidRecord("a transactional batch can't be staged: its commit is the job's")
+        keyless = not config.compact and (columns is None or None in columns.keys)  # for what can't be told: perhaps
+        later: Later[Stored] = Later(0 if columns is None else cost)
+        self._waiting.append(Waiting(partition, header, data, keyless, later))
+        self._touch()
+        if not self._running:
+            self._running = True
+            self._services.spawn(self._drain)
+        return later
+
+    def check(self) -> None:
+        """Raises why it was dropped, if it was."""
+        if self._dropped is not None:
+            raise self._dropped
+
+    async def _drain(self) -> None:
+        items: list[Waiting] = []
+        try:
+            while self._waiting:
+                items = self._take()
+                async with self._file:
+                    await self._write(items)
+        except BaseException as error:
+            refusal = error if isinstance(error, KrappyError) else StorageError(f"staging failed: {error!r}")
+            for item in items + self._waiting:
+                item.later.reject(refusal)
+            self._waiting.clear()
+            if not isinstance(error, KrappyError):
+                raise
+        finally:
+            self._running = False
+            self._ended.fire()
+
+    def _take(self) -> list[Waiting]:
+        total = count = 0
+        for item in self._waiting:
+            total += len(item.data)
+            if count and total > MAX_WRITE:
+                break
+            count += 1
+        items = self._waiting[:count]
+        del self._waiting[:count]
+        return items
+
+    async def _write(self, items: list[Waiting]) -> None:
+        """Those that are not there yet. When the disk refuses, nothing is changed."""
+        self.check()
+        before = {at: self._states(at).copy() for at in {item.partition for item in items}}
+        counts = self.counts.copy()
+        parts: list[Any] = []
+        answers: list[tuple[Later[Stored], Stored]] = []
+        size = 0
+        keyless = False
+        for item in items:
+            states = self._states(item.partition)
+            there = counts.get(item.partition, 0)
+            try:
+                original = states.check(item.header)
+                if original is None:
+                    self._claim(HEAD.size + len(item.data))
+            except KrappyError as error:
+                item.later.reject(error)
+                continue
+            time = item.header.max_timestamp
+            if original is not None:
+                answers.append((item.later, Stored(original, time, duplicate=True)))
+                continue
+            states.apply(item.header, there, self._services.now_ms())
+            counts[item.partition] = there + item.header.count
+            parts += framed(item.partition, item.data)
+            size += HEAD.size + len(item.data)
+            keyless |= item.keyless
+            answers.append((item.later, Stored(there, time)))
+        if parts:
+            try:
+                await trio.to_thread.run_sync(
+                    self._files.append, self.staging.id, self.size, parts, limiter=self._services.disk_limiter
+                )
+            except BaseException as error:
+                self._claim(-size)
+                self._producers.update(before)
+                if isinstance(error, KrappyError):
+                    for later, _ in answers:
+                        later.reject(error)
+                    return
+                raise
+            self.size += size
+            self.counts = counts
+            self._keyless |= keyless
+        for later, stored in answers:
+            later.resolve(stored)
+
+    def _states(self, partition: int) -> ProducerStates:
+        return self._producers.setdefault(partition, ProducerStates())
+
+    async def sync(self) -> Staging:
+        """All that was staged is on disk; the attempt as it is there. Raises StorageError, or why it was dropped."""
+        await wait_any([self._ended], lambda: not self._running)
+        async with self._file:
+            self.check()
+            synced = self.staging._replace(
+                size=self.size, counts=tuple(sorted(self.counts.items())), keyless=self._keyless
+            )
+            if self.size:
+                await trio.to_thread.run_sync(self._files.sync, self.staging.id, limiter=self._services.disk_limiter)
+        return synced
+
+    def drop(self, error: KrappyError) -> None:
+        """Takes no more, for this reason. `remove` gives its file's room back."""
+        if self._dropped is None:
+            self._dropped = error
+            waiting, self._waiting = self._waiting, []
+            for item in waiting:
+                item.later.reject(error)
+
+    async def remove(self) -> None:
+        """Raises StorageError: the file then goes with the next start."""
+        async with self._file:
+            size, self.size = self.size, 0
+            self._claim(-size)
+            if size:
+                await trio.to_thread.run_sync(self._files.remove, self.staging.id, limiter=self._services.disk_limiter)

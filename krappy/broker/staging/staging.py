@@ -1,0 +1,449 @@
+"""The coordinator of staged writes: transitions made durable, and what follows from them.
+
+Rules of this file:
+
+- core/staging.py decides. The next state is on disk before anything follows from it, and in memory after that. What is
+  over is on disk alone, and looked up there.
+- One change of a job at a time. Nobody who leaves in the middle leaves it half done.
+- A publication is a task of its own: whoever asked for it may leave and ask again. When the disk refuses, it is tried
+  again; after a crash it goes on with the next start. A job that can't be published as a whole is aborted.
+- An attempt that is not sealed lives in memory, and ends with the broker; a job's time to live begins anew with it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import trio
+
+from krappy.broker.staging.publication import Forgotten, Publication
+from krappy.broker.staging.staged_attempt import Attempt
+from krappy.broker.transactions.turns import Turns
+from krappy.core import staging as core
+from krappy.core.staging import Job, Staging, State
+from krappy.errors import (
+    InvalidRecord,
+    KrappyError,
+    Overloaded,
+    ShuttingDown,
+    StagingFull,
+    StorageError,
+    UnknownStaging,
+    UnknownTopic,
+)
+from krappy.ports import StagedJob, StageOpened
+from krappy.store.staging import StagedFiles, StagingStore
+from krappy.waiting import Signal, wait_any
+
+if TYPE_CHECKING:
+    from krappy.broker.partition.partition import Partition
+    from krappy.broker.runtime import Runtime
+    from krappy.broker.topics.topic import Topic
+    from krappy.broker.transactions.producer_ids import ProducerIds
+
+MAX_JOBS = 10_000  # that are not over
+MAX_ATTEMPTS = 50_000  # of all of them together
+MAX_OUTCOMES = 1_000_000  # of jobs that are over; beyond, the oldest are forgotten
+FORGET_AT_ONCE = 1_000
+PUBLISHING = 4  # jobs that are published at a time
+RETRY_S = 1.0  # pause after the disk refused
+T = TypeVar("T")
+
+
+class Live:
+    """A job that is not over, and when it is, for whoever still holds it."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.attempts: dict[str, Attempt] = {}
+        self.moved = Signal()  # the publication went on, or ended
+        self.done = 0  # bytes of it that are behind us
+        self.total = 0
+        self.trouble: KrappyError | None = None  # why it does not go on just now
+        self.stale: list[Job] = []  # as it was under producer ids whose transactions are still to be aborted
+
+    @property
+    def staged(self) -> dict[str, Staging]:
+        return {id: attempt.staging for id, attempt in self.attempts.items()}
+
+
+class StagingCoordinator:
+    def __init__(
+        self,
+        runtime: Runtime,
+        store: StagingStore,
+        files: StagedFiles,
+        producer_ids: ProducerIds,
+        topic_for: Callable[[str], Awaitable[Topic]],
+        check_room: Callable[[int], None],
+    ) -> None:
+        """`topic_for`: as `Broker.topic_for_producer`. `check_room`: raises when the disk has no room for so much."""
+        self._runtime = runtime
+        self._producer_ids = producer_ids
+        self._topic_for = topic_for
+        self._check_room = check_room
+        self._store = store
+        self.files = files
+        self._limit = runtime.config.staging_bytes
+        self._outcome_ms = runtime.config.staging_outcome_ms
+        self._live: dict[str, Live] = {}
+        self._turns = Turns()
+        self._owners = producer_ids.owned  # of jobs that are being published
+        self._attempts = 0
+        self._outcomes = 0
+        self.used = 0  # bytes that the files take
+        self._slots = trio.Semaphore(PUBLISHING)
+        self._at_work = 0
+        self._settled = Signal()
+
+    # --- life
+
+    async def open(self) -> None:
+        """Takes up every job where it was left. Raises StorageError for a state that can't be read."""
+        now = self._runtime.clock.steady_ms()
+        found = await self._in_thread(self._store.load_all)
+        self._outcomes = await self._in_thread(self._store.count_outcomes)
+        for job, sealed in found:
+            live = self._live[job.name] = Live(job._replace(touched_ms=now) if job.state is State.OPEN else job)
+            for staging in sealed:
+                self._add(live, staging, None)
+                self.used += staging.size
+        kept = {staging.id for _, sealed in found for staging in sealed}
+        await self._in_thread(lambda: self.files.open(kept))
+        for live in self._live.values():
+            if live.job.publishing:
+                self._runtime.report("staged_job_resumed", job=live.job.name, state=str(live.job.state))
+                self._owners.add(live.job.producer_id)
+                self._start(live)
+
+    async def close(self) -> None:
+        """What is not published yet is published after the next start."""
+        self._turns.closed = True
+        refusal = ShuttingDown("the broker is shutting down")
+        for live in self._live.values():
+            for attempt in live.attempts.values():
+                if not attempt.staging.sealed:
+                    attempt.drop(refusal)
+            live.moved.fire()
+        await wait_any([self._settled], lambda: not self._at_work)
+
+    # --- requests
+
+    async def stage(
+        self, topic_name: str, name: str, task: str, attempt_name: str, ttl_ms: int, id: str | None
+    ) -> StageOpened:
+        """An attempt of a task begins to stage for a topic; or, with `id`, goes on over a new connection.
+
+        Raises as core's `begin`; UnknownTopic; UnknownStaging for an attempt that is not there any more; Overloaded.
+        """
+        core.check_name("task", task)
+        core.check_name("attempt", attempt_name)
+        async with self._turns.of(name):
+            found = self._find(name)
+            job = core.begin(found, name, ttl_ms, self._runtime.clock.steady_ms(), topic_name, self._topic_id)
+            if id is not None:
+                live, attempt = self._attempt(name, id)
+                live.job = job
+                return StageOpened(id, attempt, *attempt.producer)
+            topic = await self._topic_for(topic_name)
+            if (name not in self._live and len(self._live) >= MAX_JOBS) or self._attempts >= MAX_ATTEMPTS:
+                raise Overloaded(
+                    f"{len(self._live)} jobs with {self._attempts} attempts are staged: commit or abort some"
+                )
+            producer = await self._producer_ids.new()
+            live = self._live.setdefault(name, Live(job))
+            live.job = job
+            staging = Staging(secrets.token_hex(8), topic.name, topic.id, task, attempt_name)
+            attempt = self._add(live, staging, topic)
+            attempt.producer = producer, 0
+            return StageOpened(staging.id, attempt, *attempt.producer)
+
+    async def seal(self, name: str, id: str, records: int) -> str:
+        """Makes an attempt durable; its token. Sealing it again gives the same.
+
+        Raises `core.refusal`, UnknownStaging, InvalidRequest when not so many records are there, StorageError.
+        """
+        _, attempt = self._attempt(name, id)
+        staged = await attempt.sync()
+        async with self._turns.of(name):
+            live, attempt = self._attempt(name, id)  # again: it may be dropped by now, and the job may be published
+            if not attempt.staging.sealed:
+                sealed = core.seal(staged, records)
+                job = live.job._replace(touched_ms=self._runtime.clock.steady_ms())
+                await self._runtime.sync_meta(self._store.put(job, sealed))
+                live.job, attempt.staging = job, sealed
+            return attempt.staging.id
+
+    async def commit(self, name: str, tokens: Sequence[str], max_wait_ms: int) -> tuple[Job, int, int]:
+        """Publishes what is sealed under these tokens: the job, and how many bytes of how many are behind us.
+
+        Unless it is over within `max_wait_ms` the job comes as it is, and goes on. Raises as core's `commit`;
+        UnknownTopic, InvalidRecord for what a topic takes no more; StorageError when the disk refuses for so long.
+        """
+        async with self._turns.of(name):
+            found = self._find(name)
+            live = self._live.get(name)
+            job = core.commit(found, name, tokens, {} if live is None else live.staged, self._runtime.clock.steady_ms())
+            if job is not found:
+                for token in tokens:
+                    assert live is not None
+                    self._check_topic(live.attempts[token].staging)
+                targets = [] if live is None else self._targets([live.attempts[token].staging for token in tokens])
+                job = job._replace(producer_id=await self._producer_ids.new_own(targets))
+                await self._runtime.decisions.wait()
+                await self._runtime.sync_meta(self._store.put(job))
+                live = self._live.setdefault(name, Live(job))
+                live.job = job
+                self._owners.add(job.producer_id)
+                self._start(live)
+        if live is None:
+            return job, 0, 0
+        await wait_any(
+            [live.moved, self._runtime.stopping],
+            lambda: self._turns.closed or self._runtime.stopped or live.job.state in core.OVER,
+            max_wait_ms / 1000,
+        )
+        if live.job.state is State.ABORTED:
+            raise core.refusal(live.job)
+        if live.job.publishing and live.trouble is not None:
+            raise live.trouble
+        return live.job, live.done, live.total
+
+    def _topic_id(self, name: str) -> bytes | None:
+        found = self._runtime.topics.get(name)
+        return None if found is None else found.id
+
+    def _check_topic(self, staging: Staging) -> None:
+        """Before anything is decided: what is told now can still be mended."""
+        topic = self._runtime.topics.by_id.get(staging.topic_id)
+        if topic is None:
+            raise UnknownTopic(
+                f"the topic '{staging.topic}' was deleted since task '{staging.task:.80}' staged for it: abort the job"
+            )
+        if topic.config.compact and staging.keyless:
+            raise InvalidRecord(
+                f"the topic '{staging.topic}' has cleanup.policy=compact now, and task '{staging.task:.80}' staged "
+                "events without a key"
+            )
+
+    def _targets(self, stagings: Sequence[Staging]) -> list[Partition]:
+        """The partitions that these go to, as far as they are there."""
+        targets: dict[Partition, None] = {}
+        for staging in stagings:
+            topic = self._runtime.topics.by_id.get(staging.topic_id)
+            if topic is not None:
+                targets |= dict.fromkeys(topic.led(index) for index, _ in staging.counts)
+        return list(targets)
+
+    async def abort(self, name: str, id: str | None = None) -> None:
+        """Drops what a job has staged and refuses whatever comes of it; or, with `id`, drops one attempt alone.
+
+        Raises StagingCommitted. An attempt that is not there is no error.
+        """
+        async with self._turns.of(name):
+            found = self._find(name)
+            live = self._live.get(name)
+            if id is None:
+                job = core.abort(found, name, self._runtime.clock.steady_ms())
+                if job is not found:
+                    await self._end(live or Live(job), job)
+            elif live is not None and live.job.state is State.OPEN and id in live.attempts:
+                attempt = live.attempts[id]
+                if attempt.staging.sealed:
+                    await self._runtime.sync_meta(self._store.drop(name, id))
+                self._drop(live, id, UnknownStaging("this attempt was dropped"))
+
+    def list(self) -> list[StagedJob]:
+        """Every job that is not over, by name."""
+        return [
+            StagedJob(
+                name,
+                str(live.job.state),
+                len(live.attempts),
+                sum(attempt.staging.sealed for attempt in live.attempts.values()),
+                sum(attempt.size for attempt in live.attempts.values()),
+                -1 if live.job.publishing else self._runtime.clock.as_told(live.job.touched_ms + live.job.ttl_ms),
+            )
+            for name, live in sorted(self._live.items())
+        ]
+
+    async def tend(self) -> None:
+        """Drops jobs that were silent for too long; forgets those that were over long ago."""
+        now = self._runtime.clock.steady_ms()
+        for name in [name for name, live in self._live.items() if core.overdue(live.job, now)]:
+            async with self._turns.of(name):
+                live = self._live.get(name)
+                if live is not None and core.overdue(live.job, self._runtime.clock.steady_ms()):
+                    self._runtime.report("staged_job_expired", job=name, attempts=len(live.attempts))
+                    await self._end(live, core.expire(live.job, now))
+        before = now - self._outcome_ms
+        while True:
+            excess = max(0, self._outcomes - MAX_OUTCOMES)
+            count = await self._in_thread(lambda excess=excess: self._store.forget(before, FORGET_AT_ONCE, excess))  # type: ignore[misc]
+            self._outcomes -= count
+            if count < FORGET_AT_ONCE:
+                return
+
+    # --- how
+
+    def _find(self, name: str) -> Job | None:
+        live = self._live.get(name)
+        return self._store.find(name) if live is None else live.job
+
+    def _attempt(self, name: str, id: str) -> tuple[Live, Attempt]:
+        found = self._find(name)
+        live = self._live.get(name)
+        attempt = None if live is None else live.attempts.get(id)
+        if found is not None and found.state is not State.OPEN:
+            raise core.refusal(found)
+        if live is None or attempt is None:
+            raise UnknownStaging(
+                f"the job '{name:.80}' has no attempt '{id:.80}': it was dropped, or was not sealed when the broker "
+                "stopped; stage it again",
+            )
+        attempt.check()
+        return live, attempt
+
+    def _add(self, live: Live, staging: Staging, topic: Any) -> Attempt:
+        def touch() -> None:
+            live.job = live.job._replace(touched_ms=self._runtime.clock.steady_ms())
+
+        attempt = Attempt(self._runtime, self._check_room, self.files, staging, topic, self._claim, touch)
+        live.attempts[staging.id] = attempt
+        self._attempts += 1
+        return attempt
+
+    def _claim(self, size: int) -> None:
+        if size > 0 and self.used + size > self._limit:
+            raise StagingFull(
+                f"{self.used} bytes are staged, and no more than {self._limit} may be (staging_bytes): commit or abort "
+                "jobs, or allow more"
+            )
+        self.used += size
+
+    def _drop(self, live: Live, id: str, error: KrappyError) -> None:
+        attempt = live.attempts.pop(id)
+        self._attempts -= 1
+        attempt.drop(error)
+        self._spawn(self._remove, attempt)
+
+    async def _remove(self, attempt: Attempt) -> None:
+        try:
+            await attempt.remove()
+        except StorageError as error:
+            self._runtime.report("staged_file_not_removed", error=str(error))
+
+    async def _end(self, live: Live, job: Job) -> None:
+        """The job is over, durably so."""
+        await self._save_end(live, job)
+        self._over(live)
+
+    async def _save_end(self, live: Live, job: Job, *, sync: bool = True) -> None:
+        take_back = self._store.end(job, [id for id, attempt in live.attempts.items() if attempt.staging.sealed])
+        if sync:
+            await self._runtime.sync_meta(take_back)
+        live.job = job
+        self._outcomes += 1
+
+    def _over(self, live: Live) -> None:
+        """It is looked up on disk from now on; its files go."""
+        self._live.pop(live.job.name, None)
+        self._owners.discard(live.job.producer_id)
+        refusal = core.refusal(live.job)
+        for id in list(live.attempts):
+            self._drop(live, id, refusal)
+        live.moved.fire()
+
+    # --- publication
+
+    def _start(self, live: Live) -> None:
+        self._spawn(self._publish, live)
+
+    def _spawn(self, run: Callable[..., Any], *args: Any) -> None:
+        async def counted() -> None:
+            try:
+                await run(*args)
+            finally:
+                self._at_work -= 1
+                self._settled.fire()
+
+        self._at_work += 1
+        self._runtime.spawn(counted)
+
+    async def _publish(self, live: Live) -> None:
+        """Completes what was decided, whatever it takes."""
+        while not self._turns.closed:
+            try:
+                async with self._slots:
+                    await self._carry_out(live)
+                return
+            except KrappyError as error:
+                if self._turns.closed or self._runtime.stopped:  # the next start goes on with it
+                    return
+                live.trouble = error
+                self._runtime.report("staged_job_waits", job=live.job.name, error=str(error))
+                live.moved.fire()
+            await wait_any([self._runtime.stopping], lambda: self._turns.closed or self._runtime.stopped, RETRY_S)
+
+    async def _carry_out(self, live: Live) -> None:
+        job = live.job
+        stagings = [live.attempts[token].staging for token in job.tokens]
+        live.done, live.total = 0, sum(staging.size for staging in stagings)
+
+        def progress(size: int) -> None:
+            live.done += size
+            live.trouble = None
+
+        for stale in list(live.stale):
+            await Publication(self._runtime, self.files, stale, stagings, progress).mark(commit=False)
+            live.stale.remove(stale)
+            self._owners.discard(stale.producer_id)
+        publication = Publication(self._runtime, self.files, job, stagings, progress)
+        if job.state is State.PUBLISHING:
+            try:
+                published = await publication.write()
+            except Forgotten:
+                await self._anew(live)
+                return
+            except KrappyError as error:
+                if error.retriable:
+                    raise
+                await self._fail(live, error)
+            else:
+                await self._save(live, core.written(job, published, stagings))
+        live.trouble = None
+        commit = live.job.state is State.MARKING
+        await publication.mark(commit=commit)
+        if commit:  # should this be lost, the markers are found to be there on the next start
+            await self._save_end(live, core.complete(live.job, self._runtime.clock.steady_ms()), sync=False)
+        self._over(live)
+
+    async def _save(self, live: Live, job: Job) -> None:
+        await self._runtime.sync_meta(self._store.put(job))
+        live.job = job
+
+    async def _anew(self, live: Live) -> None:
+        """What is in the logs is aborted, and all is appended again. After a crash, the next start aborts it."""
+        before = live.job
+        targets = self._targets([live.attempts[token].staging for token in before.tokens])
+        after = before._replace(producer_id=await self._producer_ids.new_own(targets))
+        self._owners.add(after.producer_id)
+        await self._runtime.decisions.wait()
+        await self._save(live, after)
+        live.stale.append(before)
+        await self._carry_out(live)
+
+    async def _fail(self, live: Live, error: KrappyError) -> None:
+        """Nothing of it will be published: decided first, then its transaction is aborted, now or by the next start."""
+        failed = core.fail(live.job, self._runtime.clock.steady_ms(), error.text)
+        self._runtime.report("staged_job_failed", job=failed.name, error=error.text)
+        tokens = live.job.tokens
+        await self._runtime.decisions.wait()
+        await self._save_end(live, failed._replace(tokens=()))
+        live.job = failed._replace(tokens=tokens)  # for the markers, should they have to be written again
+        live.moved.fire()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work, limiter=self._runtime.disk_limiter)

@@ -1,0 +1,162 @@
+"""The ranges of keys that a snapshot is read by, cut so that they hold about equal numbers of entries.
+
+Counting a key costs half of what reading its entry does, so a table is counted only while it is small. A large one is
+cut by its files, and within a file between halves whose sizes are estimated by going down a tree of such halves at
+random (Knuth, "Estimating the Efficiency of Backtrack Programs", 1975): some ten milliseconds, however large it is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import trio
+
+from krappy.core import splits
+from krappy.core.splits import FINE, Piece
+from krappy.store.keys import PREFIX_SIZE, key_range
+
+if TYPE_CHECKING:
+    from krappy.broker.partition.partition import Partition
+    from krappy.broker.tables.table import Chosen
+    from krappy.store.views import Views
+
+Range = tuple[int, bytes | None, bytes | None]
+FEW = 1_000_000  # entries that are all counted: a quarter of a second, and one long range costs a reader more
+STRETCH = 2_048  # keys counted at a time: half a millisecond
+STEP = 16  # keys that a counted piece holds
+TINY = 16  # keys that are no half: they are counted
+SAMPLES = 2  # estimates of a half's size
+MOST, MOST_IN_ALL = 32, 512  # pieces that one is made into by sampling, and all of them together, about
+PROBES = 300  # looks for the middle of a range
+
+
+async def ranges(views: Views, partitions: Sequence[Partition], chosen: Chosen, parts: int) -> list[Range]:
+    """At most about `parts` ranges, or one for each partition. Raises StorageError."""
+    whole: list[Range] = [(partition.index, chosen.start, chosen.end) for partition in partitions]
+    if parts <= len(partitions):
+        return whole
+    bounds = [key_range(partition.number, chosen.start, chosen.end, chosen.prefix) for partition in partitions]
+    known = await _refined(views, bounds, parts)
+    found: list[Range] = []
+    for (index, start, end), some, share in zip(
+        whole, known, splits.allot([splits.weight(each) for each in known], parts), strict=True
+    ):
+        cuts = [key[PREFIX_SIZE:] for key in splits.cut(some, share)]
+        found += [(index, *each) for each in zip([start, *cuts], [*cuts, end], strict=True)]
+    return found
+
+
+def reckoned(views: Views, partitions: Sequence[Partition], chosen: Chosen) -> float:
+    """About how many entries there are, without a look at them: rather too many, what was overwritten among them."""
+    files = views.files()
+    bounds = [key_range(partition.number, chosen.start, chosen.end, chosen.prefix) for partition in partitions]
+    return sum(splits.weight(splits.pieces(first, end, files)) for first, end in bounds) + views.unflushed()
+
+
+async def _refined(views: Views, bounds: Sequence[tuple[bytes, bytes]], parts: int) -> list[list[Piece]]:
+    """The pieces of each range, none of them much heavier than it may be."""
+    files = views.files()
+    known = [splits.pieces(first, end, files) for first, end in bounds]
+    unflushed = views.unflushed()  # of all topics, in no file
+    total = sum(map(splits.weight, known))
+    few = total + unflushed <= FEW
+    heavy = max(total, unflushed) / parts / FINE
+    sampled = sum(piece.weight > heavy or len(some) == 1 for some in known for piece in some)
+    most = max(2, min(MOST, MOST_IN_ALL // max(1, sampled)))
+    found: list[list[Piece]] = []
+    for some, (_, end) in zip(known, bounds, strict=True):
+        fine: list[Piece] = []
+        for piece, following in zip(some, [*(each.start for each in some[1:]), end], strict=True):
+            if few:
+                fine += await _counted(views, piece.start, following)
+            elif piece.weight > heavy or len(some) == 1:
+                fine += await _sampled(views, piece, following, heavy, most)
+            else:
+                fine.append(piece)
+        found.append(fine)
+    return found
+
+
+async def _counted(views: Views, first: bytes, end: bytes) -> list[Piece]:
+    found: list[Piece] = []
+    start: bytes | None = first
+    while start is not None:
+        keys = views.keys(start, end, STRETCH)
+        found += [Piece(keys[at], min(STEP, len(keys) - at)) for at in range(0, len(keys), STEP)]
+        start = keys[-1] + b"\0" if len(keys) == STRETCH else None
+        await trio.lowlevel.checkpoint()
+    return found
+
+
+class _Part(NamedTuple):
+    """Keys from `start` to before `end`, about `weight` of them; `whole`: they are too few to be halved."""
+
+    weight: float
+    start: bytes
+    end: bytes
+    whole: bool
+
+
+class _Halves(NamedTuple):
+    """A range in two, neither of them tiny, and what had to be cut off it before; no two when there is too little."""
+
+    tiny: list[_Part]
+    two: tuple[tuple[bytes, bytes], tuple[bytes, bytes]] | None
+
+
+async def _sampled(views: Views, piece: Piece, end: bytes, heavy: float, most: int) -> list[Piece]:
+    """The piece in finer ones: again and again its heaviest in two, as long as that is too heavy."""
+    chance = random.Random(0)
+    parts = [_Part(await _estimate(views, piece.start, end, chance), piece.start, end, False)]
+    while len(parts) < most:
+        parts.sort()
+        heaviest = parts[-1]
+        if heaviest.whole or heaviest.weight <= heavy:
+            break
+        halves = _halve(views, heaviest.start, heaviest.end)
+        parts[-1:] = halves.tiny
+        for half in halves.two or ():
+            parts.append(_Part(await _estimate(views, *half, chance), *half, False))
+    parts.sort(key=lambda part: part.start)
+    scale = piece.weight / sum(part.weight for part in parts) if piece.weight else 1.0
+    return [Piece(part.start, part.weight * scale) for part in parts]
+
+
+async def _estimate(views: Views, start: bytes, end: bytes, chance: random.Random) -> float:
+    """How many keys a range holds: right on average, and nearer the more alike its halves are."""
+    total = 0.0
+    for _ in range(SAMPLES):
+        await trio.lowlevel.checkpoint()
+        half, times = (start, end), 1.0
+        while True:
+            halves = _halve(views, *half)
+            total += times * sum(part.weight for part in halves.tiny)
+            if halves.two is None:
+                break
+            half = halves.two[chance.randrange(2)]
+            times *= 2
+    return total / SAMPLES
+
+
+def _halve(views: Views, start: bytes, end: bytes) -> _Halves:
+    tiny: list[_Part] = []
+    keys = views.keys(start, end, TINY)
+    for _ in range(PROBES):
+        if len(keys) < TINY:
+            break
+        middle = splits.midpoint(keys[0], end)
+        if middle <= keys[-1]:  # so few on this side that they are no half
+            following = keys[-1] + b"\0"
+            tiny.append(_Part(len(keys), start, following, True))
+            start = following
+            keys = views.keys(start, end, TINY)
+            continue
+        right = len(views.keys(middle, end, TINY))
+        if right == TINY:
+            return _Halves(tiny, ((start, middle), (middle, end)))
+        if right:
+            tiny.append(_Part(right, middle, end, True))
+        end = middle
+    return _Halves([*tiny, _Part(len(keys), start, end, True)], None)

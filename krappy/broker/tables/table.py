@@ -1,0 +1,412 @@
+"""The table face of a topic: snapshots paged as scans, watches, and the history of a key.
+
+Single lookups need none of this; they are `Partition.look_up`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import trio
+
+from krappy import batch as batches
+from krappy.broker.partition import large
+from krappy.broker.partition.partition import Partition
+from krappy.broker.partition.strays import Pause
+from krappy.broker.tables.changes import Change, judged
+from krappy.broker.tables.newest_rows import newest_rows
+from krappy.entry import entry_offset, pack_entry, packed_rows
+from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownHandle
+from krappy.waiting import Signal, wait_any
+
+if TYPE_CHECKING:
+    from krappy.broker.runtime import Runtime
+    from krappy.store.view_snapshot import Rows, ViewSnapshot
+
+READ = 256 << 10  # bytes of a watch's one answer, and of log read at a stretch
+HISTORY_READ = 4 << 20  # log bytes looked at for one page of a history
+PROGRESS = 1.0  # seconds after which a watch tells how far it is, though nothing matched
+STRETCH = 10_000  # entries that are read before others have their turn: a few milliseconds
+SCAN_IDLE_MS = 120_000  # a scan whose next page nobody asks for is closed: it pins old data
+VIEW_PATIENCE = 10.0  # seconds that a lookup waits for the view before it says so; clients then ask again
+
+
+class Chosen(NamedTuple):
+    """Which keys: a prefix, or from `start` (inclusive) to `end` (exclusive); all None: every key."""
+
+    prefix: bytes | None = None
+    start: bytes | None = None
+    end: bytes | None = None
+
+    def check(self) -> None:
+        if self.prefix is not None and (self.start is not None or self.end is not None):
+            raise InvalidRequest("either a prefix or a range from start to end, not both")
+
+    def holds(self, key: bytes) -> bool:
+        if self.prefix is not None:
+            return key.startswith(self.prefix)
+        return (self.start is None or key >= self.start) and (self.end is None or key < self.end)
+
+
+class ScanPage(NamedTuple):
+    partition: int
+    items: list[bytes]  # packed key, packed entry, …
+    last: bool
+
+
+class Folded:
+    """Views that each include an offset: `min_offset`, or the last that was committed when this was made.
+
+    After `wait` they do, until others have their turn: then a view may go, or be begun anew, and what is looked up in
+    it is absent. Whoever pauses between two lookups waits again.
+    """
+
+    def __init__(self, partitions: Sequence[Partition], min_offset: int | None) -> None:
+        self._wanted = [
+            (each, each.last_stable_offset - 1 if min_offset is None else min_offset) for each in partitions
+        ]
+
+    async def wait(self) -> None:
+        """Raises RequestTimeout, and why a view never will."""
+        waited = True
+        while waited:
+            waited = False
+            for partition, offset in self._wanted:
+                if not partition.view_ready(offset):
+                    waited = True
+                    if not await partition.view_wait(offset, VIEW_PATIENCE):
+                        raise _late(partition, offset)
+
+    def after(self, pause: Pause) -> Pause:
+        """`pause`, and then `wait`."""
+
+        async def paused() -> None:
+            await pause()
+            await self.wait()
+
+        return paused
+
+
+def _late(partition: Partition, offset: int) -> RequestTimeout:
+    end = partition.last_stable_offset
+    if offset >= end:
+        return RequestTimeout(
+            f"{partition} has no event with offset {offset} yet: after {VIEW_PATIENCE:g} s of waiting the next one is "
+            f"{end}"
+        )
+    return RequestTimeout(
+        f"the view of {partition} is taking in what was published: after {VIEW_PATIENCE:g} s of waiting it is at "
+        f"offset {partition.applied} of {offset + 1}"
+    )
+
+
+async def wait_for_views(partitions: Sequence[Partition], min_offset: int | None = None) -> Folded:
+    """Returns once each view includes what was committed when this was called. Raises as `Folded.wait`."""
+    folded = Folded(partitions, min_offset)
+    await folded.wait()
+    return folded
+
+
+class TableScan:
+    """A snapshot of some partitions, handed out a page at a time, partition by partition, in key order."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        partitions: list[Partition],
+        chosen: Chosen,
+        *,
+        tombstones: bool,
+        resumable: bool = True,
+        whole: bool = False,
+    ) -> None:
+        """`whole`: they are read as a part of their topic, or all of it, not each for itself: a key has one row."""
+        chosen.check()
+        self._runtime = runtime
+        self._partitions = partitions
+        self._chosen = chosen
+        self._tombstones = tombstones
+        self._snapshot: ViewSnapshot | None = runtime.views.snapshot()
+        self._newest = newest_rows(self._snapshot, partitions[0] if whole and partitions else None)
+        self.scattered = self._newest is not None  # a row may stand in any partition
+        self._index = 0
+        self._following: bytes | None = None  # the key to go on from in this partition; None: its first
+        # Appliers run on this same loop, so what they have applied is what the snapshot holds.
+        self.offsets = [(partition.index, partition.applied) for partition in partitions]
+        self._starts = [partition.expired_below for partition in partitions]
+        self.used_ms = runtime.clock.steady_ms()
+        if resumable:
+            runtime.scans.add(self)
+
+    async def page(self, max_entries: int, max_bytes: int) -> ScanPage:
+        """The next page; only the last may be empty, and after it the scan is closed. Others have their turn while it
+        passes over what it leaves out, as tombstones. Raises UnknownHandle once it is closed, also meanwhile."""
+        keys: list[bytes] = []
+        entries: list[bytes] = []
+        room, stretch, looked = max_bytes, max_entries, 0
+        while self._index < len(self._partitions):
+            partition = self._partitions[self._index]
+            stretch = min(stretch, STRETCH if self._newest is None else self._newest.at_once)
+            looked += stretch
+            rows = self._rows(partition, stretch, room).first(max_entries - len(keys))
+            if self._newest is not None:
+                looked = STRETCH  # so many lookups are enough for this turn
+                rows = self._newest.of(rows, partition.index)
+            keys += rows.keys
+            entries += rows.entries
+            room -= sum(map(len, rows.keys)) + sum(map(len, rows.entries))
+            self._following = rows.following
+            if rows.following is None:
+                self._index += 1
+            if keys and (rows.following is None or len(keys) == max_entries or room <= 0 or looked >= STRETCH):
+                break
+            stretch = max_entries - len(keys) if rows.keys else 2 * stretch
+            if not keys:  # nobody has reckoned with what is in hand
+                await trio.lowlevel.checkpoint()
+                looked = 0
+        else:
+            self.close()
+            return ScanPage(self._partitions[-1].index if self._partitions else 0, [], True)
+        last = self._index == len(self._partitions)
+        if last:
+            self.close()
+        return ScanPage(partition.index, packed_rows(keys, entries), last)
+
+    def _rows(self, partition: Partition, count: int, room: int) -> Rows:
+        if self._snapshot is None:
+            raise UnknownHandle("this scan is closed: it ended, or nobody asked for its next page in time")
+        if partition.gone is not None or self._snapshot.has_dropped(partition.number):
+            raise partition.gone or partition.no_view()
+        self.used_ms = self._runtime.clock.steady_ms()
+        return self._snapshot.rows(
+            partition.number,
+            start=self._chosen.start if self._following is None else self._following,
+            end=self._chosen.end,
+            prefix=self._chosen.prefix,
+            max_entries=count,
+            max_bytes=room,
+            tombstones=self._tombstones,
+            log_start=self._starts[self._index],
+        )
+
+    def close(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.close()
+            self._snapshot = None
+        self._runtime.scans.discard(self)
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "scan", "topics": sorted({partition.topic for partition in self._partitions})}
+
+
+class Emit(Protocol):
+    async def __call__(
+        self,
+        event: str,
+        partition: int,
+        next_offset: int,
+        items: list[bytes],
+        offsets: list[tuple[int, int]] | None = None,
+    ) -> None: ...
+
+
+class TableWatch:
+    """A table as it is, then every change to it: no gap and no duplicate between the two.
+
+    The snapshot comes with the offsets that it is exact for; the changes are the log from there on. `grows_with`: all
+    partitions of the topic, as they are at any time; those that come later are watched from their beginning.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        partitions: list[Partition],
+        chosen: Chosen,
+        *,
+        tombstones: bool,
+        grows_with: Mapping[int, Partition] = MappingProxyType({}),
+        whole: bool = False,
+    ) -> None:
+        """`whole`: as of a scan. An event that is not the newest of its key is no change then."""
+        chosen.check()
+        self._whole = whole
+        self._grows_with = grows_with
+        self._told: dict[int, tuple[int, float]] = {}  # by partition: the offset told last, and when
+        self._highest: dict[int, float] = {}  # the highest timestamp of what was passed
+        self._runtime = runtime
+        self._partitions = {partition.index: partition for partition in partitions}
+        self._chosen = chosen
+        self._tombstones = tombstones
+        self._closed = False
+        self._changed = Signal()
+        self.scattered = False  # of its snapshot: a row may stand in any partition
+
+    def close(self) -> None:
+        self._closed = True
+        self._changed.fire()
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "watch", "topics": sorted({partition.topic for partition in self._partitions.values()})}
+
+    async def run(self, offsets: dict[int, int] | None, emit: Emit, room: Callable[[], Awaitable[None]]) -> None:
+        """Emits until closed. With `offsets` there is no snapshot, only the changes from there on.
+
+        `room` is awaited before anything is made that will be emitted, so that what nobody takes is not made either.
+        Raises OffsetOutOfRange when retention has taken events that were not emitted yet, ShuttingDown.
+        """
+        at = await self._emit_snapshot(emit, room) if offsets is None else offsets
+        now = trio.current_time()
+        self._told = {index: (offset, now) for index, offset in at.items()}
+        for index, offset in at.items():
+            if offset > self._partitions[index].start_offset:
+                self._highest[index] = math.inf  # nobody knows what was told before
+        while not self._closed:
+            self._find_new(at)
+            for partition in self._partitions.values():
+                if partition.gone is not None:
+                    raise partition.gone
+                at[partition.index] = await self._emit_changes(partition, at, emit, room)
+            await self._wait(at)
+            if self._runtime.stopped:
+                raise ShuttingDown("the broker is shutting down; watch again from the last offsets")
+            await self._emit_progress(at, emit, room)
+
+    def _find_new(self, offsets: dict[int, int]) -> None:
+        """Partitions that were added since, or that whoever resumes does not know yet."""
+        for partition in self._grows_with.values():
+            self._partitions.setdefault(partition.index, partition)
+        for index, partition in self._partitions.items():
+            if index not in offsets:
+                offsets[index] = partition.start_offset
+                self._told[index] = (-1, trio.current_time())
+
+    async def _wait(self, offsets: dict[int, int]) -> None:
+        """Until there is something to be done, or progress to be told."""
+        partitions = list(self._partitions.values())
+        runtime = self._runtime
+        signals = [*(each.moved for each in partitions), self._changed, runtime.stopping, runtime.topics.changed]
+
+        def ready() -> bool:
+            return (
+                self._closed
+                or runtime.stopped
+                or len(self._grows_with) > len(partitions)
+                or any(each.gone is not None or each.last_stable_offset > offsets[each.index] for each in partitions)
+            )
+
+        due = [told[1] + PROGRESS for index, told in self._told.items() if told[0] != offsets[index]]
+        await wait_any(signals, ready, min(due, default=math.inf) - trio.current_time() if due else math.inf)
+
+    async def _emit_progress(self, offsets: dict[int, int], emit: Emit, room: Callable[[], Awaitable[None]]) -> None:
+        """How far it is where nothing has matched for a while: who resumes need not look at all that again."""
+        for index, (told, when) in list(self._told.items()):
+            if told != offsets[index] and trio.current_time() >= when + PROGRESS and not self._closed:
+                await room()
+                await self._emit(emit, index, offsets[index], [])
+
+    async def _emit(self, emit: Emit, index: int, offset: int, items: list[bytes]) -> None:
+        self._told[index] = (offset, trio.current_time())
+        await emit("changes", index, offset, items)
+
+    async def _emit_snapshot(self, emit: Emit, room: Callable[[], Awaitable[None]]) -> dict[int, int]:
+        partitions = list(self._partitions.values())
+        await wait_for_views(partitions)
+        scan = TableScan(
+            self._runtime, partitions, self._chosen, tombstones=self._tombstones, resumable=False, whole=self._whole
+        )
+        exact, self.scattered = dict(scan.offsets), scan.scattered
+        try:
+            while not self._closed:
+                await room()
+                page = await scan.page(1000, READ)
+                if page.items:
+                    await emit("snapshot", page.partition, exact[page.partition], page.items)
+                else:
+                    await trio.lowlevel.checkpoint()
+                if page.last:
+                    await emit("end_of_snapshot", page.partition, exact[page.partition], [], list(exact.items()))
+                    break
+        finally:
+            scan.close()
+        return exact
+
+    async def _emit_changes(
+        self, partition: Partition, offsets: dict[int, int], emit: Emit, room: Callable[[], Awaitable[None]]
+    ) -> int:
+        offset = offsets[partition.index]
+        while not self._closed and offset < partition.last_stable_offset:
+            await room()
+            data = (await partition.read(offset, READ)).data
+            changes: list[Change] = []
+            following, latest = offset, -1
+            highest = self._highest.get(partition.index, -1)
+            for header, view in batches.split(data):
+                if header.base_offset > following or header.count < header.next_offset - header.base_offset:
+                    highest = math.inf  # compaction has been here: what it took out may have been in the way of others
+                following, latest = header.next_offset, max(latest, header.max_timestamp)
+                if header.is_control:
+                    continue
+                columns = await large.decode(view)
+                for index, key in enumerate(columns.keys):
+                    at = columns.offsets[index]
+                    if key is not None and at >= offset and self._chosen.holds(key):
+                        headers = columns.headers[index] if columns.headers else None
+                        entry = pack_entry(at, columns.timestamps[index], columns.values[index], headers)
+                        changes.append((key, entry))
+            offset = max(following, offset + 1)
+            again: list[tuple[int, bytes]] = []
+            if self._whole and partition.strays:
+                changes, again = await judged(partition, changes, offsets, highest)
+            self._highest[partition.index] = max(highest, latest)
+            if changes or trio.current_time() >= self._told[partition.index][1] + PROGRESS:
+                items = packed_rows([key for key, _ in changes], [entry for _, entry in changes])
+                await self._emit(emit, partition.index, offset, items)
+            for index, key in again:
+                await self._emit_again(partition.strays.partitions[index], key, offsets, emit, room)
+        return offset
+
+    async def _emit_again(
+        self, other: Partition, key: bytes, offsets: dict[int, int], emit: Emit, room: Callable[[], Awaitable[None]]
+    ) -> None:
+        """What a partition has of a key is the newest again, unless that has changed and is still to be told."""
+        await room()
+        entry, at = other.look_up(key), offsets[other.index]
+        if entry is not None and entry_offset(entry) < at and not self._closed:
+            await self._emit(emit, other.index, at, packed_rows([key], [entry]))
+
+
+async def history(
+    partition: Partition, key: bytes, offset: int, max_records: int, max_bytes: int
+) -> tuple[list[bytes], int | None]:
+    """Raw events of one key from `offset` on, as packed entries, and where the next page starts (None: the end).
+
+    A batch that does not hold the key's bytes anywhere is passed over without being decoded.
+    """
+    offset = max(offset, partition.start_offset)
+    end = partition.last_stable_offset
+    found: list[bytes] = []
+    size = looked = 0
+    while offset < end and looked < HISTORY_READ:
+        data = (await partition.read(offset, READ, limit=end)).data
+        if not data:
+            break
+        looked += len(data)
+        for header, view in batches.split(data):
+            if not header.is_control and (header.compressed or key in bytes(view)):
+                columns = await large.decode(view)
+                for index, held in enumerate(columns.keys):
+                    at = columns.offsets[index]
+                    if held != key or at < offset:
+                        continue
+                    headers = columns.headers[index] if columns.headers else None
+                    entry = pack_entry(at, columns.timestamps[index], columns.values[index], headers)
+                    found.append(entry)
+                    size += len(entry)
+                    if len(found) >= max_records or size >= max_bytes:
+                        return found, at + 1 if at + 1 < end else None
+            offset = max(offset, header.next_offset)
+        await trio.lowlevel.checkpoint()
+    return found, offset if offset < end else None

@@ -1,0 +1,138 @@
+"""Views whose files are damaged are made anew from the logs, by themselves.
+
+One RocksDB holds them all, and once it meets a damaged block in a compaction it takes no writes of any. So all of them
+are thrown away and folded again. Publishing goes on meanwhile; lookups wait, as they do after a start without views.
+
+So it is with a table file that the disk can't read, while it takes what it is given: that place of it is lost.
+
+Nor does it take any after the disk has refused one, but for want of room. Then it is opened anew as soon as the disk
+takes what it is given, and what was not in its files is folded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.partition import view_life
+from krappy.broker.partition.applier import Applier
+from krappy.broker.partition.expiry import Swept
+from krappy.errors import StorageError
+from krappy.store.rocks import Damaged
+from krappy.store.views import RENEWING, REOPENING, Views
+
+if TYPE_CHECKING:
+    from krappy.broker.partition.partition import Partition
+    from krappy.broker.runtime import Runtime
+    from krappy.broker.tables.snapshots import Snapshots
+    from krappy.broker.upkeep.machine import Machine
+
+LOOK_S = 0.5  # between two looks whether they are damaged
+PAUSE_S = 5.0  # after they were opened anew
+REST_S = 60.0  # after they were made anew, for a disk that damages them again and again
+
+
+def open_views(folder: Path, sizes: tuple[int, int], numbers: Sequence[int]) -> tuple[Views, str]:
+    """The views, and why they are new ones if they were damaged. Blocks. Raises StorageError.
+
+    `numbers`: of the partitions whose state is about to be read, which is tried here.
+    """
+    try:
+        views = Views(folder, *sizes)
+    except Damaged as error:
+        return Views(folder, *sizes, anew=True), str(error)
+    try:
+        for number in numbers:
+            views.applied(number), views.floor(number), views.strays(number)
+    except StorageError as error:
+        views.look_at_doubtful()
+        if not views.damaged:
+            raise
+        why = f"{error}; {views.damaged}" if views.damaged != str(error) else str(error)
+        views.throw_away()
+        views.begin()
+        return views, why
+    return views, ""
+
+
+class ViewKeeper:
+    def __init__(self, runtime: Runtime, machine: Machine, snapshots: Snapshots) -> None:
+        self._runtime = runtime
+        self._machine = machine
+        self._snapshots = snapshots
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        runtime = self._runtime
+        while True:
+            await trio.sleep(LOOK_S)
+            if runtime.views.doubtful and await self._disk_takes():
+                await trio.to_thread.run_sync(runtime.views.look_at_doubtful, limiter=runtime.disk_limiter)
+            if runtime.views.damaged:
+                runtime.report("views_damaged", error=runtime.views.damaged)
+                with trio.CancelScope(shield=True):
+                    await self._renew(RENEWING, runtime.views.throw_away, begin_anew)
+                runtime.report("views_renewed")
+                await trio.sleep(REST_S)
+            elif runtime.views.stuck and await self._disk_takes():
+                runtime.report("views_refused", error=runtime.views.stuck)
+                with trio.CancelScope(shield=True):
+                    await self._renew(REOPENING, runtime.views.reopen, go_on)
+                runtime.report("views_reopened")
+                await trio.sleep(PAUSE_S)
+
+    async def _disk_takes(self) -> bool:
+        """Whether it is worth it: as they are, the views can be read."""
+        try:
+            await self._machine.try_disk()
+        except StorageError:
+            return False
+        return True
+
+    def _partitions(self) -> list[Partition]:
+        topics = list(self._runtime.topics.values())
+        return [each for topic in topics for each in topic.local.values() if each.config.view and each.gone is None]
+
+    async def _renew(self, reason: str, make: Callable[[], None], begin: Callable[[Partition], None]) -> None:
+        runtime, why = self._runtime, StorageError(reason)
+        while not runtime.stopped:
+            before = self._partitions()
+            for partition in before:
+                partition.applier.stop(why)
+            for partition in before:
+                await partition.applier.idle.wait()
+            for scan in list(runtime.scans):
+                scan.close()
+            self._snapshots.close_all()
+            try:
+                await trio.to_thread.run_sync(make, limiter=runtime.disk_limiter)
+            except StorageError as error:
+                runtime.report("view_waits", error=str(error))
+                await trio.sleep(LOOK_S)
+                continue
+            runtime.views.begin()  # and in the same step nobody takes an empty one for one that is folded
+            for partition in self._partitions():
+                begin(partition)
+            return
+
+
+def begin_anew(partition: Partition) -> None:
+    """Folds the log from its start on."""
+    old = partition.applier
+    partition.floor, partition.swept = 0, Swept()
+    partition.applier = Applier(partition, view_life.begin(partition))
+    old.close()  # who waited for it to have less to do waits no longer
+    partition.applier.start()
+
+
+def go_on(partition: Partition) -> None:
+    """Folds what the view has not in its files."""
+    old = partition.applier
+    applied = partition.views.applied(partition.number)
+    partition.floor, partition.swept = partition.views.floor(partition.number), Swept()
+    partition.applier = Applier(partition, max(applied, partition.log.start_offset))
+    old.close()
+    partition.applier.start()

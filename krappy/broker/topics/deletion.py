@@ -1,0 +1,93 @@
+"""What is left to do for a topic that the catalog has noted as deleted: groups' positions in it, its files and views
+go, then the note.
+
+A crash, or a disk that refuses, may come between any two steps; all of them are done again then.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.topics.topic import Topic
+from krappy.errors import KrappyError, StorageError, UnknownTopic
+from krappy.store import identity
+from krappy.store.catalog import Topic as StoredTopic
+from krappy.store.disk import OS_DISK
+from krappy.types import text_id
+
+if TYPE_CHECKING:
+    from krappy.broker.latest.latest import LatestTables
+    from krappy.broker.runtime import Runtime
+
+Forget = Callable[[str], Awaitable[None]]  # groups have no positions in a topic any more, durably
+
+
+AT_ONCE = 100  # views that are dropped at a stretch
+
+
+async def close(runtime: Runtime, latest: LatestTables, topic: Topic) -> None:
+    """Tells everybody who reads, writes or waits that it is gone, and ends its own work."""
+    gone = UnknownTopic(f"the topic '{topic.name}' was deleted")
+    async with trio.open_nursery() as nursery:
+        for partition in topic.local.values():
+            nursery.start_soon(runtime.attempt, str(partition), partition.close(gone))
+    for partition in topic.local.values():
+        latest.forget(partition.number)
+
+
+async def remove(runtime: Runtime, topic: Topic) -> None:
+    """Closes all its files at least; `finish` tries again to remove what is left of them."""
+    async with trio.open_nursery() as nursery:
+        for partition in topic.local.values():
+            nursery.start_soon(runtime.attempt, str(partition), partition.remove())
+
+
+async def try_to_finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -> None:
+    """The topic is gone whatever becomes of this; what could not be removed stays on the list of deletions."""
+    try:
+        await finish(runtime, forget, stored)
+    except KrappyError as error:
+        runtime.report("deletion_unfinished", topic=stored.name, error=str(error))
+
+
+async def finish(runtime: Runtime, forget: Forget, stored: StoredTopic) -> None:
+    """Removes what is left of the topic, groups' positions too, and then its place on the list of deletions: a new
+    topic of its name may come after that. Raises StorageError."""
+    await forget(stored.name)
+    in_thread = partial(trio.to_thread.run_sync, limiter=runtime.disk_limiter)
+    for dropped, number in enumerate(stored.numbers, 1):
+        runtime.views.drop(number)
+        if dropped % AT_ONCE == 0:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+    folders = (runtime.folder_of(stored.name, index) for index in range(len(stored.numbers)))
+    await in_thread(_remove, folders, text_id(stored.id))
+    await in_thread(_sync, runtime.folder_of(stored.name, 0).parent)
+    await in_thread(runtime.views.flush)
+    await in_thread(runtime.catalog.forget, stored)
+    runtime.dropped_views += stored.numbers
+
+
+def _remove(folders: Iterable[Path], topic_id: str) -> None:
+    for folder in folders:
+        if identity.owner(folder) not in (None, topic_id):
+            continue  # it is another topic's
+        try:
+            shutil.rmtree(folder)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StorageError(f"{folder} can't be removed: {error}") from error
+
+
+def _sync(topics: Path) -> None:
+    """Else a loss of power might bring them back once nobody knows of them: for a new topic of that name to find."""
+    try:
+        OS_DISK.fsync_dir(topics)
+    except OSError as error:
+        raise StorageError(f"{topics}: {error}") from error

@@ -1,0 +1,115 @@
+"""Kafka's internal topics, as far as its clients look for them: `__consumer_offsets` and `__transaction_state`.
+
+What a Kafka broker keeps in them is in the meta database here. So they are empty, have no folder, are not in the
+catalog and can't be written to; but clients find them where they look: by their names always, and in listings from
+when Kafka would have made them, which is when the first group, or transactional id, is looked for.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from krappy.broker.partition.raw_reads import Raw
+from krappy.broker.topics.topic import not_led
+from krappy.core.cluster.image import PartitionImage, TopicImage
+from krappy.core.cluster.state import State
+from krappy.core.epochs import Epochs
+from krappy.topic_config import TopicConfig
+from krappy.waiting import Signal
+
+OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
+PARTITIONS = 50  # offsets.topic.num.partitions, transaction.state.log.num.partitions
+_LOG = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
+INTERNAL: Mapping[str, Mapping[str, str]] = {
+    OFFSETS: {**_LOG, "compression.type": "producer"},
+    TRANSACTIONS: {**_LOG, "compression.type": "uncompressed"},
+}
+
+
+class InternalPartition:
+    """Satisfies `krappy.ports.SourcePort`: a log that is empty and stays so."""
+
+    epoch = high_watermark = start_offset = last_stable_offset = size = 0
+    epochs = Epochs([(0, 0)])
+    gone = None
+    offline = ""
+
+    def __init__(self, topic: str, index: int, moved: Signal) -> None:
+        self.topic = topic
+        self.index = index
+        self.moved = moved
+
+    def producers(self) -> list[Any]:
+        return []
+
+    def aborted(self, start: int, end: int) -> list[tuple[int, int]]:
+        return []
+
+    def available(self, offset: int, max_bytes: int, limit: int) -> int:
+        return 0
+
+    def told_earliest(self) -> int:
+        return 0
+
+    def out_of_range(self) -> None:
+        """Nothing follows from it."""
+
+    def fetch_now(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
+        return Raw(b"", offset)
+
+    async def fetch(self, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
+        return Raw(b"", offset)
+
+    async def find_time(self, timestamp: int, limit: int) -> tuple[int, int] | None:
+        return None
+
+    async def find_latest_time(self, limit: int) -> tuple[int, int] | None:
+        return None
+
+
+class InternalTopic:
+    """As handlers see a topic. `internal` tells it from others."""
+
+    internal = True
+    deleted = False
+
+    def __init__(self, name: str, cluster_id: str, broker: int) -> None:
+        self.name = name
+        self.id = uuid.uuid5(uuid.NAMESPACE_OID, f"{cluster_id}/{name}").bytes  # the same after every start
+        state = State(broker, 0, 0, (broker,))
+        self.count = PARTITIONS
+        self.image = TopicImage(name, self.id, (PartitionImage((broker,), state, 0),) * PARTITIONS)
+        self.given = INTERNAL[name]
+        self.defaults: Mapping[str, str] = {}
+        self.config = TopicConfig.parse(self.given)
+        moved = Signal()
+        self._partitions = [InternalPartition(name, index, moved) for index in range(PARTITIONS)]
+
+    def is_offline(self, index: int) -> bool:
+        return False
+
+    def led(self, index: int) -> InternalPartition:
+        """Raises UnknownPartition."""
+        if 0 <= index < PARTITIONS:
+            return self._partitions[index]
+        raise not_led(self.image, index)
+
+
+class InternalTopics:
+    def __init__(self, cluster_id: str, broker: int, changed: Signal) -> None:
+        """`broker`: its id. `changed`: fired when there is another topic to be listed."""
+        self._changed = changed
+        self.by_name = {name: InternalTopic(name, cluster_id, broker) for name in INTERNAL}
+        self.by_id = {topic.id: topic for topic in self.by_name.values()}
+        self._used: set[str] = set()
+
+    def use(self, name: str) -> None:
+        """From here on it is in listings."""
+        if name not in self._used:
+            self._used.add(name)
+            self._changed.fire()
+
+    def listed(self) -> list[InternalTopic]:
+        return [topic for name, topic in self.by_name.items() if name in self._used]

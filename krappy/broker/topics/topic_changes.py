@@ -1,0 +1,302 @@
+"""How topics come, change and go. One change of a topic at a time; those of other topics go on beside it.
+
+What has begun is brought to its end: whoever asked for it may leave. The order of each, and what a crash between two of
+its steps leaves:
+
+- Created: what is left of a deleted topic of its name goes first; events that nobody claims refuse it. Then the catalog
+  has it, durably; then its folders are made, empty. What is missing of them is made by the next start. Their files are
+  synced behind the answer. When they can't be made the catalog lets go of it, as of one that is deleted; a disk that
+  refuses that too is asked again, by the next who wants the name or by housekeeping.
+- Given more partitions: their folders first, then the catalog. Folders that the catalog does not know are empty.
+- Deleted: the catalog notes it, durably; everybody who reads, writes or waits is told; groups have no positions in it
+  any more. Then the request is answered. Files and views go behind the answer, and the note goes last: what is noted
+  is removed by the next start, or before a new topic takes the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import trio
+
+from krappy.broker.name_locks import NameLocks
+from krappy.broker.partition.partition import Partition
+from krappy.broker.topics import deletion
+from krappy.broker.topics.opening import Place, check_room, open_logs
+from krappy.broker.topics.topic import Topic
+from krappy.broker.topics.topic_names import TopicNames
+from krappy.errors import KrappyError, StorageError, TopicExists, UnknownTopic
+from krappy.store import identity
+from krappy.store.catalog import MAX_PARTITIONS
+from krappy.store.catalog import Topic as StoredTopic
+from krappy.store.log import Log
+from krappy.topic_config import TopicConfig, merge
+from krappy.topic_settings import Changes, changes_of
+from krappy.types import text_id
+
+if TYPE_CHECKING:
+    from krappy.broker.latest.latest import LatestTables
+    from krappy.broker.partition.lent import Lent
+    from krappy.broker.runtime import Runtime
+    from krappy.broker.upkeep.room import Room
+
+AT_ONCE = 100  # partitions that are made at a stretch
+SETTLE_S = 1.0  # after which new logs get to the disk: those who ask for topics and write to them come first
+T = TypeVar("T")
+Defaults = Callable[[], Mapping[str, str]]
+
+
+class TopicChanges:
+    def __init__(
+        self,
+        runtime: Runtime,
+        lent: Lent,
+        room: Room,
+        latest: LatestTables,
+        defaults: Defaults,
+        forget: deletion.Forget,
+    ) -> None:
+        """`defaults`: those that topics inherit now."""
+        self._runtime = runtime
+        self._lent = lent
+        self._room = room
+        self._latest = latest
+        self._defaults = defaults
+        self._forget = forget
+        self.names = TopicNames(runtime.config.latest_alias)
+        self.locks = NameLocks()
+        self._dying: dict[bytes, Topic] = {}  # by id: deleted, and their files are there still
+        self._behind = trio.CapacityLimiter(1)  # its own: the disk's other threads are for those who wait
+
+    async def create(
+        self, name: str, partitions: int, config: Mapping[str, Any], *, if_absent: bool, alike: bool
+    ) -> tuple[Topic, bool]:
+        runtime = self._runtime
+        async with self.locks.of(name):
+            runtime.check_taking()
+            if if_absent and name in runtime.topics:
+                return runtime.topics[name], False
+            self.names.check(name, alike=alike)
+            if name in runtime.topics:
+                raise TopicExists(f"the topic '{name}' exists")
+            inherited = self._defaults()
+            TopicConfig.parse({**inherited, **config})
+            self.names.add(name)  # at once: one that is like it may be made beside it
+            try:
+                topic = await self._make(name, partitions, config, inherited)
+            except BaseException:
+                self.names.remove(name)
+                raise
+            runtime.topics.add(topic)
+            runtime.spawn(self._settle, [partition.log for partition in topic.local.values()])
+            runtime.report("topic_created", topic=name, partitions=partitions)
+            runtime.topics.changed.fire()
+            return topic, True
+
+    async def _make(self, name: str, partitions: int, config: Mapping[str, Any], inherited: Mapping[str, str]) -> Topic:
+        runtime = self._runtime
+        await self._unmake(name)
+        for dead in [dead for dead in runtime.catalog.deleting() if dead.name == name]:
+            await self._bury(dead)
+        if partitions <= MAX_PARTITIONS:
+            check_room(partitions)  # before the catalog has it: to have so many, and not to have them, takes it long
+            await self._make_way(name, range(partitions))
+        stored = await self._in_thread(lambda: runtime.catalog.create(name, partitions, config))
+        topic = Topic(stored, runtime.catalog.image(name), inherited)
+        try:
+            await self.open_partitions([(topic, stored)], new=True)
+        except BaseException:  # a full disk, say: all of it or nothing
+            await self._try_to_unmake(name)
+            raise
+        return topic
+
+    async def _unmake(self, name: str) -> None:
+        """Removes a topic that could not be made, if the catalog has one. Its name is held. Raises StorageError."""
+        runtime = self._runtime
+        if name in runtime.catalog and name not in runtime.topics:
+            await deletion.finish(runtime, self._forget, await self._in_thread(lambda: runtime.catalog.delete(name)))
+
+    async def _try_to_unmake(self, name: str) -> None:
+        try:
+            await self._unmake(name)
+        except KrappyError as error:
+            self._runtime.report("deletion_unfinished", topic=name, error=str(error))
+
+    async def alter(self, name: str, wanted: Changes | None, partitions: int | None) -> None:
+        if not await self._alter(name, wanted, partitions, still=False):
+            async with self._runtime.shrinking:
+                await self._alter(name, wanted, partitions, still=True)
+
+    async def _alter(self, name: str, wanted: Changes | None, partitions: int | None, *, still: bool) -> bool:
+        """`still`: nothing is taken out of any log meanwhile. False, and nothing was done: that has to be so."""
+        runtime = self._runtime
+        async with self.locks.of(name):
+            runtime.check_taking()
+            topic = runtime.topics.find(name)
+            config = changes_of(wanted or {}, topic.given, topic.settings)
+            given = merge(topic.given, config)
+            if topic.outlives(given, topic.inherited) and not still:
+                return False
+            await topic.prepare(given, topic.inherited)
+            if partitions is not None and partitions != topic.count:
+                await self._add_partitions(topic, partitions)
+            if config:
+                stored = await self._in_thread(lambda: runtime.catalog.alter(name, config))
+                await topic.configure(stored.config, topic.inherited)
+            runtime.report("topic_altered", topic=name, partitions=topic.count, config=dict(config))
+            runtime.topics.changed.fire()
+            return True
+
+    async def _add_partitions(self, topic: Topic, total: int) -> None:
+        """The logs first, then the catalog: what can't be opened now could not be on the next start either."""
+        runtime = self._runtime
+        added = range(topic.count, total if total <= MAX_PARTITIONS else 0)
+        await self._make_way(topic.name, added)
+        logs = await self._open_logs([(topic, index, 0) for index in added], new=True)
+        try:
+            stored = await self._in_thread(lambda: runtime.catalog.add_partitions(topic.name, total))
+        except BaseException:
+            for log in logs:
+                await runtime.attempt(str(log.folder), self._in_thread(log.destroy))
+            raise
+        await self._add([(topic, index, stored.numbers[index]) for index in added], logs)
+        topic.strays.begin()
+        runtime.spawn(self._settle, logs)
+
+    async def delete(self, name: str, uuid: bytes | None) -> None:
+        runtime = self._runtime
+        async with self.locks.of(name):
+            runtime.check_taking()
+            topic = runtime.topics.find(name)
+            if uuid not in (None, topic.id):  # what was meant went while the lock was waited for
+                raise UnknownTopic(f"the topic '{name}' was deleted, and made anew")
+            await self._room.look()  # the catalog and the views need some for it
+            stored = await self._in_thread(lambda: runtime.catalog.delete(name))
+            runtime.topics.remove(topic)
+            self.names.remove(name)
+            topic.deleted = True
+            self._dying[stored.id] = topic
+            await deletion.close(runtime, self._latest, topic)
+            try:
+                await self._forget(stored.name)
+            except KrappyError as error:  # it is tried again with the files
+                runtime.report("deletion_unfinished", topic=name, error=str(error))
+            runtime.report("topic_deleted", topic=name)
+            runtime.topics.changed.fire()
+            runtime.spawn(self._bury_later, stored)
+
+    async def _bury_later(self, stored: StoredTopic) -> None:
+        async with self.locks.of(stored.name):
+            if any(dead.id == stored.id for dead in self._runtime.catalog.deleting()):
+                await self._try_to_bury(stored)
+
+    async def _try_to_bury(self, stored: StoredTopic) -> None:
+        """The topic is gone whatever becomes of this; what could not be removed stays on the list of deletions."""
+        try:
+            await self._bury(stored)
+        except KrappyError as error:
+            self._runtime.report("deletion_unfinished", topic=stored.name, error=str(error))
+
+    async def _bury(self, stored: StoredTopic) -> None:
+        """Removes what is left of a deleted topic. Its name is held. Raises StorageError."""
+        topic = self._dying.pop(stored.id, None)
+        if topic is not None:
+            await deletion.remove(self._runtime, topic)
+        await deletion.finish(self._runtime, self._forget, stored)
+
+    async def finish_deletions(self) -> None:
+        """Tries again to remove what is left of deleted topics, and of those that could not be made."""
+        for stored in self._runtime.catalog.list():
+            if stored.name not in self._runtime.topics:
+                async with self.locks.of(stored.name):
+                    await self._try_to_unmake(stored.name)
+        for stored in self._runtime.catalog.deleting():
+            await self._bury_later(stored)
+
+    async def bury_all(self) -> None:
+        """As the broker ends: no file of a deleted topic stays open. Everything is held."""
+        for stored in self._runtime.catalog.deleting() if self._dying else ():
+            await self._try_to_bury(stored)
+
+    # --- logs
+
+    async def open_partitions(self, topics: Sequence[tuple[Topic, StoredTopic]], *, new: bool) -> None:
+        """Gives each topic the partitions that the catalog has of it and it has not yet."""
+        wanted = [
+            (topic, index, stored.numbers[index])
+            for topic, stored in topics
+            for index in range(len(topic.local), len(stored.numbers))
+        ]
+        seen = [0 if new else self._runtime.views.applied(number) for *_, number in wanted]
+        places = [(topic, index, applied) for (topic, index, _), applied in zip(wanted, seen, strict=True)]
+        logs = await self._open_logs(places, new=new)
+        await self._add(wanted, logs)
+        for topic, _ in topics:
+            topic.strays.begin()
+
+    async def _add(self, wanted: Sequence[tuple[Topic, int, int]], logs: Sequence[Log]) -> None:
+        """Each topic gets its partitions, all of them at one moment."""
+        made: list[Partition] = []
+        for (topic, index, number), log in zip(wanted, logs, strict=True):
+            made.append(self._partition(topic, index, number, log))
+            if len(made) % AT_ONCE == 0:
+                await trio.lowlevel.cancel_shielded_checkpoint()
+        for (topic, index, _), partition in zip(wanted, made, strict=True):
+            topic.local[index] = partition
+        for topic in {topic for topic, *_ in wanted}:
+            topic.see(self._runtime.catalog.image(topic.name))
+
+    def _partition(self, topic: Topic, index: int, number: int, log: Log) -> Partition:
+        made = Partition(self._lent, topic.name, index, number, topic.config, log, topic.strays)
+        made.lead(self._runtime.catalog.image(topic.name).partitions[index].state, self._runtime.id)
+        return made
+
+    async def _make_way(self, name: str, indexes: Iterable[int]) -> None:
+        """Raises StorageError when events that nobody claims stand where these partitions go."""
+        await self._in_thread(lambda: identity.make_way(self._runtime.folder_of(name, index) for index in indexes))
+
+    async def _open_logs(self, wanted: Sequence[tuple[Topic, int, int]], *, new: bool) -> list[Log]:
+        runtime = self._runtime
+
+        def find() -> list[Place]:
+            return [
+                Place(
+                    f"{topic.name}-{index}",
+                    runtime.folder_of(topic.name, index),
+                    topic.config,
+                    text_id(topic.id),
+                    applied,
+                )
+                for topic, index, applied in wanted
+            ]
+
+        places = find() if len(wanted) <= AT_ONCE else await self._in_thread(find)  # the paths of very many take long
+        return await open_logs(
+            places,
+            runtime.disk_limiter,
+            runtime.report,
+            runtime.check_taking,
+            new=new,
+            synced=not (new and runtime.fsync),
+        )
+
+    async def _settle(self, logs: Sequence[Log]) -> None:
+        """New logs get to the disk, with a checkpoint, unless their first events were faster; without syncs of events
+        they are there already."""
+        if not self._runtime.fsync:
+            return
+
+        def settle() -> None:
+            for log in logs:
+                if self._runtime.stopped:
+                    return
+                with suppress(StorageError):  # deleted meanwhile, or a full disk: its next sync does it, too
+                    log.checkpoint()
+
+        await trio.sleep(SETTLE_S)
+        await trio.to_thread.run_sync(settle, limiter=self._behind)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work, limiter=self._runtime.disk_limiter)

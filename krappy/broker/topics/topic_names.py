@@ -1,0 +1,50 @@
+"""Which names a new topic may have: neither one of Kafka's internal topics', nor one that is taken for another's.
+
+Kafka's tools and metrics write a dot as an underscore, so `a.b` and `a_b` would be one topic to them: there the second
+is refused, however it comes to be created, and so it is here.
+"""
+
+from __future__ import annotations
+
+from krappy.broker.topics.internal_topics import INTERNAL
+from krappy.core.latest import table_of
+from krappy.errors import InvalidTopic
+from krappy.topic_config import check_topic_name
+
+
+class TopicNames:
+    def __init__(self, alias: str = "") -> None:
+        """`alias`: the ending by which tables are read, so that no new topic may have it."""
+        self._alias = alias
+        self._alike: dict[str, set[str]] = {}  # by the name with its dots as underscores
+
+    def add(self, name: str) -> None:
+        if "." in name or "_" in name:
+            self._alike.setdefault(_folded(name), set()).add(name)
+
+    def remove(self, name: str) -> None:
+        held = self._alike.get(_folded(name))
+        if held is not None:
+            held.discard(name)
+            if not held:
+                del self._alike[_folded(name)]
+
+    def check(self, name: str, *, alike: bool = False) -> None:
+        """Raises InvalidTopic for a name that no topic, or no new topic beside those there are, can have.
+
+        `alike`: it may be like another's. Dead-letter topics are named after their groups, and must not fail for it.
+        """
+        check_topic_name(name)
+        if name in INTERNAL:
+            raise InvalidTopic(f"'{name}' is an internal topic: it is there by itself, and can only be read")
+        if (base := table_of(name, self._alias)) is not None:
+            raise InvalidTopic(f"'{name}' is how the table of '{base}' is read (latest_alias): take another name")
+        others = self._alike.get(_folded(name), set()) - {name}
+        if others and not alike:
+            raise InvalidTopic(
+                f"Topic '{name}' collides with existing topic: {min(others)} (as '.' and '_' are taken for the same)"
+            )
+
+
+def _folded(name: str) -> str:
+    return name.replace(".", "_")

@@ -1,0 +1,49 @@
+"""The registry of topics, and of the partitions that this broker has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from krappy.broker.partition.partition import Partition
+from krappy.broker.topics.topic import Topic
+from krappy.core.latest import table_of
+from krappy.errors import UnknownTopic
+from krappy.types import TopicPartition
+from krappy.waiting import Signal
+
+
+class Topics(dict[str, Topic]):
+    """By name. `changed` is fired when one came, went or changed."""
+
+    def __init__(self, alias: str) -> None:
+        """`alias`: an ending of names by which tables are asked for (the setting latest_alias)."""
+        super().__init__()
+        self.by_id: dict[bytes, Topic] = {}  # the same, by their 16 bytes
+        self.changed = Signal()
+        self._alias = alias
+
+    def add(self, topic: Topic) -> None:
+        self[topic.name] = self.by_id[topic.id] = topic
+
+    def remove(self, topic: Topic) -> None:
+        del self[topic.name], self.by_id[topic.id]
+
+    def find(self, name: str) -> Topic:
+        """Raises UnknownTopic."""
+        found = self.get(name)
+        if found is None:
+            raise UnknownTopic(f"there is no topic '{name}'", topic=name)
+        return found
+
+    def led(self, at: TopicPartition) -> Partition:
+        """A partition that this broker leads. Raises NotLeader, UnknownTopic, UnknownPartition."""
+        return self.find(at.topic).led(at.partition)
+
+    def local(self) -> Iterator[Partition]:
+        """All partitions that this broker has; topics may come and go meanwhile."""
+        for topic in list(self.values()):
+            yield from list(topic.local.values())
+
+    def table_of(self, name: str) -> str | None:
+        """The topic, if there is one, whose table this name stands for; None for a topic's own name, and any other."""
+        return None if name in self else table_of(name, self._alias)

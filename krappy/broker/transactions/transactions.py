@@ -1,0 +1,350 @@
+"""The transaction coordinator: transitions made durable, and what follows from them (KIP-98, KIP-360, KIP-447).
+
+Rules of this file:
+
+- core/transactions.py decides. The next state is on disk before anything follows from it, and in memory after that.
+- One request at a time for each transactional id; the next waits for it, until the transaction that it ended is
+  completed. Nobody who leaves in the middle leaves it half done.
+- To complete: a marker goes to every partition of the transaction, in order with what is published there; then the
+  groups' staged offsets are settled. All of it may be done twice. When the disk refuses, it is tried again; after a
+  crash it is done on the next start. Only then does the same producer go on.
+- Nothing is decided, and no transaction begins, while a backup is taken (`Broker.decisions`): what is neither in its
+  catalog nor in all of its logs is not in it by half, and what its catalog has decided is not taken for an end of the
+  same producer's next transaction, which its logs might hold.
+- A transaction that is open in a partition and that nobody answers for is aborted on start.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.transactions.turns import Turns, written
+from krappy.core import transactions as core
+from krappy.core.transactions import Stage, Transaction
+from krappy.errors import KrappyError, Overloaded, StorageError, UnknownPartition, UnknownTopic
+from krappy.ports import GroupMember, Position
+from krappy.store.group_offsets import Offset
+from krappy.types import TopicPartition
+
+if TYPE_CHECKING:
+    from krappy.broker.kafka_groups.coordinator import KafkaGroups
+    from krappy.broker.runtime import Runtime
+    from krappy.broker.transactions.producer_ids import ProducerIds
+    from krappy.store.transactions import TransactionStore
+
+EXPIRY_CHECK_S = 3600.0  # Kafka's transaction.remove.expired.transaction.cleanup.interval.ms
+RETRY_S = 1.0  # pause after the disk refused
+
+
+class TransactionCoordinator:
+    def __init__(
+        self, runtime: Runtime, store: TransactionStore, producer_ids: ProducerIds, groups: KafkaGroups
+    ) -> None:
+        self._runtime = runtime
+        self._store = store
+        self._producer_ids = producer_ids
+        self._groups = groups
+        self._max_timeout_ms = runtime.config.transaction_max_timeout_ms
+        self._life_ms = runtime.config.transactional_id_expiration_ms
+        self._all: dict[str, Transaction] = {}
+        self._names: dict[int, str] = {}  # by producer id
+        self._turns = Turns()
+        self._due: dict[str, int] = {}  # when an ongoing transaction is aborted
+        self._woken = trio.Event()
+        self._looks_at = math.inf  # ms: when `_watch` wakes by itself
+        self._watching = trio.CancelScope()
+        self._ended = trio.Event()
+        self._opened = False
+
+    # --- life
+
+    async def open(self) -> None:
+        """Takes up every transaction where it was left. Raises StorageError for a state that can't be read."""
+        now = self._now()
+        for transaction in self._store.load_all().values():
+            started, updated = min(now, transaction.started_ms), min(now, transaction.updated_ms)
+            self._set(transaction._replace(started_ms=started, updated_ms=updated))
+        self._opened = True
+        for transaction in self._all.values():
+            if transaction.prepared:
+                self._runtime.spawn(self._finish, transaction.name)
+        self._abort_orphans()
+        self._runtime.spawn(self._watch)
+
+    def _abort_orphans(self) -> None:
+        """As after a power loss with durability "os": nothing else would ever end them."""
+        for topic in self._runtime.topics.values():
+            for partition in topic.local.values():
+                at = TopicPartition(topic.name, partition.index)
+                for producer_id in list(partition.stability.open):
+                    if producer_id in self._producer_ids.owned:
+                        continue
+                    found = self._of(producer_id)
+                    alive = found is not None and (found.stage is Stage.ONGOING or found.prepared)
+                    if found is None or not alive or at not in found.partitions:
+                        self._runtime.report("transaction_orphaned", partition=str(partition), producer_id=producer_id)
+                        partition.end_transaction(producer_id, found.epoch if found else 0, commit=False)
+
+    async def close(self) -> None:
+        """What is not completed yet is completed after the next start."""
+        self._turns.closed = True
+        self._watching.cancel()
+        if self._opened:
+            await self._ended.wait()
+            if self._runtime.clock.was_set:
+                for transaction in self._all.values():
+                    if transaction.stage is Stage.ONGOING:
+                        self._keep(transaction)
+
+    def _set(self, transaction: Transaction) -> None:
+        """What has become durable."""
+        before = self._all.get(transaction.name)
+        if before is not None and before.producer_id != transaction.producer_id:
+            self._names.pop(before.producer_id, None)
+        self._all[transaction.name] = transaction
+        self._names[transaction.producer_id] = transaction.name
+        due = transaction.due_ms
+        if due is None:
+            self._due.pop(transaction.name, None)
+        else:
+            self._due[transaction.name] = due
+            if due < self._looks_at:
+                self._woken.set()
+
+    def _of(self, producer_id: int) -> Transaction | None:
+        name = self._names.get(producer_id)
+        return None if name is None else self._all[name]
+
+    def _now(self) -> int:
+        """Of the clock that nobody sets: a transaction does not end because the wall's jumped."""
+        return self._runtime.clock.steady_ms()
+
+    # --- requests
+
+    async def init_producer(
+        self, name: str, timeout_ms: int, expected_id: int = core.NO_ID, expected_epoch: int = core.NO_EPOCH
+    ) -> tuple[int, int]:
+        """InitProducerId: (producer id, epoch) for whoever takes over this transactional id.
+
+        An open transaction of the one before is aborted first. Raises as core's `begin`; InvalidTransactionTimeout.
+        """
+        core.check_timeout(timeout_ms, self._max_timeout_ms)
+        async with self._turns.of(name):
+            found = self._all.get(name)
+            if found is None:
+                core.check_name(name)
+                self._check_room()
+            for _ in range(2):
+                new_id = core.NO_ID
+                if core.needs_new_id(found, expected_epoch):
+                    new_id = await self._producer_ids.new()
+                begun = core.begin(
+                    found,
+                    name,
+                    timeout_ms,
+                    self._now(),
+                    new_id=new_id,
+                    expected_id=expected_id,
+                    expected_epoch=expected_epoch,
+                )
+                if begun.prepared:
+                    await self._runtime.decisions.wait()
+                await self._save(begun)
+                if not begun.prepared:
+                    return begun.producer_id, begun.epoch
+                await self._complete(begun)
+                found = self._all[name]
+            raise core.pending(found or begun)
+
+    def _check_room(self) -> None:
+        """Raises Overloaded where there are as many transactional ids as may be."""
+        most = self._runtime.config.max_transactional_ids
+        if len(self._all) >= most:
+            text = f"there are {most} transactional ids (max_transactional_ids); those that nobody uses are forgotten "
+            raise Overloaded(f"{text}after {self._life_ms} ms (transactional_id_expiration_ms)")
+
+    async def add_partitions(
+        self, name: str, producer_id: int, epoch: int, partitions: Iterable[TopicPartition]
+    ) -> None:
+        """AddPartitionsToTxn. Raises as core's `add`."""
+        await self._change(
+            name, lambda found, now: core.add(found, producer_id, epoch, now, partitions=tuple(partitions))
+        )
+
+    async def add_group(self, name: str, producer_id: int, epoch: int, group: str) -> None:
+        """AddOffsetsToTxn: offsets of the group are about to be staged. Raises as core's `add`.
+
+        Not synced: staging them is, and then this is on disk too, for it stands before them in the same database. Where
+        a power loss takes it, nothing was staged, and staging is refused.
+        """
+        await self._change(
+            name, lambda found, now: core.add(found, producer_id, epoch, now, groups=(group,)), sync=False
+        )
+
+    async def end(self, name: str, producer_id: int, epoch: int, commit: bool) -> None:
+        """EndTxn: decides, and completes unless the disk refuses just then. Raises as core's `end`."""
+        async with self._turns.of(name):
+            found = self._all.get(name)
+            ended = core.end(found, producer_id, epoch, self._now(), commit=commit)
+            if ended is not found:
+                await self._runtime.decisions.wait()
+                await self._save(ended)
+                await self._complete(ended)
+
+    async def stage_offsets(
+        self, name: str, producer_id: int, epoch: int, member: GroupMember, offsets: Mapping[TopicPartition, Position]
+    ) -> None:
+        """TxnOffsetCommit: these become the group's offsets when the transaction commits. Durable when it returns.
+
+        Raises as core's `check_offsets`, and Refused when the group does not have this member in this generation.
+        """
+        core.check_offsets(self._all.get(name), producer_id, epoch, member.group)
+        now = self._now()
+        staged = {(at.topic, at.partition): Offset(*position, now) for at, position in offsets.items()}
+        await self._groups.stage_offsets(
+            member.group, producer_id, member.id, member.generation, member.instance_id, staged
+        )
+
+    def check_write(self, producer_id: int, epoch: int, at: TopicPartition) -> None:
+        """Whether a transactional batch may be appended now. Raises InvalidTransaction, ProducerFenced."""
+        core.check_write(self._of(producer_id), epoch, at)
+
+    def find(self, name: str) -> Transaction | None:
+        return self._all.get(name)
+
+    def list(self) -> list[Transaction]:
+        """Every transactional id, by name."""
+        return [self._all[name] for name in sorted(self._all)]
+
+    # --- how
+
+    async def _change(
+        self, name: str, change: Callable[[Transaction | None, int], Transaction], *, sync: bool = True
+    ) -> None:
+        async with self._turns.of(name):
+            found = self._all.get(name)
+            changed = change(found, self._now())
+            if changed is not found:
+                if found is None or found.stage is not Stage.ONGOING:
+                    await self._runtime.decisions.wait()
+                await self._save(changed, sync=sync)
+
+    async def _save(self, transaction: Transaction, *, sync: bool = True) -> None:
+        """Makes a state durable, then true; without `sync` so that it survives this process, and no power loss.
+
+        Raises StorageError: then it is what it was, but for a crash just then, after which it may be either.
+        """
+        take_back = self._keep(transaction)
+        if sync:
+            await self._runtime.sync_meta(take_back)
+        self._set(transaction)
+
+    def _keep(self, transaction: Transaction) -> Callable[[], None]:
+        """On disk its times are the wall's: by that the next start goes on. What it returns takes it back."""
+        ahead = self._runtime.clock.ahead_ms
+        started = transaction.started_ms + ahead if transaction.started_ms >= 0 else transaction.started_ms
+        return self._store.put(transaction._replace(started_ms=started, updated_ms=transaction.updated_ms + ahead))
+
+    async def _complete(self, transaction: Transaction) -> None:
+        """Does what was decided, or leaves it to a task that tries again until it is done."""
+        try:
+            await self._carry_out(transaction)
+        except KrappyError as error:
+            if not self._turns.closed:
+                self._runtime.report("transaction_waits", transactional_id=transaction.name, error=str(error))
+                self._runtime.spawn(self._finish, transaction.name)
+
+    async def _carry_out(self, transaction: Transaction) -> None:
+        commit = transaction.stage is Stage.PREPARE_COMMIT
+        markers = []
+        refused: StorageError | None = None
+        for at in sorted(transaction.partitions):
+            try:
+                partition = self._runtime.topics.led(at)
+                markers.append(partition.end_transaction(transaction.producer_id, transaction.epoch, commit))
+            except (UnknownTopic, UnknownPartition):
+                continue  # deleted, and all of the transaction's events with it
+            except StorageError as error:
+                refused = error  # one that is out of service does not keep the others from being decided
+        await written(markers)
+        if refused is not None:
+            raise refused
+        for group in sorted(transaction.groups):
+            self._groups.complete_transaction(group, transaction.producer_id, commit)
+        completed = core.complete(transaction, self._now())
+        self._keep(completed)  # should it be lost, all of this is done again
+        self._set(completed)
+
+    async def _finish(self, name: str) -> None:
+        """Completes a prepared transaction, whatever it takes."""
+        while not self._turns.closed:
+            async with self._turns.although_closed(name):
+                found = self._all.get(name)
+                if found is None or not found.prepared:
+                    return
+                try:
+                    await self._carry_out(found)
+                    return
+                except KrappyError as error:
+                    if not self._turns.closed:
+                        self._runtime.report("transaction_waits", transactional_id=name, error=str(error))
+            await trio.sleep(RETRY_S)
+
+    # --- time
+
+    async def _watch(self) -> None:
+        """Aborts transactions that take longer than their producers said; forgets ids that nobody uses."""
+        try:
+            with self._watching:
+                next_expiry = trio.current_time() + EXPIRY_CHECK_S
+                while True:
+                    self._looks_at = min(self._due.values(), default=math.inf)
+                    self._woken = trio.Event()
+                    wait = min((self._looks_at - self._now()) / 1000, next_expiry - trio.current_time())
+                    with trio.move_on_after(max(0.0, wait)):
+                        await self._woken.wait()
+                    now = self._now()
+                    for name in [name for name, due in self._due.items() if due <= now]:
+                        await self._guarded(self._time_out, name)
+                    if trio.current_time() >= next_expiry:
+                        next_expiry = trio.current_time() + EXPIRY_CHECK_S
+                        await self.expire(now)
+        finally:
+            self._ended.set()
+
+    async def _guarded(self, run: Callable[[str], Awaitable[None]], name: str) -> None:
+        try:
+            await run(name)
+        except KrappyError as error:
+            self._runtime.report("transaction_waits", transactional_id=name, error=str(error))
+            await trio.sleep(RETRY_S)
+
+    async def _time_out(self, name: str) -> None:
+        async with self._turns.of(name):
+            found = self._all.get(name)
+            if found is None or not core.overdue(found, self._now()):
+                return
+            self._runtime.report("transaction_timed_out", transactional_id=name, producer_id=found.producer_id)
+            fenced = core.fence(found, self._now())
+            await self._runtime.decisions.wait()
+            await self._save(fenced)
+            await self._complete(fenced)
+
+    async def expire(self, now_ms: int) -> int:
+        """Forgets transactional ids that nobody used for long; how many."""
+        old = [found for found in self._all.values() if core.expired(found, now_ms, self._life_ms)]
+        for each in old:
+            await self._guarded(self._forget, each.name)
+        return len(old)
+
+    async def _forget(self, name: str) -> None:
+        async with self._turns.of(name):
+            found = self._all.get(name)
+            if found is not None and core.expired(found, self._now(), self._life_ms):
+                self._store.delete(name)
+                del self._all[name]
+                self._names.pop(found.producer_id, None)

@@ -1,0 +1,190 @@
+"""Compaction of one partition: `store/cleaner.py` does it in a thread, the view says what survives.
+
+It may take long, all the more when it is told to be slow, so it holds up nobody. Its thread is its own, none of those
+that wait for the disk: it waits for locks, too, whose holders wait for such a thread. The lock that keeps logs still
+for a backup is held only around each swap of files. A broker that stops, or a topic that goes, ends it at its next
+pause. So does a topic that is not to be compacted any more, and a view that is turned off: one that is empty, or being
+folded anew, would let tombstones go while the events that they delete stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.partition.partition import Partition
+from krappy.core import retention
+from krappy.core.throttle import Throttle
+from krappy.entry import entry_offset, floor, is_tombstone
+from krappy.errors import KrappyError
+from krappy.store.cleaner import Candidate, CleanResult, Pace
+from krappy.waiting import wait_any
+
+if TYPE_CHECKING:
+    from krappy.broker.runtime import Runtime
+
+LOOK_UP = 1000  # keys asked of the view at a time
+PATIENCE_S = 20.0  # with a view that is behind, while other partitions wait to be compacted: until the next round
+PATIENCE_S = 5.0  # for which it waits for the views of other partitions
+
+
+class _Over(Exception):
+    """What the view was asked for may have been answered by an empty one, or the topic is not compacted any more."""
+
+
+class _Pace(Pace):
+    """For the cleaner's thread, which trio started."""
+
+    def __init__(self, runtime: Runtime, partition: Partition, throttle: Throttle) -> None:
+        self._runtime = runtime
+        self._partition = partition
+        self._applier = partition.applier
+        self._throttle = throttle
+
+    def spend(self, size: int) -> None:
+        trio.from_thread.run(self._pause, size)
+
+    async def _pause(self, size: int) -> None:
+        runtime, rate = self._runtime, self._runtime.config.cleaner_io_max_bytes_per_second
+        await trio.lowlevel.checkpoint()
+        await wait_any(
+            [runtime.settings_changed, self._partition.moved, self._applier.moved],
+            lambda: (
+                runtime.config.cleaner_io_max_bytes_per_second != rate
+                or self._partition.gone is not None
+                or self._applier.stopped
+                or not self._partition.config.compact
+            ),
+            self._throttle.spend(size, rate, trio.current_time()),
+        )
+        self.check()
+
+    def check(self) -> None:
+        """Raises _Over, or what the partition has become, unless it may go on: all that was asked of the view until now
+        was answered by the whole of it."""
+        if self._partition.gone is not None:
+            raise self._partition.gone
+        if self._applier.stopped or not self._partition.config.compact:
+            raise _Over
+
+    async def _still(self, markers: Sequence[int]) -> None:
+        with trio.CancelScope(shield=True):  # what is rewritten is swapped in, or it was for nothing
+            await self._runtime.shrinking.acquire()
+        try:
+            self.check()
+        except BaseException:
+            self._runtime.shrinking.release()
+            raise
+        self._partition.stability.drop(markers)
+
+    @contextmanager
+    def swapping(self, markers: Sequence[int]) -> Iterator[None]:
+        trio.from_thread.run(self._still, markers)
+        try:
+            yield
+        finally:
+            trio.from_thread.run_sync(self._runtime.shrinking.release)
+
+
+async def clean(runtime: Runtime, partition: Partition, now: int, throttle: Throttle) -> None:
+    """Compacts the closed segments of a partition as of `now` (ms), with its view as the offset map.
+
+    Raises what keeps the view from being folded, and StorageError when that takes too long: housekeeping tells of it.
+    """
+    log, views, number = partition.log, partition.views, partition.number
+    pace, stable = _Pace(runtime, partition, throttle), partition.last_stable_offset
+    await partition.flush_view(PATIENCE_S)
+    ends = await _others_folded(partition)
+    upto = min(retention.cleanable_upto(partition.config, log.segments, now), stable)
+    forgotten: list[tuple[bytes, int]] = []
+
+    def survives(records: list[Candidate]) -> list[bool]:
+        kept: list[bool] = []
+        for start in range(0, len(records), LOOK_UP):
+            some = records[start : start + LOOK_UP]
+            found = iter(views.get_many(number, [key for key, *_ in some if key is not None]))
+            pace.check()
+            deleting = _deleting_elsewhere(
+                partition, [key for key, _, tombstone, _ in some if tombstone and key is not None], ends
+            )
+            for key, offset, tombstone, horizon in some:
+                if key is None:
+                    kept.append(False)  # as Kafka's cleaner: a compacted log has no place for it
+                    continue
+                entry = next(found)
+                latest = None if entry is None else entry_offset(entry)
+                keep = retention.survives(latest, offset, tombstone, horizon, now)
+                keep = keep or (latest == offset and key in deleting)
+                if tombstone and not keep and latest == offset:
+                    forgotten.append((key, offset))
+                kept.append(keep)
+        return kept
+
+    def cleaned() -> CleanResult:
+        return log.clean(survives, upto, now, pace)
+
+    try:
+        result = await trio.to_thread.run_sync(cleaned, limiter=runtime.cleaner_limiter)
+    except _Over:
+        return
+    partition.stability.drop(result.markers)
+    # The log first, then the view: the other way round a crash between the two could bring a deleted key back.
+    for start in range(0, len(forgotten), LOOK_UP):
+        if partition.gone is None:
+            _forget(partition, forgotten[start : start + LOOK_UP])
+        await trio.lowlevel.checkpoint()
+    runtime.report(
+        "log_cleaned",
+        partition=str(partition),
+        before=result.bytes_before,
+        after=result.bytes_after,
+        removed=result.records_removed,
+    )
+
+
+async def _others_folded(partition: Partition) -> dict[int, int]:
+    """Where the other partitions end, by their indexes; where keys may be astray, once their views have all below that,
+    or after a while."""
+    ends = {other.index: other.last_stable_offset for other in partition.strays.others(partition)}
+    with trio.move_on_after(PATIENCE_S):
+        for other in partition.strays.others(partition) if partition.strays else ():
+            with suppress(KrappyError):
+                await other.applier.caught_up(ends.get(other.index))
+    return ends
+
+
+def _deleting_elsewhere(partition: Partition, keys: list[bytes], ends: Mapping[int, int]) -> set[bytes]:
+    """Those of these deleted keys that have a value in another partition, or may have: without the tombstone it might
+    be the newest again (strays.py). `ends`: the offsets below which all of the others counts."""
+    others = partition.strays.others(partition)
+    if not keys or not (partition.strays or any(other.offline for other in others)):
+        return set()
+    found: set[bytes] = set()
+    for other in others:
+        applier = other.applier
+        folded = applier.applied >= ends.get(other.index, 0)
+        entries = partition.views.get_many(other.number, keys)
+        if not folded or other.gone is not None or applier.stopped or other.applier is not applier:
+            return set(keys)  # what it has, nobody knows now
+        living = floor(other.expired_below)
+        found.update(
+            key
+            for key, entry in zip(keys, entries, strict=True)
+            if entry is not None and not is_tombstone(entry) and entry >= living
+        )
+    return found
+
+
+def _forget(partition: Partition, tombstones: list[tuple[bytes, int]]) -> None:
+    """Takes tombstones that the log has lost out of the view, unless their keys have come back meanwhile."""
+    found = partition.views.get_many(partition.number, [key for key, _ in tombstones])
+    deletes = [
+        key
+        for (key, offset), entry in zip(tombstones, found, strict=True)
+        if entry is not None and is_tombstone(entry) and entry_offset(entry) == offset
+    ]
+    if deletes:
+        partition.applier.take_out(deletes)

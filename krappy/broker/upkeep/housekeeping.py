@@ -1,0 +1,147 @@
+"""What a broker does by itself, now and then: roll, expire, compact, forget. core/retention.py decides, this does it.
+
+A partition whose disk or view keeps it from that is passed over until the next round, and holds up no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.broker.partition import expiry, shortening
+from krappy.broker.partition.partition import Partition
+from krappy.broker.tables.table import SCAN_IDLE_MS
+from krappy.broker.upkeep import cleaning
+from krappy.core import retention
+from krappy.core.throttle import Throttle
+from krappy.errors import KrappyError, UnknownTopic
+from krappy.waiting import wait_any
+
+if TYPE_CHECKING:
+    from krappy.broker.latest.latest import LatestTables
+    from krappy.broker.runtime import Runtime
+    from krappy.broker.staging.staging import StagingCoordinator
+    from krappy.broker.topics.topic_changes import TopicChanges
+
+SCAN_CHECK_S = 10.0
+
+
+class Housekeeper:
+    def __init__(
+        self, runtime: Runtime, changes: TopicChanges, staging: StagingCoordinator, latest: LatestTables
+    ) -> None:
+        self._runtime = runtime
+        self._changes = changes
+        self._staging = staging
+        self._latest = latest
+        self._throttle = Throttle()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._every, lambda: self._runtime.config.retention_check_ms, self.retain)
+            nursery.start_soon(self._every, self._compaction_ms, self.compact)
+            nursery.start_soon(self._every, lambda: self._runtime.config.retention_check_ms, self.sweep)
+            while True:
+                await trio.sleep(min(SCAN_CHECK_S, self._compaction_ms() / 1000))
+                self._close_idle_scans()
+                self._latest.sets.expire()
+                await self._reclaim()
+                await self._tend_staging()
+
+    def _compaction_ms(self) -> int:
+        return min(self._runtime.config.cleaner_backoff_ms, self._runtime.config.retention_check_ms)
+
+    async def _every(self, period_ms: Callable[[], int], work: Callable[[Partition], Awaitable[None]]) -> None:
+        while True:
+            looked = trio.current_time()
+            while (left := looked + period_ms() / 1000 - trio.current_time()) > 0:
+                await self._rest(left)
+            await self.look(work)
+
+    async def _rest(self, seconds: float) -> None:
+        """Until then, or until settings change."""
+        runtime, config = self._runtime, self._runtime.config
+        await wait_any([runtime.settings_changed], lambda: runtime.config is not config, seconds)
+
+    def _close_idle_scans(self) -> None:
+        now = self._runtime.clock.steady_ms()
+        for scan in [scan for scan in self._runtime.scans if now - scan.used_ms > SCAN_IDLE_MS]:
+            scan.close()
+
+    async def _tend_staging(self) -> None:
+        try:
+            await self._staging.tend()
+        except KrappyError as error:
+            self._runtime.report("housekeeping_failed", part="staging", error=str(error))
+
+    async def _reclaim(self) -> None:
+        """Gives the disk space of deleted topics' views back. Without this it would go with some later compaction."""
+        runtime = self._runtime
+        await self._changes.finish_deletions()
+        while runtime.dropped_views:
+            number = runtime.dropped_views.pop()
+            try:
+                await trio.to_thread.run_sync(runtime.views.reclaim, number, limiter=runtime.disk_limiter)
+            except KrappyError as error:
+                runtime.report("view_not_reclaimed", number=number, error=str(error))
+
+    async def look(self, work: Callable[[Partition], Awaitable[None]]) -> None:
+        """One round of `work` over all partitions.
+
+        What fails in one is reported and keeps none of the others waiting.
+        """
+        for topic in list(self._runtime.topics.values()):
+            for partition in list(topic.local.values()):
+                try:
+                    if partition.gone is None:
+                        await work(partition)
+                except UnknownTopic:
+                    pass  # it was deleted meanwhile
+                except KrappyError as error:
+                    self._runtime.report("housekeeping_failed", partition=str(partition), error=str(error))
+                except Exception:  # a mistake of ours, which must not end housekeeping for all the others
+                    self._runtime.report("internal_error", task=f"housekeeping of {partition}", exc_info=True)
+                await trio.lowlevel.checkpoint()
+
+    async def tend(self, partition: Partition) -> None:
+        """Retention and compaction of one partition, as its settings and the clock want it."""
+        await self.retain(partition)
+        await self.compact(partition)
+
+    async def retain(self, partition: Partition) -> None:
+        """Rolls what is old, takes away what has expired, forgets producers that are gone."""
+        log = partition.log
+        if shortening.retains(partition):
+            gone = await shortening.retain(partition)
+            if gone:
+                start = partition.start_offset
+                self._runtime.report("segments_deleted", partition=str(partition), count=len(gone), start=start)
+        now, life = self._runtime.now_ms(), self._runtime.config.producer_id_expiration_ms
+        if log.producers.silent(now, life):
+            await partition.reshape(lambda: log.producers.expire(now, life))
+        if log.unsaved_bytes:  # with durability "os" nothing else checkpoints before the end
+            await partition.reshape(log.checkpoint)
+
+    async def sweep(self, partition: Partition) -> None:
+        """Takes entries of expired events out of its view, when there are many, and looks through one with strays."""
+        partition.applier.strays.tend()
+        left = await expiry.sweep(partition)
+        if left is not None:
+            self._runtime.report("view_swept", partition=str(partition), below=partition.swept.below, left=left)
+
+    async def compact(self, partition: Partition) -> None:
+        """Compaction of one partition, when there is enough to win."""
+        log, now = partition.log, self._runtime.now_ms()
+        if retention.must_clean(partition.config, log.segments, log.clean_upto, now):
+            await self.clean(partition, now)
+
+    async def clean(self, partition: Partition, now: int) -> None:
+        """Compacts the closed segments of a partition, whether that is worth it or not. `now` in ms."""
+        try:
+            await cleaning.clean(self._runtime, partition, now, self._throttle)
+        except KrappyError:
+            if partition.gone is None:
+                raise

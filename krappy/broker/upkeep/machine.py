@@ -1,0 +1,80 @@
+"""What the broker can ask of its machine, for those who watch over it.
+
+Whether the disk takes what it is given is tried, because a file system that went read-only looks like any other.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+
+from krappy.errors import StorageError
+from krappy.store.disk import OS_DISK
+
+if TYPE_CHECKING:
+    from krappy.broker.runtime import Runtime
+    from krappy.broker.upkeep.room import Room
+
+PROBE = "probe"
+PROBE_SIZE = 4096  # a block: a full disk has no room for it either
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+class Machine:
+    def __init__(self, runtime: Runtime, room: Room) -> None:
+        self._runtime = runtime
+        self._room = room
+        self._limiter = trio.CapacityLimiter(1)  # its own: a disk that hangs must not take the threads of others
+
+    async def try_disk(self) -> None:
+        """Writes a little to the data folder, syncs it and removes it. Can be cancelled. Raises StorageError."""
+        folder = self._runtime.config.data
+        await trio.to_thread.run_sync(try_writing, folder, limiter=self._limiter, abandon_on_cancel=True)
+
+    def events_refused(self) -> str:
+        """Why events are refused for want of room; empty: they are not."""
+        return self._room.refusal
+
+    def catalog_failed(self) -> str:
+        """Why the catalog takes no changes, until it is opened anew; empty: it does."""
+        return self._runtime.meta.failure
+
+    def tables_refused(self) -> str:
+        """Why the tables take no events, until they are opened anew; empty: they do."""
+        return self._runtime.views.stuck
+
+    def failed_logs(self) -> Iterator[str]:
+        """Of each partition, why it takes no more events until the broker is started again; empty: it does."""
+        for partition in self._runtime.topics.local():
+            yield partition.log_failed
+
+    def disk_bytes(self) -> tuple[int, int, int]:
+        """(of the disk, free of it, held by the ballast), as of half a second ago."""
+        room = self._room
+        return *room.space, room.held
+
+    def view_sizes(self) -> dict[str, int]:
+        """RocksDB's own numbers of the views: bytes and counts. Raises StorageError."""
+        return self._runtime.views.stats()
+
+    def resident_bytes(self) -> int:
+        """Memory of this process that is in RAM; 0 where the system does not tell (proc(5))."""
+        try:
+            pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+        return pages * PAGE
+
+
+def try_writing(folder: Path) -> None:
+    """Blocks for the disk. Raises StorageError."""
+    path = folder / PROBE
+    try:
+        OS_DISK.write_file(path, bytes(PROBE_SIZE))
+        OS_DISK.unlink(path)
+    except OSError as error:
+        raise StorageError(f"{folder} can't be written: {error.strerror or error}") from error
