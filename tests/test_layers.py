@@ -287,6 +287,22 @@ def test_no_circle_is_new() -> None:
     assert sorted(map(len, found), reverse=True) == CIRCLES, "\n".join(map(str, found))
 
 
+# Public classes that have their name with another one in common. They are to get their own; no more may come.
+NAMESAKES = 73
+
+
+def test_no_more_classes_share_a_name() -> None:
+    """The blocking client has the names of the async one: it is the same client."""
+    found: dict[str, list[str]] = {}
+    for module, path in KNOWN.items():
+        if not within(module, ["clients.sync", "blocking"]):
+            for node in ast.parse(path.read_text("utf-8")).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found.setdefault(node.name, []).append(module)
+    shared = {name: modules for name, modules in found.items() if len(modules) > 1}
+    assert len(shared) <= NAMESAKES, shared
+
+
 def test_the_tree_is_found() -> None:
     """A rule that looks at nothing holds nothing."""
     assert {"errors", "wire.messages", "store", "handlers", "cli.main"} <= set(KNOWN)

@@ -17,7 +17,7 @@ from krappy.topic_config import SETTINGS, Setting
 Message = dict[str, Any]
 
 
-class Resource(IntEnum):
+class ConfigResource(IntEnum):
     """Kafka's ConfigResource.Type."""
 
     TOPIC = 2

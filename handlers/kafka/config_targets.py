@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from krappy.core.security.operations import Op
-from krappy.handlers.kafka.config_entries import Resource
+from krappy.handlers.kafka.config_entries import ConfigResource
 from krappy.handlers.kafka.refusals import SHOWN, Refused
 from krappy.handlers.kafka.sources import check_not_internal
 from krappy.ports import KafkaSessionPort, SettingsPort
@@ -30,7 +30,7 @@ class Target(NamedTuple):
 def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
     """Raises Refused, KrappyError for what is not there, or has no settings to change."""
     access = session.access
-    if kind == Resource.TOPIC:
+    if kind == ConfigResource.TOPIC:
         check_not_internal(session, check_topic_name(name), Op.ALTER_CONFIGS)
         topic = access.find_topic(name, Op.ALTER_CONFIGS)
         if topic is None:
@@ -44,16 +44,16 @@ def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
             lambda wanted: merge(held, wanted),
             lambda wanted: access.alter_topic(name, wanted, None),
         )
-    if kind == Resource.BROKER:
+    if kind == ConfigResource.BROKER:
         if name:
             check_broker(session, name)
         return _of("broker", access.cluster(Op.ALTER_CONFIGS).dynamic, name)
-    if kind == Resource.GROUP:
+    if kind == ConfigResource.GROUP:
         return _of("group", access.kafka_group(name, Op.ALTER_CONFIGS).settings, name)
-    if kind == Resource.BROKER_LOGGER:
+    if kind == ConfigResource.BROKER_LOGGER:
         check_broker(session, name)
         raise Refused(Code.INVALID_REQUEST, "the log level is set when the broker starts: see `krappy serve --help`")
-    if kind == Resource.CLIENT_METRICS:
+    if kind == ConfigResource.CLIENT_METRICS:
         raise Refused(Code.INVALID_REQUEST, "clients' metrics are not collected by this broker")
     raise Refused(Code.INVALID_REQUEST, f"resources of type {kind} are not known")
 

@@ -7,7 +7,7 @@ from typing import Any
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.handlers.kafka.config_entries import (
-    Resource,
+    ConfigResource,
     Source,
     broker_entries,
     group_entries,
@@ -55,13 +55,13 @@ async def describe_configs(session: KafkaSessionPort, request: Message, version:
 def _describe(session: KafkaSessionPort, resource: Message, request: Message) -> list[Message]:
     kind, name, chosen = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
     shown = {"synonyms": request["include_synonyms"], "documentation": request["include_documentation"]}
-    if kind == Resource.TOPIC:
+    if kind == ConfigResource.TOPIC:
         topic = topic_named(session, check_topic_name(name), Op.DESCRIBE_CONFIGS)
         if topic is None:
             raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
         layers = session.access.cluster(Op.DESCRIBE_CONFIGS).dynamic.topic_layers()
         return topic_entries(topic.given, chosen, layers, topic.defaults, **shown)
-    if kind == Resource.BROKER:
+    if kind == ConfigResource.BROKER:
         cluster = session.access.cluster(Op.DESCRIBE_CONFIGS)
         dynamic = cluster.dynamic
         if name == "":
@@ -71,11 +71,11 @@ def _describe(session: KafkaSessionPort, resource: Message, request: Message) ->
         told = session.nodes()[session.broker.id]
         host = f"[{told.host}]" if ":" in told.host else told.host
         return broker_entries(cluster.settings(f"{host}:{told.port}"), dynamic, chosen, **shown)
-    if kind == Resource.GROUP:
+    if kind == ConfigResource.GROUP:
         if not name:
             raise Refused(Code.INVALID_REQUEST, "Group name must not be empty.")
         return group_entries(session.access.kafka_group(name, Op.DESCRIBE_CONFIGS).settings, name, chosen, **shown)
-    if kind == Resource.CLIENT_METRICS:
+    if kind == ConfigResource.CLIENT_METRICS:
         return []
     raise Refused(
         Code.INVALID_REQUEST,

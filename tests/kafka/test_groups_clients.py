@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from krappy.handlers.kafka.config_entries import Resource
+from krappy.handlers.kafka.config_entries import ConfigResource
 from krappy.wire.kafka import ApiKey
 from tests.kafka.raw import Raw
 from tests.process import ROOT, BrokerProcess, wait_until
@@ -112,7 +112,7 @@ class Member:
 
 def set_session(broker: BrokerProcess, group: str) -> None:
     setting = {"name": "consumer.session.timeout.ms", "config_operation": 0, "value": str(SHORT_MS)}
-    resource = {"resource_type": Resource.GROUP, "resource_name": group, "configs": [setting]}
+    resource = {"resource_type": ConfigResource.GROUP, "resource_name": group, "configs": [setting]}
     with Raw(broker.kafka) as raw:
         asked = {"resources": [resource], "validate_only": False}
         [answer] = raw.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, asked)["responses"]
