@@ -1,11 +1,11 @@
-"""What a session can hold a handle to, beside the group members, scans and watches that the broker makes."""
+"""What a session can hold a handle to, beside the watches and backups that the broker makes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from krappy.ports import AttemptPort, PartitionPort, TopicPort
+from krappy.ports import AttemptPort, MemberPort, PartitionPort, ScanPort, TopicPort
 from krappy.types import TopicPartition
 
 
@@ -28,6 +28,32 @@ class Producer:
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "producer", "name": self.name, "topics": [self.topic.name], "bytes": self.bytes}
+
+
+class Membership:
+    """A member of a group. Each may hold events all over the group's partitions: very many end in turns."""
+
+    def __init__(self, member: MemberPort) -> None:
+        self.member = member
+
+    def close(self) -> None:
+        self.member.close()
+
+    def describe(self) -> dict[str, Any]:
+        return self.member.describe()
+
+
+class ScanCursor:
+    """A scan."""
+
+    def __init__(self, scan: ScanPort) -> None:
+        self.scan = scan
+
+    def close(self) -> None:
+        self.scan.close()
+
+    def describe(self) -> dict[str, Any]:
+        return self.scan.describe()
 
 
 class Stager:

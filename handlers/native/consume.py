@@ -64,7 +64,7 @@ def _chosen(topic: TopicPort, indexes: list[int] | None) -> list[PartitionPort]:
 
 @serves(messages.Poll, needs=needs.topic(Op.READ))
 def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coroutine[Any, Any, messages.Polled]:
-    reader = session.find(request.handle, object)
+    reader = session.registration(request.handle)
     if not isinstance(reader, Reader):
         return groups.poll(session, request)
     if session.ready:

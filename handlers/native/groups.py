@@ -8,6 +8,7 @@ from typing import Any
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest, KrappyError, UnknownHandle
+from krappy.handlers.handles import Membership
 from krappy.handlers.native.starts import check_start
 from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
@@ -18,10 +19,7 @@ FEW = 250  # rows of an answer that are made in one go
 
 
 def _member(session: SessionPort, handle: int) -> MemberPort:
-    found = session.find(handle, object)
-    if not hasattr(found, "ack"):
-        raise UnknownHandle(f"handle {handle} is no member of a group", handle=handle)
-    return found  # type: ignore[return-value]
+    return session.find(handle, Membership).member
 
 
 async def register_member(session: SessionPort, request: messages.ConsumerRegistration) -> messages.ConsumerRegistered:
@@ -47,7 +45,8 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
     except KrappyError:
         member.close()  # a topic or the group went away just now
         raise
-    return messages.ConsumerRegistered(handle=session.add(member), member=member.name, positions=positions, ends=ends)
+    handle = session.add(Membership(member))
+    return messages.ConsumerRegistered(handle=handle, member=member.name, positions=positions, ends=ends)
 
 
 def poll(session: SessionPort, request: messages.Poll) -> messages.Polled | Coroutine[Any, Any, messages.Polled]:

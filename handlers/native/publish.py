@@ -52,7 +52,7 @@ def message(session: SessionPort, request: messages.Message) -> LaterPort:
 
 @serves(messages.Batch, needs=needs.topic(Op.WRITE))
 def batch(session: SessionPort, request: messages.Batch) -> LaterPort:
-    found = session.find(request.handle, object)
+    found = session.registration(request.handle)
     if isinstance(found, Stager):
         if request.expect:
             raise InvalidRequest("staged events have no conditions")

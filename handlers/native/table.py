@@ -8,6 +8,7 @@ from typing import Any
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest, Overloaded, RecordTooLarge
+from krappy.handlers.handles import ScanCursor
 from krappy.handlers.registry import serves
 from krappy.partitioner import partition_for
 from krappy.ports import PartitionPort, SessionPort, StreamPort, TopicPort
@@ -125,7 +126,7 @@ def check_size(size: int, room: int) -> None:
 async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned:
     if request.cursor is not None:
         cursor = request.cursor
-        scan = session.find_scan(cursor)
+        scan = session.find(cursor, ScanCursor).scan
     else:
         if request.topic is None:
             raise InvalidRequest("the first page of a scan names its topic", field="topic")
@@ -138,7 +139,7 @@ async def scan(session: SessionPort, request: messages.Scan) -> messages.Scanned
             tombstones=request.tombstones,
             whole=len(partitions) == topic.count,
         )
-        cursor = session.add(scan)
+        cursor = session.add(ScanCursor(scan))
     await session.writable()
     await session.pause()  # a page takes some time
     page = await scan.page(request.max_entries, min(request.max_bytes, MAX_PAGE_BYTES, session.answer_bytes))

@@ -175,14 +175,14 @@ class Channel(Described, Pace):
             await self._server.turns.next()
 
     async def _read(self) -> None:
-        sock, scratch, turns = self._sock, self._server.scratch, self._server.turns
+        sock, scratch, turns, budget = self._sock, self._server.scratch, self._server.turns, self._server.budget
         its_turn = False
         while not self._finishing:
             large = self._large
             count = 0
             if not self._held_back:
                 # 0: as much as there is place for, which is less than FAIR at the end of a large frame's buffer
-                most = min(FAIR, len(large or scratch) - self._filled) if self._server.budget.spent else 0
+                most = min(FAIR, len(large or scratch) - self._filled) if budget.used >= budget.total else 0
                 try:
                     count = sock.recv_into(scratch if large is None else memoryview(large)[self._filled :], most)
                 except BlockingIOError:
@@ -207,7 +207,8 @@ class Channel(Described, Pace):
                     await turns.next()
                     its_turn = True
             self._reading = True
-            begun, waiting = perf_counter(), self._outbox.size
+            fresh = large is None and not self._turn_over
+            begun, waiting = self._since if fresh else perf_counter(), self._outbox.size
             try:
                 if large is None:
                     self._take(scratch[:count], TURN if its_turn or not turns.contended else 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from krappy.core.cluster.image import Registration
-from krappy.ports import AccessPort, LaterPort, NodeInfo
+from krappy.ports import AccessPort, BrokerPort, LaterPort, NodeInfo
 from krappy.server.session import Paced, Peer
 from krappy.waiting import Later
 
@@ -14,7 +14,7 @@ from krappy.waiting import Later
 class KafkaSession(Paced):
     """`principal` is who the peer is for authorisation (nobody yet); `state` is the handlers', for the connection."""
 
-    def __init__(self, broker: Any, client: str, listener: str, own: NodeInfo, peer: Peer) -> None:
+    def __init__(self, broker: BrokerPort, client: str, listener: str, own: NodeInfo, peer: Peer) -> None:
         """`listener`: the name of the one that the peer came to. `own`: this broker, as the peer is told of it."""
         super().__init__(peer)
         self.broker = broker

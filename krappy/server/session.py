@@ -9,17 +9,13 @@ from typing import Any, Protocol, TypeVar
 import trio
 
 from krappy.errors import Overloaded, UnknownHandle
-from krappy.ports import AccessPort
+from krappy.handlers.handles import Membership
+from krappy.ports import AccessPort, BrokerPort, Registered
 
 MAX_HANDLES = 10_000
 FEW = 16  # members of groups that leave in one go: each may hold events all over the group's partitions
 FAIR_HANDLES = 8  # so many a connection may hold, however many the others have
 T = TypeVar("T")
-
-
-class Closing(Protocol):
-    def close(self) -> None: ...
-    def describe(self) -> dict[str, Any]: ...
 
 
 class Peer(Protocol):
@@ -74,7 +70,7 @@ class Paced:
 class Session(Paced):
     """`client` names the peer for people; `principal` is who it is for authorisation (nobody yet)."""
 
-    def __init__(self, broker: Any, client: str, peer: Peer, max_frame: int, allowance: Allowance) -> None:
+    def __init__(self, broker: BrokerPort, client: str, peer: Peer, max_frame: int, allowance: Allowance) -> None:
         super().__init__(peer)
         self.broker = broker
         self.access: AccessPort = broker.access()
@@ -82,11 +78,11 @@ class Session(Paced):
         self._allowance = allowance
         self.client = client
         self.principal: str | None = None
-        self.handles: dict[int, Closing] = {}
+        self.handles: dict[int, Registered] = {}
         self.closed = False
         self._next = 1
 
-    def add(self, registration: Closing) -> int:
+    def add(self, registration: Registered) -> int:
         """A handle for a registration, which is closed with the connection."""
         if self.closed:
             registration.close()
@@ -103,15 +99,22 @@ class Session(Paced):
         self.handles[handle] = registration
         return handle
 
-    def find(self, handle: int, kind: type[T]) -> T:
+    def registration(self, handle: int) -> Registered:
+        """Raises UnknownHandle."""
         found = self.handles.get(handle)
-        if found is not None and isinstance(found, kind):  # None is an `object`, which is what some ask for
-            return found
-        what = "is not registered on this connection" if found is None else f"is no {kind.__name__}"
-        raise UnknownHandle(f"handle {handle} {what}", handle=handle)
+        if found is None:
+            raise UnknownHandle(f"handle {handle} is not registered on this connection", handle=handle)
+        return found
+
+    def find(self, handle: int, kind: type[T]) -> T:
+        """A registration of this kind. Raises UnknownHandle."""
+        found = self.registration(handle)
+        if not isinstance(found, kind):
+            raise UnknownHandle(f"handle {handle} is no {kind.__name__}", handle=handle)
+        return found
 
     def remove(self, handle: int) -> None:
-        self.find(handle, object).close()  # type: ignore[attr-defined]
+        self.registration(handle).close()
         if self.handles.pop(handle, None) is not None:
             self._allowance.used -= 1
 
@@ -119,13 +122,6 @@ class Session(Paced):
         """As `remove`, but nothing when it is gone already."""
         if handle in self.handles:
             self.remove(handle)
-
-    def find_scan(self, handle: int) -> Any:
-        """A scan by its cursor."""
-        found = self.find(handle, object)
-        if not hasattr(found, "page"):
-            raise UnknownHandle(f"handle {handle} is no scan's cursor", handle=handle)
-        return found
 
     def describe(self) -> dict[str, Any]:
         """Who the peer is, and its registrations."""
@@ -135,9 +131,9 @@ class Session(Paced):
         """What was registered ends now; of very many members of groups, with turns for others."""
         self.closed = True
         handles, self.handles = list(self.handles.values()), {}
-        left: deque[Closing] = deque()
+        left: deque[Registered] = deque()
         for registration in handles:
-            if hasattr(registration, "ack"):
+            if isinstance(registration, Membership):
                 left.append(registration)
             else:
                 registration.close()
@@ -147,7 +143,7 @@ class Session(Paced):
         else:
             self.broker.spawn(self._close_with_turns, left)
 
-    async def _close_with_turns(self, left: deque[Closing]) -> None:
+    async def _close_with_turns(self, left: deque[Registered]) -> None:
         try:
             while left:
                 self._close(left, FEW)
@@ -155,7 +151,7 @@ class Session(Paced):
         finally:
             self._close(left, len(left))
 
-    def _close(self, left: deque[Closing], count: int) -> None:
+    def _close(self, left: deque[Registered], count: int) -> None:
         for _ in range(min(count, len(left))):
             self._allowance.used -= 1
             left.popleft().close()

@@ -17,6 +17,7 @@ from krappy.broker.groups.member import Member
 from krappy.broker.groups.shared import Shared
 from krappy.core.kafka.offset import Offset
 from krappy.core.leases import Leases
+from krappy.handlers.handles import Membership
 from krappy.handlers.kafka.list_groups import list_groups
 from krappy.handlers.native.groups import groups
 from krappy.server.session import Allowance
@@ -144,7 +145,7 @@ async def test_all_members_of_a_connection_leave(tmp_path: Path, monkeypatch: py
         session = NativeSession(broker, "a", peer, 1 << 20, allowance)
         for _ in range(300):
             member = await broker.groups.join("g", "a", ["t"])
-            session.add(member)
+            session.add(Membership(member))
             assert member.poll_now(1, 1 << 20)
         count.of(monkeypatch, Member, "close")
         async with count.watching():
