@@ -63,11 +63,15 @@ DELETE_HORIZON = 0x40
 MAX_I64 = 2**63 - 1
 RECORD_COST = 64  # bytes that a record or a header takes once it is read, about, beside what it holds
 
+# The layout of the header, and of those parts of it that are read alone where many batches are walked over.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _STAMP = struct.Struct(">qii")
 _CRC = struct.Struct(">I")
-_MEASURE = struct.Struct(">8xi4xbI2xi30xi")  # of the header: length, magic, crc, last_offset_delta, count
-_COVERED = struct.Struct(">hiqqqhii")  # the header's part under the checksum
+_MEASURE = struct.Struct(">8xi4xbI2xi30xi")  # length, magic, crc, last_offset_delta, count
+_COVERED = struct.Struct(">hiqqqhii")  # the part under the checksum
+BEGINS = struct.Struct(">qi")  # base offset, length
+REACHES = struct.Struct(">qi11xi")  # base offset, length, last offset delta
+HOLDS = struct.Struct(">qi9xhi30xi")  # base offset, length, attributes, last offset delta, count
 
 
 class BatchHeader(NamedTuple):
@@ -456,3 +460,13 @@ def _with_max_timestamp(batch: Buffer, attributes: int, timestamp: int) -> bytes
     covered = _COVERED.pack(header.attributes | attributes, *header[6:8], timestamp, *header[9:13])
     with memoryview(batch) as view:
         return _assemble(bytes(view[:STAMPED]), covered, bytes(view[HEADER_SIZE:]))
+
+
+def nothing(first: int, end: int) -> bytes:
+    """A batch without records that covers the offsets from `first` to `end`, as Kafka's cleaner leaves them.
+
+    Consumers go on behind it (KAFKA-5443).
+    """
+    covered = _COVERED.pack(0, min(end - first, 2**31) - 1, -1, -1, -1, -1, -1, 0)
+    head = BEGINS.pack(first, HEADER_SIZE - LENGTH_END) + struct.pack(">ib", -1, MAGIC)
+    return head + _CRC.pack(crc32c(covered)) + covered

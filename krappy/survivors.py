@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import re
 from itertools import compress
-from struct import Struct
 
 from crc32c import crc32c
 
 from krappy import batch as batches
 from krappy import codecs, varint
-from krappy.batch import CODEC_MASK, CRC_START, HEADER_SIZE, LENGTH_END
+from krappy.batch import CODEC_MASK, CRC_START, HEADER_SIZE, HOLDS, LENGTH_END
 from krappy.codecs import DEFAULT_LIMIT
 
-_LAYOUT = Struct(">qi9xhi30xi").unpack_from  # base offset, length, attributes, last offset delta, count
 _DELTA_AT = 23
 _COUNT_AT = HEADER_SIZE - 4
 _FEW = 8  # records that repay the search for a run
@@ -27,7 +25,7 @@ _TOGETHER = re.compile(rb"\x01+").finditer
 
 def layout(view: memoryview, position: int) -> tuple[int, int, int, int, int]:
     """(base offset, size in bytes, attributes, last offset delta, records) of the batch at `position`."""
-    base, length, attributes, last_delta, count = _LAYOUT(view, position)
+    base, length, attributes, last_delta, count = HOLDS.unpack_from(view, position)
     return base, length + LENGTH_END, attributes, last_delta, count
 
 
@@ -117,13 +115,3 @@ def _run(buf: bytes, position: int, size: int, width: int, count: int) -> int:
             column = column[: len(column) - len(column.lstrip(column[:1]))]
         count = min(count, len(column))
     return count if count >= _FEW else 0
-
-
-def nothing(first: int, end: int) -> bytes:
-    """A batch without records that covers the offsets from `first` to `end`, as Kafka's cleaner leaves them.
-
-    Consumers go on behind it (KAFKA-5443).
-    """
-    covered = Struct(">hiqqqhii").pack(0, min(end - first, 2**31) - 1, -1, -1, -1, -1, -1, 0)
-    head = Struct(">qiib").pack(first, HEADER_SIZE - LENGTH_END, -1, batches.MAGIC)
-    return head + crc32c(covered).to_bytes(4, "big") + covered

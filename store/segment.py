@@ -7,12 +7,11 @@ Readers run beside the one appender, which sets `size`, then `next_offset`: what
 from __future__ import annotations
 
 import contextlib
-import struct
 import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from krappy.batch import HEADER_SIZE, LENGTH_END, BatchHeader, check, decode, measure, read_header
+from krappy.batch import BEGINS, HEADER_SIZE, LENGTH_END, REACHES, BatchHeader, check, decode, measure, read_header
 from krappy.core.retention import SegmentInfo
 from krappy.errors import CorruptBatch
 from krappy.store.disk import Buffer, Disk, File
@@ -25,8 +24,6 @@ from krappy.types import Span
 
 __all__ = ["Segment", "SegmentInfo"]
 
-_PEEK = struct.Struct(">qi11xi")  # of a batch: base offset, length, last offset delta
-_HEAD = struct.Struct(">qi")
 _MAX_HINTS = 64
 LEAST_READ = 64 << 10  # bytes read at once, where fewer records than they hold may be asked for
 THIN = 64 << 10  # bytes without an index entry, though batches begin there: so far apart they ought not to be
@@ -289,7 +286,7 @@ class Segment:
                     raise self._short(position, len(window))
                 if want < HEADER_SIZE:
                     raise self.corrupt(position, f"{want} bytes: less than a batch header")
-            base, length, delta = _PEEK.unpack_from(window, at)
+            base, length, delta = REACHES.unpack_from(window, at)
             last = base + delta
             if promised is not None:
                 if last != promised:
@@ -376,7 +373,7 @@ class Segment:
         view = memoryview(data)
         records, enough = 0, _NO_LIMIT if max_records is None else max(1, max_records)
         while end - at >= HEADER_SIZE and records < enough and expected < limit:
-            base, length = _HEAD.unpack_from(data, at)
+            base, length = BEGINS.unpack_from(data, at)
             stop = at + LENGTH_END + length
             if base != expected and (dense or base < expected):
                 wrong = f"base offset {base} where {expected} comes next"

@@ -96,9 +96,9 @@ def test_a_batch_may_be_cut_short() -> None:
 
 
 def test_a_batch_of_nothing() -> None:
-    header = batch.check(survivors.nothing(7, 1_000_007))
+    header = batch.check(batch.nothing(7, 1_000_007))
     assert (header.base_offset, header.next_offset, header.count) == (7, 1_000_007, 0)
-    assert batch.check(survivors.nothing(0, 2**40)).next_offset == 2**31
+    assert batch.check(batch.nothing(0, 2**40)).next_offset == 2**31
 
 
 @settings(max_examples=50, deadline=None)
