@@ -11,8 +11,8 @@ import click
 
 from krappy.cli import output
 from krappy.cli.options import (
-    Place,
     Separator,
+    Start,
     address_option,
     complete_groups,
     complete_topics,
@@ -35,7 +35,7 @@ FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "
 @click.option(
     "--from",
     "start",
-    type=Place("earliest", "latest"),
+    type=Start("earliest", "latest"),
     default="earliest",
     show_default=True,
     help="Where to begin; with --group only when the group is new.",

@@ -7,7 +7,7 @@ import click
 from krappy.cli import output
 from krappy.cli.options import (
     Group,
-    Place,
+    Start,
     address_option,
     complete_groups,
     confirm,
@@ -119,7 +119,7 @@ def describe(name: str, address: str, as_json: bool) -> None:
 @click.option(
     "--to",
     required=True,
-    type=Place("earliest", "latest"),
+    type=Start("earliest", "latest"),
     help="Where the group goes on: an end of the log, an offset, or the first event at or after a time.",
 )
 @click.option("--topic", metavar="TOPIC", help="Only in this topic. Default: in all of the group's topics.")

@@ -129,10 +129,10 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
 
-class Place(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
-    """A place in a log: `earliest`, `latest`, an offset, or a time. Becomes a str, an int or a datetime."""
+class Start(click.ParamType):  # type: ignore[type-arg]  # generic only in newer clicks
+    """A position in a log: `earliest`, `latest`, an offset, or a time. Becomes a str, an int or a datetime."""
 
-    name = "place"
+    name = "position"
 
     def __init__(self, *words: str) -> None:
         self.words = words

@@ -10,8 +10,8 @@ from krappy.cli import output
 from krappy.cli.options import (
     Group,
     Lifetime,
-    Place,
     Setting,
+    Start,
     address_option,
     complete_topics,
     confirm,
@@ -263,7 +263,7 @@ def delete(name: str, yes: bool, address: str, as_json: bool) -> None:
 
 @topic.command("delete-records")
 @click.argument("name", shell_complete=complete_topics)
-@click.option("--before", type=Place("latest"), required=True, help="Events before this place go; latest: all of them.")
+@click.option("--before", type=Start("latest"), required=True, help="Events before it go; latest: all of them.")
 @partition_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @address_option

@@ -14,7 +14,7 @@ from krappy import errors
 from krappy.bench import load, report
 from krappy.cli import output
 from krappy.cli.errors import HINTS, explain
-from krappy.cli.options import Place, Separator, Setting, key_bytes, moment
+from krappy.cli.options import Separator, Setting, Start, key_bytes, moment
 
 
 @pytest.mark.parametrize(
@@ -55,13 +55,13 @@ def test_any_other_text_is_a_bad_parameter(text: str) -> None:
     ("text", "expected"), [("earliest", "earliest"), ("0", 0), ("17", 17), ("@0", datetime(1970, 1, 1, tzinfo=UTC))]
 )
 def test_a_place(text: str, expected: object) -> None:
-    assert Place("earliest", "latest").convert(text, None, None) == expected
+    assert Start("earliest", "latest").convert(text, None, None) == expected
 
 
 @pytest.mark.parametrize("text", ["", "-1", "now", "1.5", "@", "@99999999999999999999", "9" * 30 + "d", "²"])
 def test_no_place(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        Place("earliest", "latest").convert(text, None, None)
+        Start("earliest", "latest").convert(text, None, None)
 
 
 def test_separators_and_settings() -> None:

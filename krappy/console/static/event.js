@@ -113,4 +113,4 @@ export function EventRows({ topic, events, open, mine }) {
   });
 }
 
-export const EVENT_HEAD = [["Time", "wide time"], ["Place", "place"], ["Key", "keycell"], ["Value", "valuecell"], ["Headers", "wide number"]];
+export const EVENT_HEAD = [["Time", "wide time"], ["Partition · offset", "place"], ["Key", "keycell"], ["Value", "valuecell"], ["Headers", "wide number"]];

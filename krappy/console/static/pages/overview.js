@@ -78,7 +78,7 @@ function Requests({ requests }) {
     .map((each) => ({ ...each, p50: quantile(each.latency, null, 0.5), p99: quantile(each.latency, null, 0.99) }))
     .sort((one, other) => other.latency.count - one.latency.count);
   if (!rows.length) return html`<${Empty} title="No requests yet." />`;
-  return html`<${Grid} label="Requests" head=${["Request", ["Protocol", "wide"], ["Answered", "number"], ["Half within", "number wide"], ["99 % within", "number"]]}>
+  return html`<${Grid} label="Requests" head=${["Request", ["Protocol", "wide"], ["Answered", "number"], ["p50", "number wide"], ["p99", "number"]]}>
     ${rows.slice(0, 30).map((each) => html`<tr key=${each.protocol + each.request}>
       <td>${each.request}</td>
       <td class="wide">${each.protocol}</td>

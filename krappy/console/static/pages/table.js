@@ -115,7 +115,7 @@ export function Table({ topic, query }) {
     ${status === "loading" && html`<${Waiting} />`}
     ${status !== "loading" && !has && !table.error && html`<${Empty} title=${wanted?.length ? "No key begins with this." : "The table is empty."}>
       ${!wanted?.length && html`<p>Events with a key stand here, each key with its latest value.</p>`}<//>`}
-    ${has && html`<${Grid} label=${`Table of ${name}`} kind="events" head=${[["Key", "keycell"], ["Value", "valuecell"], ["Place", "place"], ["Time", "wide time"], ["Raw events", "number wide"]]}>
+    ${has && html`<${Grid} label=${`Table of ${name}`} kind="events" head=${[["Key", "keycell"], ["Value", "valuecell"], ["Partition · offset", "place"], ["Time", "wide time"], ["Raw events", "number wide"]]}>
         ${rows.map((entry) => html`<${Row} key=${entry.id} topic=${name} entry=${entry} open=${setOpen} />`)}
       <//>`}
     ${(trail.length > 1 || table.cursor) && html`<nav class="pager" aria-label="Pages of the table">
