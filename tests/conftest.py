@@ -7,6 +7,7 @@ import inspect
 import os
 import resource
 import signal
+from collections.abc import Generator
 from typing import Any
 
 import anyio
@@ -23,6 +24,7 @@ settings.register_profile("explore", common, print_blob=True)
 settings.load_profile("explore" if os.environ.get("KRAPPY_EXPLORE") else "same")
 
 LAST_LINES = 30  # of what a failure tells
+MANY_OPEN = 300  # files and connections in a process that runs tests
 # `nohup make test &` starts with SIGHUP and SIGINT ignored, and a process inherits that: none that a test starts could
 # be ended by them. A handler is not inherited, and this one ignores them as well.
 for number in (signal.SIGINT, signal.SIGHUP):
@@ -47,8 +49,42 @@ class Teller:
             terminal.write_line(f"\n{report.nodeid}: {report.when} failed after {report.duration:.0f} s", red=True)
             terminal.write_line("\n".join(last))
 
+    def pytest_testnodedown(self, node: Any) -> None:
+        terminal: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None and (told := getattr(node, "workeroutput", {}).get("open")):
+            terminal.write_line(f"\n{told}")
+
+
+class Descriptors:
+    """Which tests leave files and connections open in the process that runs them: thousands make other tests fail."""
+
+    def __init__(self) -> None:
+        self.left: dict[str, int] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        before = _open_files()
+        done = yield
+        file = item.nodeid.partition("::")[0]
+        self.left[file] = self.left.get(file, 0) + _open_files() - before
+        return done
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        now, most = _open_files(), sorted(self.left.items(), key=lambda each: -each[1])[:8]
+        told = getattr(session.config, "workeroutput", None)
+        if told is not None and now > MANY_OPEN:
+            told["open"] = f"{now} files and connections are open at the end; they were left by {dict(most)}"
+
+
+def _open_files() -> int:
+    try:
+        return len(os.listdir("/proc/self/fd"))
+    except OSError:
+        return 0
+
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Descriptors())
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Teller(config))
 

@@ -25,6 +25,7 @@ from krappy.wire.messages import ConsumerRegistration, Message, Poll, ProducerRe
 if TYPE_CHECKING:
     from krappy.blocking import Client
 
+FD_SETSIZE = 1024
 STAMP = struct.Struct(">Q")  # the number of the event, at the beginning of its value
 GIVE_UP = 10.0  # seconds without an event
 WARM_UP = 200  # events before those that count
@@ -61,7 +62,9 @@ def _exchange(
     last_arrival = now()
     for pipe in (publisher, consumer):
         pipe.socket.setblocking(False)
-    with selectors.SelectSelector() as selector:  # select(2) waits to the microsecond, epoll(2) to the millisecond
+    # select(2) waits to the microsecond, epoll(2) to the millisecond; but the one takes no large descriptors.
+    few = max(publisher.socket.fileno(), consumer.socket.fileno()) < FD_SETSIZE
+    with selectors.SelectSelector() if few else selectors.DefaultSelector() as selector:
         selector.register(publisher.socket, selectors.EVENT_READ, publisher)
         selector.register(consumer.socket, selectors.EVENT_READ, consumer)
         consumer.send(poll.frame(0))
