@@ -138,7 +138,7 @@ class Link:
             try:
                 stream = await self.runtime.dial(self.address.host, self.address.port, GREETING_SECONDS)
             except OSError as error:
-                self.trouble = _no_broker(self.address, error)
+                self._tell(_no_broker(self.address, error))
             else:
                 try:
                     await self._converse(stream)
@@ -158,7 +158,7 @@ class Link:
             self._stream = stream
         pinged = True
         greeting_ends = self.runtime.now() + GREETING_SECONDS
-        self.trouble = f"the connection to {self.address} was lost"
+        self._tell(f"the connection to {self.address} was lost")
         try:
             self._ping(conversation, stream)
             while True:
@@ -170,22 +170,26 @@ class Link:
                     pinged = False
                     conversation.receive(data)
                 elif data is not None:
-                    self.trouble = f"the broker at {self.address} closed the connection" + (
-                        "" if greeted else NO_GREETING
-                    )
+                    self._tell(f"the broker at {self.address} closed the connection{'' if greeted else NO_GREETING}")
                     return
                 elif pinged or not greeted:
-                    self.trouble = f"{self.address} accepts connections but does not answer"
+                    self._tell(f"{self.address} accepts connections but does not answer")
                     return
                 elif self._paused is None:
                     pinged = True
                     self._ping(conversation, stream)
         except OSError as error:
-            self.trouble = f"the connection to {self.address} was lost ({_reason(error)})"
+            self._tell(f"the connection to {self.address} was lost ({_reason(error)})")
         except ConnectionLost as error:
-            self.trouble = f"{self.address}: {error}"
+            self._tell(f"{self.address}: {error}")
         except KrappyError as error:
-            self.trouble = f"what listens at {self.address} does not speak Krappy's protocol: {error}"
+            self._tell(f"what listens at {self.address} does not speak Krappy's protocol: {error}")
+
+    def _tell(self, trouble: str) -> None:
+        """Why there is no connection; when this was closed, that is why, whatever its reader saw of it."""
+        with self.runtime.lock:
+            if not self.closed:
+                self.trouble = trouble
 
     def _ping(self, conversation: Conversation, stream: Stream) -> None:
         def answered(pong: Any) -> None:

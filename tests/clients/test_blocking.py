@@ -271,6 +271,13 @@ def test_closing_ends_whoever_waits(address: str, topic: str) -> None:
     assert [type(error) for error in ended] == [ConnectionLost, ConnectionLost]
 
 
+def test_whoever_asks_late_is_told_that_the_client_was_closed(address: str) -> None:
+    """Rather than what the end of its connection looked like to its reader."""
+    with blocking.connect(address) as client:
+        link = client._connection.link
+    assert link.broken == "the client is closed"
+
+
 def test_a_client_that_is_not_open(address: str) -> None:
     client = blocking.connect(address)
     with pytest.raises(KrappyError, match="not open"):
