@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from krappy import blocking
+from krappy.clients.sync.io import ThreadRuntime
 from krappy.clients.watching import SnapshotEnd
 from krappy.errors import (
     ConnectionLost,
@@ -276,6 +277,29 @@ def test_whoever_asks_late_is_told_that_the_client_was_closed(address: str) -> N
     with blocking.connect(address) as client:
         link = client._connection.link
     assert link.broken == "the client is closed"
+
+
+def test_closing_while_a_thread_is_about_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    starting, ended = threading.Event(), threading.Event()
+    start = threading.Thread.start
+
+    def slow(self: threading.Thread) -> None:
+        if self.name == "krappy slow":
+            starting.set()
+            ended.wait(0.3)
+        start(self)
+
+    async def work() -> None:
+        pass
+
+    runtime = ThreadRuntime()
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(threading.Thread, "start", slow)
+        spawning = pool.submit(runtime.spawn, work, "krappy slow")
+        assert starting.wait(30)
+        runtime.join(30)
+        ended.set()
+        spawning.result(30)
 
 
 def test_a_client_that_is_not_open(address: str) -> None:

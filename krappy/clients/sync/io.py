@@ -154,7 +154,9 @@ class ThreadRuntime:
     def join(self, seconds: float) -> None:
         """Waits until everything spawned has ended, which it does when its link is closed."""
         deadline = self.now() + seconds
-        for thread in self._threads:
+        with self.lock:  # who holds it may have added one that is not started yet
+            threads = list(self._threads)
+        for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - self.now()))
 
