@@ -302,6 +302,19 @@ def test_closing_while_a_thread_is_about_to_start(monkeypatch: pytest.MonkeyPatc
         spawning.result(30)
 
 
+def test_a_watch_of_a_client_that_is_not_open(address: str, topic: str) -> None:
+    """It has a connection of its own, which only the client's end would end."""
+    client = blocking.connect(address)
+    table = client.table(topic)
+    with pytest.raises(KrappyError, match="not open"):
+        table.watch()
+    with client:
+        client.create_topic(topic)
+        table.watch().close()
+    with pytest.raises(KrappyError, match="not open"):
+        table.watch()
+
+
 def test_a_client_that_is_not_open(address: str) -> None:
     client = blocking.connect(address)
     with pytest.raises(KrappyError, match="not open"):

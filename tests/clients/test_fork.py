@@ -33,6 +33,7 @@ with blocking.connect(address) as client:
             try:
                 refused(client.ping)
                 refused(lambda: client.table(topic).get("k"))
+                refused(client.table(topic).watch)
                 refused(lambda: producer.send("child"))
                 refused(lambda: consumer.poll(0.1))
                 producer.__exit__(None, None, None)

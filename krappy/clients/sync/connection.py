@@ -35,17 +35,19 @@ class Connection:
 
     def open(self) -> None:
         """Raises ConnectionLost when no broker answers."""
-        if self._link is not None:
-            raise KrappyError("this client is open already")
-        self._link = self.new_link()
+        with self.runtime.lock:
+            if self._link is not None:
+                raise KrappyError("this client is open already")
+            link = self._link = self._add_link()
         try:
-            run(self._link.open())
+            run(link.open())
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        links, self._links, self._link = self._links, [], None
+        with self.runtime.lock:
+            links, self._links, self._link = self._links, [], None
         for link in links:
             link.close()
         self.runtime.join(PARTING)
@@ -55,18 +57,23 @@ class Connection:
         return self._link is not None and not self._forked
 
     def new_link(self) -> Link:
-        """One more connection to the same broker; it ends with this one at the latest."""
+        """One more connection to the same broker; it ends with this one at the latest. Raises when it is not open."""
+        with self.runtime.lock:  # so that it is open still when it has the link
+            _ = self.link
+            return self._add_link()
+
+    def _add_link(self) -> Link:
         link = Link(self.runtime, self.address, random.random, self.timeout, self.keepalive)
-        with self.runtime.lock:
-            self._links = [each for each in self._links if not each.closed]
-            self._links.append(link)
+        self._links = [each for each in self._links if not each.closed]
+        self._links.append(link)
         return link
 
     @property
     def link(self) -> Link:
-        if self._link is None or self._forked:
+        link = self._link  # looked at once: another thread may close this
+        if link is None or self._forked:
             raise KrappyError(FORKED if self._forked else NOT_OPEN)
-        return self._link
+        return link
 
     def disown(self) -> None:
         """In a process that was forked off: without its threads, and with the parent's sockets, it is of no use."""
