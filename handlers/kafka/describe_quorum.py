@@ -32,7 +32,7 @@ def describe_quorum(session: KafkaSessionPort, request: Message, version: int) -
             for topic in request["topics"]
         ],
         "nodes": [
-            {"node_id": node.node_id, "listeners": [{"name": "PLAINTEXT", "host": node.host, "port": node.port}]}
+            {"node_id": node.node_id, "listeners": [{"name": session.listener, "host": node.host, "port": node.port}]}
             for node in session.nodes().values()
         ],
     }

@@ -79,6 +79,7 @@ class KafkaSessionPort(PacedPort, Protocol):
 
     client: str  # HOST:PORT of the peer, for people
     client_host: str
+    listener: str  # the name of the one that the peer came to
     state: dict[str, Any]  # what handlers keep for the connection
     closed: bool  # the peer has left
     access: AccessPort

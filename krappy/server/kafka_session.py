@@ -22,7 +22,7 @@ class KafkaSession(Paced):
         self.client = client
         self.client_host = client.rpartition(":")[0]
         self.client_id: str | None = None  # of the request being handled
-        self._listener = listener
+        self.listener = listener
         self._own = own
         self._told: tuple[Any, Mapping[int, NodeInfo]] = (None, {})
         self.principal: str | None = None
@@ -40,7 +40,7 @@ class KafkaSession(Paced):
     def _node(self, broker: Registration) -> NodeInfo | None:
         if broker.id == self._own.node_id:
             return self._own
-        endpoint = broker.endpoints.get(self._listener)
+        endpoint = broker.endpoints.get(self.listener)
         return None if endpoint is None else NodeInfo(broker.id, *endpoint, broker.rack)
 
     def gather(self, laters: Sequence[LaterPort], finish: Callable[[list[Any]], Any]) -> Later[Any]:
