@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import trio_test
 
 from krappy import batch
 from krappy.broker.broker import Broker
+from krappy.broker.partition import shortening
 from krappy.broker.partition.partition import Partition
 from krappy.entry import entry_offset
-from krappy.errors import OffsetOutOfRange, PolicyViolation, UnknownTopic
+from krappy.errors import OffsetOutOfRange, PolicyViolation, TransactionPending, UnknownTopic
 from krappy.topic_config import TopicConfig
 from krappy.types import Span, TopicPartition
 from tests.broker.engine import as_killed, publish, read_all, running
@@ -49,6 +53,15 @@ def transactional(producer: int, epoch: int, sequence: int) -> bytes:
         base_sequence=sequence,
         transactional=True,
     )
+
+
+async def begin(broker: Broker, partition: Partition) -> Callable[[], Awaitable[None]]:
+    """One event of a transaction that is open then. What commits it."""
+    coordinator = broker.transactions
+    producer, epoch = await coordinator.init_producer("mover", 60_000)
+    await coordinator.add_partitions("mover", producer, epoch, [TopicPartition("t", 0)])
+    await partition.publish(transactional(producer, epoch, 0)).wait()
+    return partial(coordinator.end, "mover", producer, epoch, commit=True)
 
 
 @trio_test
@@ -254,16 +267,43 @@ async def test_nothing_aborted_is_read_where_the_start_moves_under_a_reader(
 async def test_what_is_deleted_before_it_is_decided_is_in_no_table(tmp_path: Path) -> None:
     """Though it waits in memory to be folded: a restart, which does not have it, would come to another table."""
     async with running(tmp_path) as broker:
-        partition = await made(broker, cleanup_policy="compact,delete")
-        coordinator = broker.transactions
-        producer, epoch = await coordinator.init_producer("mover", 60_000)
-        await coordinator.add_partitions("mover", producer, epoch, [TopicPartition("t", 0)])
-        await partition.publish(transactional(producer, epoch, 0)).wait()
+        partition = await made(broker)
+        await begin(broker, partition)
         for _ in range(3):
             await publish(partition, 1, [b"k1"])
         await partition.delete_records(2)
         await partition.delete_records(4)
         assert await live(partition) == {}
+
+
+@trio_test
+async def test_a_table_that_outlives_its_events_shows_nothing_that_was_overtaken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What stands behind an open transaction is not in the table yet: without it an older value would stay there, and
+    be what the next condition is decided by. A kill must leave the table as it is."""
+    killed = tmp_path / "killed"
+    async with running(tmp_path / "data") as broker:
+        partition = await made(broker, cleanup_policy="compact,delete")
+        await publish(partition, 2, [b"k1", b"k2"])
+        end = await begin(broker, partition)
+        await publish(partition, 1, [b"k1"])
+        with monkeypatch.context() as patch:
+            patch.setattr(shortening, "PATIENCE_S", 0.01)
+            with pytest.raises(TransactionPending):
+                await partition.delete_records(-1)
+        assert (partition.start_offset, await live(partition)) == (0, {b"k1": 0, b"k2": 1})
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(partition.delete_records, 4)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                await end()
+        assert partition.start_offset == 4
+        table = await live(partition)
+        assert table == {b"k0": 2, b"k1": 3, b"k2": 1}
+        as_killed(tmp_path / "data", killed)
+    async with running(killed) as broker:
+        assert await live(broker.topic("t").led(0)) == table
 
 
 @trio_test
@@ -287,37 +327,3 @@ async def test_the_start_moves_into_a_batch_beside_an_open_transaction(tmp_path:
         assert {key: entry_offset(entry) for key in KEYS if (entry := partition.look_up(key)) is not None} == {
             key: first + number for number, key in enumerate(KEYS) if number >= 5
         }
-
-
-@trio_test
-async def test_what_is_decided_just_before_it_is_deleted_stays_in_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The transaction ends after the view was made ready to lose what stood behind it. It has been looked up then, and
-    a kill must not take it back."""
-    killed = tmp_path / "killed"
-    async with running(tmp_path / "data") as broker:
-        partition = await made(broker, cleanup_policy="compact,delete")
-        coordinator = broker.transactions
-        producer, epoch = await coordinator.init_producer("mover", 60_000)
-        await coordinator.add_partitions("mover", producer, epoch, [TopicPartition("t", 0)])
-        await partition.publish(transactional(producer, epoch, 0)).wait()
-        await publish(partition, 1, [b"k1"])
-        flush, seen = broker.views.flush, []
-
-        async def commit() -> None:
-            await coordinator.end("mover", producer, epoch, commit=True)
-            seen.append(await live(partition))
-
-        def flush_then_commit() -> None:
-            flush()
-            if not seen:
-                trio.from_thread.run(commit)
-
-        monkeypatch.setattr(broker.views, "flush", flush_then_commit)
-        assert await partition.delete_records(2) == 2
-        assert seen == [{b"k0": 0, b"k1": 1}]
-        as_killed(tmp_path / "data", killed)
-    monkeypatch.undo()
-    async with running(killed) as broker:
-        assert await live(broker.topic("t").led(0)) == seen[0]

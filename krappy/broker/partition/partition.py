@@ -349,7 +349,8 @@ class Partition:
 
         Durable when it returns. Whole segments leave the disk at once, what is left of the first one with it later.
         A start beyond `before` stands. Raises OffsetOutOfRange beyond the high watermark, and PolicyViolation where
-        compaction alone decides what goes, as in Kafka.
+        compaction alone decides what goes, as in Kafka. Raises TransactionPending where the table outlives its events,
+        and some of these stand behind an open transaction.
         """
         await shortening.delete_records(self, before)
         return self.start_offset

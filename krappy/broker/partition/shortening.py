@@ -8,7 +8,6 @@ was seen before an await may not be so after it, for events were appended or set
 2. Without it: the view is made ready to lose these events, which may take long.
 3. Under the lock: decide again, and delete what both decisions say. If the settings are others now, begin anew. They
    become no others meanwhile where that matters: who makes the view outlive its events holds `Broker.shrinking` too.
-   So it is where a transaction has ended meanwhile: what it held back is in the view now, and not on disk.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.core import retention
-from krappy.errors import CorruptBatch, OffsetOutOfRange, PolicyViolation, StorageError
+from krappy.errors import CorruptBatch, OffsetOutOfRange, PolicyViolation, StorageError, TransactionPending
 
 if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
@@ -93,13 +92,11 @@ async def _shorten(partition: Partition, decide: Callable[[], int]) -> list[Segm
         wanted = await partition.reshape(decide)
         if wanted <= partition.start_offset:
             return []
-        ready = await _ready_view(partition, config, wanted)
+        await _ready_view(partition, config, wanted)
 
-        def delete(config: TopicConfig = config, wanted: int = wanted, ready: int = ready) -> list[SegmentInfo] | None:
+        def delete(config: TopicConfig = config, wanted: int = wanted) -> list[SegmentInfo] | None:
             wanted = min(wanted, decide())
-            if partition.config != config or min(wanted, partition.last_stable_offset) > ready:
-                return None
-            return partition.log.delete_before(wanted)
+            return None if partition.config != config else partition.log.delete_before(wanted)
 
         async with partition.shrinking:
             gone = await partition.reshape(delete)
@@ -107,26 +104,28 @@ async def _shorten(partition: Partition, decide: Callable[[], int]) -> list[Segm
             return gone
 
 
-async def _ready_view(partition: Partition, config: TopicConfig, before: int) -> int:
-    """Sees to it that the view does without the events below `before`; without which of them it does: what is not
-    decided yet is in no view. Raises StorageError when it can't just now.
+async def _ready_view(partition: Partition, config: TopicConfig, before: int) -> None:
+    """Sees to it that the view does without the events below `before`. Raises StorageError and TransactionPending when
+    it can't just now.
 
     Under `delete` alone it always does, in whatever state a crash leaves it: its entries of events that are not in the
     log any more are absent, and folding goes on at the log's start. Where entries outlive their events, the view must
-    have folded these, durably. What can't be folded, since the log is damaged, is lost to the table too, and so is what
-    came before it: nobody knows which entries it overtook.
+    have folded these, durably: else it would go on showing what they had overtaken. So what an open transaction holds
+    back is waited for. What can't be folded, since the log is damaged, is lost to the table too, and so is what came
+    before it: nobody knows which entries it overtook.
     """
     if not config.view or not config.compact:
-        return before
+        return
     applier, views = partition.applier, partition.views
-    ready = min(before, partition.last_stable_offset)
     try:
-        if not await applier.caught_up(ready, PATIENCE_S):
+        if not await applier.caught_up(before, PATIENCE_S):
+            if partition.last_stable_offset < before:
+                raise TransactionPending(
+                    f"{partition}: some of it was written beside a transaction that is not decided yet; try again"
+                )
             raise StorageError(f"{partition}: nothing is deleted before the view has it, and that is behind")
         applier.persist()
     except CorruptBatch:
-        ready = before
         partition.floor = max(partition.floor, before)
         views.raise_floor(partition.number, partition.floor)
     await trio.to_thread.run_sync(views.flush, limiter=partition.disk_limiter)
-    return ready
