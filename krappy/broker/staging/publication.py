@@ -18,8 +18,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import trio
-
 from krappy import batch as batches
 from krappy.batch import BatchHeader
 from krappy.broker.partition.queued import Stored
@@ -117,7 +115,7 @@ class Publication:
         size = 0
         for staging in self._stagings:
             blocks = self._blocks(staging, places)
-            while (block := await self._in_thread(partial(next, blocks, None))) is not None:
+            while (block := await self._runtime.in_thread(partial(next, blocks, None))) is not None:
                 if self._runtime.stopped:
                     raise ShuttingDown("the broker is shutting down; the job is published after its next start")
                 for item in block:
@@ -195,6 +193,3 @@ class Publication:
             except (UnknownTopic, UnknownPartition):
                 continue
         await written(markers)
-
-    async def _in_thread(self, work: Callable[[], list[Batch] | None]) -> list[Batch] | None:
-        return await trio.to_thread.run_sync(work, limiter=self._runtime.disk_limiter)

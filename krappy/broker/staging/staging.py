@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -49,7 +50,6 @@ MAX_OUTCOMES = 1_000_000  # of jobs that are over; beyond, the oldest are forgot
 FORGET_AT_ONCE = 1_000
 PUBLISHING = 4  # jobs that are published at a time
 RETRY_S = 1.0  # pause after the disk refused
-T = TypeVar("T")
 
 
 class Live:
@@ -103,15 +103,15 @@ class StagingCoordinator:
     async def open(self) -> None:
         """Takes up every job where it was left. Raises StorageError for a state that can't be read."""
         now = self._runtime.clock.steady_ms()
-        found = await self._in_thread(self._store.load_all)
-        self._outcomes = await self._in_thread(self._store.count_outcomes)
+        found = await self._runtime.in_thread(self._store.load_all)
+        self._outcomes = await self._runtime.in_thread(self._store.count_outcomes)
         for job, sealed in found:
             live = self._live[job.name] = Live(job._replace(touched_ms=now) if job.state is State.OPEN else job)
             for staging in sealed:
                 self._add(live, staging, None)
                 self.used += staging.size
         kept = {staging.id for _, sealed in found for staging in sealed}
-        await self._in_thread(lambda: self.files.open(kept))
+        await self._runtime.in_thread(lambda: self.files.open(kept))
         for live in self._live.values():
             if live.job.publishing:
                 self._runtime.report("staged_job_resumed", job=live.job.name, state=str(live.job.state))
@@ -281,7 +281,7 @@ class StagingCoordinator:
         before = now - self._outcome_ms
         while True:
             excess = max(0, self._outcomes - MAX_OUTCOMES)
-            count = await self._in_thread(lambda excess=excess: self._store.forget(before, FORGET_AT_ONCE, excess))  # type: ignore[misc]
+            count = await self._runtime.in_thread(partial(self._store.forget, before, FORGET_AT_ONCE, excess))
             self._outcomes -= count
             if count < FORGET_AT_ONCE:
                 return
@@ -444,6 +444,3 @@ class StagingCoordinator:
         await self._save_end(live, failed._replace(tokens=()))
         live.job = failed._replace(tokens=tokens)  # for the markers, should they have to be written again
         live.moved.fire()
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self._runtime.disk_limiter)

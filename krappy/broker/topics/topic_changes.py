@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 100  # partitions that are made at a stretch
 SETTLE_S = 1.0  # after which new logs get to the disk: those who ask for topics and write to them come first
-T = TypeVar("T")
 Defaults = Callable[[], Mapping[str, str]]
 
 
@@ -103,7 +102,7 @@ class TopicChanges:
         if partitions <= MAX_PARTITIONS:
             check_room(partitions)  # before the catalog has it: to have so many, and not to have them, takes it long
             await self._make_way(name, range(partitions))
-        stored = await self._in_thread(lambda: runtime.catalog.create(name, partitions, config))
+        stored = await runtime.in_thread(lambda: runtime.catalog.create(name, partitions, config))
         topic = Topic(stored, runtime.catalog.image(name), inherited)
         try:
             await self.open_partitions([(topic, stored)], new=True)
@@ -116,7 +115,7 @@ class TopicChanges:
         """Removes a topic that could not be made, if the catalog has one. Its name is held. Raises StorageError."""
         runtime = self._runtime
         if name in runtime.catalog and name not in runtime.topics:
-            await deletion.finish(runtime, self._forget, await self._in_thread(lambda: runtime.catalog.delete(name)))
+            await deletion.finish(runtime, self._forget, await runtime.in_thread(lambda: runtime.catalog.delete(name)))
 
     async def _try_to_unmake(self, name: str) -> None:
         try:
@@ -143,7 +142,7 @@ class TopicChanges:
             if partitions is not None and partitions != topic.count:
                 await self._add_partitions(topic, partitions)
             if config:
-                stored = await self._in_thread(lambda: runtime.catalog.alter(name, config))
+                stored = await runtime.in_thread(lambda: runtime.catalog.alter(name, config))
                 await topic.configure(stored.config, topic.inherited)
             runtime.report("topic_altered", topic=name, partitions=topic.count, config=dict(config))
             runtime.topics.changed.fire()
@@ -156,10 +155,10 @@ class TopicChanges:
         await self._make_way(topic.name, added)
         logs = await self._open_logs([(topic, index, 0) for index in added], new=True)
         try:
-            stored = await self._in_thread(lambda: runtime.catalog.add_partitions(topic.name, total))
+            stored = await runtime.in_thread(lambda: runtime.catalog.add_partitions(topic.name, total))
         except BaseException:
             for log in logs:
-                await runtime.attempt(str(log.folder), self._in_thread(log.destroy))
+                await runtime.attempt(str(log.folder), runtime.in_thread(log.destroy))
             raise
         await self._add([(topic, index, stored.numbers[index]) for index in added], logs)
         topic.strays.begin()
@@ -173,7 +172,7 @@ class TopicChanges:
             if uuid not in (None, topic.id):  # what was meant went while the lock was waited for
                 raise UnknownTopic(f"the topic '{name}' was deleted, and made anew")
             await self._room.look()  # the catalog and the views need some for it
-            stored = await self._in_thread(lambda: runtime.catalog.delete(name))
+            stored = await runtime.in_thread(lambda: runtime.catalog.delete(name))
             runtime.topics.remove(topic)
             self.names.remove(name)
             topic.deleted = True
@@ -255,7 +254,8 @@ class TopicChanges:
 
     async def _make_way(self, name: str, indexes: Iterable[int]) -> None:
         """Raises StorageError when events that nobody claims stand where these partitions go."""
-        await self._in_thread(lambda: identity.make_way(self._runtime.folder_of(name, index) for index in indexes))
+        runtime = self._runtime
+        await runtime.in_thread(lambda: identity.make_way(runtime.folder_of(name, index) for index in indexes))
 
     async def _open_logs(self, wanted: Sequence[tuple[Topic, int, int]], *, new: bool) -> list[Log]:
         runtime = self._runtime
@@ -272,7 +272,7 @@ class TopicChanges:
                 for topic, index, applied in wanted
             ]
 
-        places = find() if len(wanted) <= AT_ONCE else await self._in_thread(find)  # the paths of very many take long
+        places = find() if len(wanted) <= AT_ONCE else await runtime.in_thread(find)  # the paths of very many take long
         return await open_logs(
             places,
             runtime.disk_limiter,
@@ -297,6 +297,3 @@ class TopicChanges:
 
         await trio.sleep(SETTLE_S)
         await trio.to_thread.run_sync(settle, limiter=self._behind)
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self._runtime.disk_limiter)
