@@ -78,6 +78,9 @@ check: $(READY) ## format, lint, types and layers, without changing anything
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
+mirror: $(READY) ## write the blocking client anew from the async one
+	@$(BIN)/python -m tests.clients.mirror
+
 format: $(READY) ## format the code and mend what the linter can
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .

@@ -1,3 +1,5 @@
+# Written by tests/clients/mirror.py from krappy/client.py: change that one, and run `make mirror`.
+
 """The blocking client: the names of `krappy.client`, for programs without an event loop.
 
     with krappy.blocking.connect("127.0.0.1:7092") as client:
@@ -31,6 +33,7 @@ from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
 from krappy.clients.staging import StagedCommit, StagedJob
 from krappy.clients.sync.blocks import Blocks
 from krappy.clients.sync.connection import Connection
+from krappy.clients.sync.opened import Opened
 from krappy.clients.sync.table import History, Scan, Table, Watch
 from krappy.clients.tables import Chosen
 from krappy.clients.values import StartAt, Text, names
@@ -92,26 +95,18 @@ def connect(to: str | None = None, *, timeout: float = 30.0, keepalive: float = 
     return Client(to, timeout=timeout, keepalive=keepalive)
 
 
-class Client:
-    """One connection to a broker, made again when it is lost; any number of tasks may use it at the same time."""
+class Client(Opened):
+    """One connection to a broker, made again when it is lost; any number of threads may use it at the same time."""
 
     def __init__(self, to: str | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> None:
         self._connection = Connection(to, timeout, keepalive)
 
-    def open(self) -> Client:
-        """Connects, as entering `with` does; for a REPL, say. `close` ends it. Raises ConnectionLost."""
+    def __enter__(self) -> Client:
         self._connection.open()
         return self
 
-    def close(self) -> None:
-        """Ends it, as leaving `with` does. A second time it does nothing."""
-        self._connection.close()
-
-    def __enter__(self) -> Client:
-        return self.open()
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._connection.close()
 
     def __repr__(self) -> str:
         return f"<krappy.blocking.Client of {self.address}, {'open' if self._connection.is_open else 'not open'}>"

@@ -16,29 +16,38 @@ than the client's `timeout`. Cancelling any of them leaves the connection as goo
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
 
 from krappy.clients import admin, snapshots, staging
 from krappy.clients.admin import GroupInfo, Moved, Setting, TopicInfo
 from krappy.clients.aio.blocks import Blocks
 from krappy.clients.aio.connection import Connection
-from krappy.clients.aio.consumer import Consumer, End, Order
-from krappy.clients.aio.io import Delivery
-from krappy.clients.aio.producer import Producer, TopicProducer
-from krappy.clients.aio.stage import Stage
 from krappy.clients.aio.table import History, Scan, Table, Watch
-from krappy.clients.attempt import Attempt
 from krappy.clients.blocks import COLUMNS, ColumnBlock
-from krappy.clients.consuming import Choice
 from krappy.clients.link import Link
-from krappy.clients.producing import limits
 from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
 from krappy.clients.staging import StagedCommit, StagedJob
 from krappy.clients.tables import Chosen
 from krappy.clients.values import StartAt, Text, names
 from krappy.types import Compression, TopicPartition
 from krappy.wire.messages import Pong, ReadLog
+
+if TYPE_CHECKING:
+    from krappy.clients.aio.consumer import Consumer, End, Order
+    from krappy.clients.aio.io import Delivery
+    from krappy.clients.aio.producer import Producer, TopicProducer
+    from krappy.clients.aio.stage import Stage
+
+_HOMES = {  # imported when they are asked for: with all that reads and writes record batches, they are half of this
+    "Consumer": "consumer",
+    "Delivery": "io",
+    "Producer": "producer",
+    "TopicProducer": "producer",
+    "Stage": "stage",
+}
 
 __all__ = [
     "Blocks",
@@ -57,6 +66,13 @@ __all__ = [
     "Watch",
     "connect",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'krappy.client' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"krappy.clients.aio.{home}"), name)
 
 
 def connect(to: str | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> Client:
@@ -86,6 +102,9 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self._connection.close()
+
+    def __repr__(self) -> str:
+        return f"<krappy.Client of {self.address}, {'open' if self._connection.is_open else 'not open'}>"
 
     @property
     def address(self) -> str:
@@ -128,6 +147,9 @@ class Client:
             timeout: seconds until an event that is not acknowledged fails.
             name: shown by the broker, for people.
         """
+        from krappy.clients.aio.producer import TopicProducer
+        from krappy.clients.producing import limits
+
         limited = limits(linger_ms, batch_bytes, buffer_bytes, compression, idempotent, timeout)
         return TopicProducer(self._connection, topic, limited, name)
 
@@ -164,6 +186,9 @@ class Client:
                 to `max_bytes`.
             max_bytes: of one poll.
         """
+        from krappy.clients.aio.consumer import Consumer
+        from krappy.clients.consuming import Choice
+
         choice = Choice(
             names(topics),
             group,
@@ -299,6 +324,10 @@ class Client:
         Entering raises StagingFenced when the job was aborted, and StagingCommitted when it is committed already: then
         there is nothing to do, as when a committed job is run again.
         """
+        from krappy.clients.aio.stage import Stage
+        from krappy.clients.attempt import Attempt
+        from krappy.clients.producing import limits
+
         limited = limits(5, batch_bytes, buffer_bytes, compression, True, timeout)
         return Stage(self._connection, topic, Attempt(job, str(task), str(attempt), ttl), limited)
 

@@ -50,6 +50,10 @@ class Connection:
             tasks.cancel_scope.cancel()
             await tasks.__aexit__(None, None, None)
 
+    @property
+    def is_open(self) -> bool:
+        return self._link is not None
+
     def new_link(self) -> Link:
         """One more connection to the same broker; it ends with this one at the latest."""
         if self._tasks is None:

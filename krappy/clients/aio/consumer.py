@@ -87,6 +87,8 @@ class Consumer:
         self._opened: Consuming | None = None
 
     async def __aenter__(self) -> Consumer:
+        if self._opened is not None:
+            raise KrappyError("this consumer is open already")
         if self._owns:
             await self._connection.open()
         try:

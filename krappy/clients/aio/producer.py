@@ -30,6 +30,8 @@ class TopicProducer:
         self._opened: Producing | None = None
 
     async def __aenter__(self) -> TopicProducer:
+        if self._opened is not None:
+            raise KrappyError("this producer is open already")
         core = Producing(self._connection.link, self.topic, self._limits, self._name)
         await core.open()
         self._opened = core
@@ -63,6 +65,7 @@ class TopicProducer:
         while all goes well."""
         return self._core.trouble
 
+    # Async only.
     async def send(
         self,
         value: Text | None,
@@ -73,7 +76,23 @@ class TopicProducer:
         partition: int | None = None,
         expect: Expected | None = None,
     ) -> Receipt:
-        """Sends one event and waits until it is stored for good.
+        """Sends one event and waits until it is stored for good: its receipt. With the arguments of `post`; raises what
+        the delivery of `post` would, too. Cancelling it does not take the event back."""
+        delivery = await self.post(value, key, headers=headers, timestamp=timestamp, partition=partition, expect=expect)
+        return await delivery
+
+    # Blocking: send, post.
+    async def post(
+        self,
+        value: Text | None,
+        key: Text | None = None,
+        *,
+        headers: HeadersIn | None = None,
+        timestamp: Time | None = None,
+        partition: int | None = None,
+        expect: Expected | None = None,
+    ) -> Delivery[Receipt]:
+        """Sends one event. The delivery has its receipt, once it is stored for good. Waits only for room in the buffer.
 
         It goes to the `partition` told, else to that of its key's murmur2 (as Kafka's clients do), else round-robin,
         a batch for each partition in turn.
@@ -85,23 +104,9 @@ class TopicProducer:
                 offset) when that is not so. Such an event travels alone, so it is slower.
 
         Raises OffsetMismatch, RecordTooLarge, InvalidRecord, UnknownPartition, RequestTimeout (it may have been
-        stored) and what else the broker says. Cancelling it does not take the event back.
+        stored) and what else the broker says; what only the broker can know comes from the delivery. `flush` waits for
+        all of them. A callback of a delivery must not wait for the client.
         """
-        return await (
-            await self.post(value, key, headers=headers, timestamp=timestamp, partition=partition, expect=expect)
-        )
-
-    async def post(
-        self,
-        value: Text | None,
-        key: Text | None = None,
-        *,
-        headers: HeadersIn | None = None,
-        timestamp: Time | None = None,
-        partition: int | None = None,
-        expect: Expected | None = None,
-    ) -> Delivery[Receipt]:
-        """As `send`, but only waits for room in the buffer. Await the delivery for the receipt, or `flush` for all."""
         core = self._core
         if core.full:
             await core.room()
@@ -121,9 +126,8 @@ class TopicProducer:
         `keys` None: no event has one. The runs of rows that were stored together come back, by partition and offset.
         When some failed, the first error is raised and has the runs that were stored as `.stored`.
         """
-        return await (
-            await self.post_columns(keys, values, headers=headers, timestamps=timestamps, partition=partition)
-        )
+        delivery = await self.post_columns(keys, values, headers=headers, timestamps=timestamps, partition=partition)
+        return await delivery
 
     async def post_columns(
         self,
@@ -193,6 +197,7 @@ class Producer:
         self._producers.clear()
         await self._stack.__aexit__(kind, error, trace)
 
+    # Async only.
     async def send(
         self,
         topic: str,
@@ -208,11 +213,26 @@ class Producer:
         producer = await self.topic(topic)
         return await producer.send(value, key, headers=headers, timestamp=timestamp, partition=partition, expect=expect)
 
+    # Blocking: send, post.
+    async def post(
+        self,
+        topic: str,
+        value: Text | None,
+        key: Text | None = None,
+        *,
+        headers: HeadersIn | None = None,
+        timestamp: Time | None = None,
+        partition: int | None = None,
+        expect: Expected | None = None,
+    ) -> Delivery[Receipt]:
+        """Sends one event to a topic; as `TopicProducer.post`."""
+        producer = await self.topic(topic)
+        return await producer.post(value, key, headers=headers, timestamp=timestamp, partition=partition, expect=expect)
+
     async def topic(self, topic: str) -> TopicProducer:
         """The producer to one topic, opened when it is asked for first."""
         producer = self._producers.get(topic)
         if producer is None:
-            producer = TopicProducer(self._connection, topic, self._limits)
-            await self._stack.enter_async_context(producer)
+            producer = await self._stack.enter_async_context(TopicProducer(self._connection, topic, self._limits))
             producer = self._producers.setdefault(topic, producer)
         return producer

@@ -210,7 +210,7 @@ class Watch:
         self.close()
 
     def __del__(self) -> None:
-        with suppress(RuntimeError):  # the event loop has ended, and the connection with it
+        with suppress(RuntimeError):  # what the connection lived in has ended, and the connection with it
             self.close()
 
     def close(self) -> None:

@@ -1,3 +1,5 @@
+# Written by tests/clients/mirror.py from krappy/clients/aio/blocks.py: change that one, and run `make mirror`.
+
 """Blocks of columns, for the blocking client."""
 
 from __future__ import annotations

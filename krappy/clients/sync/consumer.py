@@ -1,3 +1,5 @@
+# Written by tests/clients/mirror.py from krappy/clients/aio/consumer.py: change that one, and run `make mirror`.
+
 """The consumer of the blocking client."""
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from krappy.clients.consuming import Acknowledged, Choice, Consuming
 from krappy.clients.events import EventBatch
 from krappy.clients.runtime import run
 from krappy.clients.sync.connection import Connection
+from krappy.clients.sync.opened import Opened
 from krappy.clients.values import StartAt, names
 from krappy.errors import KrappyError
 from krappy.types import Event, TopicPartition
@@ -18,7 +21,7 @@ Order = Literal["none", "key"]
 End = Literal["now"] | int
 
 
-class Consumer:
+class Consumer(Opened):
     """`for event in consumer`, or `consumer.batches()` for columns. As `Client.consumer`, whose arguments it
     takes; without a client it has a connection of its own: `with krappy.Consumer("my-topic", group="g")`.
 
@@ -87,8 +90,7 @@ class Consumer:
         self._choice.check()
         self._opened: Consuming | None = None
 
-    def open(self) -> Consumer:
-        """Registers, as entering `with` does; `close` ends it. Raises what the broker says, or ConnectionLost."""
+    def __enter__(self) -> Consumer:
         if self._opened is not None:
             raise KrappyError("this consumer is open already")
         if self._owns:
@@ -103,19 +105,12 @@ class Consumer:
         self._opened = core
         return self
 
-    def close(self) -> None:
-        """Ends it, as leaving `with` does: what it was leased goes to others. A second time it does nothing."""
+    def __exit__(self, *_: object) -> None:
         core, self._opened = self._opened, None
         if core is not None:
             core.close()
         if self._owns:
             self._connection.close()
-
-    def __enter__(self) -> Consumer:
-        return self.open()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def _core(self) -> Consuming:

@@ -1,3 +1,5 @@
+# Written by tests/clients/mirror.py from krappy/clients/aio/producer.py: change that one, and run `make mirror`.
+
 """Producers of the blocking client."""
 
 from __future__ import annotations
@@ -14,12 +16,13 @@ from krappy.clients.receipts import Failures, Stored
 from krappy.clients.runtime import run
 from krappy.clients.sync.connection import Connection
 from krappy.clients.sync.io import Delivery
+from krappy.clients.sync.opened import Opened
 from krappy.clients.values import Expected, HeadersIn, Text, Time
 from krappy.errors import KrappyError
 from krappy.types import Compression, Receipt, Record
 
 
-class TopicProducer:
+class TopicProducer(Opened):
     """Sends events to one topic. Leaving its `with` waits for everything sent; any number of threads may use it."""
 
     def __init__(self, connection: Connection, topic: str, limits: Limits, name: str | None = None) -> None:
@@ -30,21 +33,13 @@ class TopicProducer:
         self._failures = Failures()
         self._opened: Producing | None = None
 
-    def open(self) -> TopicProducer:
-        """Registers, as entering `with` does; `close` ends it. Raises what the broker says, or ConnectionLost."""
+    def __enter__(self) -> TopicProducer:
         if self._opened is not None:
             raise KrappyError("this producer is open already")
         core = Producing(self._connection.link, self.topic, self._limits, self._name)
         run(core.open())
         self._opened = core
         return self
-
-    def close(self) -> None:
-        """Waits for everything sent, and ends it, as leaving `with` does. A second time it does nothing."""
-        self.__exit__(None, None, None)
-
-    def __enter__(self) -> TopicProducer:
-        return self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -84,7 +79,7 @@ class TopicProducer:
         partition: int | None = None,
         expect: Expected | None = None,
     ) -> Delivery[Receipt]:
-        """Sends one event; the future has its receipt, once it is stored for good. Waits only for room in the buffer.
+        """Sends one event. The delivery has its receipt, once it is stored for good. Waits only for room in the buffer.
 
         It goes to the `partition` told, else to that of its key's murmur2 (as Kafka's clients do), else round-robin,
         a batch for each partition in turn.
@@ -96,15 +91,15 @@ class TopicProducer:
                 offset) when that is not so. Such an event travels alone, so it is slower.
 
         Raises OffsetMismatch, RecordTooLarge, InvalidRecord, UnknownPartition, RequestTimeout (it may have been
-        stored) and what else the broker says; from the future, when only the broker can know. A callback of the future
-        runs in the client's own thread: it must not wait for the client.
+        stored) and what else the broker says; what only the broker can know comes from the delivery. `flush` waits for
+        all of them. A callback of a delivery must not wait for the client.
         """
         core = self._core
         if core.full:
             run(core.room())
         return core.add(Delivery[Receipt](self._failures), value, key, headers, timestamp, partition, expect)
 
-    post = send  # the async client's name for this
+    post = send  # as the async one is called
 
     def send_columns(
         self,
@@ -120,7 +115,8 @@ class TopicProducer:
         `keys` None: no event has one. The runs of rows that were stored together come back, by partition and offset.
         When some failed, the first error is raised and has the runs that were stored as `.stored`.
         """
-        return self.post_columns(keys, values, headers=headers, timestamps=timestamps, partition=partition).result()
+        delivery = self.post_columns(keys, values, headers=headers, timestamps=timestamps, partition=partition)
+        return delivery.result()
 
     def post_columns(
         self,
@@ -157,7 +153,7 @@ class TopicProducer:
         self._failures.check()
 
 
-class Producer:
+class Producer(Opened):
     """The short form: a connection of its own, and a producer for each topic that it is given.
 
     with krappy.Producer() as producer:
@@ -179,18 +175,10 @@ class Producer:
         self._producers: dict[str, TopicProducer] = {}
         self._stack = ExitStack()  # leaves every producer, whatever becomes of the others
 
-    def open(self) -> Producer:
-        """Connects, as entering `with` does; `close` ends it. Raises ConnectionLost."""
+    def __enter__(self) -> Producer:
         self._connection.open()
         self._stack.callback(self._connection.close)
         return self
-
-    def close(self) -> None:
-        """Waits for everything sent, and ends it, as leaving `with` does. A second time it does nothing."""
-        self.__exit__(None, None, None)
-
-    def __enter__(self) -> Producer:
-        return self.open()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -209,9 +197,11 @@ class Producer:
         partition: int | None = None,
         expect: Expected | None = None,
     ) -> Delivery[Receipt]:
-        """Sends one event to a topic; as `TopicProducer.send`."""
+        """Sends one event to a topic; as `TopicProducer.post`."""
         producer = self.topic(topic)
-        return producer.send(value, key, headers=headers, timestamp=timestamp, partition=partition, expect=expect)
+        return producer.post(value, key, headers=headers, timestamp=timestamp, partition=partition, expect=expect)
+
+    post = send  # as the async one is called
 
     def topic(self, topic: str) -> TopicProducer:
         """The producer to one topic, opened when it is asked for first."""

@@ -1,3 +1,5 @@
+# Written by tests/clients/mirror.py from krappy/clients/aio/stage.py: change that one, and run `make mirror`.
+
 """Staged writes of the blocking client."""
 
 from __future__ import annotations
@@ -12,12 +14,13 @@ from krappy.clients.receipts import Failures, Stored
 from krappy.clients.runtime import run
 from krappy.clients.sync.connection import Connection
 from krappy.clients.sync.io import Delivery
+from krappy.clients.sync.opened import Opened
 from krappy.clients.values import HeadersIn, Text, Time
 from krappy.errors import KrappyError
 from krappy.types import Receipt
 
 
-class Stage:
+class Stage(Opened):
     """What one attempt of a task stages for one topic. Any number of threads may use it.
 
     Leaving its `with` unsealed drops what was staged.
@@ -49,7 +52,7 @@ class Stage:
     @property
     def _core(self) -> Staging:
         if self._opened is None:
-            raise KrappyError("this stage is not open: use `with`")
+            raise KrappyError("this stage is not open: use `with`, or open()")
         return self._opened
 
     @property

@@ -1,9 +1,12 @@
+# Written by tests/clients/mirror.py from krappy/clients/aio/table.py: change that one, and run `make mirror`.
+
 """A topic as a table, for the blocking client."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from krappy.arrow_layout import Binary
 from krappy.clients import tables, watching
@@ -210,10 +213,11 @@ class Watch:
         self.close()
 
     def __del__(self) -> None:
-        self.close()
+        with suppress(RuntimeError):  # what the connection lived in has ended, and the connection with it
+            self.close()
 
     def close(self) -> None:
-        """Ends it, from any thread: who waits for what comes next gets ConnectionLost."""
+        """Ends it: who waits for what comes next gets ConnectionLost."""
         self._core.close()
 
     def _begin(self) -> None:
