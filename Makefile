@@ -78,8 +78,9 @@ check: $(READY) ## format, lint, types and layers, without changing anything
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
-mirror: $(READY) ## write the blocking client anew from the async one
+generate: $(READY) ## write anew what is written: the blocking client from the async one, PROTOCOL.md from the messages
 	@$(BIN)/python -m tests.clients.mirror
+	@$(BIN)/python -m tests.wire.protocol
 
 format: $(READY) ## format the code and mend what the linter can
 	@$(BIN)/ruff format .

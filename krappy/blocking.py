@@ -1,4 +1,4 @@
-# Written by tests/clients/mirror.py from krappy/client.py: change that one, and run `make mirror`.
+# Written by tests/clients/mirror.py from krappy/client.py: change that one, and run `make generate`.
 
 """The blocking client: the names of `krappy.client`, for programs without an event loop.
 

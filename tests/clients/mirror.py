@@ -1,4 +1,4 @@
-"""Writes the blocking client from the async one: `python -m tests.clients.mirror`, or `make mirror`.
+"""Writes the blocking client from the async one: `python -m tests.clients.mirror`, or `make generate`.
 
 What a user calls is written once, in `krappy/client.py` and `krappy/clients/aio/`; the two differ in how a caller
 waits. These are the rules, and there are no others:
@@ -71,7 +71,7 @@ and raises the first error that nobody has looked at. Any number of threads may 
 a consumer, a scan or a watch is for one thread at a time. A connection has a thread that reads, a producer one more.
 """'''
 }
-WRITTEN = "# Written by tests/clients/mirror.py from {}: change that one, and run `make mirror`.\n\n"
+WRITTEN = "# Written by tests/clients/mirror.py from {}: change that one, and run `make generate`.\n\n"
 ASYNC_ONLY = re.compile(r"# Async only\.$")
 RENAMED = re.compile(r"# Blocking: (\w+), (\w+)\.$")
 

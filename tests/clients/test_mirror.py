@@ -1,4 +1,4 @@
-"""The blocking client is what `make mirror` writes from the async one."""
+"""The blocking client is what `make generate` writes from the async one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.clients import mirror
 
 def test_what_is_committed_is_what_is_written() -> None:
     for name, source in mirror.written().items():
-        assert (mirror.ROOT / name).read_text("utf-8") == source, f"run `make mirror`: {name} is not current"
+        assert (mirror.ROOT / name).read_text("utf-8") == source, f"run `make generate`: {name} is not current"
 
 
 def test_both_have_the_same_names() -> None:

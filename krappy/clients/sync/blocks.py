@@ -1,4 +1,4 @@
-# Written by tests/clients/mirror.py from krappy/clients/aio/blocks.py: change that one, and run `make mirror`.
+# Written by tests/clients/mirror.py from krappy/clients/aio/blocks.py: change that one, and run `make generate`.
 
 """Blocks of columns, for the blocking client."""
 

@@ -1,4 +1,4 @@
-# Written by tests/clients/mirror.py from krappy/clients/aio/producer.py: change that one, and run `make mirror`.
+# Written by tests/clients/mirror.py from krappy/clients/aio/producer.py: change that one, and run `make generate`.
 
 """Producers of the blocking client."""
 

@@ -1,4 +1,4 @@
-# Written by tests/clients/mirror.py from krappy/clients/aio/stage.py: change that one, and run `make mirror`.
+# Written by tests/clients/mirror.py from krappy/clients/aio/stage.py: change that one, and run `make generate`.
 
 """Staged writes of the blocking client."""
 

@@ -1,4 +1,4 @@
-# Written by tests/clients/mirror.py from krappy/clients/aio/table.py: change that one, and run `make mirror`.
+# Written by tests/clients/mirror.py from krappy/clients/aio/table.py: change that one, and run `make generate`.
 
 """A topic as a table, for the blocking client."""
 

@@ -7,9 +7,7 @@ from krappy.wire.schema import (
     I64,
     U32,
     Answer,
-    Bulk,
     Millis,
-    Offset,
     OffsetList,
     Order,
     PositionList,
@@ -21,58 +19,85 @@ from krappy.wire.schema import (
 
 
 class ConsumerRegistration(Request, kind=2):
-    topics: list[str]
-    group: str | None = None
-    partitions: list[U32] | None = None  # without a group: these partitions of every topic named
-    start: Start = "earliest"  # a group's first position, or the reader's
-    start_at: I64 | None = None
-    positions: PositionList | None = None  # without a group: exact positions; they win over `start`
-    order: Order = "none"  # groups
-    lease_ms: Positive = 30_000
-    max_deliveries: Positive = 10
-    dead_letter: str | None = None  # topic for events past max_deliveries; None: "<topic>.<group>.dead"
+    """Says that this connection will consume topics, which must exist. Without `group` it is a reader, which has a
+    position of its own in each partition and may name `partitions`. With `group` it becomes a member, which shares
+    the group's position with the other members; the group is made by its first member, whose `start`, `order`,
+    `max_deliveries` and `dead_letter` it takes.
+    """
+
+    topics: list[str]  # one or more
+    group: str | None = None  # nil: a reader
+    partitions: list[U32] | None = None  # readers: these of every topic named; nil: all
+    start: Start = "earliest"  # where a reader begins, or a group that is new
+    start_at: I64 | None = None  # the number that `start` needs
+    positions: PositionList | None = None  # readers: exact offsets for some partitions; they win over `start`
+    order: Order = "none"  # groups: "key" never leases events of one key to two members at a time
+    lease_ms: Positive = 30_000  # groups: how long an event is leased
+    max_deliveries: Positive = 10  # groups: an event that comes back as often goes to the dead-letter topic
+    dead_letter: str | None = None  # groups: that topic; nil: "<topic>.<group>.dead"
 
 
 class ConsumerRegistered(Answer, kind=2):
-    handle: U32
-    member: str | None
+    handle: U32  # names this registration in later messages
+    member: str | None  # the name in the group: the first free of `<group>_0` to `<group>_999`; nil for a reader
     positions: PositionList  # where each partition's next event is
-    ends: PositionList  # each partition's end now
-    topic_ids: list[tuple[str, str]] | None = None  # without a group: (topic, id)
+    ends: PositionList  # each partition's end now: reading up to here and stopping reads what there is
+    # [[topic, id], …]: readers: the `id` of each topic, as of DescribeTopics
+    topic_ids: list[tuple[str, str]] | None = None
 
 
 class Poll(Request, kind=4):
-    handle: U32
-    max_records: I31 = 500  # groups: exact; readers: reached by whole batches, at least one
-    max_bytes: I31 = 1 << 20
-    max_wait: Millis = 0  # how long to wait when there is nothing
+    """Asks for the next events of a consumer. Several polls of one consumer may be under way; each gets other events.
+
+    A reader gets whole record batches, so a batch may begin before the offset asked for: leave out what is below
+    `first`. Its position moves on with each poll.
+
+    A member gets events leased to it, for `lease_ms`. `leases` says which of the records are its own: only these,
+    though the batches in `parts` hold others.
+    """
+
+    handle: U32  # of a consumer
+    max_records: I31 = 500  # readers: reached by whole batches; at least one comes. Members: exact
+    max_bytes: I31 = 1 << 20  # at least one batch comes, however large
+    # how many ms to wait when there is nothing; an answer without parts comes then. More than 600000 counts as
+    # that
+    max_wait: Millis = 0
 
 
 class Polled(Answer, kind=4):
-    """`parts`: (topic, partition, first offset to deliver, high watermark, record batches). `leases`: groups only,
-    (topic, partition, first, last, deliveries): only these offsets of the parts are this member's."""
-
+    # [[topic, partition, first, high watermark, records], …]: `first`: the first offset to deliver; `records`:
+    # one or more record batches, one after the other
     parts: list[tuple[str, int, int, int, bytes]]
+    # [[topic, partition, first, last, deliveries], …]: members: the events that are theirs, and how often these
+    # have been delivered, with this time
     leases: list[tuple[str, int, int, int, int]] | None = None
 
 
 class Seek(Request, kind=11):
-    """Moves a groupless reader. `start` as in ConsumerRegistration."""
+    """Moves a reader's position in one partition. A poll that is under way may still bring events from before: compare
+    the `first` of each part with the position that you expect, drop the part if it is beyond, and leave out what is
+    before. What such a poll has brought from just that position on comes again.
+    """
 
-    handle: U32
-    topic: str
-    partition: U32
-    start: Start
-    start_at: I64 | None = None
+    handle: U32  # of a reader
+    topic: str  # one of its topics
+    partition: U32  # one of its partitions
+    start: Start  # where to go on
+    start_at: I64 | None = None  # the number that `start` needs
 
 
 class Sought(Answer, kind=11):
-    offset: int
+    offset: int  # the position now
 
 
 class Ack(Request, kind=6):
-    handle: U32
-    ranges: RangeList
+    """Says that events are done with: they are delivered no more. Saying it twice is no error. An event whose lease has
+    run out, but that nobody was given since, may still be acknowledged. LEASE_LOST means that some of the events are
+    another member's by now; the others count.
+    """
+
+    handle: U32  # of a member
+    ranges: RangeList  # offsets `first` to `last`, both included; offsets without an event may be inside
 
 
 class Acked(Answer, kind=6):
@@ -80,9 +105,11 @@ class Acked(Answer, kind=6):
 
 
 class Nack(Request, kind=7):
-    handle: U32
-    ranges: RangeList
-    delay_ms: Millis = 0
+    """Gives events back, to be delivered again, to this member or another. It counts as a delivery."""
+
+    handle: U32  # of a member
+    ranges: RangeList  # as in Ack
+    delay_ms: Millis = 0  # not before this time has passed
 
 
 class Nacked(Answer, kind=7):
@@ -90,9 +117,11 @@ class Nacked(Answer, kind=7):
 
 
 class Extend(Request, kind=8):
-    handle: U32
-    ranges: RangeList
-    lease_ms: Positive
+    """Asks for more time: the leases end `lease_ms` from now. LEASE_LOST as for Ack."""
+
+    handle: U32  # of a member
+    ranges: RangeList  # as in Ack
+    lease_ms: Positive  # how long from now
 
 
 class Extended(Answer, kind=8):
@@ -100,28 +129,12 @@ class Extended(Answer, kind=8):
 
 
 class Offsets(Request, kind=25):
-    """Where a topic's partitions stand: at an end, or at the first event with timestamp >= `start_at`."""
+    """Where a topic's partitions stand. Needs no registration."""
 
     topic: str
-    start: Start
-    start_at: I64 | None = None
+    start: Start  # which place is asked for
+    start_at: I64 | None = None  # the number that `start` needs
 
 
 class OffsetsFound(Answer, kind=25):
-    offsets: OffsetList  # a timestamp later than every event gives the high watermark
-
-
-class ReadLog(Request, kind=44):
-    """Record batches from `offset` to before `end`, without a registration. Repeated with `next_offset`."""
-
-    topic: str
-    partition: U32
-    offset: Offset
-    end: Offset
-    max_bytes: Positive = 1 << 20
-    topic_id: str | None = None  # another topic of that name is refused
-
-
-class LogRead(Answer, kind=44):
-    next_offset: int  # at least `end` after the last part
-    records: Bulk  # whole record batches: the first may begin below `offset`, the last end beyond `end`
+    offsets: OffsetList  # an offset for each partition; for a timestamp later than every event, the high watermark
