@@ -12,6 +12,8 @@ import io
 import json
 import lzma
 import os
+import shutil
+import sys
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -319,3 +321,33 @@ def _listing(file: IO[bytes]) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError):
         raise Failure(f"this is not a whole backup: its {LISTING} can't be read") from None
     return known
+
+
+def files_of(source: str) -> Files:
+    """What is in a backup. Raises Failure."""
+    if source == "-":
+        return read_tar(sys.stdin.buffer)
+    path = Path(source)
+    if path.is_dir():
+        return read_folder(path)
+    if not path.is_file():
+        raise Failure(f"there is no backup {source}")
+    return read_tar(path.open("rb"))
+
+
+def size_of(source: str) -> int:
+    """Bytes that it takes on disk; 0 for a pipe."""
+    path = Path(source)
+    if path.is_dir():
+        return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
+    return path.stat().st_size if path.is_file() else 0
+
+
+def check_room(target: Path, needed: int) -> None:
+    """Raises Failure where there is less: better now than after an hour."""
+    place = target.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise Failure(f"{place} has room for {free:,} bytes, and {needed:,} are needed: nothing was written")

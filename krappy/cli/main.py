@@ -10,49 +10,30 @@ from __future__ import annotations
 
 import importlib
 import os
+import pkgutil
 import sys
 import traceback
 from typing import Any, NoReturn
 
 import click
 
+from krappy.cli import commands
 from krappy.cli.errors import explain
 from krappy.cli.options import Group
 from krappy.cli.output import ReaderIsGone, visible
 from krappy.memory import keep_freed_memory
 
-# name -> module of krappy.cli; the command is its attribute of the same name. Imported when used: `krappy get`
-# does not pay for what `krappy bench` needs.
-COMMANDS = {
-    "serve": "serve",
-    "topic": "topic",
-    "produce": "produce",
-    "consume": "consume",
-    "get": "table",
-    "scan": "table",
-    "watch": "table",
-    "group": "group",
-    "top": "top",
-    "bench": "bench",
-    "doctor": "doctor",
-    "pipeline": "pipeline",
-    "backup": "backup",
-    "restore": "backup",
-    "demo": "demo",
-}
-
 
 class Commands(Group):
-    """A group whose commands are imported when they are asked for."""
+    """A group whose commands are found, and imported when they are asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = COMMANDS.get(cmd_name)
-        if module is None:
+        if cmd_name not in self.list_commands(ctx):
             return None
-        command: click.Command = getattr(importlib.import_module(f"krappy.cli.{module}"), cmd_name)
+        command: click.Command = getattr(importlib.import_module(f"{commands.__name__}.{cmd_name}"), cmd_name)
         return command
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import krappy.cli.produce as produce_module
+import krappy.cli.commands.produce as produce_module
 from tests.cli.conftest import Krappy
 
 

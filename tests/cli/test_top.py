@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
+from krappy.cli.commands.top import Console, latencies, looks, rates, screen
 from krappy.cli.main import run
-from krappy.cli.top import Console, latencies, looks, rates, screen
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.types import TopicPartition
 
-top_module = importlib.import_module("krappy.cli.top")
+top_module = importlib.import_module("krappy.cli.commands.top")
 OTHERS = (
     *("topics", "partitions", "groups", "log_bytes", "resident_bytes", "group_lag", "view_lag_events"),
     *("budget_used_bytes", "budget_bytes", "partitions_failed", "views_failed"),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyspark.sql import functions as sf
 
 from krappy.blocking import Client
+from krappy.cli.commands.pipeline import typed
 from krappy.cli.main import run
-from krappy.cli.pipeline import typed
 from krappy.errors import ConfigError, KrappyError
 from krappy.pipelines import archive, backfill, reconcile, rollup, scd2
 from krappy.pipelines.following import Done, said, worked

@@ -92,7 +92,7 @@ def _told(node: ast.ClassDef, source: str) -> Told:
         if not isinstance(field, ast.AnnAssign):
             continue
         assert isinstance(field.target, ast.Name)
-        before = []
+        before: list[str] = []
         for line in reversed(lines[: field.lineno - 1]):
             if not line.strip().startswith("#"):
                 break

@@ -1,9 +1,10 @@
 """Every message of the native protocol: its type number, its fields, their types and limits.
 
 Each module here is a part of one table, and that table is the protocol. The broker decodes requests with it, the
-clients encode them with it, and PROTOCOL.md is written from it (`make generate`): what is said here, users read there. A request's map carries its
-correlation id as `id` beside the fields of its class; an answer repeats it. Requests are strict: a missing, unknown or
-ill-typed field is an `InvalidRequest` that names the field. Answers are read leniently: a newer broker may add fields.
+clients encode them with it, and PROTOCOL.md is written from it (`make generate`): what is said here, users read there.
+A request's map carries its correlation id as `id` beside the fields of its class; an answer repeats it. Requests are
+strict: a missing, unknown or ill-typed field is an `InvalidRequest` that names the field. Answers are read leniently: a
+newer broker may add fields.
 
 `entry` is what a table holds for a key: `[offset, timestamp, value or nil, headers or nil]`; it is stored in
 this form and travels as stored (`Raw`). Headers are a list of `[name, value or nil]`.

@@ -64,16 +64,15 @@ def doctor(data: Path, backup: str | None, repair: bool, as_json: bool) -> None:
 def _check_backup(source: str, as_json: bool) -> bool:
     """Whether all of it is as it was written."""
     from krappy.cli import archive, generations
-    from krappy.cli.backup import archive_files, archive_size
 
     several = generations.list_all(Path(source)) if source != "-" else []
     sources = [str(each) for each in several] or [source]
     rows: list[dict[str, Any]] = []
-    with progress(sum(map(archive_size, sources))) as tell:
+    with progress(sum(map(archive.size_of, sources))) as tell:
         for each in sources:
             row: dict[str, Any] = {"source": each, "taken_ms": None, "files": 0}
             try:
-                listing, wrong = archive.check(archive_files(each), tell)
+                listing, wrong = archive.check(archive.files_of(each), tell)
             except Failure as error:
                 rows.append({**row, "problems": [error.message]})
             else:

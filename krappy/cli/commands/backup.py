@@ -1,4 +1,4 @@
-"""`krappy backup` and `krappy restore`."""
+"""`krappy backup`: everything that a running broker has stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,12 +18,11 @@ import click
 
 from krappy.cli import archive, output
 from krappy.cli.errors import Failure
-from krappy.cli.options import Stopwatch, address_option, connect, data_option, json_option
+from krappy.cli.options import Stopwatch, address_option, connect, json_option
 from krappy.cli.progress import progress
 from krappy.clients.admin import HeldBackup
 from krappy.store.disk import OS_DISK
 
-PRODUCER_IDS = 1_000_000  # that the broker may have given after its catalog was copied
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -79,7 +78,7 @@ def backup(
                 done = archive.write(archive.TarSink(sys.stdout.buffer), folder, manifest, tell, pace=pace)
             else:
                 place = Path(target)
-                _check_room(place, copied)
+                archive.check_room(place, copied)
                 if incremental:
                     from krappy.cli import generations
 
@@ -154,16 +153,6 @@ def _manifest(held: HeldBackup) -> dict[str, Any]:
     return found
 
 
-def _check_room(target: Path, needed: int) -> None:
-    """Raises Failure where there is less: better now than after an hour."""
-    place = target.absolute()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    if free < needed:
-        raise Failure(f"{place} has room for {free:,} bytes, and {needed:,} are needed: nothing was written")
-
-
 @contextmanager
 def _removed_if_cut_short(target: Path, *, remains: bool) -> Iterator[None]:
     """A folder or file of ours that is gone again if the block fails, however it fails. A full disk becomes a Failure.
@@ -204,115 +193,3 @@ def _until_terminated() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-@click.command()
-@click.argument("source")
-@data_option("The folder to restore to, which a broker is then given: new or empty.")
-@json_option
-def restore(source: str, data: Path, as_json: bool) -> None:
-    """Bring a backup back, into a folder that no broker has used yet.
-
-    Every file is checked against the checksum that it was written with. SOURCE is what `krappy backup` has made: a
-    folder, a tar archive (compressed or not), or - for one on stdin; of a folder of several, the latest is taken.
-    `krappy doctor` then checks all that is in it.
-
-    \b
-    Examples:
-      krappy restore /backups/monday --data /var/lib/krappy
-      krappy restore /backups/krappy --data ./data         # of `krappy backup --incremental`, the latest
-      zstd -d < monday.tar.zst | krappy restore - --data ./data
-    """
-    try:
-        from krappy.store.catalog import STARTS, Catalog
-        from krappy.store.hold import RESTORING
-        from krappy.store.lock import FolderLock
-        from krappy.store.meta import Meta
-    except ModuleNotFoundError as error:
-        if (error.name or "").startswith("krappy"):
-            raise
-        raise Failure(f"restore needs {error.name}, which is not installed: pip install 'krappy[broker]'") from None
-    source = _latest(source)
-    OS_DISK.mkdir(data)
-    lock = FolderLock(data)
-    try:
-        partial = data / RESTORING
-        if partial.exists():  # an attempt was cut short; no broker has started beside it, so all of this is its
-            for part in (*(data / name for name in archive.PARTS), *partial.iterdir()):
-                shutil.rmtree(part, ignore_errors=True)
-        strange = [path.name for path in data.iterdir() if path.name not in ("lock", "lost+found", RESTORING)]
-        if strange:
-            raise Failure(f"{data} is not empty ('{strange[0]}' is there): restore to a folder of its own")
-        size = archive_size(source)
-        _check_room(data, size)
-        watch = Stopwatch()
-        with _marked(partial), progress(size) as tell:
-            listing = archive.unpack(archive_files(source), partial, tell)
-        meta = Meta(partial / "meta")
-        try:
-            catalog = Catalog(meta)
-            catalog.skip_producer_ids(PRODUCER_IDS)
-            catalog.skip_epochs(STARTS)
-        finally:
-            meta.close()
-        for part in sorted(partial.iterdir()):
-            part.rename(data / part.name)
-        OS_DISK.fsync_dir(data)
-        partial.rmdir()  # from here on a broker starts
-        OS_DISK.fsync_dir(data)
-        OS_DISK.fsync_dir(data.absolute().parent)
-    finally:
-        lock.release()
-    if as_json:
-        facts = {"source": source, "data": str(data), "files": len(listing["files"])}
-        facts["bytes"] = sum(size for _, size, _ in listing["files"])
-        output.emit_json({**facts, "taken_ms": listing["taken_ms"], "seconds": round(watch.seconds, 3)})
-    else:
-        output.note(f"{data}: as of {output.when(listing['taken_ms'])}; `krappy doctor --data {data}` checks it")
-
-
-@contextmanager
-def _marked(partial: Path) -> Iterator[None]:
-    """The folder that tells of a restore which has not come to its end is on disk first, and stays until it has: also
-    when the block fails, unless nothing came of it."""
-    partial.mkdir(exist_ok=True)
-    OS_DISK.fsync_dir(partial.parent)
-    try:
-        yield
-    except BaseException:
-        with suppress(OSError):  # there is something in it
-            partial.rmdir()
-        raise
-
-
-def _latest(source: str) -> str:
-    """Of a folder of backups, the latest; anything else as it is."""
-    if source == "-" or not Path(source).is_dir() or (Path(source) / archive.LISTING).exists():
-        return source
-    from krappy.cli import generations
-
-    found = generations.list_all(Path(source))
-    if not found:
-        return source
-    output.note(f"the latest of {len(found)}: {found[-1]}")
-    return str(found[-1])
-
-
-def archive_files(source: str) -> archive.Files:
-    """What is in a backup. Raises Failure."""
-    if source == "-":
-        return archive.read_tar(sys.stdin.buffer)
-    path = Path(source)
-    if path.is_dir():
-        return archive.read_folder(path)
-    if not path.is_file():
-        raise Failure(f"there is no backup {source}")
-    return archive.read_tar(path.open("rb"))
-
-
-def archive_size(source: str) -> int:
-    """Bytes that it takes on disk; 0 for a pipe."""
-    path = Path(source)
-    if path.is_dir():
-        return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
-    return path.stat().st_size if path.is_file() else 0

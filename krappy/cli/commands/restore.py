@@ -1,0 +1,110 @@
+"""`krappy restore`: a backup brought back."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import click
+
+from krappy.cli import archive, output
+from krappy.cli.errors import Failure
+from krappy.cli.options import Stopwatch, data_option, json_option
+from krappy.cli.progress import progress
+from krappy.store.disk import OS_DISK
+
+PRODUCER_IDS = 1_000_000  # that the broker may have given after its catalog was copied
+
+
+@click.command()
+@click.argument("source")
+@data_option("The folder to restore to, which a broker is then given: new or empty.")
+@json_option
+def restore(source: str, data: Path, as_json: bool) -> None:
+    """Bring a backup back, into a folder that no broker has used yet.
+
+    Every file is checked against the checksum that it was written with. SOURCE is what `krappy backup` has made: a
+    folder, a tar archive (compressed or not), or - for one on stdin; of a folder of several, the latest is taken.
+    `krappy doctor` then checks all that is in it.
+
+    \b
+    Examples:
+      krappy restore /backups/monday --data /var/lib/krappy
+      krappy restore /backups/krappy --data ./data         # of `krappy backup --incremental`, the latest
+      zstd -d < monday.tar.zst | krappy restore - --data ./data
+    """
+    try:
+        from krappy.store.catalog import STARTS, Catalog
+        from krappy.store.hold import RESTORING
+        from krappy.store.lock import FolderLock
+        from krappy.store.meta import Meta
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("krappy"):
+            raise
+        raise Failure(f"restore needs {error.name}, which is not installed: pip install 'krappy[broker]'") from None
+    source = _latest(source)
+    OS_DISK.mkdir(data)
+    lock = FolderLock(data)
+    try:
+        partial = data / RESTORING
+        if partial.exists():  # an attempt was cut short; no broker has started beside it, so all of this is its
+            for part in (*(data / name for name in archive.PARTS), *partial.iterdir()):
+                shutil.rmtree(part, ignore_errors=True)
+        strange = [path.name for path in data.iterdir() if path.name not in ("lock", "lost+found", RESTORING)]
+        if strange:
+            raise Failure(f"{data} is not empty ('{strange[0]}' is there): restore to a folder of its own")
+        size = archive.size_of(source)
+        archive.check_room(data, size)
+        watch = Stopwatch()
+        with _marked(partial), progress(size) as tell:
+            listing = archive.unpack(archive.files_of(source), partial, tell)
+        meta = Meta(partial / "meta")
+        try:
+            catalog = Catalog(meta)
+            catalog.skip_producer_ids(PRODUCER_IDS)
+            catalog.skip_epochs(STARTS)
+        finally:
+            meta.close()
+        for part in sorted(partial.iterdir()):
+            part.rename(data / part.name)
+        OS_DISK.fsync_dir(data)
+        partial.rmdir()  # from here on a broker starts
+        OS_DISK.fsync_dir(data)
+        OS_DISK.fsync_dir(data.absolute().parent)
+    finally:
+        lock.release()
+    if as_json:
+        facts = {"source": source, "data": str(data), "files": len(listing["files"])}
+        facts["bytes"] = sum(size for _, size, _ in listing["files"])
+        output.emit_json({**facts, "taken_ms": listing["taken_ms"], "seconds": round(watch.seconds, 3)})
+    else:
+        output.note(f"{data}: as of {output.when(listing['taken_ms'])}; `krappy doctor --data {data}` checks it")
+
+
+@contextmanager
+def _marked(partial: Path) -> Iterator[None]:
+    """The folder that tells of a restore which has not come to its end is on disk first, and stays until it has: also
+    when the block fails, unless nothing came of it."""
+    partial.mkdir(exist_ok=True)
+    OS_DISK.fsync_dir(partial.parent)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # there is something in it
+            partial.rmdir()
+        raise
+
+
+def _latest(source: str) -> str:
+    """Of a folder of backups, the latest; anything else as it is."""
+    if source == "-" or not Path(source).is_dir() or (Path(source) / archive.LISTING).exists():
+        return source
+    from krappy.cli import generations
+
+    found = generations.list_all(Path(source))
+    if not found:
+        return source
+    output.note(f"the latest of {len(found)}: {found[-1]}")
+    return str(found[-1])

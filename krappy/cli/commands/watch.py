@@ -1,0 +1,84 @@
+"""`krappy watch`: a topic as a table, and every change to it."""
+
+from __future__ import annotations
+
+import click
+
+from krappy.cli import output
+from krappy.cli.options import (
+    Separator,
+    address_option,
+    complete_topics,
+    connect,
+    json_option,
+    partition_option,
+)
+from krappy.cli.progress import telling
+from krappy.cli.ranges import chosen_keys, range_options
+from krappy.types import Entry
+
+
+@click.command()
+@click.argument("topic", shell_complete=complete_topics)
+@range_options
+@partition_option
+@click.option("-n", "--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N entries.")
+@click.option("-s", "--sep", "separator", type=Separator(), default="\t", help="Between key and value.  [default: tab]")
+@address_option
+@json_option
+def watch(
+    topic: str,
+    prefix: str | None,
+    start: str | None,
+    end: str | None,
+    partitions: tuple[int, ...],
+    limit: int | None,
+    separator: str,
+    address: str,
+    as_json: bool,
+) -> None:
+    """Print the table as it is, then every change as it happens, until Ctrl-C. No gap, no duplicate.
+
+    Lines begin with `=` for what is there, `+` for a change and `-` for a deletion; the end of what is there is said
+    on stderr. With --json each line has an "event": snapshot, end_of_snapshot or change.
+
+    \b
+    Examples:
+      krappy watch users
+      krappy watch users --prefix u1 --json
+      krappy watch users --max 1
+    """
+    from krappy.clients.watching import SnapshotEnd
+
+    chosen = chosen_keys(prefix, start, end)
+    live, left = False, limit
+    with connect(address) as client:
+        table = client.table(topic)
+        with (
+            table.watch(**chosen, partitions=list(partitions) or None) as watched,  # type: ignore[arg-type]
+            telling(lambda: client.trouble, "waiting for the broker"),
+            output.ending_with_reader(),
+        ):
+            for item in watched:
+                if isinstance(item, SnapshotEnd):
+                    live = True
+                    if as_json:
+                        offsets = {str(index): offset for index, offset in item.offsets.items()}
+                        output.emit_json({"event": "end_of_snapshot", "offsets": offsets})
+                    else:
+                        output.note("that is the table now; changes follow")
+                    continue
+                _show_change(item, live, separator, as_json)
+                if left is not None:
+                    left -= 1
+                    if left <= 0:
+                        break
+
+
+def _show_change(entry: Entry, live: bool, separator: str, as_json: bool) -> None:
+    if as_json:
+        output.emit_json({"event": "change" if live else "snapshot", **output.entry_json(entry)})
+        return
+    mark = "-" if entry.deleted else "+" if live else "="
+    line = f"{mark} {output.text(entry.key)}"
+    output.write_lines([line if entry.value is None else line + separator + output.text(entry.value)])
