@@ -26,4 +26,3 @@ class Settings:
     connections: int = 1
     window: int = 64  # requests in flight on each connection
     rate: int = 1_000  # events per second, for latency
-    of: str = "table"  # what is read by columns: table, log, lookup

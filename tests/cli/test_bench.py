@@ -26,9 +26,6 @@ SMALL: list[list[str]] = [
     ["scan", "--count", "3000", "--partitions", "2"],
     ["group", "--count", "3000", "--members", "3", "--batch", "50", "--partitions", "2"],
     ["group", "--count", "100", "--members", "20", "--batch", "1"],
-    ["blocks", "--count", "3000", "--partitions", "2"],
-    ["blocks", "--count", "3000", "--of", "log"],
-    ["blocks", "--count", "3000", "--of", "lookup", "--partitions", "2"],
     ["latency", "--count", "200", "--rate", "2000"],
 ]
 
@@ -60,41 +57,6 @@ def test_a_bench_starts_a_broker_of_its_own(krappy: Krappy) -> None:
     assert result.status == 0
     assert "events/s" in result.out
     assert "durability os" in result.err
-
-
-def test_live_views_beside_a_producer_are_measured(krappy: Krappy) -> None:
-    arguments = ["--case", "tail", "--case", "slow watch", "--count", "20000", "--rounds", "1"]
-    result = krappy("bench", "tail", *arguments, "--json")
-    assert result.status == 0, result.err
-    tail, watch = result.json["results"]
-    assert (tail["case"], watch["case"]) == ("tail", "slow watch")
-    assert tail["shown"] > 0
-    assert tail["shown"] + tail["skipped"] == 20_000
-    assert tail["per_second"] > 0
-    refused = krappy("bench", "tail", "--case", "none")
-    assert refused.status == 2
-    assert "filtered tail" in refused.err
-
-
-def test_a_start_is_measured(krappy: Krappy) -> None:
-    result = krappy("bench", "start", "--megabytes", "2", "--rounds", "2", "--durability", "os", "--json")
-    assert result.status == 0, result.err
-    [figures] = result.json["results"]
-    assert 0 < figures["seconds_min"] <= figures["seconds"] <= figures["seconds_max"]
-    assert figures["megabytes"] >= 2
-    assert figures["idle_megabytes"] > 10
-    more = ("--partitions", "20", "--kill", "--refold")
-    assert krappy("bench", "start", "--megabytes", "1", "--rounds", "1", "--durability", "os", *more).status == 0
-
-
-def test_a_backup_is_measured(krappy: Krappy) -> None:
-    result = krappy("bench", "backup", "--megabytes", "5", "--seconds", "0.3", "--durability", "os", "--json")
-    assert result.status == 0, result.err
-    [figures] = result.json["results"]
-    assert figures["first_shared_megabytes"] == 0
-    assert figures["megabytes"] >= 5
-    assert figures["restore_megabytes_per_second"] > 0
-    assert figures["alone_megabytes_per_second"] > 0
 
 
 @pytest.fixture

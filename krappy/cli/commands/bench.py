@@ -190,27 +190,6 @@ def group(**given: Any) -> None:
 
 
 @bench.command()
-@count(300_000, "Rows.")
-@SIZE
-@PARTITIONS
-@click.option("--of", type=click.Choice(["table", "log", "lookup"]), default="table", show_default=True)
-@common
-def blocks(**given: Any) -> None:
-    """How fast much is read as columns in Arrow's layout, as the Spark data source reads.
-
-    Timed: from the first request to the last block. Of a table: a snapshot and all of its ranges, one after the other;
-    of a log: all of its events; of lookups: as many keys, drawn by chance, 10,000 in a request.
-
-    \b
-    Examples:
-      krappy bench blocks
-      krappy bench blocks --of log --count 1000000
-      krappy bench blocks --of lookup --json
-    """
-    _run("blocks", "rows/s", given)
-
-
-@bench.command()
 @count(5_000, "Events of a round.")
 @SIZE
 @VIEW
@@ -230,118 +209,6 @@ def latency(**given: Any) -> None:
     _run("latency", "events/s", given)
 
 
-@bench.command()
-@click.option("--megabytes", type=click.IntRange(1), default=1000, show_default=True, metavar="N", help="Of events.")
-@click.option("--partitions", type=click.IntRange(1), default=4, show_default=True, metavar="N")
-@click.option("--kill", is_flag=True, help="End the broker by SIGKILL each time, right after its last acknowledgement.")
-@click.option("--refold", is_flag=True, help="Delete the tables before each start: they are made anew from the log.")
-@click.option("--durability", type=click.Choice(["fsync", "os"]), default="fsync", show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N")
-@json_option
-def start(**given: Any) -> None:
-    """How long a broker takes from its start to its first answer.
-
-    Timed: from starting a process on data that was closed cleanly, or with --kill was not closed at all, until it
-    listens, and until a client has connected and looked up a key. With --kill every acknowledged event must be there
-    again; with --refold the answer waits until the whole log was read. Its memory is looked at a second later. The data
-    is made in the temporary folder (TMPDIR).
-
-    \b
-    Examples:
-      krappy bench start
-      krappy bench start --megabytes 10000 --kill --json
-      krappy bench start --partitions 1000 --kill --refold
-    """
-    as_json = given.pop("as_json")
-    measured = importlib.import_module("krappy.bench.start").start(**given)
-    facts = report.circumstances(given["durability"])
-    if as_json:
-        output.emit_json({"circumstances": facts, "results": [measured]})
-        return
-    shown = ("megabytes", "ready_seconds", "seconds", "seconds_min", "seconds_max", "idle_megabytes")
-    titles = ["MB stored", "listens", "answers", "least", "most", "MB in memory"]
-    output.table(titles, [[measured[name] for name in shown]])
-    output.note("")
-    output.note(", ".join(f"{name} {value}" for name, value in facts.items()))
-
-
-@bench.command()
-@click.option("--megabytes", type=click.IntRange(1), default=1000, show_default=True, metavar="N", help="Of events.")
-@click.option("--seconds", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Of each time without one.")
-@click.option("--max-rate", type=click.FloatRange(0.001), metavar="MB", help="As of `krappy backup`.")
-@click.option("--durability", type=click.Choice(["fsync", "os"]), default="fsync", show_default=True)
-@json_option
-def backup(megabytes: int, seconds: float, max_rate: float | None, durability: str, as_json: bool) -> None:
-    """What a backup costs a broker that is busy, how fast it is, and how fast it is brought back.
-
-    Two writers publish as fast as they are acknowledged; meanwhile `krappy backup --incremental` runs twice. The share
-    is what they write beside a backup, of what they write without one. All is in the temporary folder (TMPDIR), which
-    needs four times the megabytes.
-
-    \b
-    Examples:
-      krappy bench backup
-      krappy bench backup --megabytes 10000 --json
-    """
-    measured = importlib.import_module("krappy.bench.backup").backup(megabytes, durability, seconds, max_rate)
-    facts = report.circumstances(durability)
-    if as_json:
-        output.emit_json({"circumstances": facts, "results": [measured]})
-        return
-    output.table(["what", "figure"], [[name.replace("_", " "), value] for name, value in list(measured.items())[1:]])
-    output.note("")
-    output.note(", ".join(f"{name} {value}" for name, value in facts.items()))
-
-
-@bench.command()
-@count(1_000_000, "Events of a round.")
-@SIZE
-@KEYS
-@PARTITIONS
-@VIEW
-@click.option("--case", "cases", multiple=True, metavar="NAME", help="Only these; may be repeated.  [default: all]")
-@click.option("--durability", type=click.Choice(["fsync", "os"]), default="os", show_default=True)
-@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, metavar="N")
-@json_option
-def tail(cases: tuple[str, ...], durability: str, as_json: bool, **given: Any) -> None:
-    """What live views in the console cost a producer at full speed.
-
-    Rounds without and with readers take turns. Compared are the rates, and the processor time that the broker spends
-    on an event, which other programs disturb less. A tail must show every event, or say that it was skipped.
-
-    \b
-    Examples:
-      krappy bench tail
-      krappy bench tail --case tail --case "10 tails" --rounds 9 --json
-    """
-    module = importlib.import_module("krappy.bench.tail")
-    known = {each.name: each for each in module.CASES}
-    for name in cases:
-        if name not in known:
-            raise click.BadParameter(f"'{name}' is none of: {', '.join(known)}", param_hint="--case")
-    settings = Settings(**given)
-    results = []
-    with (
-        spawn_broker(settings={"durability": durability, "listen_http": "127.0.0.1:0"}) as broker,
-        connect(broker.address) as client,
-    ):
-        for name in cases or known:
-            output.note(name)
-            results.append(module.tail(client, broker.address, broker.http, broker.pid, settings, known[name]))
-    facts = report.circumstances(durability)
-    if as_json:
-        output.emit_json({"circumstances": facts, "results": results})
-        return
-    titles = ["beside", "events/s alone", "beside it", "ratio", "broker us/event alone", "beside it", "ratio"]
-    names = ("case", "per_second_alone", "per_second", "rate_ratio", "processor_us_alone", "processor_us")
-    output.table(
-        [*titles, "shown", "skipped"],
-        [[each[name] for name in (*names, "processor_ratio", "shown", "skipped")] for each in results],
-    )
-    output.note("")
-    output.note(", ".join(f"{name} {value}" for name, value in facts.items()))
-
-
 ALL: list[tuple[str, dict[str, Any]]] = [
     ("produce", {"count": 500_000}),
     ("produce", {"count": 500_000, "view": False}),
@@ -355,15 +222,11 @@ ALL: list[tuple[str, dict[str, Any]]] = [
     ("get", {"count": 10_000, "connections": 1, "window": 1, "batch": 1}),
     ("scan", {"count": 300_000}),
     ("group", {"count": 200_000, "view": False, "connections": 8, "batch": 500}),
-    ("blocks", {"count": 300_000}),
-    ("blocks", {"count": 300_000, "of": "log"}),
-    ("blocks", {"count": 300_000, "of": "lookup"}),
     ("latency", {"count": 5_000}),
 ]
 UNITS = dict.fromkeys(("produce", "consume", "group", "latency"), "events/s") | {
     "get": "keys/s",
     "scan": "entries/s",
-    "blocks": "rows/s",
 }
 
 
@@ -408,7 +271,6 @@ _SETTINGS = {
     "get": ("record_bytes", "keys", "history", "partitions", "connections", "window", "batch"),
     "scan": ("record_bytes", "partitions"),
     "group": ("record_bytes", "partitions", "connections", "batch"),
-    "blocks": ("of", "record_bytes", "partitions"),
     "latency": ("record_bytes", "view", "rate"),
 }
 
@@ -428,7 +290,6 @@ def _words(setting: dict[str, Any]) -> str:
         "single": "single",
         "compression": "{}",
         "rate": "{}/s",
-        "of": "{}",
     }
     shown = ((words.get(name, f"{name} {{}}"), value) for name, value in setting.items())
     return ", ".join(word.format(value) for word, value in shown if value)

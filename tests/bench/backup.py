@@ -1,4 +1,4 @@
-"""`krappy bench backup`: what a backup costs a broker that is busy, how fast it is, and what the next one still copies.
+"""What a backup costs a broker that is busy, how fast it is, and what the next one still copies.
 
 Writers publish as fast as they are acknowledged all the while. Compared are the time in which `krappy backup` runs, as
 a process of its own, and the times before and after, in which the same writers have the broker to themselves.

@@ -1,4 +1,4 @@
-"""`krappy bench blocks`: reading much by columns, as the Spark data source does.
+"""Reading much by columns, as the Spark data source does.
 
 Timed: from the first request to the last block, whose columns are then in Arrow's layout. Of a table: the snapshot, cut
 into ranges that are read one after the other. Of lookups: keys drawn by chance, given as a column.
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 LOOKED_UP = 10_000  # keys of one lookup
 
 
-def blocks(client: Client, address: str, settings: Settings) -> list[Round]:
+def blocks(client: Client, settings: Settings, of: str) -> list[Round]:
     stored = load.every_key(settings.count, settings.record_bytes)
     with own_topic(client, settings) as topic:
         fill(client, topic, stored, settings)
         client.table(topic).get(stored.keys[-1])  # the view holds everything now
-        return [_round(client, topic, stored, READS[settings.of]) for _ in range(settings.rounds)]
+        return [_round(client, topic, stored, READS[of]) for _ in range(settings.rounds)]
 
 
 def _round(client: Client, topic: str, stored: load.Load, read: Callable[[Client, str, load.Load], int]) -> Round:

@@ -1,4 +1,4 @@
-"""`krappy bench tail`: what readers of live views in the console cost a producer at full speed.
+"""What readers of live views in the console cost a producer at full speed.
 
 Rounds without and with readers take turns on one broker, each on a new topic, so that a machine that grows slower
 meanwhile slows down both. Compared are the rate (from handing the first event to the client until the last is

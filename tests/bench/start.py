@@ -1,4 +1,4 @@
-"""`krappy bench start`: how long a broker takes from its start to its first answer, and what it holds in memory then.
+"""How long a broker takes from its start to its first answer, and what it holds in memory then.
 
 Timed: from starting the process, on data that was closed cleanly or left by a SIGKILL, until it listens, and until a
 client has connected and looked up a key. That answer waits until the view has folded what the logs have more than it.
