@@ -12,7 +12,7 @@ import trio
 from krappy import batch
 from krappy.broker.partition import applier
 from krappy.broker.partition.applier import Applier
-from krappy.broker.partition.strays import Strays
+from krappy.broker.partition.strays import Strays, ViewStrays
 from krappy.entry import entry_offset
 from krappy.measures import StoreMeasures
 from krappy.store.views import Views
@@ -24,13 +24,13 @@ def test_batches_that_were_not_kept_leave_no_gap(tmp_path: Path) -> None:
     views = Views(tmp_path / "views")
     config = SimpleNamespace(view=False)
     partition: Any = SimpleNamespace(
-        views=views, number=1, index=0, high_watermark=15, last_stable_offset=15, config=config, strays=Strays({})
+        views=views, number=1, index=0, high_watermark=15, last_stable_offset=15, config=config
     )
     partition.measures = StoreMeasures()
     columns = batch.decode(batch.encode([b"a", b"b", b"c", b"d", b"e"], [b"v"] * 5, timestamps=1))
 
     async def apply() -> int:
-        folding = Applier(partition, 0)
+        folding = Applier(partition, ViewStrays(partition, Strays({}), 0), 0)
         folding._fresh.extend([(0, 5, columns, 100, 0), (10, 5, columns, 100, 0)])
         await folding._apply_fresh()
         return folding.applied

@@ -11,7 +11,7 @@ import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
 from krappy.broker.broker import Broker
-from krappy.broker.partition import expiry
+from krappy.broker.partition import viewed
 from krappy.broker.partition.partition import Partition
 from krappy.broker.tables.snapshots import LeasedSnapshot
 from krappy.core import retention
@@ -24,9 +24,9 @@ KEYS = [b"%02d" % number for number in range(COUNT)]
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(retention, "LEAST_SWEPT", 10)
-    monkeypatch.setattr(expiry, "STEP", 7)
-    monkeypatch.setattr(expiry, "PAUSE_S", 0.0)
-    monkeypatch.setattr(expiry, "LOOK_S", 0.001)
+    monkeypatch.setattr(viewed, "STEP", 7)
+    monkeypatch.setattr(viewed, "PAUSE_S", 0.0)
+    monkeypatch.setattr(viewed, "LOOK_S", 0.001)
 
 
 async def made(broker: Broker, **config: object) -> Partition:

@@ -16,8 +16,7 @@ from trio.testing import trio_test
 
 from krappy import arrow_layout, batch
 from krappy.broker.broker import Broker
-from krappy.broker.partition import view_life
-from krappy.broker.partition.partition import Partition
+from krappy.broker.partition.viewed import Viewed
 from krappy.errors import KrappyError, UnknownTopic, ViewDisabled
 from krappy.handlers.native import columns, table
 from krappy.partitioner import partition_for
@@ -138,9 +137,9 @@ async def test_views_that_are_turned_off_or_on_one_after_the_other(
     tmp_path: Path, on: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While some partitions have a view and others do not, a key that stands elsewhere is not absent."""
-    drop, reached, gate = view_life._drop, trio.Event(), trio.Event()
+    drop, reached, gate = Viewed._drop, trio.Event(), trio.Event()
 
-    async def slow(partition: Partition) -> None:
+    async def slow(partition: Viewed) -> None:
         if partition.index == 1:
             reached.set()
             await gate.wait()
@@ -153,7 +152,7 @@ async def test_views_that_are_turned_off_or_on_one_after_the_other(
         await publish(topic.led(stands), 1, [key])
         if on:
             await turn_off(broker)
-        monkeypatch.setattr(view_life, "_drop", slow)
+        monkeypatch.setattr(Viewed, "_drop", slow)
         session: Any = Session(broker, None)
         conditional = batch.encode([key], [b"new"], timestamps=2_000)
         async with trio.open_nursery() as nursery:

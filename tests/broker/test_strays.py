@@ -245,7 +245,7 @@ async def test_a_tombstone_stays_while_nobody_knows_what_the_other_partitions_ha
     gate, step = trio.Event(), Applier._step
 
     async def later(self: Applier) -> None:
-        if self._partition.index == 1:
+        if self._replica.index == 1:
             await gate.wait()
         await step(self)
 

@@ -10,53 +10,48 @@ Rules, kept here and nowhere else:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 import trio
 
 from krappy import batch as batches
 from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
 from krappy.broker.partition import large
-from krappy.broker.partition.commit import INLINE, Commit
-from krappy.broker.partition.elsewhere import Elsewhere, look
+from krappy.broker.partition.commit import INLINE
+from krappy.broker.partition.conditions import Conditions
+from krappy.broker.partition.elsewhere import Elsewhere
 from krappy.broker.partition.queued import Accepted, Loose, Publish, Stored, demanded, record_size
 from krappy.broker.partition.undecided import UNDECIDED
+from krappy.broker.partition.viewed import Viewed
 from krappy.core.admission import MAX_OPENED, Times, admit_header, admit_records, may_be_large
-from krappy.entry import entry_offset, is_tombstone
 from krappy.errors import (
     CorruptBatch,
     InvalidRecord,
     KrappyError,
-    OffsetMismatch,
     OutOfOrderSequence,
     RecordTooLarge,
     ShuttingDown,
     StorageError,
 )
-from krappy.partitioner import any_elsewhere
 from krappy.store.producers import advance
 from krappy.types import ABSENT, Record
 from krappy.waiting import Later, Signal, wait_any
 
-if TYPE_CHECKING:
-    from krappy.broker.partition.partition import Partition
-
 MAX_DRAIN = 16 << 20  # bytes written by one drain
 MAX_GROUP = 1000  # single records that share one batch
-MAX_TOLD = 100  # records of a batch that an error tells of
 MAX_LAG = 8 << 20  # bytes that the view may be behind before drains wait for it
 
 
 class Appender:
-    def __init__(self, partition: Partition) -> None:
+    def __init__(self, partition: Viewed) -> None:
         self._partition = partition
+        self._conditions = Conditions(partition)
         self._waiting: list[Publish | Loose] = []
         self._running = False
         self._closed: Exception | None = None
         self._ended = Signal()
-        self.commit = Commit(partition)
+        self._commit = partition.commit
 
     def publish(
         self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None, *, by_header: bool = False
@@ -158,13 +153,13 @@ class Appender:
                 await self._open(items)
                 if self._partition.config.codec is not None:
                     await self._recompress(items, self._partition.config.codec)
-                if not self._keys_elsewhere(items):
-                    await self._prepare_conditions(items)
-                keys = self._keys_elsewhere(items)  # again: one may have come to be astray
+                if not self._conditions.keys_elsewhere(items):
+                    await self._conditions.prepare(items)
+                keys = self._conditions.keys_elsewhere(items)  # again: one may have come to be astray
                 if keys:
                     async with self._partition.strays.conditions:
-                        await self._write(items, await self._prepare_conditions(items, keys))
-                        await self.commit.settled()
+                        await self._write(items, await self._conditions.prepare(items, keys))
+                        await self._commit.settled()
                 else:
                     await self._write(items)
         except BaseException as error:
@@ -193,44 +188,12 @@ class Appender:
     async def _write(self, items: list[Publish | Loose], elsewhere: Elsewhere | None = None) -> None:
         accepted = self._decide(items, elsewhere)
         if accepted:
-            await self.commit.write(accepted)
-
-    def _keys_elsewhere(self, items: list[Publish | Loose]) -> list[bytes]:
-        """The keys that conditions are about, if other partitions may have them, too."""
-        strays, index = self._partition.strays, self._partition.index
-        found: list[bytes] = []
-        if strays.count > 1:
-            for item in items:
-                if isinstance(item, Publish) and item.expect:
-                    keys = (item.columns or batches.decode(item.data)).keys
-                    found += [key for row, _ in item.expect if (key := keys[row]) is not None]
-        return found if strays or any_elsewhere(found, strays.count, index) else []
-
-    async def _prepare_conditions(self, items: list[Publish | Loose], keys: Collection[bytes] = ()) -> Elsewhere | None:
-        """A condition is decided by the view, which must hold everything that was written before. Where it never will,
-        those with a condition are refused, and no others. What other partitions have of `keys`, if there are any."""
-        conditional = [item for item in items if isinstance(item, Publish) and item.expect]
-        if not conditional:
-            return None
-        try:
-            await self.commit.settled()
-            while True:
-                await self._partition.applier.caught_up()
-                await self._partition.undecided.refresh()
-                if self._partition.view_ready(None):
-                    break  # else a deletion of records has moved what is stable
-            if keys:
-                return await look(self._partition, keys)
-        except KrappyError as error:
-            for item in conditional:
-                item.reject(error)
-            items[:] = [item for item in items if item not in conditional]
-        return None
+            await self._commit.write(accepted)
 
     async def idle(self) -> None:
         """Returns when nothing waits and nothing is on its way to the disk."""
         await wait_any([self._ended], lambda: not self._running)
-        await self.commit.settled()
+        await self._commit.settled()
 
     def _take(self) -> list[Publish | Loose]:
         """The items of the next drain: in order, bounded in bytes, no producer's sequence twice unless it goes on."""
@@ -316,7 +279,7 @@ class Appender:
                     if following is None:
                         original = partition.log.producers.check(header)
                         if original is not None:
-                            self.commit.answer_again(original, header, item.later)
+                            self._commit.answer_again(original, header, item.later)
                             continue
                     elif not header.is_control and (header.producer_epoch, header.base_sequence) != following:
                         raise OutOfOrderSequence(  # one between was refused just now
@@ -328,7 +291,7 @@ class Appender:
                         partition.check_transactional(header)
                     if item.expect:
                         written = columns or batches.decode(data)
-                        partition.check_expected(written, item.expect, overlay, offset, elsewhere)
+                        self._conditions.check(written, item.expect, overlay, offset, elsewhere)
                 if config.log_append_time and not header.is_control:
                     data = batches.restamp_time(data, partition.now_ms())
                     header = batches.read_header(data)
@@ -355,45 +318,3 @@ class Appender:
             accepted.append(Accepted(header, data, columns, offset, laters, timestamps, item.cost))
             offset += header.count
         return accepted
-
-
-def check_expected(
-    columns: Columns,
-    expect: Sequence[tuple[int, int]],
-    overlay: Mapping[bytes, int],
-    look_up: Callable[[bytes], bytes | None],
-    base_offset: int,
-) -> None:
-    """Raises OffsetMismatch when a key is not where its writer believes it to be.
-
-    `overlay` holds what this very drain wrote before; `look_up` reads the view, which has all else. What stands in the
-    batch before a record counts as written before it. A deleted key is absent, and also stands at its tombstone's
-    offset. The error tells of the first such record, and of others in its details.
-    """
-    keys, values = columns.keys, columns.values
-    before: dict[bytes, int] = {}  # of this batch
-    seen = 0
-    wrong: list[tuple[int, str, int | None]] = []
-    for index, wanted in sorted(expect):
-        for at in range(seen, index):
-            held = keys[at]
-            if held is not None:
-                before[held] = ABSENT if values[at] is None else base_offset + at
-        seen = index
-        key = keys[index]
-        assert key is not None
-        current = before.get(key, overlay.get(key))
-        if current is not None:
-            allowed = {current}
-        else:
-            entry = look_up(key)
-            current = ABSENT if entry is None or is_tombstone(entry) else entry_offset(entry)
-            allowed = {current} if entry is None else {current, entry_offset(entry)}
-        if wanted not in allowed:
-            what = "absent" if current == ABSENT else f"at offset {current}"
-            hoped = "absent" if wanted == ABSENT else f"at offset {wanted}"
-            wrong.append((index, f"the key was expected {hoped} and is {what}", None if current == ABSENT else current))
-    if wrong:
-        index, text, found = wrong[0]
-        others = {"others": [list(each[:2]) for each in wrong[1:MAX_TOLD]]} if len(wrong) > 1 else {}
-        raise OffsetMismatch(text, current=found, index=index, **others)

@@ -26,8 +26,8 @@ from krappy.store.disk import UNREADABLE
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:
-    from krappy.broker.partition.partition import Partition
     from krappy.broker.partition.queued import Accepted
+    from krappy.broker.partition.replica import Replica
 
 SLICE = 500  # records of one WriteBatch
 # Bytes of memory that decoded batches of one partition take which wait to be applied; beyond, and where all partitions
@@ -44,16 +44,16 @@ UNREAD = 10  # times in a row that the disk did not read the log, until that cou
 
 
 class Applier:
-    def __init__(self, partition: Partition, applied: int) -> None:
-        self._partition = partition
+    def __init__(self, replica: Replica, strays: ViewStrays, applied: int) -> None:
+        self._replica = replica
         self.applied = applied  # the next offset to fold in: everything below is in the view
-        self.strays = ViewStrays(partition, applied)
+        self.strays = strays
         # Base offset, number of records, columns (None: no record has a key), bytes in the log, and in memory.
         self._fresh: deque[tuple[int, int, Columns | None, int, int]] = deque()
         self._kept = 0
         self._lag = 0  # bytes decided and not applied yet, about
         self._undecided = 0  # bytes committed behind the last stable offset, about
-        self._stable = partition.last_stable_offset
+        self._stable = replica.last_stable_offset
         self._running = False
         self.failed: KrappyError | None = None
         self._unread = 0  # times in a row that the disk did not read the log
@@ -71,12 +71,8 @@ class Applier:
         return self._stopped is not None
 
     @property
-    def closing(self) -> bool:
-        return self._closing
-
-    @property
     def behind(self) -> bool:
-        return self.applied < self._partition.last_stable_offset
+        return self.applied < self._replica.last_stable_offset
 
     def committed(self, accepted: list[Accepted]) -> None:
         """Tells of batches that have just become readable."""
@@ -96,11 +92,11 @@ class Applier:
                 columns = None
             else:
                 kept += item.cost + item.header.count * RECORD
-            if self._partition.measures.kept_bytes + kept > self._partition.measures.kept_limit:
+            if self._replica.measures.kept_bytes + kept > self._replica.measures.kept_limit:
                 continue
             self._keep(kept)
             self._fresh.append((item.offset, item.header.count, columns, item.header.size, kept))
-        if self._stable != (stable := self._partition.last_stable_offset):
+        if self._stable != (stable := self._replica.last_stable_offset):
             self._stable = stable
             self._lag += self._undecided
             self._undecided = 0
@@ -111,7 +107,7 @@ class Applier:
     def _keep(self, count: int) -> None:
         """So many bytes of memory more; less when it is negative."""
         self._kept += count
-        self._partition.measures.kept_bytes += count
+        self._replica.measures.kept_bytes += count
 
     def _forget(self) -> None:
         """Nobody will apply what is in memory."""
@@ -120,13 +116,13 @@ class Applier:
 
     def start(self) -> None:
         self.strays.applied(self.applied)
-        if self.failed is not None and self.applied < self._partition.start_offset:
+        if self.failed is not None and self.applied < self._replica.start_offset:
             self.failed = None  # the log begins behind what could not be read
         if not self._running and self.behind and self.failed is None and not self.stopped:
             self._running = True
             self.idle = trio.Event()
             self._wanted = trio.Event()
-            self._partition.spawn(self._run)
+            self._replica.spawn(self._run)
 
     def stop(self, why: KrappyError) -> None:
         """Folds no further, since the view is turned off or its topic deleted; who waits for it is told `why`."""
@@ -139,7 +135,7 @@ class Applier:
     async def caught_up(self, offset: int | None = None, seconds: float = math.inf) -> bool:
         """Waits until everything below `offset` (the last stable offset of now by default) is in the view; False when
         `seconds` passed first. Raises why it never will be: CorruptBatch, what it was stopped by, ShuttingDown."""
-        target = self._partition.last_stable_offset if offset is None else offset
+        target = self._replica.last_stable_offset if offset is None else offset
         self._wanted.set()
         done = await wait_any([self.moved], lambda: self.applied >= target or self._over is not None, seconds)
         if (over := self._over) is not None and (self.applied < target or self.stopped):
@@ -153,7 +149,7 @@ class Applier:
         await wait_any([self.moved], lambda: self._lag <= lag or self.failed is not None or self._given_up)
 
     async def _run(self) -> None:
-        partition = self._partition
+        replica = self._replica
         with trio.move_on_after(LINGER):
             await self._wanted.wait()
         try:
@@ -164,13 +160,13 @@ class Applier:
                     # The log is the truth: what can't be read can't be folded. Lookups of this partition fail with
                     # the same error, which names the file and the position; everything else goes on.
                     self.failed = error
-                    partition.report("view_failed", error)
+                    replica.report("view_failed", error)
                     break
                 except StorageError as error:
                     # A full disk, say: RocksDB goes on by itself once there is room, and so does this.
                     if self.stopped:
                         break
-                    partition.report("view_waits", error)
+                    replica.report("view_waits", error)
                     if self._closing:
                         break
                     self._doubt(error)
@@ -191,14 +187,14 @@ class Applier:
         self._unread = self._unread + 1 if isinstance(cause, OSError) and cause.errno in UNREADABLE else 0
         if self._unread == UNREAD:
             self.failed = CorruptBatch(error.text)
-            self._partition.report("view_failed", self.failed)
+            self._replica.report("view_failed", self.failed)
             self._forget()
             self._lag = 0
             self.moved.fire()
 
     async def _step(self) -> None:
         # What was deleted before it was decided is not folded, though it may be in memory: no restart would find it.
-        self.applied = max(self.applied, self._partition.log.start_offset)
+        self.applied = max(self.applied, self._replica.log.start_offset)
         if self._fresh and self._fresh[0][0] <= self.applied:
             await self._apply_fresh()
         else:
@@ -212,7 +208,7 @@ class Applier:
         """From now on it gives up where the disk does not let it catch up, and after a while; `await finish()` for the
         end of it. Folding a whole log anew, say, must not keep a broker from stopping."""
         if not self._closing:
-            self._closing = True
+            self._closing = self.strays.closing = True
             self._until = trio.current_time() + PATIENCE
         self._wanted.set()
         self.moved.fire()
@@ -239,7 +235,7 @@ class Applier:
         entries: dict[bytes, bytes] = {}
         count = done = 0
         applied = self.applied
-        stable = self._partition.last_stable_offset
+        stable = self._replica.last_stable_offset
         # A gap is the log's to fill. What is not decided waits, of a batch in whose midst the log begins now too.
         while self._fresh and self._fresh[0][0] <= applied < stable and count < SLICE:
             base, total, columns, size, kept = self._fresh[0]
@@ -264,12 +260,12 @@ class Applier:
         await trio.lowlevel.checkpoint()
 
     async def _apply_from_log(self) -> None:
-        partition = self._partition
-        stop_at = partition.last_stable_offset
+        replica = self._replica
+        stop_at = replica.last_stable_offset
         if self._fresh:
             stop_at = min(stop_at, self._fresh[0][0])
         try:
-            data = (await partition.read(self.applied, READ, limit=stop_at)).data
+            data = (await replica.read(self.applied, READ, limit=stop_at)).data
         except OffsetOutOfRange:
             return  # the log's start moved past it meanwhile, and what was there needs no folding any more
         if not data:
@@ -299,14 +295,14 @@ class Applier:
         if entries:
             await self._room()
             kept = self.strays.applying(entries.keys(), applied)
-            self._partition.views.apply(self._partition.number, entries, applied, strays=kept)
+            self._replica.views.apply(self._replica.number, entries, applied, strays=kept)
             self.strays.applied(applied)
         self.applied = applied
 
     async def _room(self) -> None:
         """While flushes are behind, waits here rather than inside RocksDB. On a full disk that may be for long."""
         waited = 0.0
-        while self._partition.views.busy():
+        while self._replica.views.busy():
             if self.stopped or (self._closing and waited > PATIENCE):
                 raise StorageError("the view's files are not written as fast as it is closed")
             await trio.sleep(0.005)
@@ -319,7 +315,7 @@ class Applier:
     def take_out(self, keys: Sequence[bytes]) -> None:
         """These keys leave the view."""
         kept = self.strays.applying((), self.applied)
-        self._partition.views.apply(self._partition.number, {}, self.applied, keys, kept)
+        self._replica.views.apply(self._replica.number, {}, self.applied, keys, kept)
         if keys:
             self.strays.taken_out()
 

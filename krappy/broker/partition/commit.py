@@ -3,7 +3,7 @@
 A small write and its sync share one trip to a worker thread. A large write does not wait for the sync of the one
 before: the next is written while that one runs, and a sync covers everything written before it began. A batch is
 on this disk once a sync has covered it (with durability "os": once it is written). It is readable and acknowledged
-once all replicas in sync have it on theirs: `Partition.replicas` says up to where that is.
+once all replicas in sync have it on theirs: `Replica.replicas` says up to where that is.
 
 A sync that failed has lost what it covered (fsyncgate); the log takes no more then, and everybody who waits is told.
 One that could not begin, for want of a file descriptor, is tried again: who waits goes on waiting.
@@ -13,17 +13,14 @@ from __future__ import annotations
 
 from collections import deque
 from time import perf_counter
-from typing import TYPE_CHECKING
 
 import trio
 
 from krappy.batch import BatchHeader
 from krappy.broker.partition.queued import Accepted, Stored
+from krappy.broker.partition.replica import Replica
 from krappy.errors import KrappyError, StorageError
-from krappy.waiting import Later, Signal, wait_any
-
-if TYPE_CHECKING:
-    from krappy.broker.partition.partition import Partition
+from krappy.waiting import Later, wait_any
 
 TOGETHER = 256 << 10  # bytes up to which a write takes its sync along
 INLINE = 64 << 10  # durability "os": bytes up to which a write is done on the event loop itself
@@ -32,30 +29,29 @@ RETRY_S = 0.1  # pause after a sync that could not begin
 
 
 class Commit:
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
         self._unsynced: deque[Accepted] = deque()
         self._bytes = 0
         self._again: list[tuple[int, Later[Stored], Stored]] = []  # retries of what is not durable yet
         self._syncing = False
-        self.moved = Signal()
 
     async def write(self, accepted: list[Accepted]) -> None:
         """Appends; returns when the next batches may be written. The batches' own Laters tell of the rest."""
-        partition = self._partition
+        replica = self._replica
         size = sum(item.header.size for item in accepted)
-        together = partition.fsync and size <= TOGETHER and not self._unsynced
+        together = replica.fsync and size <= TOGETHER and not self._unsynced
         synced = None
         try:
-            async with partition.writing:
-                if not partition.fsync and size <= INLINE:
+            async with replica.writing:
+                if not replica.fsync and size <= INLINE:
                     self._append(accepted, sync=False)
                 else:
                     synced = await trio.to_thread.run_sync(
-                        lambda: self._append(accepted, sync=together), limiter=partition.disk_limiter
+                        lambda: self._append(accepted, sync=together), limiter=replica.disk_limiter
                     )
         except (OSError, StorageError) as error:
-            refusal = error if isinstance(error, StorageError) else StorageError(f"{partition}: {error}")
+            refusal = error if isinstance(error, StorageError) else StorageError(f"{replica}: {error}")
             self._tell(refusal)
             for item in accepted:
                 item.reject(refusal)
@@ -65,24 +61,25 @@ class Commit:
         if synced is not None:
             self._synced(*synced)
             return
-        if not partition.fsync:
+        if not replica.fsync:
             self._synced_to(accepted[-1].end)
             return
         if not self._syncing:
             self._syncing = True
-            partition.spawn(self._sync)
+            replica.spawn(self._sync)
         if self._bytes > MAX_UNSYNCED:
-            await wait_any([self.moved], lambda: self._bytes <= MAX_UNSYNCED)
+            await wait_any([self._replica.landed], lambda: self._bytes <= MAX_UNSYNCED)
 
     def _append(self, accepted: list[Accepted], *, sync: bool) -> tuple[int, float] | None:
         """What `_sync_log` came to, if there was a sync."""
-        log, partition = self._partition.log, self._partition
-        log.append([(item.header, item.data) for item in accepted], partition.epoch, partition.now_ms())
+        replica = self._replica
+        log = replica.log
+        log.append([(item.header, item.data) for item in accepted], replica.epoch, replica.now_ms())
         return self._sync_log() if sync else None
 
     def _sync_log(self) -> tuple[int, float] | None:
         """Everything below this offset is durable; and the seconds that it took. None: it could not begin."""
-        log, began = self._partition.log, perf_counter()
+        log, began = self._replica.log, perf_counter()
         try:
             return log.sync(), perf_counter() - began
         except StorageError:
@@ -91,33 +88,33 @@ class Commit:
             return None
 
     def _synced(self, durable: int, seconds: float) -> None:
-        self._partition.measures.syncs.observe(seconds)
+        self._replica.measures.syncs.observe(seconds)
         self._synced_to(durable)
 
     async def _sync(self) -> None:
-        partition = self._partition
+        replica = self._replica
         try:
             while self._unsynced:
-                synced = await trio.to_thread.run_sync(self._sync_log, limiter=partition.disk_limiter)
+                synced = await trio.to_thread.run_sync(self._sync_log, limiter=replica.disk_limiter)
                 if synced is not None:
                     self._synced(*synced)
                     continue
-                partition.report("sync_waits", StorageError("no file descriptor is left for it"))
+                replica.report("sync_waits", StorageError("no file descriptor is left for it"))
                 await trio.sleep(RETRY_S)
         except KrappyError as error:
             self._fail(error)
         except BaseException as error:
-            self._fail(StorageError(f"{partition}: {error!r}"))
+            self._fail(StorageError(f"{replica}: {error!r}"))
             raise
         finally:
             self._syncing = False
-            self.moved.fire()
+            self._replica.landed.fire()
 
     def _synced_to(self, offset: int) -> None:
         """Everything before it is on this broker's disk."""
-        self._partition.synced(offset)
-        self._settle(self._partition.replicas.high_watermark)
-        self.moved.fire()
+        self._replica.synced(offset)
+        self._settle(self._replica.replicas.high_watermark)
+        self._replica.landed.fire()
 
     def _settle(self, committed: int) -> None:
         """Everything below this offset is committed: it becomes readable, and is acknowledged."""
@@ -127,9 +124,9 @@ class Commit:
         if done:
             size = sum(item.header.size for item in done)
             self._bytes -= size
-            self._partition.measures.appended_bytes += size
-            self._partition.measures.appended_events += done[-1].end - done[0].offset
-            self._partition.committed(done)
+            self._replica.measures.appended_bytes += size
+            self._replica.measures.appended_events += done[-1].end - done[0].offset
+            self._replica.committed(done)
             for item in done:
                 item.resolve()
         if self._again:
@@ -140,12 +137,12 @@ class Commit:
 
     def _tell(self, error: KrappyError) -> None:
         """Publishers hear of it; so must whoever looks after the disk."""
-        partition = self._partition
-        partition.measures.appends_failed += 1
-        if partition.log.broken:
-            partition.report("log_failed", error)
+        replica = self._replica
+        replica.measures.appends_failed += 1
+        if replica.log.broken:
+            replica.report("log_failed", error)
         else:
-            partition.report("append_failed", error)
+            replica.report("append_failed", error)
 
     def _fail(self, error: KrappyError) -> None:
         self._tell(error)
@@ -160,13 +157,13 @@ class Commit:
     def answer_again(self, offset: int, header: BatchHeader, later: Later[Stored]) -> None:
         """Answers a retry with what its original came to, no sooner than the original itself."""
         stored = Stored(offset, header.max_timestamp, duplicate=True)
-        if offset < self._partition.high_watermark:
+        if offset < self._replica.high_watermark:
             later.resolve(stored)
-        elif self._partition.log.broken:  # no sync will cover it any more
-            later.reject(StorageError(self._partition.log.broken))
+        elif self._replica.log.broken:  # no sync will cover it any more
+            later.reject(StorageError(self._replica.log.broken))
         else:
             self._again.append((offset, later, stored))
 
     async def settled(self) -> None:
         """Returns when nothing is on its way to the disk."""
-        await wait_any([self.moved], lambda: not self._unsynced and not self._syncing)
+        await wait_any([self._replica.landed], lambda: not self._unsynced and not self._syncing)

@@ -7,18 +7,16 @@ in a topic, and what was accepted is readable before the next one is: so none is
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import trio
 
 from krappy.batch import Columns
-from krappy.broker.partition.strays import is_newer, newest, written
+from krappy.broker.partition.newest import is_newer, newest
+from krappy.broker.partition.viewed import Viewed
 from krappy.entry import VALUE_AT, entry_offset, entry_timestamp, is_tombstone
 from krappy.errors import OffsetMismatch, RequestTimeout, TransactionPending
 from krappy.partitioner import partition_for
-
-if TYPE_CHECKING:
-    from krappy.broker.partition.partition import Partition
 
 SLICE = 64  # keys looked up together
 HEAD = VALUE_AT + 1  # bytes of an entry that tell all but its value
@@ -46,7 +44,7 @@ class Elsewhere(NamedTuple):
             if key in self.newest and (key in seen or key in overlay):
                 raise TransactionPending("the key was written just before, and stands elsewhere, too", index=index)
 
-    def here(self, partition: Partition, key: bytes) -> bytes | None:
+    def here(self, partition: Viewed, key: bytes) -> bytes | None:
         """The entry in this partition that a condition is decided by; None where a tombstone elsewhere is newer.
 
         Raises OffsetMismatch where a value elsewhere is.
@@ -66,7 +64,7 @@ class Elsewhere(NamedTuple):
             current=offset,
         )
 
-    def check_overtaking(self, partition: Partition, columns: Columns, expect: Sequence[tuple[int, int]]) -> None:
+    def check_overtaking(self, partition: Viewed, columns: Columns, expect: Sequence[tuple[int, int]]) -> None:
         """Raises OffsetMismatch for an event that would not be the newest of its key, since one that another partition
         has of it is later: by the table it would not have been written, and who expects the same would be let in, too.
         """
@@ -87,7 +85,7 @@ class Elsewhere(NamedTuple):
                 )
 
 
-async def look(partition: Partition, keys: Collection[bytes]) -> Elsewhere:
+async def look(partition: Viewed, keys: Collection[bytes]) -> Elsewhere:
     """All that is acknowledged counts. Raises why it can't be known."""
     partition.view_ready(0)
     strays = partition.strays
@@ -97,7 +95,7 @@ async def look(partition: Partition, keys: Collection[bytes]) -> Elsewhere:
     undecided: set[bytes] = set()
     for other in others:
         # What was decided while none was astray, without a look at this partition, is in the log now, soon readable.
-        await written(other)
+        await other.written()
         other.view_ready(0)  # raises what has become of it
         await other.applier.caught_up()
         await other.undecided.refresh()

@@ -12,7 +12,7 @@ from krappy.errors import OffsetOutOfRange
 from krappy.types import FilePart
 
 if TYPE_CHECKING:
-    from krappy.broker.partition.partition import Partition
+    from krappy.broker.partition.replica import Replica
 
 # Bytes from which a read is sent from its file. Measured, the broker's CPU for one fetch: with batches of 170 bytes
 # 73 us instead of 133 us at 16 KiB, 113 instead of 640 at 128 KiB; with batches of 1 to 110 kB no difference up to
@@ -32,17 +32,17 @@ class Raw(NamedTuple):
 NOTHING = Raw(b"", 0)
 
 
-def read_now(partition: Partition, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
+def read_now(replica: Replica, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
     """From the batch that contains `offset` on, about `max_bytes`, batches that begin below `limit`.
 
     With `min_one` at least one whole batch. Raises BlockingIOError when the disk would have to be waited for,
     OffsetOutOfRange outside the log, and what the partition has become (deleted).
     """
-    check_readable(partition, offset)
+    check_readable(replica, offset)
     if offset >= limit:
         return NOTHING
     if max_bytes >= SENDFILE:
-        places = partition.log.locate(offset, max_bytes, limit, nowait=True)
+        places = replica.log.locate(offset, max_bytes, limit, nowait=True)
         if places and places[0][2] >= SENDFILE:
             file, position, size = places[0]
             if size > max_bytes and not min_one:
@@ -50,18 +50,18 @@ def read_now(partition: Partition, offset: int, max_bytes: int, limit: int, *, m
             part = FilePart(file, position, size)
             check_cached(part)
             return Raw(part, limit)
-    return _read_on(partition, offset, max_bytes, limit, nowait=True, min_one=min_one)
+    return _read_on(replica, offset, max_bytes, limit, nowait=True, min_one=min_one)
 
 
-async def read(partition: Partition, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
+async def read(replica: Replica, offset: int, max_bytes: int, limit: int, *, min_one: bool = True) -> Raw:
     """As `read_now`, waiting for the disk in a thread when it must."""
     try:
-        return read_now(partition, offset, max_bytes, limit, min_one=min_one)
+        return read_now(replica, offset, max_bytes, limit, min_one=min_one)
     except BlockingIOError:
         pass
 
     def work() -> Raw:
-        places = partition.log.locate(offset, max_bytes, limit)
+        places = replica.log.locate(offset, max_bytes, limit)
         if places and places[0][2] >= SENDFILE:
             file, position, size = places[0]
             if size > max_bytes and not min_one:
@@ -69,36 +69,36 @@ async def read(partition: Partition, offset: int, max_bytes: int, limit: int, *,
             part = FilePart(file, position, size)
             warm(part)
             return Raw(part, limit)
-        return _read_on(partition, offset, max_bytes, limit, nowait=False, min_one=min_one)
+        return _read_on(replica, offset, max_bytes, limit, nowait=False, min_one=min_one)
 
-    return await partition.in_thread(offset, work)
+    return await replica.in_thread(offset, work)
 
 
-def _read_on(partition: Partition, offset: int, max_bytes: int, limit: int, *, nowait: bool, min_one: bool) -> Raw:
+def _read_on(replica: Replica, offset: int, max_bytes: int, limit: int, *, nowait: bool, min_one: bool) -> Raw:
     """Reads past batches that compaction has emptied, where something follows them: kafkajs does not move on from an
     answer without a record, and a segment may hold nothing else."""
     while True:
-        span = partition.log.read_span(offset, max_bytes, limit=limit, nowait=nowait, min_one=min_one)
+        span = replica.log.read_span(offset, max_bytes, limit=limit, nowait=nowait, min_one=min_one)
         if not span.data or span.records or span.next_offset >= limit:
             return Raw(span.data, span.next_offset)
         offset = span.next_offset
 
 
-def available(partition: Partition, offset: int, max_bytes: int, limit: int) -> int:
+def available(replica: Replica, offset: int, max_bytes: int, limit: int) -> int:
     """About how many bytes `read_now` would bring, without reading them. Raises as it does."""
-    check_readable(partition, offset)
+    check_readable(replica, offset)
     if offset >= limit:
         return 0
-    return sum(size for _, _, size in partition.log.locate(offset, max_bytes, limit, nowait=True))
+    return sum(size for _, _, size in replica.log.locate(offset, max_bytes, limit, nowait=True))
 
 
-def check_readable(partition: Partition, offset: int) -> None:
+def check_readable(replica: Replica, offset: int) -> None:
     """Raises OffsetOutOfRange, and what the partition has become."""
-    if partition.gone is not None:
-        raise partition.gone
-    start, end = partition.start_offset, partition.high_watermark
+    if replica.gone is not None:
+        raise replica.gone
+    start, end = replica.start_offset, replica.high_watermark
     if not start <= offset <= end:
-        raise OffsetOutOfRange(f"{partition}: offset {offset} is outside {start} to {end}", start=start, end=end)
+        raise OffsetOutOfRange(f"{replica}: offset {offset} is outside {start} to {end}", start=start, end=end)
 
 
 def check_cached(part: FilePart) -> None:

@@ -16,7 +16,7 @@ from krappy.broker.partition import large
 from krappy.errors import OffsetOutOfRange
 
 if TYPE_CHECKING:
-    from krappy.broker.partition.partition import Partition
+    from krappy.broker.partition.replica import Replica
 
 UNDECIDED = -2  # as a key's offset: it depends on how a transaction ends
 READ = 256 << 10
@@ -25,8 +25,8 @@ KEY_COST = 120  # bytes that a key takes beside its own
 
 
 class Undecided:
-    def __init__(self, partition: Partition) -> None:
-        self._partition = partition
+    def __init__(self, replica: Replica) -> None:
+        self._replica = replica
         self._keys: dict[bytes, int] = {}  # key -> the last offset that it was seen at
         self._size = 0
         self._next = 0  # the first offset that was not looked at
@@ -34,26 +34,26 @@ class Undecided:
 
     def holds(self, key: bytes) -> bool:
         """Whether the key was written behind the last stable offset, or might have been. After a `refresh`."""
-        stable = self._partition.last_stable_offset
+        stable = self._replica.last_stable_offset
         return self._too_many_below > stable or self._keys.get(key, -1) >= stable
 
     async def refresh(self) -> None:
         """Looks at what has come since the last time. Raises CorruptBatch, StorageError."""
-        partition = self._partition
-        stable, end = partition.last_stable_offset, partition.high_watermark
+        replica = self._replica
+        stable, end = replica.last_stable_offset, replica.high_watermark
         if stable >= end:
             self._keys.clear()
             self._size = 0
             self._next = end
             return
         offset = max(self._next, stable)
-        while (offset := max(offset, partition.start_offset)) < end:
+        while (offset := max(offset, replica.start_offset)) < end:
             if self._too_many_below > stable:
                 self._too_many_below = offset = end
                 break
-            read = partition.log.read_span
+            read = replica.log.read_span
             try:
-                span = await trio.to_thread.run_sync(read, offset, READ, limiter=partition.disk_limiter)
+                span = await trio.to_thread.run_sync(read, offset, READ, limiter=replica.disk_limiter)
             except OffsetOutOfRange:
                 continue  # records were deleted meanwhile
             if not span.data:

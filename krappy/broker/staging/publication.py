@@ -169,7 +169,7 @@ class Publication:
 
     async def _settled(self, place: Place) -> None:
         partition = place.partition
-        await partition.appender.commit.settled()
+        await partition.commit.settled()
         if partition.gone is None and partition.high_watermark <= place.last:
             raise StorageError(f"{partition}: what was written of the job '{self._job.name:.80}' is not on disk")
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 from itertools import compress
 from typing import TYPE_CHECKING
 
-from krappy.broker.partition.strays import Strays, is_newer
+from krappy.broker.partition.newest import is_newer
+from krappy.broker.partition.strays import Strays
+from krappy.broker.partition.viewed import Viewed
 from krappy.entry import floor
 from krappy.partitioner import partition_for
 from krappy.store.view_snapshot import Rows, ViewSnapshot
@@ -21,7 +23,7 @@ LEAST, ROOM = 8, 256 << 10  # keys looked up together, at least, and what is fou
 class NewestRows:
     """Of one snapshot."""
 
-    def __init__(self, snapshot: ViewSnapshot, strays: Strays) -> None:
+    def __init__(self, snapshot: ViewSnapshot, strays: Strays[Viewed]) -> None:
         """`snapshot`: of this moment."""
         snapshot.keep_all()
         self._snapshot = snapshot

@@ -14,8 +14,9 @@ import trio
 
 from krappy import batch as batches
 from krappy.broker.partition import large
+from krappy.broker.partition.newest import Pause
 from krappy.broker.partition.partition import Partition
-from krappy.broker.partition.strays import Pause
+from krappy.broker.partition.viewed import Viewed
 from krappy.broker.tables.changes import Change, judged
 from krappy.broker.tables.newest_rows import newest_rows
 from krappy.entry import entry_offset, pack_entry, packed_rows
@@ -369,7 +370,7 @@ class TableWatch:
         return offset
 
     async def _emit_again(
-        self, other: Partition, key: bytes, offsets: dict[int, int], emit: Emit, room: Callable[[], Awaitable[None]]
+        self, other: Viewed, key: bytes, offsets: dict[int, int], emit: Emit, room: Callable[[], Awaitable[None]]
     ) -> None:
         """What a partition has of a key is the newest again, unless that has changed and is still to be told."""
         await room()

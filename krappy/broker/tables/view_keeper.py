@@ -17,15 +17,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker.partition import view_life
-from krappy.broker.partition.applier import Applier
-from krappy.broker.partition.expiry import Swept
+from krappy.broker.partition.viewed import Viewed
 from krappy.errors import StorageError
 from krappy.store.rocks import Damaged
 from krappy.store.views import RENEWING, REOPENING, Views
 
 if TYPE_CHECKING:
-    from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
     from krappy.broker.tables.snapshots import Snapshots
     from krappy.broker.upkeep.machine import Machine
@@ -74,13 +71,13 @@ class ViewKeeper:
             if runtime.views.damaged:
                 runtime.report("views_damaged", error=runtime.views.damaged)
                 with trio.CancelScope(shield=True):
-                    await self._renew(RENEWING, runtime.views.throw_away, begin_anew)
+                    await self._renew(RENEWING, runtime.views.throw_away, Viewed.fold_anew)
                 runtime.report("views_renewed")
                 await trio.sleep(REST_S)
             elif runtime.views.stuck and await self._disk_takes():
                 runtime.report("views_refused", error=runtime.views.stuck)
                 with trio.CancelScope(shield=True):
-                    await self._renew(REOPENING, runtime.views.reopen, go_on)
+                    await self._renew(REOPENING, runtime.views.reopen, Viewed.fold_on)
                 runtime.report("views_reopened")
                 await trio.sleep(PAUSE_S)
 
@@ -92,11 +89,11 @@ class ViewKeeper:
             return False
         return True
 
-    def _partitions(self) -> list[Partition]:
+    def _partitions(self) -> list[Viewed]:
         topics = list(self._runtime.topics.values())
         return [each for topic in topics for each in topic.local.values() if each.config.view and each.gone is None]
 
-    async def _renew(self, reason: str, make: Callable[[], None], begin: Callable[[Partition], None]) -> None:
+    async def _renew(self, reason: str, make: Callable[[], None], begin: Callable[[Viewed], None]) -> None:
         runtime, why = self._runtime, StorageError(reason)
         while not runtime.stopped:
             before = self._partitions()
@@ -117,22 +114,3 @@ class ViewKeeper:
             for partition in self._partitions():
                 begin(partition)
             return
-
-
-def begin_anew(partition: Partition) -> None:
-    """Folds the log from its start on."""
-    old = partition.applier
-    partition.floor, partition.swept = 0, Swept()
-    partition.applier = Applier(partition, view_life.begin(partition))
-    old.close()  # who waited for it to have less to do waits no longer
-    partition.applier.start()
-
-
-def go_on(partition: Partition) -> None:
-    """Folds what the view has not in its files."""
-    old = partition.applier
-    applied = partition.views.applied(partition.number)
-    partition.floor, partition.swept = partition.views.floor(partition.number), Swept()
-    partition.applier = Applier(partition, max(applied, partition.log.start_offset))
-    old.close()
-    partition.applier.start()

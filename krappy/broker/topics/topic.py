@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from krappy.broker.partition import strays, view_life
+from krappy.broker.partition import newest
+from krappy.broker.partition.newest import Pause
 from krappy.broker.partition.partition import Partition
-from krappy.broker.partition.strays import Pause, Strays
+from krappy.broker.partition.strays import Strays
+from krappy.broker.partition.viewed import Viewed, outlives
 from krappy.core.cluster.image import TopicImage
 from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY
@@ -33,7 +35,7 @@ class Topic:
         self.defaults = stored.defaults  # those that are others for it than for a topic made now
         self.config = self.parse(self.given, inherited)
         self.local: dict[int, Partition] = {}  # by index, in their order
-        self.strays = Strays(self.local)
+        self.strays: Strays[Viewed] = Strays(self.local)
         self.deleted = False
 
     def see(self, image: TopicImage) -> None:
@@ -58,7 +60,7 @@ class Topic:
 
     def outlives(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> bool:
         """Whether its table would outlive its events with these settings, and does not now. Raises InvalidConfig."""
-        return view_life.outlives(self.config, self.parse(given, inherited))
+        return outlives(self.config, self.parse(given, inherited))
 
     async def prepare(self, given: Mapping[str, str], inherited: Mapping[str, str]) -> None:
         """To be awaited before these settings are kept. Raises InvalidConfig, StorageError."""
@@ -98,11 +100,11 @@ class Topic:
 
     async def newest(self, keys: Sequence[bytes], pause: Pause) -> tuple[list[int], list[bytes | None]]:
         """In which partition each key's newest entry stands, and the entry (strays.py)."""
-        return await strays.newest(self.all_led(), keys, pause, self.count)
+        return await newest.newest(self.all_led(), keys, pause, self.count)
 
     async def holders(self, key: bytes, pause: Pause) -> list[int]:
         """The partitions that have an entry of a key, a tombstone too."""
-        return await strays.holders(self.all_led(), key, pause)
+        return await newest.holders(self.all_led(), key, pause)
 
     def describe_settings(self) -> dict[str, Any]:
         """Its id, the settings that were set for it, and all in force."""

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker.partition import expiry, shortening
 from krappy.broker.partition.partition import Partition
 from krappy.broker.tables.table import SCAN_IDLE_MS
 from krappy.broker.upkeep import cleaning
@@ -114,8 +113,8 @@ class Housekeeper:
     async def retain(self, partition: Partition) -> None:
         """Rolls what is old, takes away what has expired, forgets producers that are gone."""
         log = partition.log
-        if shortening.retains(partition):
-            gone = await shortening.retain(partition)
+        if partition.shortening.retains():
+            gone = await partition.shortening.retain()
             if gone:
                 start = partition.start_offset
                 self._runtime.report("segments_deleted", partition=str(partition), count=len(gone), start=start)
@@ -128,7 +127,7 @@ class Housekeeper:
     async def sweep(self, partition: Partition) -> None:
         """Takes entries of expired events out of its view, when there are many, and looks through one with strays."""
         partition.applier.strays.tend()
-        left = await expiry.sweep(partition)
+        left = await partition.sweep()
         if left is not None:
             self._runtime.report("view_swept", partition=str(partition), below=partition.swept.below, left=left)
 

@@ -1,0 +1,281 @@
+"""This broker's copy of a partition: its log, how far it has come, and reads of it.
+
+Offsets, from low to high: `start_offset` (oldest readable) <= `applied` (the view includes everything below)
+<= `last_stable_offset` (decided: no open transaction has an event below) <= `high_watermark` (on disk, acknowledged)
+<= `log.end_offset` (written). Native readers, groups and the view go up to the last stable offset and skip what
+was aborted, so that a transaction's events come all at once, or never. Without transactions it is the high watermark.
+All methods run on the event loop; what may block for the disk goes to a worker thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import trio
+
+from krappy.batch import TRANSACTIONAL, BatchHeader
+from krappy.broker.partition import large
+from krappy.broker.partition.lent import Lent
+from krappy.broker.partition.queued import Accepted
+from krappy.core.cluster.replica_set import ReplicaSet
+from krappy.core.cluster.roles import Role
+from krappy.core.cluster.state import State
+from krappy.core.stability import without
+from krappy.errors import KrappyError, OffsetOutOfRange, StorageError
+from krappy.ports import ActiveProducer
+from krappy.store.offline import OfflineLog
+from krappy.topic_config import TopicConfig
+from krappy.types import Span, TopicPartition
+from krappy.waiting import Signal, wait_any
+
+if TYPE_CHECKING:
+    from krappy.store.log import Log
+
+T = TypeVar("T")
+
+
+class Replica:
+    def __init__(self, lent: Lent, topic: str, index: int, number: int, config: TopicConfig, log: Log) -> None:
+        self._lent = lent
+        self.topic = topic
+        self.index = index
+        self.number = number  # dense, broker-wide: the prefix of this partition's keys in the views
+        self.config = config
+        self.log = log
+        self.views = lent.views
+        self.measures = lent.measures
+        self.epoch = -1  # of its leader, once there is one
+        self.epochs = log.epochs
+        self.high_watermark = log.end_offset
+        self.replicas = ReplicaSet((), 1, log.end_offset)
+        self.runtime = -1  # the id of this one, among them
+        self.stability = log.producers.stability.copy()  # as of the high watermark; the log's own is as of its end
+        self._stable = self.stability.first_open(log.end_offset)
+        self.moved = Signal()  # the high watermark went up, or the partition went away
+        self.landed = Signal()  # of what was appended some is on the disk, or never will be
+        self.writing = trio.Lock()  # held by whoever changes the log's segments: a drain, housekeeping
+        self.role = Role.OFFLINE
+        self.offline = log.broken if isinstance(log, OfflineLog) else ""  # why it is out of service, if it is
+        self.gone: KrappyError | None = StorageError(f"{self}: {self.offline}") if self.offline else None
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.index}"
+
+    def lead(self, state: State, broker: int) -> None:
+        """From here on it is the broker with this id that leads it, in a new epoch (KIP-101)."""
+        self.role, self.epoch, self.runtime = Role.LEADER, state.leader_epoch, broker
+        self.epochs.lead(state.leader_epoch, self.log.end_offset)
+        self.replicas = ReplicaSet(state.isr, state.min_isr, self.high_watermark)
+
+    # --- what the broker lends it
+
+    @property
+    def fsync(self) -> bool:
+        return self._lent.fsync
+
+    @property
+    def disk_limiter(self) -> trio.CapacityLimiter:
+        return self._lent.disk_limiter
+
+    @property
+    def counting(self) -> trio.CapacityLimiter:
+        return self._lent.counting
+
+    @property
+    def shrinking(self) -> trio.Lock:
+        return self._lent.shrinking
+
+    def now_ms(self) -> int:
+        return self._lent.now_ms()
+
+    def spawn(self, run: Callable[[], Any]) -> None:
+        self._lent.spawn(run)
+
+    def report(self, event: str, error: KrappyError | None = None, **facts: Any) -> None:
+        if error is not None:
+            facts["error"] = str(error)
+        self._lent.report(event, partition=str(self), **facts)
+
+    # --- who writes
+
+    def check_producer(self, header: BatchHeader) -> None:
+        """Whether a client may write under its producer id. Raises InvalidTransaction, UnknownProducer."""
+        self._lent.check_producer(header.producer_id, transactional=bool(header.attributes & TRANSACTIONAL))
+
+    def check_transactional(self, header: BatchHeader) -> None:
+        """Whether a transactional batch may be appended now. Raises InvalidTransaction, ProducerFenced."""
+        self._lent.check_transactional(
+            header.producer_id, header.producer_epoch, TopicPartition(self.topic, self.index)
+        )
+
+    def producer_ids(self) -> set[int]:
+        """Of everybody whose events it remembers or has undecided."""
+        return {id for id, _ in self.log.producers.items()} | self.log.producers.stability.open.keys()
+
+    def has_producer(self, id: int) -> bool:
+        """Whether it is one of these."""
+        return self.log.producers.get(id) is not None or id in self.log.producers.stability.open
+
+    def producers(self) -> list[ActiveProducer]:
+        """Every producer that is remembered here, by its id."""
+        states = dict(self.log.producers.items())
+        opened = self.stability.open
+        return [
+            ActiveProducer(
+                producer_id,
+                -1 if (state := states.get(producer_id)) is None else state.epoch,
+                -1 if state is None else state.sent[-1].last_sequence,
+                -1 if state is None else state.sent[-1].timestamp,
+                opened.get(producer_id, -1),
+            )
+            for producer_id in sorted(states.keys() | opened.keys())
+        ]
+
+    # --- how far it has come
+
+    def synced(self, offset: int) -> None:
+        """Everything before it is on this broker's disk."""
+        assert offset <= self.log.end_offset
+        self.replicas.synced(self.runtime, offset)
+
+    def committed(self, accepted: list[Accepted]) -> None:
+        """The appender's word that all replicas in sync have these batches: they become readable here."""
+        self.high_watermark = accepted[-1].end
+        assert self.high_watermark <= self.replicas.high_watermark
+        for item in accepted:
+            if item.header.attributes & TRANSACTIONAL:
+                self.stability.forget(self.log.start_offset)
+                self.stability.apply(item.header, item.offset, item.data)
+        self._stable = self.stability.first_open(self.high_watermark)
+
+    @property
+    def log_failed(self) -> str:
+        """Why it takes no more appends, until the broker is started again; empty while it does, or is offline."""
+        return "" if self.offline else self.log.broken
+
+    @property
+    def size(self) -> int:
+        """Bytes of its log."""
+        return self.log.size
+
+    @property
+    def segments(self) -> int:
+        return len(self.log.segments)
+
+    @property
+    def start_offset(self) -> int:
+        return self.log.start_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Everything below is decided: where the oldest open transaction begins, or the high watermark."""
+        return max(self._stable, self.log.start_offset)
+
+    def aborted(self, start: int, end: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions that have anything from `start` to before `end`."""
+        return [(each.producer_id, each.first) for each in self.stability.between(start, end)]
+
+    # --- reads
+
+    def read_now(self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None) -> Span:
+        """Whole batches from `offset` up to the last stable offset, from the page cache alone.
+
+        An aborted batch comes as its header, without records. Raises BlockingIOError when the disk would have to be
+        waited for, OffsetOutOfRange outside the log.
+        """
+        self._readable(offset)
+        if offset >= self.last_stable_offset:
+            return Span(b"", offset, 0)
+        bound = self._limit(limit)
+        span = self.log.read_span(offset, max_bytes, limit=bound, max_records=max_records, nowait=True)
+        return self._without_aborted(offset, span) if self.stability else span
+
+    async def read(self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None) -> Span:
+        """As `read_now`, waiting for the disk in a thread when it must."""
+        try:
+            return self.read_now(offset, max_bytes, limit, max_records)
+        except BlockingIOError:
+            bound = self._limit(limit)
+            span = await self.in_thread(
+                offset, lambda: self.log.read_span(offset, max_bytes, limit=bound, max_records=max_records)
+            )
+            return self._without_aborted(offset, span) if self.stability else span
+
+    async def in_thread(self, offset: int, read: Callable[[], T]) -> T:
+        """What a thread reads of the log from `offset` on, of which it is still known what was aborted. Raises what the
+        partition has become, and OffsetOutOfRange."""
+        while True:
+            drops = self.stability.drops
+            found = await trio.to_thread.run_sync(read, limiter=self.disk_limiter)
+            self._readable(offset)
+            if self.stability.drops == drops:
+                return found
+
+    def _without_aborted(self, offset: int, span: Span) -> Span:
+        aborted = self.stability.between(offset, span.next_offset)
+        return span._replace(data=without(memoryview(span.data), aborted)) if aborted else span
+
+    async def find_time(self, timestamp: int, limit: int) -> tuple[int, int] | None:
+        """(offset, timestamp in ms) of the first event below `limit` that is not older than `timestamp`."""
+        self._alive()
+        return await large.opened(partial(self.log.find_timestamp, timestamp, limit))
+
+    async def find_latest_time(self, limit: int) -> tuple[int, int] | None:
+        """(offset, timestamp in ms) of the event with the highest timestamp, the first such, below `limit`."""
+        self._alive()
+        return await large.opened(partial(self.log.find_latest, limit))
+
+    async def offset_at(self, timestamp: int) -> int:
+        """The offset of the first event with a timestamp (ms) of at least `timestamp`, else the last stable offset."""
+        self._alive()
+        found = await large.opened(partial(self.log.find_timestamp, timestamp))
+        return self.last_stable_offset if found is None else min(found[0], self.last_stable_offset)
+
+    async def offset_for(self, start: str, start_at: int | None) -> int:
+        """Turns a start as the protocol names it into an offset. Raises OffsetOutOfRange."""
+        if self.offline:
+            self._alive()
+        if start == "earliest":
+            return self.start_offset
+        if start == "latest":
+            return self.last_stable_offset
+        assert start_at is not None
+        if start == "timestamp":
+            return await self.offset_at(start_at)
+        self._readable(start_at)
+        return start_at
+
+    def _limit(self, limit: int | None) -> int:
+        stable = self.last_stable_offset
+        return stable if limit is None else min(limit, stable)
+
+    def _readable(self, offset: int) -> None:
+        self._alive()
+        if not self.start_offset <= offset <= self.high_watermark:
+            raise OffsetOutOfRange(
+                f"{self}: offset {offset} is outside {self.start_offset} to {self.high_watermark}",
+                start=self.start_offset,
+                end=self.high_watermark,
+                topic=self.topic,
+                partition=self.index,
+            )
+
+    def _alive(self) -> None:
+        if self.gone is not None:
+            raise self.gone
+
+    async def written(self) -> None:
+        """Returns once all that was decided before is readable, or never will be."""
+        async with self.writing:
+            end = self.log.end_offset
+        await wait_any(
+            [self.moved, self.landed],
+            lambda: self.high_watermark >= end or self.gone is not None or bool(self.log_failed),
+        )
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is being written that nobody can read yet."""
+        return self.writing.locked() or self.log.end_offset > self.high_watermark
