@@ -83,6 +83,7 @@ class Link:
         self._stream: Stream | None = None
         self._conversation: Conversation | None = None  # while requests may be sent
         self._up = runtime.signal()  # set while they may
+        self._begun = False
         self._tried = runtime.signal()  # the first try is over
         self.closed = False  # for good
         self._closing = runtime.signal()  # set when it is
@@ -92,12 +93,16 @@ class Link:
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connects. Raises ConnectionLost when nothing answers at the address now: only later losses are healed."""
-        self.runtime.spawn(self._keep, f"krappy link to {self.address}")
+        """Connects; who was cancelled in it may call it again. Raises ConnectionLost when nothing answers at the
+        address now: only later losses are healed."""
+        if not self._begun:
+            self._begun = True
+            self.runtime.spawn(self._keep, f"krappy link to {self.address}")
         await self._tried.wait()
         if self._conversation is None:
             trouble = self.trouble
             self.close()
+            self.trouble = trouble
             raise ConnectionLost(trouble, address=str(self.address))
 
     def close(self) -> None:

@@ -118,20 +118,30 @@ class Watching:
         self._news: Signal = link.runtime.signal()
         self._backoff = Backoff(random)
         self._closed = False
+        self._connected = False
+        self._asked = False  # a stream is on its way
         self._topic_id: str | None = None  # once it is known
 
     async def open(self) -> None:
-        """Connects and asks. Raises ConnectionLost; what the broker says comes from `take`."""
-        await self._link.open()
-        await self._ask()
+        """Connects and asks, unless that is done: who was cancelled in it calls it again. Raises ConnectionLost; what
+        the broker says comes from `take`."""
+        if self._closed:
+            raise ConnectionLost("this watch is closed")
+        if not self._connected:
+            await self._link.open()
+            self._connected = True
+        if not self._asked:
+            await self._ask()
 
     @property
     def offsets(self) -> dict[int, int] | None:
         return None if self._progress.live is None else dict(self._progress.live)
 
     async def take(self) -> list[Entry] | SnapshotEnd:
-        """What comes next; waits for it. Raises what the broker says, ConnectionLost."""
+        """What comes next; waits for it, and asks first where no stream is on its way. Raises what the broker says,
+        ConnectionLost; after an error, or cancelled, it may be called again."""
         while True:
+            await self.open()
             while not self._arrived:
                 await self._news.wait()
                 with self._link.runtime.lock:
@@ -151,10 +161,10 @@ class Watching:
                     if new:
                         return new
                 continue
+            self._asked = False  # noted before anything waits, where the caller may be cancelled
             if not arrived.retriable or self._link.closed:
                 raise arrived
             await self._link.runtime.sleep(self._backoff.pause())
-            await self._ask()
 
     def _check_topic(self, id: str | None) -> None:
         """Raises UnknownTopic, and ends, where the connection came back to another topic of the same name."""
@@ -176,6 +186,7 @@ class Watching:
                 self._arrived.clear()
             try:
                 self._link.post(self._request, messages.Watched, self._answered, generation)
+                self._asked = True
                 return
             except ConnectionLost:
                 if self._link.closed or self._link.runtime.now() >= deadline:

@@ -199,11 +199,10 @@ class Watch:
 
     def __init__(self, core: watching.Watching) -> None:
         self._core = core
-        self._open = False
         self._items: Iterable[Entry] = iter(())
 
     async def __aenter__(self) -> Watch:
-        await self._begin()
+        await self._core.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -217,18 +216,12 @@ class Watch:
         """Ends it: who waits for what comes next gets ConnectionLost."""
         self._core.close()
 
-    async def _begin(self) -> None:
-        if not self._open:
-            self._open = True
-            await self._core.open()
-
     def __aiter__(self) -> Watch:
         return self
 
     async def __anext__(self) -> Entry | SnapshotEnd:
         for entry in self._items:
             return entry
-        await self._begin()
         taken = await self._core.take()
         if isinstance(taken, SnapshotEnd):
             return taken

@@ -202,11 +202,10 @@ class Watch:
 
     def __init__(self, core: watching.Watching) -> None:
         self._core = core
-        self._open = False
         self._items: Iterable[Entry] = iter(())
 
     def __enter__(self) -> Watch:
-        self._begin()
+        run(self._core.open())
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -220,18 +219,12 @@ class Watch:
         """Ends it: who waits for what comes next gets ConnectionLost."""
         self._core.close()
 
-    def _begin(self) -> None:
-        if not self._open:
-            self._open = True
-            run(self._core.open())
-
     def __iter__(self) -> Watch:
         return self
 
     def __next__(self) -> Entry | SnapshotEnd:
         for entry in self._items:
             return entry
-        self._begin()
         taken = run(self._core.take())
         if isinstance(taken, SnapshotEnd):
             return taken

@@ -1,0 +1,64 @@
+"""Who is cancelled in the middle of a wait, as by a time limit of their own, may go on afterwards."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+import krappy
+from krappy.errors import ConnectionLost, UnknownTopic
+from tests.clients.proxy import Proxy
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_watch_goes_on_after_a_wait_that_ended_while_there_was_no_connection(
+    lossy: Proxy, address: str, topic: str
+) -> None:
+    async with krappy.connect(address) as other, krappy.connect(lossy.address) as client:
+        await other.create_topic(topic)
+        async with other.producer(topic) as producer, client.table(topic).watch() as watch:
+            assert isinstance(await anext(watch), krappy.SnapshotEnd)
+            lossy.refuse()
+            with anyio.move_on_after(0.5) as waited:
+                await anext(watch)
+            assert waited.cancelled_caught
+            lossy.refuse(False)
+            receipt = await producer.send(b"v", key=b"k")
+            with anyio.fail_after(20):
+                item = await anext(watch)
+            assert isinstance(item, krappy.Entry)
+            assert (item.value, item.offset) == (b"v", receipt.offset)
+
+
+async def test_a_watch_whose_beginning_was_cancelled_begins_when_it_is_used_again(lossy: Proxy, topic: str) -> None:
+    async with krappy.connect(lossy.address) as client:
+        await client.create_topic(topic)
+        watch = client.table(topic).watch()
+        accepted = lossy.accepted
+        for seconds in (0, 0.001, 0.002, 0.004):
+            with anyio.move_on_after(seconds):
+                await anext(watch)
+                break
+        else:
+            with anyio.fail_after(20):
+                assert isinstance(await anext(watch), krappy.SnapshotEnd)
+        assert lossy.accepted == accepted + 1  # one connection, however often it was begun
+        watch.close()
+
+
+async def test_a_watch_that_met_an_error_does_not_wait_for_ever(lossy: Proxy, topic: str) -> None:
+    async with krappy.connect(lossy.address) as client:
+        absent = client.table(topic).watch()
+        for _ in range(2):
+            with anyio.fail_after(20), pytest.raises(UnknownTopic):
+                await anext(absent)
+        await client.create_topic(topic)
+        with anyio.fail_after(20):
+            assert isinstance(await anext(absent), krappy.SnapshotEnd)
+        absent.close()
+        lossy.refuse()
+        alone = client.table(topic).watch()
+        for _ in range(2):
+            with anyio.fail_after(20), pytest.raises(ConnectionLost):
+                await anext(alone)
