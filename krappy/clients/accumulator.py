@@ -27,7 +27,7 @@ from operator import add
 
 from krappy import batch as record_batch
 from krappy.clients.lane import Batch, Lane, Settled, Ticket, cut
-from krappy.errors import KrappyError, OutOfOrderSequence, RequestTimeout, UnknownProducer
+from krappy.errors import ConnectionLost, KrappyError, OutOfOrderSequence, RequestTimeout, UnknownProducer
 from krappy.types import Headers
 
 RECORD_OVERHEAD = 24  # bytes of a record beside key, value and headers, for what fits in a batch
@@ -306,6 +306,15 @@ class Accumulator:
                 lane.renew |= batch.sequence >= 0 and self.limits.idempotent
                 self._settle(lane, Settled(batch, error=error))
             lane.halted = False
+
+    def close(self) -> None:
+        """Nothing more is sent. What had been may or may not have been stored."""
+        for lane in self._lanes.values():
+            for batch in list(lane.batches()):
+                when = "sent" if batch.sequence < 0 else "acknowledged; it may have been stored"
+                self._settle(
+                    lane, Settled(batch, error=ConnectionLost(f"the producer was closed before this was {when}"))
+                )
 
     def collect(self) -> list[Settled]:
         """What was settled since the last time, for its tickets to be told."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 from krappy.clients.accumulator import Limits
@@ -37,7 +38,16 @@ class Staging(Producing):
             raise UnknownStaging("something of this attempt was refused, so it can't be whole: stage it again")
         job, task, attempt, ttl = self._attempt
         request = messages.Stage(self.topic, job, task, attempt, max(1, round(ttl * 1000)), self._id)
-        answer = await self._link.ask(request, messages.Staged, generation=generation, timeout=seconds)
+        new = self._id is None
+
+        def abandoned(answer: messages.Staged) -> None:
+            self._unregister(answer.handle, generation)
+            if new:
+                self._forget(answer.stage, generation)
+
+        answer = await self._link.ask(
+            request, messages.Staged, generation=generation, timeout=seconds, abandoned=abandoned
+        )
         self._id = answer.stage
         return answer
 
@@ -62,8 +72,9 @@ class Staging(Producing):
     def give_up(self) -> None:
         """Lets the broker forget an attempt that was not sealed, if it can be told; else it ends with its job."""
         if self.token is None and self._id is not None:
-            try:
-                request = messages.AbortStaged(self._attempt.job, self._id)
-                self._link.post(request, messages.StagedAborted, lambda _: None, self._generation)
-            except KrappyError:
-                pass
+            self._forget(self._id, self._generation)
+
+    def _forget(self, stage: str, generation: int) -> None:
+        with suppress(KrappyError):
+            request = messages.AbortStaged(self._attempt.job, stage)
+            self._link.post(request, messages.StagedAborted, lambda _: None, generation)

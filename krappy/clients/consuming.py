@@ -111,9 +111,10 @@ class Consuming:
 
     def close(self) -> None:
         """Gives everything back at once: a member's leases go to others."""
-        if self._closed:
-            return
-        self._closed = True
+        with self._runtime.lock:
+            if self._closed:
+                return
+            self._closed = True
         with suppress(ConnectionLost):
             self._unregister(self._handle, self._generation, parting=True)
         if self._poll is not None:
@@ -197,6 +198,9 @@ class Consuming:
                 abandoned(answer)
                 raise UnknownTopic(f"the topic '{topic}' was deleted, and made anew", topic=topic)
         with self._runtime.lock:
+            if self._closed:  # meanwhile: who closed it knew of the registration before
+                abandoned(answer)
+                raise ConnectionLost("this consumer is closed")
             self._topic_ids.update(ids)
             self._handle, self._generation = answer.handle, generation
             self.member = answer.member

@@ -100,18 +100,18 @@ class Producing:
             if self._closing:
                 return
             self._closing = True
-            self._accumulator.fail_all(ConnectionLost("the producer was closed before this was sent"))
+            self._accumulator.close()
             self._wake.set()
             for turn in self._line.values():
                 turn.set()
         self._tell()
         if self._handle is not None:
-            self._unregister(self._handle)
+            self._unregister(self._handle, self._generation)
 
-    def _unregister(self, handle: int) -> None:
+    def _unregister(self, handle: int, generation: int) -> None:
         with suppress(ConnectionLost):  # the broker closes a registration with its connection
             request = messages.Unregister(handle)
-            self._link.post(request, messages.Unregistered, lambda _: None, self._generation)
+            self._link.post(request, messages.Unregistered, lambda _: None, generation)
 
     def _ended(self) -> ConnectionLost:
         return ConnectionLost("this producer is closed" if self._closing else self._link.trouble)
@@ -313,7 +313,9 @@ class Producing:
             old, self._handle = self._handle, answer.handle
             self._refresh = self._runtime.now() + REFRESH
             if old is not None and generation == self._generation:
-                self._unregister(old)
+                self._unregister(old, generation)
+            if self._closing:  # meanwhile: who closed it knew of the old one alone
+                self._unregister(answer.handle, generation)
             self._generation = generation
             self._accumulator.registered(
                 answer.partitions, answer.producer_id, answer.producer_epoch, answer.max_message_bytes
@@ -325,7 +327,13 @@ class Producing:
         request = messages.ProducerRegistration(
             self.topic, self._name, idempotent=self._idempotent, producer_id=id, producer_epoch=epoch
         )
-        return await self._link.ask(request, messages.ProducerRegistered, generation=generation, timeout=seconds)
+
+        def abandoned(answer: messages.ProducerRegistered) -> None:
+            self._unregister(answer.handle, generation)
+
+        return await self._link.ask(
+            request, messages.ProducerRegistered, generation=generation, timeout=seconds, abandoned=abandoned
+        )
 
     async def _send(self) -> None:
         while True:

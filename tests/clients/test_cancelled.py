@@ -62,3 +62,43 @@ async def test_a_watch_that_met_an_error_does_not_wait_for_ever(lossy: Proxy, to
         for _ in range(2):
             with anyio.fail_after(20), pytest.raises(ConnectionLost):
                 await anext(alone)
+
+
+async def test_what_registers_late_does_not_stay(lossy: Proxy, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer comes when nobody waits for it any more. A connection holds only so many."""
+    monkeypatch.setattr("krappy.server.session.MAX_HANDLES", 10)
+    async with krappy.connect(lossy.address) as client:
+        await client.create_topic(topic)
+        for number in range(20):
+            for opened in (
+                client.producer(topic),
+                client.stage(topic, job=topic, task=1, attempt=number),
+                client.consumer(topic),
+                client.consumer(topic, group=topic),
+            ):
+                with anyio.move_on_after(0):
+                    async with opened:
+                        pass
+            await client.ping()
+        async with client.producer(topic) as producer:
+            await producer.send(b"v")
+        with anyio.fail_after(20):
+            while any(job.attempts for job in await client.staged_jobs() if job.job == topic):
+                await anyio.sleep(0.01)  # late answers are still on their way
+
+
+async def test_who_was_cancelled_is_told_what_may_have_been_stored(lossy: Proxy, address: str, topic: str) -> None:
+    async with krappy.connect(lossy.address) as client, krappy.connect(address) as other:
+        await client.create_topic(topic)
+        with anyio.CancelScope() as scope:
+            async with client.producer(topic) as producer:
+                lossy.deafen()
+                sent = await producer.post(b"sent", key=b"k")
+                while await other.table(topic).get(b"k") is None:
+                    await anyio.sleep(0.01)
+                waits = await producer.post(b"waits", key=b"k", expect="absent")  # for the one before
+                scope.cancel()
+                await anyio.sleep(1)
+        assert "it may have been stored" in str(sent.error())
+        assert "before this was sent" in str(waits.error())
+        lossy.cut()
