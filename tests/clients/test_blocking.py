@@ -97,6 +97,20 @@ def test_a_failure_that_nobody_has_looked_at_is_raised(address: str, topic: str)
             producer.send("fine", key="k")
 
 
+def test_a_failure_that_came_after_somebody_looked_is_raised(lossy: Proxy, topic: str) -> None:
+    with blocking.connect(lossy.address) as client:
+        client.create_topic(topic, config={"cleanup.policy": "compact"})
+        with client.producer(topic) as producer:
+            for look in ("result", "exception"):
+                lossy.deafen()
+                future = producer.send("no key")
+                with pytest.raises(TimeoutError):
+                    getattr(future, look)(0.05)
+                lossy.cut()
+                with pytest.raises(InvalidRecord):
+                    producer.flush()
+
+
 def test_expectations(address: str, topic: str) -> None:
     with blocking.connect(address) as client, client.producer(topic) as producer:
         first = producer.send("1", key="k", expect="absent").result()

@@ -6,7 +6,7 @@ import anyio
 import pytest
 
 import krappy
-from krappy.errors import ConnectionLost, UnknownTopic
+from krappy.errors import ConnectionLost, InvalidRecord, UnknownTopic
 from tests.clients.proxy import Proxy
 
 pytestmark = pytest.mark.anyio
@@ -102,3 +102,15 @@ async def test_who_was_cancelled_is_told_what_may_have_been_stored(lossy: Proxy,
         assert "it may have been stored" in str(sent.error())
         assert "before this was sent" in str(waits.error())
         lossy.cut()
+
+
+async def test_a_failure_that_came_after_somebody_looked_is_raised(lossy: Proxy, topic: str) -> None:
+    async with krappy.connect(lossy.address) as client:
+        await client.create_topic(topic, config={"cleanup.policy": "compact"})
+        async with client.producer(topic) as producer:
+            lossy.deafen()
+            delivery = await producer.post(b"no key")
+            assert delivery.error() is None
+            lossy.cut()
+            with pytest.raises(InvalidRecord):
+                await producer.flush()

@@ -125,7 +125,7 @@ class Delivery(Generic[T]):
 
     def error(self) -> BaseException | None:
         """Why it failed; None when it did not, or not yet."""
-        self.looked = True
+        self.looked = self._settled
         return self._error
 
     def __await__(self) -> Generator[Any, Any, T]:

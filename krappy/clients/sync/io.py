@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -48,12 +48,23 @@ class Delivery(Future[T]):
         self.set_running_or_notify_cancel()
 
     def result(self, timeout: float | None = None) -> T:
-        self.looked = True
-        return super().result(timeout)
+        with self._looking():
+            return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        self.looked = True
-        return super().exception(timeout)
+        with self._looking():
+            return super().exception(timeout)
+
+    @contextlib.contextmanager
+    def _looking(self) -> Iterator[None]:
+        """Whoever waits counts as looking: `flush` leaves the error to them. Not who went before there was one."""
+        before, self.looked = self.looked, True
+        try:
+            yield
+        except BaseException as error:
+            if not self.done() or error is not super().exception(0):
+                self.looked = before
+            raise
 
     def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
         self.looked = True
