@@ -126,8 +126,10 @@ class Tail:
         self._text = query.text.encode() if query.text else None
         self._needles = [each for each in (self._key, self._text) if each]
         self._filtered = self._key is not None or self._text is not None
-        held = _resumed(call, topic, query.after) or {}
-        self._positions = {each.index: held.get(each.index, each.last_stable_offset) for each in partitions}
+        held = _resumed(call, topic, query.after)
+        if held is None:
+            held = {each.index: each.last_stable_offset for each in partitions}
+        self._positions = {each.index: held.get(each.index, each.start_offset) for each in partitions}
 
     async def run(self, send: Any) -> None:
         await send("start", self._place(), self._cursor())

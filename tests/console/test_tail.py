@@ -176,6 +176,9 @@ def test_partitions_that_are_added_are_seen(web: Web) -> None:
         while len(found) < 2:
             found += texts(next(resumed).data["entries"])
         assert sorted(found) == ["new", "old"]
+    with web.live(f"{path}/tail", headers={"Last-Event-ID": place}) as resumed:
+        assert next(resumed).data["offsets"] == {"0": 0, "1": 0, "2": 0}
+        assert sorted(values(resumed, 2)) == ["new", "old"]
 
 
 @pytest.mark.parametrize("view", ["tail", "watch"])
