@@ -210,8 +210,10 @@ class Link:
                     self._up.set()
                     self._tried.set()
 
-        _, data = conversation.ask(Ping(), Pong, answered)
-        stream.send(data)
+        id, data = conversation.ask(Ping(), Pong, answered)
+        if not stream.send(data, patience=0.0):  # who reads waits for no sender; what fills the socket asks as well
+            with self.runtime.lock:
+                conversation.forget(id)
 
     def _lost(self, why: str) -> None:
         with self.runtime.lock:
@@ -224,11 +226,19 @@ class Link:
 
     # --- requests -----------------------------------------------------------------------------------------------
 
-    def post(self, request: Request, answer: type[Answer], reply: Reply, generation: int | None = None) -> int:
+    def post(
+        self,
+        request: Request,
+        answer: type[Answer],
+        reply: Reply,
+        generation: int | None = None,
+        patience: float | None = None,
+    ) -> int:
         """Sends now; `reply` will be called with the answer or an error. The request's id, for `forget`.
 
-        Raises ConnectionLost, having sent nothing, when there is no connection, or not that of `generation`, and
-        FrameTooLarge for what the broker would close the connection for.
+        Raises, having sent nothing, ConnectionLost when there is no connection, or not that of `generation`,
+        FrameTooLarge for what the broker would close the connection for, and RequestTimeout when the connection has no
+        room for `patience` seconds.
         """
         with self.runtime.lock:
             conversation, stream = self._conversation, self._stream
@@ -240,9 +250,14 @@ class Link:
                 conversation.forget(id)
                 raise FrameTooLarge(f"a {type(request).__name__} of {len(data)} bytes; the broker takes {limit}")
         try:
-            stream.send(data, conversation.waiting <= 1 or len(data) >= LARGE)
+            taken = stream.send(data, conversation.waiting <= 1 or len(data) >= LARGE, patience)
         except OSError:
             stream.end()  # its reader then ends the conversation, and with it this request
+            return id
+        if not taken:
+            self.forget(id)
+            text = f"the broker took no {type(request).__name__} in {patience:g} s"
+            raise RequestTimeout(text, address=str(self.address))
         return id
 
     @property
@@ -293,7 +308,7 @@ class Link:
             on = await self.ready(deadline) if generation is None else generation
             slot = Slot(self.runtime.signal())
             try:
-                id = self.post(request, answer, slot, on)
+                id = self.post(request, answer, slot, on, max(0.0, deadline - self.runtime.now()))
             except ConnectionLost:
                 if generation is None and not self.closed:
                     continue

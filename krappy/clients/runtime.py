@@ -31,9 +31,11 @@ class Stream(Protocol):
         """The next bytes, b"" at their end, None when none came for `seconds`."""
         ...
 
-    def send(self, data: bytes, hurry: bool = True) -> None:
+    def send(self, data: bytes, hurry: bool = True, patience: float | None = None) -> bool:
         """Takes bytes to be sent, in order. It never suspends: it queues what the socket does not take at once, or
-        (threads) blocks. Without `hurry` they may wait for company for a turn of the event loop."""
+        (threads) blocks. Without `hurry` they may wait for company for a turn of the event loop.
+
+        False, and nothing was taken, when the socket has no room for `patience` seconds; None: as long as it lasts."""
         ...
 
     @property

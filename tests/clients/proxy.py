@@ -24,6 +24,7 @@ class Proxy:
         self._deaf = False
         self._refusing = False
         self._frozen: set[socket.socket] = set()
+        self._stalled: set[socket.socket] = set()
         self.accepted = 0
         self.dropped = 0  # bytes of answers that were swallowed
         self.holds = threading.Event()  # answers wait, for so many bytes have passed
@@ -60,6 +61,11 @@ class Proxy:
         """The connections there are go silent for good, and are not closed: a peer that was unplugged."""
         with self._lock:
             self._frozen.update(sock for pair in self._pairs for sock in pair)
+
+    def stall(self) -> None:
+        """The connections there are read no more, and are not closed: they fill up."""
+        with self._lock:
+            self._stalled.update(sock for pair in self._pairs for sock in pair)
 
     def refuse(self, refusing: bool = True) -> None:
         """New connections are closed at once; old ones are cut."""
@@ -109,6 +115,8 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(BUFFER):
+                if source in self._stalled:
+                    self._released.wait()
                 if source in self._frozen:
                     continue
                 if answers and self._deaf:

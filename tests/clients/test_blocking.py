@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import UTC, datetime
@@ -258,6 +259,30 @@ def test_a_watch_that_is_closed_before_it_begins_does_not_wait(address: str, top
         watch.close()
         with pytest.raises(ConnectionLost):
             next(watch)
+
+
+def test_a_sender_who_is_held_up_holds_up_nobody_else(lossy: Proxy, topic: str) -> None:
+    """The broker's machine is gone, or takes nothing: what is sent fills the socket, and there the next waits."""
+    with (
+        blocking.connect(lossy.address, timeout=0.5) as client,
+        blocking.connect(lossy.address, keepalive=0.5) as other,
+    ):
+        client.create_topic(topic, partitions=16)
+        for each in (client, other):
+            with each.producer(topic) as producer:
+                producer.send("first", key="k").result()
+                lossy.stall()
+                futures = [producer.send(b"x" * 300_000, partition=number % 16) for number in range(100)]
+                began = time.monotonic()
+                if each is client:
+                    with pytest.raises(RequestTimeout):
+                        client.table(topic).get("k")
+                    lossy.cut()
+                else:
+                    assert other.table(topic).get("k") is not None  # over another connection
+                assert time.monotonic() - began < 15
+                wait(futures, timeout=60)
+        assert sum(other.offsets(topic).values()) == 202
 
 
 def test_closing_ends_whoever_waits(address: str, topic: str) -> None:

@@ -184,7 +184,7 @@ class AnyioStream:
             return data
         return b""
 
-    def send(self, data: bytes, hurry: bool = True) -> None:
+    def send(self, data: bytes, hurry: bool = True, patience: float | None = None) -> bool:
         if self._ended:
             raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
         sent = 0
@@ -192,10 +192,11 @@ class AnyioStream:
             with contextlib.suppress(BlockingIOError, InterruptedError):
                 sent = self._sock.send(data)
             if sent == len(data):
-                return
+                return True
         self._queue.append(memoryview(data)[sent:] if sent else data)
         self.backlog += len(data) - sent
         self._wake.set()
+        return True
 
     async def flush(self) -> None:
         """Sends what is queued, for as long as the stream is open. What was queued by tasks that ran in the same turn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import socket
 import threading
 import time
@@ -107,11 +108,19 @@ class ThreadStream:
             self._size = LEAST
         return data
 
-    def send(self, data: bytes, hurry: bool = True) -> None:
-        with self._sending:
+    def send(self, data: bytes, hurry: bool = True, patience: float | None = None) -> bool:
+        end = 0.0 if patience is None else time.monotonic() + patience
+        if not self._sending.acquire(timeout=-1 if patience is None else max(0.0, patience)):
+            return False
+        try:
             if self._ended:
                 raise OSError(errno.EPIPE, os.strerror(errno.EPIPE))
+            if patience is not None and not _has_room(self._out, end - time.monotonic()):
+                return False
             self._out.sendall(data)
+            return True
+        finally:
+            self._sending.release()
 
     async def drained(self) -> None:
         """Nothing waits: `send` blocks."""
@@ -132,6 +141,13 @@ class ThreadStream:
         with self._sending:
             self._out.close()
             self._sock.close()
+
+
+def _has_room(sock: socket.socket, seconds: float) -> bool:
+    """Whether it takes bytes, or an error stands in it, within that time."""
+    poll = select.poll()
+    poll.register(sock, select.POLLOUT)
+    return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
 class ThreadRuntime:
