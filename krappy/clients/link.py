@@ -339,11 +339,11 @@ class Link:
             else:
                 raise error
 
-    async def drained(self) -> None:
-        """Waits while much of what was posted is still here, so that small requests find their way between."""
+    async def drained(self, seconds: float | None = None) -> bool:
+        """Waits while much of what was posted is still here, so that small requests find their way between. Whether
+        that is over within so many seconds."""
         stream = self._stream
-        if stream is not None and stream.backlog > BACKLOG:
-            await stream.drained()
+        return stream is None or stream.backlog <= BACKLOG or await stream.drained(seconds)
 
 
 def _reason(error: OSError) -> str:

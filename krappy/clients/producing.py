@@ -347,7 +347,7 @@ class Producing:
             for batch in batches:
                 expect = None if batch.expect is None else [(0, batch.expect)]
                 request = messages.Batch(handle, batch.partition, self._accumulator.encode(batch), expect)
-                await self._link.drained()
+                await self._drained()
                 try:
                     reply = partial(self._answered, batch, generation)
                     self._link.post(request, messages.BatchStored, reply, generation)
@@ -360,6 +360,17 @@ class Producing:
                         self._accumulator.refused(batch, refusal, self._runtime.now())
                     self._tell()
             await self._runtime.checkpoint()
+
+    async def _drained(self) -> None:
+        """Waits for room in the connection. What has waited too long fails meanwhile."""
+        while True:
+            with self._lock:
+                expiry = self._accumulator.next_expiry()
+            if await self._link.drained(None if expiry is None else max(0.0, expiry - self._runtime.now())):
+                return
+            with self._lock:
+                self._accumulator.expire(self._runtime.now())
+            self._tell()
 
     def _answered(self, batch: Batch, generation: int, result: Any) -> None:
         """A reply: runs wherever the link reads."""

@@ -43,8 +43,8 @@ class Stream(Protocol):
         """Bytes taken that the socket did not take yet."""
         ...
 
-    async def drained(self) -> None:
-        """Waits until the backlog is small."""
+    async def drained(self, seconds: float | None = None) -> bool:
+        """Waits until the backlog is small; whether it is, or the connection has ended, within that time."""
         ...
 
     def end(self) -> None:

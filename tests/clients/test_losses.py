@@ -360,3 +360,20 @@ async def test_what_no_broker_takes_is_refused_here(address: str, topic: str) ->
         assert (await producer.send(b"fine")).offset == 0
         with pytest.raises(FrameTooLarge):
             await client.table(topic).get(bytes(65 << 20))
+
+
+async def test_an_event_fails_in_time_where_the_broker_takes_nothing(lossy: Proxy, topic: str) -> None:
+    """The producer itself waits for the connection then, which is not known to be lost yet."""
+    async with krappy.connect(lossy.address) as client:
+        await client.create_topic(topic, partitions=16)
+        async with client.producer(topic, timeout=1) as producer:
+            await producer.send(b"first")
+            lossy.stall()
+            sent = [await producer.post(b"x" * 300_000, partition=number % 16) for number in range(100)]
+            with anyio.fail_after(20):
+                for each in sent:
+                    with pytest.raises(RequestTimeout):
+                        await each
+            lossy.cut()
+            receipt = await producer.send(b"last")
+            assert receipt.offset >= 0

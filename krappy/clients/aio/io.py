@@ -232,11 +232,13 @@ class AnyioStream:
             size += len(parts[-1])
         return b"".join(parts)
 
-    async def drained(self) -> None:
+    async def drained(self, seconds: float | None = None) -> bool:
         while self.backlog >= LEAST and not self._ended:
             if self._drained.is_set():
                 self._drained = self._runtime.signal()
-            await self._drained.wait()
+            if not await self._drained.wait(seconds):
+                return False
+        return True
 
     def end(self) -> None:
         if not self._ended:

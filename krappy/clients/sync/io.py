@@ -122,8 +122,9 @@ class ThreadStream:
         finally:
             self._sending.release()
 
-    async def drained(self) -> None:
+    async def drained(self, seconds: float | None = None) -> bool:
         """Nothing waits: `send` blocks."""
+        return True
 
     def end(self) -> None:
         self._ended = True
