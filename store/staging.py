@@ -21,7 +21,7 @@ from krappy import batch as batches
 from krappy.batch import CRC_START, BatchHeader
 from krappy.core.staging import Job, Published, Staging, State
 from krappy.errors import CorruptBatch, StorageError
-from krappy.store.disk import OS_DISK, Buffer, Disk
+from krappy.store.disk import NO_DESCRIPTOR, OS_DISK, Buffer, Disk
 from krappy.store.groups import group_key, read_key
 from krappy.store.meta import Meta
 
@@ -32,6 +32,11 @@ ENDED = b"se/"  # when it was over: to be forgotten in this order
 SUFFIX = ".staged"
 HEAD = struct.Struct(">II")  # partition; CRC-32 (zlib's) of these 4 bytes and of the 21 that the batch begins with
 READ = 4 << 20
+
+
+class SyncFailed(StorageError):
+    """Nobody knows what of the file is on disk, and another sync does not tell: the kernel gives up what it could not
+    write, and says so once (fsyncgate)."""
 
 
 def framed(partition: int, batch: Buffer) -> list[Buffer]:
@@ -93,7 +98,8 @@ class StagedFiles:
             raise StorageError(f"staging to {path}: {error}") from error
 
     def sync(self, id: str) -> None:
-        """The file, as it is now, is on disk under its name when this returns."""
+        """The file, as it is now, is on disk under its name when this returns. Raises SyncFailed when it may never be,
+        StorageError when it may be later."""
         path = self._path(id)
         try:
             file = self._disk.open(path)
@@ -103,7 +109,8 @@ class StagedFiles:
                 file.close()
             self._disk.fsync_dir(self.folder)
         except OSError as error:
-            raise StorageError(f"staging to {path}: {error}") from error
+            kind = StorageError if error.errno in NO_DESCRIPTOR else SyncFailed
+            raise kind(f"staging to {path}: {error}") from error
 
     def read(self, id: str, size: int) -> Iterator[list[tuple[int, BatchHeader, memoryview]]]:
         """(partition, header, bytes) of each batch, checked, some MiB at a time. Raises CorruptBatch as well."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +22,12 @@ from krappy.errors import (
     StagingExpired,
     StagingFenced,
     StagingFull,
+    StorageError,
     UnknownPartition,
     UnknownStaging,
     UnknownTopic,
 )
+from krappy.store.disk import Disk, File
 from tests.broker.engine import publish, running, until
 from tests.broker.staged import HOUR, begin, commit, files, made, staged, values
 
@@ -247,3 +250,53 @@ async def test_what_comes_after_the_sync_is_not_sealed(tmp_path: Path, monkeypat
         token = await broker.staging.seal("j", task.id, 2)
         await commit(broker, "j", token)
         assert await values(partition) == [b"j:a", b"j:b"]
+
+
+@trio_test
+@pytest.mark.parametrize(("kind", "name"), [(File, "fdatasync"), (Disk, "fsync_dir")])
+async def test_a_sync_that_failed_is_not_tried_again(
+    kind: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may have dropped the pages and says so once only (fsyncgate): the next sync proves nothing."""
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        kept = await (await begin(broker, "j", "1")).write("b")
+        token = await kept.seal()
+        task = await (await begin(broker, "j")).write("a")
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        with monkeypatch.context() as failing:
+            failing.setattr(kind, name, refuse)
+            with pytest.raises(StorageError, match="Input/output error"):
+                await task.seal()
+            with pytest.raises(StorageError, match="Input/output error"):
+                await kept.seal()
+        with pytest.raises(UnknownStaging, match="stage it again"):
+            await task.seal()
+        with pytest.raises(UnknownStaging, match="stage it again"):
+            await task.write("c")
+        assert await kept.seal() == token  # it was on disk before
+        again = await (await begin(broker, "j", attempt="2")).write("a")
+        await commit(broker, "j", token, await again.seal())
+        assert await values(partition) == [b"j:b", b"j:a"]
+        await until(lambda: broker.staging.used == 0)
+
+
+@trio_test
+async def test_a_seal_without_a_descriptor_may_be_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as broker:
+        partition = await made(broker)
+        task = await (await begin(broker, "j")).write("a")
+
+        def refuse(*_: object, **more: object) -> None:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        for name in ("open", "fsync_dir"):
+            with monkeypatch.context() as failing:
+                failing.setattr(Disk, name, refuse)
+                with pytest.raises(StorageError, match="Too many open files"):
+                    await task.seal()
+        await commit(broker, "j", await task.seal())
+        assert await values(partition) == [b"j:a"]

@@ -15,9 +15,9 @@ from krappy.batch import TRANSACTIONAL, BatchHeader
 from krappy.broker.partition.queued import Stored
 from krappy.core.admission import Times, admit
 from krappy.core.staging import Staging
-from krappy.errors import InvalidRecord, InvalidRequest, KrappyError, StorageError, UnknownTopic
+from krappy.errors import InvalidRecord, InvalidRequest, KrappyError, StorageError, UnknownStaging, UnknownTopic
 from krappy.store.producers import ProducerStates
-from krappy.store.staging import HEAD, StagedFiles, framed
+from krappy.store.staging import HEAD, StagedFiles, SyncFailed, framed
 from krappy.waiting import Later, Signal, wait_any
 
 if TYPE_CHECKING:
@@ -194,8 +194,17 @@ class Attempt:
                 size=self.size, counts=tuple(sorted(self.counts.items())), keyless=self._keyless
             )
             if self.size:
-                await trio.to_thread.run_sync(self._files.sync, self.staging.id, limiter=self._services.disk_limiter)
+                await self._sync()
         return synced
+
+    async def _sync(self) -> None:
+        """A sync that failed is never tried again: what is not sealed yet is lost with it."""
+        try:
+            await trio.to_thread.run_sync(self._files.sync, self.staging.id, limiter=self._services.disk_limiter)
+        except SyncFailed as error:
+            if not self.staging.sealed:
+                self.drop(UnknownStaging(f"what this attempt has staged may be lost, so stage it again: {error.text}"))
+            raise
 
     def drop(self, error: KrappyError) -> None:
         """Takes no more, for this reason. `remove` gives its file's room back."""
