@@ -150,6 +150,14 @@ class Disk:
         folder.mkdir(exist_ok=True)
         self.fsync_dir(folder.parent)
 
+    def fsync_name(self, folder: Path) -> None:
+        """The name of a folder that there is, durable: whoever made it may have been killed before the sync.
+
+        Nothing where that can't be done: who may use a folder need not be able to read the one above it.
+        """
+        with contextlib.suppress(OSError):
+            self.fsync_dir(folder.absolute().parent)
+
     def names(self, folder: Path) -> dict[str, tuple[int, int]]:
         """The files in the folder: name -> (size in bytes, time of the last change in ms)."""
         found = {}

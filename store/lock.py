@@ -15,7 +15,9 @@ class FolderLock:
     """Holds `folder/lock` (flock). Raises StorageError when another process holds it."""
 
     def __init__(self, folder: Path) -> None:
-        if not folder.exists():
+        if folder.exists():
+            OS_DISK.fsync_name(folder)
+        else:
             OS_DISK.mkdir(folder)
             folder.chmod(0o700)  # whatever the umask: it will hold all events
         self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

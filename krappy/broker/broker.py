@@ -58,6 +58,7 @@ from krappy.store.lock import FolderLock
 from krappy.store.meta import Meta
 from krappy.store.overrides import OverrideStore
 from krappy.store.privacy import close_to_others
+from krappy.store.refusals import refusals
 from krappy.store.staging import StagedFiles, StagingStore
 from krappy.store.transactions import TransactionStore
 from krappy.topic_settings import Changes
@@ -160,7 +161,7 @@ class Broker(Runtime):
         data = self.config.data
         check_whole(data)
         await self.room.look()
-        OS_DISK.mkdir(data / "topics")
+        await self.in_thread(self._make_folders)
         await self.in_thread(partial(shutil.rmtree, data / backup.FOLDER, ignore_errors=True))
         self.meta = Meta(data / "meta", keep=self.fsync)
         self._meta_sync = MetaSync(self)
@@ -218,6 +219,14 @@ class Broker(Runtime):
         self._house_kept = trio.Event()
         self.spawn(self._keep_house)
         self.opened = True
+
+    def _make_folders(self) -> None:
+        """Those that are there get to the disk as well: a broker that was killed may have made them without a sync."""
+        data = self.config.data
+        with refusals(data):
+            OS_DISK.mkdir(data / "topics")
+            for folder in (data, data / "topics"):
+                OS_DISK.fsync_dir(folder)
 
     def _tell_of_migration(self, records: int) -> None:
         text = "the catalog becomes one of this version's format; versions before it do not open it any more"
