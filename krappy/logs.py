@@ -163,6 +163,9 @@ def _when_and_what_first(logger: Any, method: str, facts: MutableMapping[str, An
 class Reporter:
     """What broker and server report, at the level that each event deserves, and no more of it than anybody reads.
 
+    A line that can't be written, to a full disk or to a pipe that nobody reads any more, ends nothing. The next one
+    that is written tells how many were not.
+
     `clock`: seconds, of any beginning.
     """
 
@@ -170,6 +173,7 @@ class Reporter:
         self._logger = logger
         self._clock = clock
         self._windows: dict[str, tuple[float, int]] = {}  # event -> when its window began, how many came in it
+        self._unwritten = 0  # lines
 
     def __call__(self, event: str, **facts: Any) -> None:
         if event in ENDLESS:
@@ -182,4 +186,11 @@ class Reporter:
             self._windows[event] = since, count + 1
             if count >= MANY:
                 return
-        getattr(self._logger, LEVELS.get(event, "info"))(event, **facts)
+        if self._unwritten:
+            facts["unwritten"] = self._unwritten
+        try:
+            getattr(self._logger, LEVELS.get(event, "info"))(event, **facts)
+        except OSError:
+            self._unwritten += 1
+        else:
+            self._unwritten = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import json
 import os
 import subprocess
@@ -60,6 +61,25 @@ def test_a_peer_can_not_fill_the_log() -> None:
         {"error": "full", "left_out": 1000 - logs.MANY},
         {"error": "full"},
     ]
+
+
+def test_a_line_that_can_not_be_written_ends_nothing() -> None:
+    logger = Logger()
+    full = True
+
+    class Full(Logger):
+        def __getattr__(self, level: str) -> Any:
+            if full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return getattr(logger, level)
+
+    report = logs.Reporter(Full())
+    report("topic_created", topic="a")
+    report("topic_created", topic="b")
+    full = False
+    report("topic_created", topic="c")
+    report("topic_created", topic="d")
+    assert [facts for _, _, facts in logger.lines] == [{"topic": "c", "unwritten": 2}, {"topic": "d"}]
 
 
 @pytest.mark.parametrize("event", ["topic_created", "log_recovered"])

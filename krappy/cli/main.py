@@ -20,7 +20,7 @@ import click
 from krappy.cli import commands
 from krappy.cli.errors import explain
 from krappy.cli.options import Group
-from krappy.cli.output import ReaderIsGone, visible
+from krappy.cli.output import ReaderIsGone, drop_stdout, visible
 from krappy.memory import keep_freed_memory
 
 
@@ -80,7 +80,7 @@ def run(arguments: list[str]) -> int:
         click.echo(err=True)
         return 130
     except (BrokenPipeError, ReaderIsGone):
-        _drop_stdout()
+        drop_stdout()
         return 141
     except Exception as error:
         line, status = explain(error)
@@ -95,12 +95,7 @@ def _say(line: str) -> None:
         sys.stdout.flush()
         click.echo(f"krappy: {visible(line)}", err=True)  # an error may hold what others have named
     except OSError:
-        _drop_stdout()
-
-
-def _drop_stdout() -> None:
-    """Keeps the interpreter's last flush from failing aloud into a pipe that nobody reads."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_stdout()
 
 
 def _open_what_was_closed() -> None:

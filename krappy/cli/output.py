@@ -106,6 +106,11 @@ def write_lines(lines: Iterable[str], end: str = "\n") -> None:
     out.flush()
 
 
+def drop_stdout() -> None:
+    """Keeps the interpreter's last flush from failing aloud, into a pipe that nobody reads, say."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class ReaderIsGone(BaseException):
     """Comes between any two steps, as KeyboardInterrupt does: nothing may take it for an error of its own, as a client
     would BrokenPipeError. One of these steps may be the end of the `with` that waits for it, so it may leave that."""

@@ -474,3 +474,26 @@ def test_an_error_does_not_speak_to_the_terminal(tmp_path: Path) -> None:
         assert "\\x1b]0;owned\\x07" in failed.stderr
         assert "\x1b" not in failed.stderr
         assert end(process, signal.SIGTERM) == 0
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is full")
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_broker_that_can_not_say_anything_serves(stream: str, tmp_path: Path) -> None:
+    """What it says may go to a file on the disk that is full."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = taken.getsockname()
+    address = f"127.0.0.1:{place[1]}"
+
+    def listens() -> bool:
+        with socket.socket() as trying:
+            return trying.connect_ex(place) == 0
+
+    command = ["serve", "--data", str(tmp_path / "data"), "--listen-native", address, *FREE[1:]]
+    with open("/dev/full", "w") as full, started(*command, **{stream: full}) as process:
+        wait_until(listens, "the broker listens")
+        with blocking.connect(address, timeout=SECONDS) as client:
+            client.create_topic("t")
+            with client.producer("t") as producer:
+                producer.send("v")
+        process.terminate()
+        assert process.wait(SECONDS) == 0

@@ -95,7 +95,16 @@ def _serve(file: Path | None, flags: Mapping[str, str | None], as_json: bool, un
     if until_eof:
         threading.Thread(target=_stop_at_eof, daemon=True).start()
     report = logs.Reporter(logs.configure(config.log_level, config.log_format))
-    trio.run(partial(app.serve, config, report=report, ready=lambda broker: _announce(config, broker, as_json)))
+
+    def ready(broker: Broker) -> None:
+        try:
+            _announce(config, broker, as_json)
+        except BrokenPipeError:
+            raise
+        except OSError:  # a full disk, on which the broker serves all the same
+            output.drop_stdout()
+
+    trio.run(partial(app.serve, config, report=report, ready=ready))
 
 
 @contextmanager
