@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
 import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
 from krappy.broker.upkeep.backup import AT_ONCE, Hold
 from krappy.core.transactions import Stage
+from krappy.errors import StorageError
 from krappy.store.hold import MANIFEST
 from tests.broker.engine import running, until
 from tests.broker.transactional import Producer, made, values
@@ -81,3 +85,23 @@ def copy(held: Path, data: Path) -> None:
     for name, size in json.loads((held / MANIFEST).read_bytes())["files"]:
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         (data / name).write_bytes((held / name).read_bytes()[:size])
+
+
+@trio_test
+@pytest.mark.parametrize(("kind", "name"), [(Path, "mkdir"), (os, "link"), (Path, "write_text")])
+async def test_a_disk_that_refuses_a_backup_is_told_of(
+    kind: object, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as broker:
+        await broker.create_topic("t", 1, {})
+
+        def refuse(*_: object, **more: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as full:
+            full.setattr(kind, name, refuse)
+            with pytest.raises(StorageError, match="No space left"):
+                await broker.hold_backup()
+        assert not [path for path in (tmp_path / "backup").glob("*") if path.is_dir()]
+        assert broker.decisions.holds == 0
+        assert (await broker.hold_backup()).files

@@ -12,6 +12,7 @@ import trio
 
 from krappy.errors import KrappyError, Overloaded
 from krappy.store import hold
+from krappy.store.refusals import refusals
 
 if TYPE_CHECKING:
     from krappy.broker.runtime import Runtime
@@ -72,7 +73,7 @@ async def take(runtime: Runtime, staged: StagedFiles) -> Hold:
         await trio.to_thread.run_sync(work, limiter=runtime.disk_limiter)
 
     try:
-        await run(partial(folder.mkdir, parents=True))
+        await run(partial(_make, folder))
         await run(partial(runtime.views.checkpoint, folder / "views"))
         with runtime.decisions.closed():
             with staged.kept():
@@ -87,6 +88,11 @@ async def take(runtime: Runtime, staged: StagedFiles) -> Hold:
             await _release(runtime, folder)
         raise
     return Hold(runtime, folder, files, size)
+
+
+def _make(folder: Path) -> None:
+    with refusals(folder):
+        folder.mkdir(parents=True)
 
 
 async def _hold_logs(runtime: Runtime, folder: Path) -> None:
