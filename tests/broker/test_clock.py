@@ -94,3 +94,20 @@ async def test_positions_are_kept_for_their_time(tmp_path: Path, jump: Jump) -> 
         jump(2 * HOUR)
         offsets.expire(group, broker.clock.steady_ms())
         assert group.offsets
+
+
+@pytest.mark.parametrize("by", [-48 * HOUR, 48 * HOUR])
+@trio_test
+async def test_what_a_producer_sends_again_is_known_still(tmp_path: Path, jump: Jump, by: int) -> None:
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 1, {})
+        mine = await broker.new_producer_id()
+
+        async def send() -> int:
+            return await publish(topic.led(0), 2, producer_id=mine, producer_epoch=0, base_sequence=0)
+
+        assert await send() == 0
+        jump(by)
+        await broker.housekeeper.tend(topic.led(0))
+        assert await send() == 0
+        assert topic.led(0).high_watermark == 2

@@ -118,7 +118,9 @@ class Housekeeper:
             if gone:
                 start = partition.start_offset
                 self._runtime.report("segments_deleted", partition=str(partition), count=len(gone), start=start)
-        now, life = self._runtime.now_ms(), self._runtime.config.producer_id_expiration_ms
+        # When one was seen last is known by the wall's clock: where that was set, rather too late than too early.
+        now = min(self._runtime.now_ms(), self._runtime.clock.steady_ms())
+        life = self._runtime.config.producer_id_expiration_ms
         if log.producers.silent(now, life):
             await partition.reshape(lambda: log.producers.expire(now, life))
         if log.unsaved_bytes:  # with durability "os" nothing else checkpoints before the end
