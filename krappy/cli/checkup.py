@@ -140,10 +140,12 @@ def _check_partitions(
 
 
 def _strangers(data: Path, catalog: Catalog) -> list[str]:
+    """Those with events: a broker that was killed while it added partitions leaves folders without any."""
     known = {f"{topic.name}-{index}" for topic in catalog.list() for index in range(len(topic.numbers))}
     known |= {f"{topic.name}-{index}" for topic in catalog.deleting() for index in range(len(topic.numbers))}
-    folders = (data / "topics").iterdir() if (data / "topics").is_dir() else iter(())
-    return [f"{path}: belongs to no topic" for path in sorted(folders) if path.name not in known]
+    topics = data / "topics"
+    found = identity.unclaimed(topics, known) if topics.is_dir() else []
+    return [f"{path}: belongs to no topic" for path in found]
 
 
 def _close(views: Views, found: Findings) -> None:

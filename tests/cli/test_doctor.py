@@ -12,6 +12,7 @@ from krappy.cli import checkup
 from krappy.entry import pack_entry
 from krappy.errors import StorageError
 from krappy.store.catalog import Catalog
+from krappy.store.format import IDENTITY, LOG, file_name
 from krappy.store.log import Log
 from krappy.store.meta import Meta
 from krappy.store.synced import Synced
@@ -184,10 +185,23 @@ def test_a_missing_partition_is_found(doctor: Callable[..., Result], data: Path)
 
 
 def test_a_folder_of_no_topic_is_found(doctor: Callable[..., Result], data: Path) -> None:
-    (data / "topics" / "stranger-0").mkdir()
+    shutil.copytree(data / "topics" / "kept-0", data / "topics" / "stranger-0")
     found = doctor("--json")
     assert found.status == 1
     assert "stranger-0" in problems(found)
+
+
+def test_what_a_kill_leaves_of_new_partitions_is_no_fault(doctor: Callable[..., Result], data: Path) -> None:
+    """They are made before the catalog knows of them, and hold nothing by then."""
+    for index in (1, 2):
+        folder = data / "topics" / f"mixed-{index}"
+        folder.mkdir()
+        if index == 1:
+            (folder / file_name(0, LOG)).touch()
+            shutil.copy(data / "topics" / "mixed-0" / IDENTITY, folder)
+    found = doctor("--json")
+    assert found.status == 0
+    assert found.json["sound"]
 
 
 CHANGES: list[tuple[str, str, Callable[[Views, int], None]]] = [
