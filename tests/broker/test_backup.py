@@ -15,8 +15,9 @@ from trio.testing import trio_test, wait_all_tasks_blocked
 from krappy.broker.upkeep.backup import AT_ONCE, Hold
 from krappy.core.transactions import Stage
 from krappy.errors import StorageError
+from krappy.store.disk import File
 from krappy.store.hold import MANIFEST
-from tests.broker.engine import running, until
+from tests.broker.engine import publish, read_all, running, until
 from tests.broker.transactional import Producer, made, values
 
 
@@ -105,3 +106,34 @@ async def test_a_disk_that_refuses_a_backup_is_told_of(
         assert not [path for path in (tmp_path / "backup").glob("*") if path.is_dir()]
         assert broker.decisions.holds == 0
         assert (await broker.hold_backup()).files
+
+
+@trio_test
+async def test_a_log_that_takes_no_more_events_is_backed_up_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a disk begins to fail, a backup is what people want first."""
+    async with running(tmp_path / "data", durability="fsync") as broker:
+        topic, _ = await broker.create_topic("t", 2, {"segment.bytes": 500})
+        for _ in range(20):
+            await publish(topic.led(0), 5, [b"k%d" % number for number in range(5)])
+        sync = File.fdatasync
+
+        def refuse(file: File) -> None:
+            if file.path.parent.name == "t-0":
+                raise OSError(errno.EIO, "Input/output error")
+            sync(file)
+
+        with monkeypatch.context() as failing:
+            failing.setattr(File, "fdatasync", refuse)
+            with pytest.raises(StorageError):
+                await publish(topic.led(0), 1)
+        await publish(topic.led(1), 3)
+        held = await broker.hold_backup()
+        copy(held.folder, tmp_path / "restored")
+    async with running(tmp_path / "restored") as broker:
+        first, second = (broker.topic("t").led(index) for index in range(2))
+        assert not first.offline
+        assert len(await read_all(first)) in (100, 101)
+        assert len(await read_all(second)) == 3
+        assert await publish(first, 1) in (100, 101)

@@ -106,9 +106,11 @@ async def _hold_logs(runtime: Runtime, folder: Path) -> None:
                 return
             into = folder / f"{partition.topic}-{partition.index}"
             try:
-                if partition.offline:  # its files as they are: nothing changes them
-                    work = partial(hold.hold_files, partition.log.folder, into)
-                    await trio.to_thread.run_sync(work, limiter=runtime.disk_limiter)
+                as_they_are = partial(hold.hold_files, partition.log.folder, into)
+                if partition.offline:  # nothing changes its files
+                    await trio.to_thread.run_sync(as_they_are, limiter=runtime.disk_limiter)
+                elif partition.log_failed:  # nothing does any more
+                    await partition.reshape(as_they_are)
                 else:
                     await partition.reshape(partial(hold.hold_log, partition.log, into))
             except KrappyError as error:
