@@ -11,7 +11,7 @@ that; any other epoch continues a session, and is told that there is none.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from krappy.core.security import needs
@@ -53,6 +53,16 @@ class Wanted(NamedTuple):
         return int(self.source.last_stable_offset if committed else self.source.high_watermark)
 
 
+class SourceRead(NamedTuple):
+    """A read that a request is to make, with the arguments of `SourcePort.fetch`."""
+
+    source: Any
+    offset: int
+    max_bytes: int
+    limit: int
+    min_one: bool
+
+
 class Fetch:
     """One request."""
 
@@ -67,6 +77,7 @@ class Fetch:
         self._moved: dict[int, Wanted] = {}  # what is to be looked at (again) while it waits, by the ids of sources
         self._there: dict[int, int] = {}  # bytes that were found there
         self._bytes = 0  # the sum of these
+        self._read = 0  # bytes of records in the answer
 
     def find(self) -> Iterator[None]:
         """Finds what is asked for; gives others their turn after each `MANY` partitions."""
@@ -150,37 +161,6 @@ class Fetch:
             seconds = min(seconds, LARGE_SECONDS)
         await self.session.broker.wait_for_moves(sources, self.enough, seconds, told=moved)
 
-    async def wait(self) -> Message:
-        """The answer, once it is time for it."""
-        if not self.at_once:
-            await self._until_enough()
-        async with self.session.answering(self.room) as allowed:
-            left, first = allowed, True
-            begun = self.session.broker.clock.steady_ms()
-            found: list[Message] = []
-            for number, wanted in enumerate(self.wanted):
-                if number % MANY == MANY - 1:
-                    await self.session.pause()
-                if wanted.source is None:
-                    found.append(_refused(wanted, wanted.error))
-                    continue
-                try:
-                    limit = wanted.limit(self.committed)
-                    most = min(wanted.asked["partition_max_bytes"], left)
-                    raw = None
-                    if allowed - left >= WORTH and self.session.broker.clock.steady_ms() - begun > LONG_MS:
-                        most = 0  # what there is goes first: the client works on it meanwhile
-                    if wanted.offset < limit and (first or most > 0):
-                        raw = await wanted.source.fetch(wanted.offset, max(1, most), limit, min_one=first)
-                    found.append(self._partition(wanted, raw))
-                except KrappyError as error:
-                    found.append(_refused(wanted, _code(error, wanted)))
-                    continue
-                if raw is not None and len(raw.records):
-                    first = False
-                    left -= len(raw.records)
-            return self._answer(found)
-
     # --- the answer
 
     def now(self) -> Message | None:
@@ -188,20 +168,66 @@ class Fetch:
 
         Raises BlockingIOError when the disk would have to be waited for.
         """
-        left = min(self.room, self.session.answer_bytes)
-        first, size = True, 0
+        reads = self._reads(min(self.room, self.session.answer_bytes), lambda: False)
+        try:
+            read = next(reads)
+            while True:
+                assert read is not None  # there are not so many
+                try:
+                    raw = read.source.fetch_now(read.offset, read.max_bytes, read.limit, min_one=read.min_one)
+                except KrappyError as error:
+                    read = reads.throw(error)
+                else:
+                    read = reads.send(raw)
+        except StopIteration as done:
+            return self._answer(done.value) if self.at_once or self._read >= self.request["min_bytes"] else None
+
+    async def wait(self) -> Message:
+        """The answer, once it is time for it."""
+        if not self.at_once:
+            await self._until_enough()
+        async with self.session.answering(self.room) as room:
+            clock = self.session.broker.clock
+            begun = clock.steady_ms()
+            reads = self._reads(room, lambda: clock.steady_ms() - begun > LONG_MS)
+            try:
+                read = next(reads)
+                while True:
+                    if read is None:
+                        await self.session.pause()
+                        read = next(reads)
+                        continue
+                    try:
+                        raw = await read.source.fetch(read.offset, read.max_bytes, read.limit, min_one=read.min_one)
+                    except KrappyError as error:
+                        read = reads.throw(error)
+                    else:
+                        read = reads.send(raw)
+            except StopIteration as done:
+                return self._answer(done.value)
+
+    def _reads(self, room: int, late: Callable[[], bool]) -> Generator[SourceRead | None, Any, list[Message]]:
+        """What is to be read of one partition after the other, at most about `room` bytes in all. Is sent what a read
+        has brought, or thrown its KrappyError; returns the partitions of the answer. None: others are to have a turn.
+
+        `late`: whether it has taken so long that what there is goes first: the client works on it meanwhile.
+        """
+        left, first = room, True
         found: list[Message] = []
-        for wanted in self.wanted:
-            source = wanted.source
-            if source is None:
+        for number, wanted in enumerate(self.wanted):
+            if number % MANY == MANY - 1 and len(self.wanted) > MANY:
+                yield None
+            if wanted.source is None:
                 found.append(_refused(wanted, wanted.error))
                 continue
-            offset, limit = wanted.offset, wanted.limit(self.committed)
-            most = min(wanted.asked["partition_max_bytes"], left)
-            raw = None
             try:
+                offset, limit = wanted.offset, wanted.limit(self.committed)
+                most = min(wanted.asked["partition_max_bytes"], left)
+                if room - left >= WORTH and late():
+                    most = 0
+                raw = None
                 if offset < limit and (first or most > 0):
-                    raw = source.fetch_now(offset, max(1, most), limit, min_one=first)
+                    raw = yield SourceRead(wanted.source, offset, max(1, most), limit, first)
                 found.append(self._partition(wanted, raw))
             except KrappyError as error:
                 self.failed = True
@@ -210,8 +236,8 @@ class Fetch:
             if raw is not None and (got := len(raw.records)):
                 first = False
                 left -= got
-                size += got
-        return self._answer(found) if self.at_once or size >= self.request["min_bytes"] else None
+        self._read = room - left
+        return found
 
     def _partition(self, wanted: Wanted, raw: Any) -> Message:
         source = wanted.source
