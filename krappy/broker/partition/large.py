@@ -16,7 +16,7 @@ import trio
 from krappy import batch as batches
 from krappy.batch import Columns
 from krappy.core.admission import INLINE, INLINE_PARTS
-from krappy.errors import CorruptBatch
+from krappy.errors import CorruptBatch, KrappyError
 
 T = TypeVar("T")
 OPENERS = 1
@@ -35,8 +35,26 @@ def _limiter(of: trio.lowlevel.RunVar[trio.CapacityLimiter]) -> trio.CapacityLim
 
 
 async def opened(work: Callable[[], T]) -> T:
-    """What `work` makes of a large batch."""
-    return await trio.to_thread.run_sync(work, limiter=_limiter(_openers))
+    """What `work` makes of a large batch.
+
+    Its error comes without the frames it was raised in, which hold what was opened: trio keeps an error out of a thread
+    in a frame which that error holds, so that both would stay until the next full garbage collection.
+    """
+    found = await trio.to_thread.run_sync(_tried, work, limiter=_limiter(_openers))
+    if not isinstance(found, KrappyError):
+        return found
+    try:
+        raise found
+    finally:
+        del found, work
+
+
+def _tried(work: Callable[[], T]) -> T | KrappyError:
+    try:
+        return work()
+    except KrappyError as error:
+        error.__context__ = None
+        return error.with_traceback(None)
 
 
 def _small(batch: memoryview) -> Columns | None:
