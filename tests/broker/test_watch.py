@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, trio_test
 
 from krappy import batch
-from krappy.broker.tables.table import PROGRESS
+from krappy.broker.tables.table import PART, PROGRESS
 from krappy.entry import key_of_bin, unpack_entry
 from krappy.partitioner import partition_for
 from tests.broker.engine import publish, running, until
@@ -101,3 +101,35 @@ async def test_what_kept_an_event_from_being_told_may_be_compacted_away_before_i
                 await until(lambda: b"other" in told)
                 await until(lambda: told[key] == b"second")
                 watch.close()
+
+
+@trio_test
+async def test_batches_that_open_to_very_much_are_told_in_parts(tmp_path: Path) -> None:
+    """20 of 1 KB that open to 8 MB were 160 MB in one answer: more than a client takes."""
+    told: list[int] = []
+    sizes: list[int] = []
+    large_one, small_one = [bytes(1_000_000)] * 8, [bytes(40_000)] * 8
+    config = {"max.message.bytes": 16 << 20}
+
+    async def room() -> None:
+        pass
+
+    async def emit(event: str, partition: int, next_offset: int, items: list[bytes], offsets: Any = None) -> None:
+        told.extend(unpack_entry(entry)[0] for entry in items[1::2])
+        sizes.append(sum(map(len, items)))
+        assert next_offset == told[-1] + 1
+        if next_offset == 8 * 40:
+            watch.close()
+
+    async with running(tmp_path) as broker:
+        await broker.create_topic("t", 1, config)
+        partition = broker.topic("t").led(0)
+        for number in range(40):
+            values = large_one if number % 2 else small_one
+            keys = [b"k%d" % key for key in range(8)]
+            await partition.publish(batch.encode(keys, values, timestamps=1, codec=4)).wait()
+        watch = broker.watch([partition], None, None, None, tombstones=False)
+        with trio.fail_after(60):
+            await watch.run({0: 0}, emit, room)
+    assert told == list(range(8 * 40))
+    assert max(sizes) < PART + 1_100_000

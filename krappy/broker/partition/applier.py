@@ -12,6 +12,7 @@ import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import trio
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from krappy.broker.partition.replica import Replica
 
 SLICE = 500  # records of one WriteBatch
+SLICE_BYTES = 1 << 20  # or bytes of their values: a slice is in memory three times over while it is written
 # Bytes of memory that decoded batches of one partition take which wait to be applied; beyond, and where all partitions
 # together hold more than `measures.kept_limit`, it reads the log.
 KEPT = 24 << 20
@@ -233,11 +235,11 @@ class Applier:
     async def _apply_fresh(self) -> None:
         """One slice out of the batches in memory: several small ones together, or a part of a large one."""
         entries: dict[bytes, bytes] = {}
-        count = done = 0
+        count = done = held = 0
         applied = self.applied
         stable = self._replica.last_stable_offset
         # A gap is the log's to fill. What is not decided waits, of a batch in whose midst the log begins now too.
-        while self._fresh and self._fresh[0][0] <= applied < stable and count < SLICE:
+        while self._fresh and self._fresh[0][0] <= applied < stable and count < SLICE and held < SLICE_BYTES:
             base, total, columns, size, kept = self._fresh[0]
             if columns is None:
                 applied = max(applied, base + total)
@@ -246,10 +248,11 @@ class Applier:
                 self._keep(-kept)
                 continue
             start = applied - base
-            stop = min(total, start + SLICE - count)
+            stop = _slice_end(columns, start, min(total, start + SLICE - count))
             if start < stop:
                 entries.update(_packed(columns, range(base, base + total), start, stop))
                 count += stop - start
+                held += kept * (stop - start) // total
                 applied = base + stop
             if stop >= total:
                 self._fresh.popleft()
@@ -286,7 +289,7 @@ class Applier:
         offsets = columns.offsets
         start = bisect_left(offsets, self.applied)
         while start < len(offsets) and not self.stopped:
-            stop = min(len(offsets), start + SLICE)
+            stop = _slice_end(columns, start, min(len(offsets), start + SLICE))
             await self._store(_packed(columns, offsets, start, stop), offsets[stop - 1] + 1)
             start = stop
             await trio.lowlevel.checkpoint()
@@ -318,6 +321,14 @@ class Applier:
         self._replica.views.apply(self._replica.number, {}, self.applied, keys, kept)
         if keys:
             self.strays.taken_out()
+
+
+def _slice_end(columns: Columns, start: int, most: int) -> int:
+    """Where a slice of a batch's records from `start` on ends: at `most`, or behind the first `SLICE_BYTES`."""
+    sizes = [0 if value is None else len(value) for value in columns.values[start:most]]
+    if sum(sizes) <= SLICE_BYTES:
+        return most
+    return start + 1 + next(row for row, size in enumerate(accumulate(sizes)) if size > SLICE_BYTES)
 
 
 def _packed(columns: Columns, offsets: object, start: int, stop: int) -> dict[bytes, bytes]:

@@ -6,6 +6,7 @@ Single lookups need none of this; they are `Partition.look_up`.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import trio
 
 from krappy import batch as batches
+from krappy.batch import Columns
 from krappy.broker.partition import large
 from krappy.broker.partition.newest import Pause
 from krappy.broker.partition.partition import Partition
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from krappy.store.view_snapshot import Rows, ViewSnapshot
 
 READ = 256 << 10  # bytes of a watch's one answer, and of log read at a stretch
+PART = 2 << 20  # bytes of changes that are told at once at the most; small batches of text may open to many times READ
 HISTORY_READ = 4 << 20  # log bytes looked at for one page of a history
 PROGRESS = 1.0  # seconds after which a watch tells how far it is, though nothing matched
 STRETCH = 10_000  # entries that are read before others have their turn: a few milliseconds
@@ -342,32 +345,64 @@ class TableWatch:
             await room()
             data = (await partition.read(offset, READ)).data
             changes: list[Change] = []
-            following, latest = offset, -1
+            start = following = offset
+            latest = -1
             highest = self._highest.get(partition.index, -1)
+            size = 0
             for header, view in batches.split(data):
                 if header.base_offset > following or header.count < header.next_offset - header.base_offset:
                     highest = math.inf  # compaction has been here: what it took out may have been in the way of others
                 following, latest = header.next_offset, max(latest, header.max_timestamp)
-                if header.is_control:
-                    continue
-                columns = await large.decode(view)
-                for index, key in enumerate(columns.keys):
-                    at = columns.offsets[index]
-                    if key is not None and at >= offset and self._chosen.holds(key):
-                        headers = columns.headers[index] if columns.headers else None
-                        entry = pack_entry(at, columns.timestamps[index], columns.values[index], headers)
-                        changes.append((key, entry))
-            offset = max(following, offset + 1)
-            again: list[tuple[int, bytes]] = []
-            if self._whole and partition.strays:
-                changes, again = await judged(partition, changes, offsets, highest)
+                while not header.is_control and offset < following and not self._closed:
+                    # Of one that opens to very much a part at a time; it is not kept open while nobody takes that.
+                    some, grown, end = self._changes_in(await large.decode(view), offset, PART - size)
+                    changes += some
+                    size += grown
+                    if size < PART:
+                        break
+                    highest = max(highest, latest)
+                    offset = max(end, offset + 1)
+                    await self._tell(partition, changes, offset, offsets, highest, emit, room)
+                    changes, size = [], 0
+                    await room()
+            offset = max(following, start + 1)
+            await self._tell(partition, changes, offset, offsets, highest, emit, room)
             self._highest[partition.index] = max(highest, latest)
-            if changes or trio.current_time() >= self._told[partition.index][1] + PROGRESS:
-                items = packed_rows([key for key, _ in changes], [entry for _, entry in changes])
-                await self._emit(emit, partition.index, offset, items)
-            for index, key in again:
-                await self._emit_again(partition.strays.partitions[index], key, offsets, emit, room)
         return offset
+
+    def _changes_in(self, columns: Columns, offset: int, room: int) -> tuple[list[Change], int, int]:
+        """The changes from `offset` on, no more once they have `room` bytes: they, their bytes, the offset behind."""
+        found: list[Change] = []
+        size = 0
+        for index in range(bisect_left(columns.offsets, offset), len(columns)):
+            at, key = columns.offsets[index], columns.keys[index]
+            if key is not None and self._chosen.holds(key):
+                headers = columns.headers[index] if columns.headers else None
+                found.append((key, pack_entry(at, columns.timestamps[index], columns.values[index], headers)))
+                size += len(key) + len(found[-1][1])
+                if size >= room:
+                    return found, size, at + 1
+        return found, size, offset
+
+    async def _tell(
+        self,
+        partition: Partition,
+        changes: list[Change],
+        offset: int,
+        offsets: dict[int, int],
+        highest: float,
+        emit: Emit,
+        room: Callable[[], Awaitable[None]],
+    ) -> None:
+        """Emits what of these changes is to be told. `offset`: behind them; `highest`: as of `judged`."""
+        again: list[tuple[int, bytes]] = []
+        if self._whole and partition.strays:
+            changes, again = await judged(partition, changes, offsets, highest)
+        if changes or trio.current_time() >= self._told[partition.index][1] + PROGRESS:
+            items = packed_rows([key for key, _ in changes], [entry for _, entry in changes])
+            await self._emit(emit, partition.index, offset, items)
+        for index, key in again:
+            await self._emit_again(partition.strays.partitions[index], key, offsets, emit, room)
 
     async def _emit_again(
         self, other: Viewed, key: bytes, offsets: dict[int, int], emit: Emit, room: Callable[[], Awaitable[None]]
