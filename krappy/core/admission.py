@@ -155,7 +155,7 @@ def admit_records(
         times.admit(min(columns.timestamps), latest, lambda: columns.timestamps)
     header, data = _timed(header, data, latest)
     expect = conditions(columns) if by_header else ()
-    cost = _cost(header, columns, len(data))
+    cost = columns_cost(header, columns)
     if cost > MAX_KEPT and cost > MAX_RATIO * len(data) and not (keep or expect):
         return Admitted(header, data, None, 0, expect)
     return Admitted(header, data, columns, cost, expect)
@@ -180,7 +180,9 @@ def _named(kind: type[InvalidRecord], wrong: Iterable[tuple[int, str]]) -> Inval
     return kind(text, index=index, others=others)
 
 
-def _cost(header: BatchHeader, columns: Columns, size: int) -> int:
+def columns_cost(header: BatchHeader, columns: Columns) -> int:
+    """Bytes of memory that the columns of a batch take, about."""
+    size = header.size
     if header.compressed:
         size = sum(map(len, filter(None, columns.values))) + sum(map(len, filter(None, columns.keys)))
     return size + header.count * batches.RECORD_COST

@@ -219,3 +219,34 @@ def test_a_deleted_topic_gives_back_what_was_kept(tmp_path: Path, monkeypatch: p
             assert broker.measures.kept_bytes == 0
 
     trio.run(main)
+
+
+@pytest.mark.parametrize("order", ["none", "key"])
+def test_a_group_opens_few_of_many_large_batches_at_a_time(tmp_path: Path, opened: list[int], order: Any) -> None:
+    """Of 12 that open to 8 MB each and are read at once: it took 96 MB for each poll, and as much for the dead."""
+    data = batch.encode([b"k%d" % key for key in range(8)], [bytes(1_000_000)] * 8, timestamps=1, codec=codecs.ZSTD)
+
+    async def main() -> None:
+        async with engine.running(tmp_path) as broker:
+            partition = await one_partition(broker)
+            for _ in range(12):
+                await partition.publish(data).wait()
+            await broker.wait_for_views([partition])
+            member = await broker.groups.join("g", "a", ["t"], order=order, max_deliveries=1)
+            tracemalloc.start()
+            try:
+                seen: list[int] = []
+                while len(seen) < 96:
+                    polled = await member.poll(1000, 1 << 20, 100)
+                    seen += [at for _, _, first, last, _ in polled.leases for at in range(first, last + 1)]
+                    member.nack([lease[:4] for lease in polled.leases])
+                assert seen == list(range(96))
+                await engine.until(lambda: "t.g.dead" in broker.topics)
+                dead = broker.topic("t.g.dead").led(0)
+                await engine.until(lambda: dead.high_watermark == 96)
+                peak = tracemalloc.get_traced_memory()[1]
+            finally:
+                tracemalloc.stop()
+            assert peak < 60 << 20, f"{peak >> 20} MiB"
+
+    trio.run(main)

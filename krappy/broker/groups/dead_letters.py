@@ -7,7 +7,9 @@ may be older than any retention), and events as large as those of their own topi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -15,9 +17,12 @@ import trio
 from krappy.batch import Columns
 from krappy.broker.groups import group_reads
 from krappy.broker.groups.group_reads import Read
+from krappy.broker.partition import large
+from krappy.broker.partition.queued import Stored
 from krappy.errors import KrappyError
 from krappy.partitioner import partition_for
 from krappy.types import NO_TIMESTAMP, Record
+from krappy.waiting import Later
 
 if TYPE_CHECKING:
     from krappy.broker.groups.shared import Shared
@@ -92,7 +97,7 @@ class Undertaker:
             target = await self._topic(shared)
             at = max(at, graves[0].first)
             span = await shared.partition.read(at, READ, max_records=AT_A_TIME)
-            read = Read(at, span, keys=False)
+            read = await large.opened(partial(Read, at, span, keys=False, inline=False))
             trouble = await self._bury_some(shared, read, target) or trouble
             at = max(at + 1, read.end)
         if trouble is not None:
@@ -102,29 +107,26 @@ class Undertaker:
         """Buries what a read has of the dead. What is refused stays, and the others do not wait for it, nor are they
         written again for its sake: the last trouble there was."""
         trouble: KrappyError | None = None
-        graves = shared.leases.graves()  # a group that was moved during the read delivers these anew
-        under_way = []
-        for piece, some in group_reads.touching(read.pieces, graves):
-            rows = {offset: row for row, offset in enumerate(piece.columns.offsets)}
-            for grave in some:
-                for offset in range(max(grave.first, piece.header.base_offset), grave.last + 1):
-                    if offset > piece.header.last_offset:
-                        break
-                    if offset in rows:
-                        record = _record(shared, piece.columns, rows[offset], grave)
+        under_way: list[tuple[int, Later[Stored]]] = []
+        size = 0
+        try:
+            for piece, _ in group_reads.touching(read.pieces, shared.leases.graves()):
+                columns = await large.decode(piece.data)
+                # A group that was moved meanwhile delivers these anew.
+                for _, some in group_reads.touching([piece], shared.leases.graves()):
+                    for row, grave in _rows(columns, some):
+                        record = _record(shared, columns, row, grave)
+                        offset = columns.offsets[row]
                         place = (offset if record.key is None else partition_for(record.key, len(target))) % len(target)
                         try:
                             under_way.append((offset, target[place].publish_record(record, taken=True)))
+                            size += len(record.value or b"")
                         except KrappyError as error:
                             trouble = error
-        try:
-            for offset, later in under_way:
-                try:
-                    await later.wait()
-                except KrappyError as error:
-                    trouble = error
-                else:
-                    shared.leases.bury(offset, offset)
+                        if size > READ:
+                            trouble = await _settle(shared, under_way) or trouble
+                            size = 0
+            trouble = await _settle(shared, under_way) or trouble
             shared.leases.settle_missing(read.part(read.start, AT_A_TIME, READ)[0])
         finally:
             shared.changed()
@@ -139,6 +141,28 @@ class Undertaker:
             settings = {"retention.ms": -1, "max.message.bytes": size}
             await self._make_topic(name, 1, settings, if_absent=True, alike=True)
         return topics.find(name).all_led()
+
+
+def _rows(columns: Columns, graves: Iterable[Lease]) -> Iterator[tuple[int, Lease]]:
+    """The records in these graves, each with its own."""
+    for grave in graves:
+        start = bisect_left(columns.offsets, grave.first)
+        for row in range(start, bisect_right(columns.offsets, grave.last, start)):
+            yield row, grave
+
+
+async def _settle(shared: Shared, under_way: list[tuple[int, Later[Stored]]]) -> KrappyError | None:
+    """Waits for these and buries them, but for those that were refused: the last trouble there was."""
+    trouble: KrappyError | None = None
+    for offset, later in under_way:
+        try:
+            await later.wait()
+        except KrappyError as error:
+            trouble = error
+        else:
+            shared.leases.bury(offset, offset)
+    under_way.clear()
+    return trouble
 
 
 def _record(shared: Shared, columns: Columns, row: int, grave: Lease) -> Record:

@@ -1,15 +1,18 @@
 """One poll of a group: partitions looked at in turn, read, leased from, and put into one answer.
 
-What can be read without waiting for the disk is leased and answered in one step, with nothing in between.
+What can be read without waiting, for the disk or for a thread that opens large batches, is leased and answered in one
+step, with nothing in between.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from krappy.broker.groups import group_reads
 from krappy.broker.groups.group_reads import Piece, Read
+from krappy.broker.partition import large
 from krappy.core.leases import Lease
 from krappy.errors import KrappyError, OffsetOutOfRange
 from krappy.types import Span
@@ -98,9 +101,13 @@ class Poll:
                 span = await shared.partition.read(offset, limits[0], max_records=limits[2])
             except OffsetOutOfRange:
                 return  # retention was faster
+            try:
+                read = self._read(shared, offset, span)
+            except BlockingIOError:
+                read = await large.opened(partial(self._read, shared, offset, span, inline=False))
             if not closed() and not shared.gone:
                 self._now = self._keeper.now_ms()
-                self._take(shared, offset, self._read(shared, offset, span))
+                self._take(shared, offset, read)
 
     def answer(self) -> GroupPolled:
         polled = GroupPolled([], [])
@@ -119,8 +126,8 @@ class Poll:
             return self._room, None, self._left
         return AHEAD_BYTES, None, AHEAD_RECORDS
 
-    def _read(self, shared: Shared, offset: int, span: Span) -> Read:
-        return Read(offset, span, keys=self._by_key, cleaned=shared.partition.log.clean_upto)
+    def _read(self, shared: Shared, offset: int, span: Span, *, inline: bool = True) -> Read:
+        return Read(offset, span, keys=self._by_key, cleaned=shared.partition.log.clean_upto, inline=inline)
 
     def _take(self, shared: Shared, offset: int, read: Read) -> None:
         log, pieces = read.part(offset, self._left, self._room)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 from krappy import batch as batches
 from krappy.batch import BatchHeader, Columns
+from krappy.broker.partition import large
+from krappy.core.admission import INLINE, columns_cost
 from krappy.core.leases import Lease, LogSlice
 from krappy.types import Span
 
@@ -21,46 +23,58 @@ if TYPE_CHECKING:
     from krappy.broker.groups.shared import Shared
 
 KEPT = 4 << 20  # bytes of reads that are kept, over all groups
+ROOM = 4 << 20  # bytes that the batches of one read may open to, about; a single one may to more
+TOKEN = 40  # bytes that a key's token takes
 CUT_FROM = 8 << 10  # bytes of a batch from which on it is worth cutting
 
 
 class Piece:
     """One batch that holds events. `spans` and `tokens` as in LogSlice."""
 
-    __slots__ = ("_columns", "buffer", "data", "header", "position", "spans", "tokens")
+    __slots__ = ("_columns", "buffer", "cost", "data", "header", "position", "spans", "tokens")
 
-    def __init__(self, header: BatchHeader, buffer: memoryview, position: int, keys: bool) -> None:
+    def __init__(self, header: BatchHeader, buffer: memoryview, position: int) -> None:
         self.header = header
         self.buffer = buffer  # what was read, in which it stands at `position`
         self.position = position
         self.data = buffer[position : position + header.size]
         self._columns: Columns | None = None
+        self.cost = 0  # bytes that are kept of it, beside its own
         self.tokens: list[int | None] = []
-        if header.dense:
-            self.spans = [(header.base_offset, header.last_offset)]
-        else:
-            self.spans = []
-            for offset in self.columns.offsets:
-                _add(self.spans, offset, offset)
-        if keys:
-            self.tokens = [None if key is None else hash(key) for key in self.columns.keys]
+        self.spans = [(header.base_offset, header.last_offset)]
 
-    @property
-    def columns(self) -> Columns:
-        """The batch decoded. Raises CorruptBatch."""
+    def look(self, columns: Columns, keys: bool) -> int:
+        """Takes from its columns what leases go by; the bytes that the columns take."""
+        if not self.header.dense:
+            self.spans = []
+            for offset in columns.offsets:
+                _add(self.spans, offset, offset)
+            self.cost += len(self.spans) * TOKEN
+        if keys:
+            self.tokens = [None if key is None else hash(key) for key in columns.keys]
+            self.cost += len(self.tokens) * TOKEN
+        return columns_cost(self.header, columns)
+
+    def opened(self, room: int) -> Columns | None:
+        """Its columns, which are kept; None for those that are beyond `room` bytes."""
         if self._columns is None:
-            self._columns = batches.decode(self.data)
+            self._columns = large.small(self.data, min(room, INLINE))
+            if self._columns is not None:
+                self.cost += columns_cost(self.header, self._columns)
         return self._columns
 
-    def cut(self, leases: Sequence[Lease]) -> bytes | None:
-        """A batch of just the events of these leases, which all touch this one; None when the whole does as well."""
+    def cut(self, leases: Sequence[Lease], room: int) -> bytes | None:
+        """A batch of just the events of these leases, which all touch this one; None when the whole does as well, or
+        takes less than opening it, which is more than `room` bytes."""
         header = self.header
         base, last = header.base_offset, header.last_offset
         mine = [(max(lease.first, base), min(lease.last, last)) for lease in leases]
         wanted = sum(high - low + 1 for low, high in mine)
         if header.size < CUT_FROM or wanted * 4 > header.count:
             return None
-        columns = self.columns
+        columns = self.opened(room)
+        if columns is None:
+            return None
         if header.dense:
             rows = [row for low, high in mine for row in range(low - base, high + 1 - base)]
         else:
@@ -81,22 +95,34 @@ class Piece:
 class Read:
     """One read of a log, from `start` to before `end`."""
 
-    def __init__(self, offset: int, read: Span, *, keys: bool, cleaned: int = 0) -> None:
-        """`keys`: whether their order matters. Raises CorruptBatch."""
+    def __init__(self, offset: int, read: Span, *, keys: bool, cleaned: int = 0, inline: bool = True) -> None:
+        """`keys`: whether their order matters. `inline`: on the event loop; raises BlockingIOError for what is too
+        much there. Where its batches open to very much, it ends before what was read does. Raises CorruptBatch."""
         data = memoryview(read.data)
         self.pieces: list[Piece] = []
-        position = 0
+        self.end = max(offset, read.next_offset)
+        position, room = 0, INLINE if inline else ROOM
         while position < len(data):
             header = batches.read_header(data, position)
             if header.count and not header.is_control:
-                self.pieces.append(Piece(header, data, position, keys))
+                piece = Piece(header, data, position)
+                self.pieces.append(piece)
+                if keys or not header.dense:
+                    room -= _look(piece, keys, room, inline)
+                if room <= 0 and not inline:
+                    self.end = max(offset, header.next_offset)
+                    break
             position += header.size
         self._bases = [piece.header.base_offset for piece in self.pieces]
         self.start = min([offset, *self._bases[:1]])
-        self.end = max(offset, read.next_offset)
-        self.size = len(data)
+        self._size = len(data)
         self.cleaned = cleaned  # the log's clean point when it was read: what is beyond may not be there any more
         self._keys = keys
+
+    @property
+    def size(self) -> int:
+        """Bytes that keeping it takes, about."""
+        return self._size + sum(piece.cost for piece in self.pieces)
 
     def part(self, offset: int, max_records: int, max_bytes: int) -> tuple[LogSlice, list[Piece]]:
         """What of it begins with the batch of `offset`: as many batches as reach one of the limits, at least one."""
@@ -121,6 +147,16 @@ class Read:
         return LogSlice(start, end, spans, tokens if self._keys else None), pieces
 
 
+def _look(piece: Piece, keys: bool, room: int, inline: bool) -> int:
+    """Opens a batch and takes from it what leases go by; the bytes that it took. In a thread nothing else is kept."""
+    if not inline:
+        return piece.look(batches.decode(piece.data), keys)
+    columns = piece.opened(room)
+    if columns is None:
+        raise BlockingIOError
+    return piece.look(columns, keys)
+
+
 def _add(spans: list[tuple[int, int]], first: int, last: int) -> None:
     if spans and spans[-1][1] + 1 == first:
         spans[-1] = spans[-1][0], last
@@ -133,28 +169,30 @@ class KeptReads:
 
     def __init__(self, limit: int = KEPT) -> None:
         self._limit = limit
-        self._held: OrderedDict[Shared, Read] = OrderedDict()
+        self._held: OrderedDict[Shared, tuple[Read, int]] = OrderedDict()  # and how large it was when it was kept
         self._size = 0
 
     def find(self, shared: Shared, offset: int) -> Read | None:
         """A read that tells what is at `offset`."""
-        held = self._held.get(shared)
+        held, _ = self._held.get(shared, (None, 0))
         if held is None or not held.start <= offset < held.end or held.cleaned != shared.partition.log.clean_upto:
             return None
         return held
 
     def keep(self, shared: Shared, read: Read) -> None:
-        if self._held.get(shared) is not read:
+        size = read.size  # it grows as batches of it are opened
+        if self._held.get(shared) != (read, size):
             self.drop(shared)
-            self._held[shared] = read
-            self._size += read.size
+            if size <= self._limit:
+                self._held[shared] = read, size
+                self._size += size
             while self._size > self._limit:
-                self._size -= self._held.popitem(last=False)[1].size
+                self._size -= self._held.popitem(last=False)[1][1]
 
     def drop(self, shared: Shared) -> None:
         held = self._held.pop(shared, None)
         if held is not None:
-            self._size -= held.size
+            self._size -= held[1]
 
 
 def touching(pieces: Sequence[Piece], leases: Sequence[Lease]) -> Iterator[tuple[Piece, Sequence[Lease]]]:
@@ -174,9 +212,11 @@ def join(pieces: Sequence[Piece], leases: Sequence[Lease]) -> bytes | memoryview
     """What a member gets of one partition. Both ascend. Batches that were read together are not copied."""
     parts: list[bytes | memoryview] = []
     end: tuple[memoryview, int] | None = None  # of the last part, in the buffer that it is in
-    start = 0
+    start, room = 0, INLINE
     for piece, some in touching(pieces, leases):
-        cut = piece.cut(some)
+        before = piece.cost
+        cut = piece.cut(some, room)
+        room -= piece.cost - before
         if cut is not None:
             parts.append(cut)
             end = None

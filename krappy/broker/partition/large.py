@@ -57,24 +57,24 @@ def _tried(work: Callable[[], T]) -> T | KrappyError:
         return error.with_traceback(None)
 
 
-def _small(batch: memoryview) -> Columns | None:
-    """Its records, when they are few enough to be read at once."""
+def small(batch: memoryview, room: int = INLINE) -> Columns | None:
+    """Its records, when they are few enough to be read at once: within `room` bytes."""
     try:
-        return batches.decode(batch, limit=INLINE, parts=INLINE_PARTS)
+        return batches.decode(batch, limit=room, parts=INLINE_PARTS)
     except CorruptBatch:
         return None
 
 
 async def decode(batch: memoryview) -> Columns:
     """The records of a batch out of the log. Raises CorruptBatch."""
-    found = _small(batch)
+    found = small(batch)
     return await opened(lambda: batches.decode(batch)) if found is None else found
 
 
 @asynccontextmanager
 async def decoded(batch: memoryview) -> AsyncIterator[Columns]:
     """The same for who works on them for long: so many at a time as are opened."""
-    found = _small(batch)
+    found = small(batch)
     if found is not None:
         yield found
         return
