@@ -237,7 +237,8 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
     keep_freed_memory()
     # The broker's long-lived objects are many and live long: looking at them again and again is lost time.
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    # And a look at those of thousands of new connections must not be long: 100,000 objects take some 30 ms.
+    gc.set_threshold(20_000, 5, 50)
     sys.setswitchinterval(0.001)  # a commit's thread gets its turn soon after its fdatasync
     apart = ("data", *LISTENERS)
     given = {name: value for name, value in config.flat().items() if name not in apart}

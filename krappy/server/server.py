@@ -26,6 +26,7 @@ SCRATCH = 256 << 10
 BACKLOG = 1024
 TOGETHER = 16  # connections that are accepted at a stretch: each brings its first request with it
 LOOK_SECONDS = 0.25
+LOOKED = 100  # connections looked at between two turns of the event loop
 PAGES = 4  # HTTP's part of the budget
 REGISTRATION = 2 << 10  # bytes of memory reckoned for one registration
 
@@ -175,9 +176,13 @@ class Server:
         for too long, the one with most first."""
         while True:
             await trio.sleep(LOOK_SECONDS)
-            now = trio.current_time()
-            for connection in self.connections:
-                connection.look(now)
+            connections = tuple(self.connections)
+            for start in range(0, len(connections), LOOKED):
+                now = trio.current_time()
+                for connection in connections[start : start + LOOKED]:
+                    if connection in self.connections:
+                        connection.look(now)
+                await trio.lowlevel.checkpoint()  # thousands that have left at once would be a long step
             while self.budget.short or self.pages.short:
                 now = trio.current_time()
                 protocols = None if self.budget.short else HTTP
