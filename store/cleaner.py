@@ -296,6 +296,9 @@ def _fates(
 ) -> list[Fate]:
     candidates: list[Candidate] = []
     counts = []
+    events: list[tuple[int, bool]] = []  # offset, and whether it deletes
+    verdicts: list[bool] = []
+    size = 0  # bytes of keys
     for at, header, data in some:
         if header.is_control or not header.count or transactions.aborted(header):
             counts.append(0)
@@ -310,16 +313,22 @@ def _fates(
             for key, value, offset in zip(columns.keys, columns.values, columns.offsets, strict=True)
         ]
         counts.append(len(columns))
-    verdicts = survives(candidates) if candidates else []
-    if len(verdicts) != len(candidates):
-        raise ValueError(f"{len(verdicts)} verdicts on {len(candidates)} records")
+        size += sum(map(len, filter(None, columns.keys)))
+        if size >= ROUND_BYTES:
+            verdicts += survives(candidates)
+            events += [(offset, deletes) for _, offset, deletes, _ in candidates]
+            candidates, size = [], 0
+    verdicts += survives(candidates) if candidates else []
+    events += [(offset, deletes) for _, offset, deletes, _ in candidates]
+    if len(verdicts) != len(events):
+        raise ValueError(f"{len(verdicts)} verdicts on {len(events)} records")
     fates: list[Fate] = []
     at = 0
     for (_, header, _), count in zip(some, counts, strict=True):
         if count:
-            kept = list(compress(candidates[at : at + count], verdicts[at : at + count]))
-            offsets = None if len(kept) == count else frozenset(offset for _, offset, _, _ in kept)
-            fates.append(Fate(offsets, any(tombstone for _, _, tombstone, _ in kept)))
+            kept = list(compress(events[at : at + count], verdicts[at : at + count]))
+            offsets = None if len(kept) == count else frozenset(offset for offset, _ in kept)
+            fates.append(Fate(offsets, any(deletes for _, deletes in kept)))
             at += count
         else:
             fates.append(Fate(None if header.is_control else frozenset()))

@@ -253,8 +253,9 @@ def write_options(*, wal: bool, no_slowdown: bool = False) -> WriteOptions:
     return options
 
 
-def values_from(db: Rdict, first: bytes, end: bytes, count: int) -> tuple[list[bytes], bytes | None]:
-    """At most `count` values in the order of their keys, from `first` to `end`, and the key that comes next, if any.
+def values_from(db: Rdict, first: bytes, end: bytes, count: int, max_bytes: int) -> tuple[list[bytes], bytes | None]:
+    """At most `count` values in the order of their keys, from `first` to `end`, and no more once they have `max_bytes`;
+    and the key that comes next, if any.
 
     A third quicker than asking for the keys as well. Holds the GIL for about a third of a microsecond each.
     """
@@ -266,11 +267,13 @@ def values_from(db: Rdict, first: bytes, end: bytes, count: int) -> tuple[list[b
     value, go_on = iterator.value, iterator.next
     found: list[bytes] = []
     append = found.append
+    taken = 0
     for _ in repeat(None, count):
         held: Any = value()
-        if held is None:
+        if held is None or taken >= max_bytes:
             break
         append(held)
+        taken += len(held)
         go_on()
     following: Any = iterator.key()
     if following is None:

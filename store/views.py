@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from krappy.core.splits import KeyFile
-from krappy.entry import floor
+from krappy.entry import VALUE_AT, floor
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.disk import OS_DISK, UNREADABLE
@@ -43,6 +43,7 @@ STALL_LIMIT_S = 60.0
 RENEWING = "the tables are being made anew, because their files were damaged; try again"
 REOPENING = "the tables are being opened anew, because the disk had refused them; try again"
 MAX_TAKEN = 1 << 20  # bytes of entries looked at in one go
+HEADS, HEADS_ROOM = 16, 256 << 10  # keys looked up together at the most, and what is found may take, about
 
 
 STATS = (
@@ -298,13 +299,30 @@ class Views:
         found: list[bytes | None] = self._get([prefix + key for key in keys])
         return found
 
-    def entries(self, number: int, after: bytes | None, count: int) -> tuple[list[bytes], bytes | None]:
-        """The packed entries of a partition as they are now, tombstones too, in key order, `count` at the most.
+    def heads(self, number: int, keys: Sequence[bytes]) -> list[bytes | None]:
+        """As `get_many`, but of each entry only what stands before its value, and whether it is a tombstone.
+
+        Few are looked up at a time: their entries, of any size, are in memory until they are cut.
+        """
+        found: list[bytes | None] = []
+        step = 1
+        while len(found) < len(keys):
+            some = self.get_many(number, keys[len(found) : len(found) + step])
+            size = sum(len(entry) for entry in some if entry is not None)
+            found += [entry and entry[: VALUE_AT + 1] for entry in some]
+            step = max(1, min(2 * step, HEADS, HEADS_ROOM * len(some) // (size + 1)))
+        return found
+
+    def entries(
+        self, number: int, after: bytes | None, count: int, max_bytes: int = 1 << 62
+    ) -> tuple[list[bytes], bytes | None]:
+        """The packed entries of a partition as they are now, tombstones too, in key order: `count` at the most, and no
+        more once they have `max_bytes`.
 
         And what to give as `after` to go on; None at the end. Holds the GIL for a third of a microsecond an entry.
         """
         try:
-            return rocks.values_from(self._db, after or view_prefix(number), view_end(number), count)
+            return rocks.values_from(self._db, after or view_prefix(number), view_end(number), count, max_bytes)
         except Exception as error:
             raise self._failure("reading a view", error) from error
 

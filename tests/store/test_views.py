@@ -5,12 +5,13 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from krappy.entry import entry_offset, pack_columns, pack_entry
+from krappy.entry import entry_offset, is_tombstone, pack_columns, pack_entry
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.keys import MAX_NUMBER, after_prefix, key_range, view_end, view_prefix
@@ -47,6 +48,27 @@ def test_what_is_applied_is_found(views: Views) -> None:
     assert views.get(1, b"a") == pack_entry(2, 5, b"3")
     assert views.get(1, b"") == pack_entry(1, 5, None)
     assert views.get_many(1, [b"", b"b", b"a", b"a"]) == [held[b""], None, held[b"a"], held[b"a"]]
+
+
+def test_what_is_read_of_large_entries_is_bounded_in_bytes(views: Views) -> None:
+    """A thousand of a megabyte were looked up at once, to know their offsets."""
+    keys = [b"k%02d" % number for number in range(40)]
+    for offset, key in enumerate(keys):
+        views.apply(1, entries(key, offset=offset, value=bytes(1_000_000) if offset % 2 else None), offset + 1)
+    tracemalloc.start()
+    try:
+        heads = views.heads(1, [*keys, b"unknown"])
+        some, following = views.entries(1, None, 1000, 3_000_000)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert [head and entry_offset(head) for head in heads] == [*range(40), None]
+    assert [head is not None and is_tombstone(head) for head in heads] == [True, False] * 20 + [False]
+    assert [entry_offset(entry) for entry in some] == list(range(6))
+    assert peak < 12 << 20
+    rest, following = views.entries(1, following, 1000)
+    assert [entry_offset(entry) for entry in rest] == list(range(6, 40))
+    assert following is None
 
 
 def test_an_apply_without_entries_moves_the_offset(views: Views) -> None:

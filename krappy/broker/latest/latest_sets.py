@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from krappy.store.views import Views
 
 SLICE = 2000  # entries of the view read between two turns of the event loop
+SLICE_BYTES = 1 << 20  # or bytes of them
 LEAST = 256 << 10  # bytes that a set may always take
 PATIENCE_S = 20.0  # that a reader waits for the view
 SLACK = 2.0  # times as old as it took to make may a set be that serves new readers, whatever was written since
@@ -214,7 +215,7 @@ class LatestSets:
     async def _add_all(self, partition: Partition, live: LiveOffsets) -> None:
         views, after = self._services.views, None
         while True:
-            entries, after = views.entries(partition.number, after, SLICE)
+            entries, after = views.entries(partition.number, after, SLICE, SLICE_BYTES)
             live.add(entries)
             if after is None:
                 break

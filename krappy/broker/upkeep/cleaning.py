@@ -105,7 +105,7 @@ async def clean(runtime: Runtime, partition: Partition, now: int, throttle: Thro
         kept: list[bool] = []
         for start in range(0, len(records), LOOK_UP):
             some = records[start : start + LOOK_UP]
-            found = iter(views.get_many(number, [key for key, *_ in some if key is not None]))
+            found = iter(views.heads(number, [key for key, *_ in some if key is not None]))
             pace.check()
             deleting = _deleting_elsewhere(
                 partition, [key for key, _, tombstone, _ in some if tombstone and key is not None], ends
@@ -166,7 +166,7 @@ def _deleting_elsewhere(partition: Partition, keys: list[bytes], ends: Mapping[i
     for other in others:
         applier = other.applier
         folded = applier.applied >= ends.get(other.index, 0)
-        entries = partition.views.get_many(other.number, keys)
+        entries = partition.views.heads(other.number, keys)
         if not folded or other.gone is not None or applier.stopped or other.applier is not applier:
             return set(keys)  # what it has, nobody knows now
         living = floor(other.expired_below)
@@ -180,7 +180,7 @@ def _deleting_elsewhere(partition: Partition, keys: list[bytes], ends: Mapping[i
 
 def _forget(partition: Partition, tombstones: list[tuple[bytes, int]]) -> None:
     """Takes tombstones that the log has lost out of the view, unless their keys have come back meanwhile."""
-    found = partition.views.get_many(partition.number, [key for key, _ in tombstones])
+    found = partition.views.heads(partition.number, [key for key, _ in tombstones])
     deletes = [
         key
         for (key, offset), entry in zip(tombstones, found, strict=True)
