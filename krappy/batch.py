@@ -426,8 +426,7 @@ def with_delete_horizon(batch: Buffer, horizon: int, *, limit: int = DEFAULT_LIM
 def recompress(batch: Buffer, codec: int, *, limit: int = DEFAULT_LIMIT) -> bytes:
     """The batch with its records compressed by `codec` (0: not at all); the rest stays. Raises as `decode` does."""
     header, buf, position = _records(batch, limit)
-    with memoryview(buf) as view:
-        payload = codecs.compress(codec, bytes(view[position:]))
+    payload = codecs.compress(codec, buf[position:])
     covered = _COVERED.pack(header.attributes & ~CODEC_MASK | codec, *header[6:13])
     head = _STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END + len(payload), header.leader_epoch)
     return _assemble(head, covered, payload)

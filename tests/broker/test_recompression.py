@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,32 @@ async def test_much_in_small_batches_is_compressed_beside_the_event_loop(
         assert [row.value for row in rows] == [value for some in values for value in some]
         assert len(where) == 100
         assert threading.get_ident() not in where
+
+
+@trio_test
+async def test_batches_that_open_to_much_are_recompressed_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of all partitions: each takes as much memory as it opens to, several times over."""
+    recompress, lock, waited = Publish.recompress, threading.Lock(), []
+
+    def noted(self: Publish, *args: Any) -> None:
+        waited.append(not lock.acquire(blocking=False))
+        try:
+            time.sleep(0.05)
+            recompress(self, *args)
+        finally:
+            if not waited[-1]:
+                lock.release()
+
+    monkeypatch.setattr(Publish, "recompress", noted)
+    data = batch.encode([b"k"], [bytes(4 << 20)], timestamps=1, codec=codecs.ZSTD)
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", 4, {"compression.type": "lz4"})
+        laters = [partition.publish(data) for partition in topic.all_led()]
+        for later in laters:
+            await later.wait()
+    assert waited == [False] * 4
 
 
 @trio_test

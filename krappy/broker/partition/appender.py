@@ -244,7 +244,9 @@ class Appender:
                 total += item.size
             return len(items)
 
-        if changing > INLINE or any(isinstance(each, Publish) and each.large for each in items):
+        if any(isinstance(each, Publish) and each.large for each in items):
+            count = await large.opened(change)
+        elif changing > INLINE:
             count = await trio.to_thread.run_sync(change, limiter=partition.disk_limiter)
         else:
             count = change()
