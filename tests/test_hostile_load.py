@@ -339,6 +339,41 @@ def test_compression_bombs(broker: BrokerProcess, beside: Neighbour, bounded: Bo
             peer.ask(m.DeleteTopic("bombs"), m.TopicDeleted)
 
 
+READERS = ["watch", "polls", "polls by key", "dead letters"]
+
+
+@pytest.mark.parametrize("kind", READERS)
+def test_readers_of_batches_that_open_to_very_much(
+    broker: BrokerProcess, beside: Neighbour, bounded: Bounded, kind: str
+) -> None:
+    """A MiB of log has hundreds of batches that open to 31 MiB: a watch, or a group, took gigabytes for it.
+
+    Some of these may be there at a time: one being opened, one being applied, copies of what is told of them, and what
+    the C library keeps of them.
+    """
+    each, order = 31 * MIB // 30, "key" if kind == "polls by key" else "none"
+    data = batch.encode([b"k%d" % key for key in range(30)], [bytes(each)] * 30, timestamps=1, codec=4)
+    with bounded(4, bound(4) + 6 * TRANSIENT), peers(broker, 4) as hostile:
+        handle = hostile[0].producer("opened").handle
+        for id in hostile[0].send(*[m.Batch(handle, 0, data)] * 30):
+            hostile[0].answer(id, m.BatchStored)
+        if kind == "watch":
+            for peer in hostile:
+                peer.send(m.Watch("opened", offsets=[(0, 0)]))
+            for peer in hostile:
+                for _ in range(10):
+                    assert isinstance(peer.receive()[1], m.Watched)
+        else:
+            for number, peer in enumerate(hostile):
+                registration = m.ConsumerRegistration(["opened"], f"g{number}", order=order, max_deliveries=1)
+                consumer = peer.ask(registration, m.ConsumerRegistered).handle
+                for _ in range(3):
+                    polled = peer.ask(m.Poll(consumer, max_records=300), m.Polled)
+                    if kind == "dead letters" and polled.leases:
+                        peer.ask(m.Nack(consumer, [lease[:4] for lease in polled.leases]), m.Nacked)
+        beside(5)
+
+
 def test_answers_to_those_who_left_cost_nothing(tmp_path: Path) -> None:
     """Peers that vanish while their publishes are written, thousands of times: the budget is not used up by them."""
     with broker_process(tmp_path / "data", memory_bytes=MIB) as broker:
