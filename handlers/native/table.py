@@ -27,9 +27,15 @@ Pause = Callable[[], Awaitable[None]]
 @serves(messages.Get, needs=needs.topic(Op.READ))
 def get(session: SessionPort, request: messages.Get) -> messages.Got | Coroutine[Any, Any, messages.Got]:
     topic = session.access.topic(request.topic, Op.READ)
-    if request.partition is None and topic.scattered:
-        return _get_newest(session, topic, request)
-    partition = _partition(topic, request.key, request.partition)
+    index = request.partition
+    if index is None:
+        if topic.count == 1:
+            index = 0
+        elif topic.scattered:
+            return _get_newest(session, topic, request)
+        else:
+            index = partition_for(request.key, topic.count)
+    partition = topic.led(index)
     if partition.view_ready(request.min_offset):
         return messages.Got(partition.index, [partition.look_up(request.key) or NIL])
     return _get_later(session, partition, request)

@@ -342,9 +342,9 @@ class Channel(Described, Pace):
                 break
             self._due = self._weigh(data[position + 4 : end]) if size > SMALL else 0
             waits = position > 0 or (not seconds and (size > SMALL or self._quick < 0))
-            self._turn_over = waits and perf_counter() >= turn
-            if self._turn_over or not self._may_begin():  # no answer is made before those ahead of it can be sent
-                self._held_back = True
+            over = waits and perf_counter() >= turn
+            if over or not self._may_begin():  # no answer is made before those ahead of it can be sent
+                self._turn_over, self._held_back = over, True
                 break
             self._dispatch(data[position + 4 : end], size, True)
             position = end
@@ -371,10 +371,11 @@ class Channel(Described, Pace):
         return ((not self._keeping_back or self._left) and self._may_read()) or self._finishing
 
     def _may_read(self) -> bool:
+        budget = self._server.budget
         return self._finishing or (
             self._outbox.size <= OUTBOX
             and self.in_flight <= IN_FLIGHT
-            and (not self._server.budget.spent or self._is_small)
+            and (budget.used < budget.total or self._is_small)
         )
 
     # --- out
@@ -388,10 +389,13 @@ class Channel(Described, Pace):
 
     def _flush(self) -> None:
         """Sends what can be sent now; the rest is the writer task's."""
-        if self._outbox and not self._wake.is_set():
-            with contextlib.suppress(OSError):  # the reader and the writer will meet it too
-                self._outbox.send()
-            if self._outbox:
+        outbox = self._outbox
+        if outbox.size and not self._wake.is_set():
+            try:
+                outbox.send()
+            except OSError:  # the reader and the writer will meet it too
+                self._wake.set()
+            if outbox.size:
                 self._wake.set()
 
     def post(self) -> None:

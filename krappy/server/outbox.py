@@ -31,11 +31,12 @@ class Outbox:
         return bool(self._parts)
 
     def add(self, data: Part) -> None:
+        size = len(data)
         self._parts.append(data)
-        self.size += len(data)
+        self.size += size
         if type(data) is not FilePart:
-            self.charged += len(data)
-            self._budget.charge(len(data))
+            self.charged += size
+            self._budget.charge(size)
 
     def clear(self) -> None:
         """Nobody takes it any more."""

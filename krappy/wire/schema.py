@@ -193,12 +193,10 @@ class Base:
         rest = fields.pop(last)
         head = _pack(fields)
         # The map's header counts one field more than `head` has; no message comes near the 16 that it has room for.
-        found = [bytes((head[0] + 1,)), memoryview(head)[1:], _pack(last)]
+        found = [bytes((head[0] + 1,)), head[1:], _pack(last)]
         if self.raw is None:
             return [*found, _bin_header(len(rest)), rest]
-        packer = msgpack.Packer(autoreset=False)
-        packer.pack_array_header(len(rest))
-        return [*found, packer.bytes(), *rest]
+        return [*found, _array_header(len(rest)), *rest]
 
     def body(self, id: int) -> bytes:
         """This message as a msgpack map with its correlation id."""
@@ -217,6 +215,13 @@ def _bin_header(size: int) -> bytes:
     if size < 1 << 8:
         return b"\xc4" + size.to_bytes(1, "big")
     return b"\xc5" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xc6" + size.to_bytes(4, "big")
+
+
+def _array_header(count: int) -> bytes:
+    """What msgpack puts before `count` elements. A Packer would set a buffer aside for it."""
+    if count < 1 << 4:
+        return (0x90 | count).to_bytes(1, "big")
+    return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
 
 
 class Request(Base):
@@ -271,11 +276,10 @@ def parse(cls: type[T], values: dict[str, Any], strict: bool = True) -> T:
     """A message from its map (without `id`), which is used up. Raises InvalidRequest that names the wrong field."""
     found = []
     for name, kinds, check, default in cls.table:
-        value = values.pop(name, MISSING)
-        if value is MISSING:
-            if default is MISSING:
+        value = values.pop(name, default)
+        if value is default:
+            if value is MISSING:
                 raise InvalidRequest(f"{cls.__name__} needs the field '{name}'", field=name)
-            value = default
         elif type(value) not in kinds or (check is not None and not check(value)):
             raise InvalidRequest(f"{cls.__name__}: the field '{name}' is wrong: {reprlib.repr(value)}", field=name)
         found.append(value)

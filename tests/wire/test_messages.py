@@ -64,6 +64,8 @@ ANSWERS: list[tuple[Answer, int, dict[str, Any]]] = [
     (m.Got(0, [NIL]), 3, {"partition": 0, "entry": [None]}),
     (m.Got(3, [ENTRY]), 3, {"partition": 3, "entry": [READ]}),
     (m.MultiGot(None, [ENTRY, NIL, DEAD]), 3, {"partitions": None, "entries": [READ, None, READ_DEAD]}),
+    (m.MultiGot(None, [NIL] * 15), 3, {"partitions": None, "entries": [None] * 15}),
+    (m.MultiGot(None, [NIL] * 16), 3, {"partitions": None, "entries": [None] * 16}),
     (
         m.HistoryFound(0, None, [DEAD] * 70_000),
         4,
