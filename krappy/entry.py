@@ -137,13 +137,14 @@ def pack_columns(
             values[start:stop],
         )
         headers = headers[start:stop] if headers is not None else None
-    latest: dict[Any, int] = dict(zip(keys, range(stop - start), strict=True))
-    rows: Any = zip(keys, offsets, timestamps, values, strict=True)
-    if len(latest) < len(keys) or None in latest:
+    rows: Any = zip(keys, offsets, timestamps, values, strict=True)  # a later one will take an earlier one's place
+    distinct: Any = set(keys)
+    if headers is not None or None in distinct or len(keys) >= 2 * len(distinct):
+        latest: dict[Any, int] = dict(zip(keys, range(stop - start), strict=True))
         latest.pop(None, None)
+        if headers is not None:
+            return {key: pack_entry(offsets[at], timestamps[at], values[at], headers[at]) for key, at in latest.items()}
         rows = [(key, offsets[at], timestamps[at], values[at]) for key, at in latest.items()]
-    if headers is not None:
-        return {key: pack_entry(offsets[at], timestamps[at], values[at], headers[at]) for key, at in latest.items()}
     if None in values:
         return {key: pack_entry(offset, timestamp, value) for key, offset, timestamp, value in rows}
     return {

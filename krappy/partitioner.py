@@ -73,14 +73,20 @@ def _all_in(keys: Sequence[bytes], size: int, partitions: int, index: int) -> bo
     if count <= FEW or size >= LONG:
         return all(partition_for(key, partitions) == index for key in keys)
     ones, low, by24, by13, by15 = _masks(count)
-    octets = b"".join(keys)
+    pad = bytes(-size % LANE)
+    lanes = memoryview(pad.join(keys) + pad).cast("Q")
+    stride = len(lanes) // count
     h = ones * (SEED ^ size)
-    whole = size & -4
-    for at in range(0, whole, 4):
-        k = _lanes(octets, at, 4, size, count) * _M & low
-        h = (h * _M ^ (k ^ k >> 24 & by24) * _M) & low
-    if size > whole:
-        h = (h ^ _lanes(octets, whole, size - whole, size, count)) * _M & low
+    octets = 0
+    for at in range(0, size, 4):
+        if at % LANE == 0:
+            octets = int.from_bytes(lanes[at // LANE :: stride].tobytes(), "little")  # eight of each key
+        k = octets >> 8 * (at % LANE) & low  # and four of these
+        if at + 4 <= size:
+            k = k * _M & low
+            h = (h * _M ^ (k ^ k >> 24 & by24) * _M) & low
+        else:
+            h = (h ^ k) * _M & low
     h = (h ^ h >> 13 & by13) * _M & low
     h ^= h >> 15 & by15
     if partitions & (partitions - 1) == 0:
@@ -95,14 +101,6 @@ def _remainders(h: int, partitions: int, ones: int) -> int:
     magic = -(-(1 << shift) // partitions)
     quotients = h * magic >> shift & ones * ((1 << 8 * LANE - shift) - 1)
     return h - quotients * partitions
-
-
-def _lanes(octets: bytes, at: int, width: int, size: int, count: int) -> int:
-    """The bytes from `at` on of each key, as a little-endian number in its lane."""
-    found = bytearray(LANE * count)
-    for byte in range(width):
-        found[byte::LANE] = octets[at + byte :: size]
-    return int.from_bytes(found, "little")
 
 
 @lru_cache(maxsize=32)
