@@ -38,12 +38,14 @@ class Signal:
         self._callbacks.pop(callback, None)
 
     def fire(self) -> None:
+        if not self._callbacks:
+            return
         if len(self._callbacks) > MANY:
             waits = bool(self._left)
             self._left |= self._callbacks
             if not waits:
                 self._fire_some()
-        elif self._callbacks:
+        else:
             for callback in tuple(self._callbacks):
                 callback()
 

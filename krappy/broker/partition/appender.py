@@ -153,6 +153,9 @@ class Appender:
                 await self._open(items)
                 if self._partition.config.codec is not None:
                     await self._recompress(items, self._partition.config.codec)
+                if not any(isinstance(each, Publish) and each.expect for each in items):
+                    await self._write(items)
+                    continue
                 if not self._conditions.keys_elsewhere(items):
                     await self._conditions.prepare(items)
                 keys = self._conditions.keys_elsewhere(items)  # again: one may have come to be astray

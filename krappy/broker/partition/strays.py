@@ -100,6 +100,8 @@ class ViewStrays:
         self._tell()
 
     def _tell(self) -> None:
+        if self._count <= 1:
+            return  # nobody asks
         replica, unsure = self._replica, self._topic.unsure
         if self._some is not False or (replica.config.view and self._judged < replica.last_stable_offset):
             unsure.add(replica.index)
