@@ -328,13 +328,13 @@ class Channel(Described, Pace):
         else:
             data = chunk
         position, held = 0, len(data)
-        limit = self._server.max_frame
+        least, limit = self._least, self._server.max_frame
         large = FAIR if self._server.budget.spent else LARGE
         turn = perf_counter() + seconds
         while held - position >= 4:
             size = SIZE.unpack_from(data, position)[0]
-            if not self._least <= size <= limit:
-                raise refusal(size, self._least, limit)
+            if not least <= size <= limit:
+                raise refusal(size, least, limit)
             size += 4
             end = position + size
             if end > held:
@@ -368,7 +368,9 @@ class Channel(Described, Pace):
 
     def _may_begin(self) -> bool:
         """Whether the next request may be taken up. Reading goes on without, until one is whole."""
-        return ((not self._keeping_back or self._left) and self._may_read()) or self._finishing
+        if self._keeping_back and not self._left:
+            return self._finishing
+        return self._may_read()
 
     def _may_read(self) -> bool:
         budget = self._server.budget

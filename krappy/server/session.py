@@ -108,10 +108,11 @@ class Session(Paced):
 
     def find(self, handle: int, kind: type[T]) -> T:
         """A registration of this kind. Raises UnknownHandle."""
-        found = self.registration(handle)
-        if not isinstance(found, kind):
-            raise UnknownHandle(f"handle {handle} is no {kind.__name__}", handle=handle)
-        return found
+        found = self.handles.get(handle)
+        if isinstance(found, kind):
+            return found
+        self.registration(handle)
+        raise UnknownHandle(f"handle {handle} is no {kind.__name__}", handle=handle)
 
     def remove(self, handle: int) -> None:
         self.registration(handle).close()
