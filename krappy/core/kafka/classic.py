@@ -495,6 +495,6 @@ class ClassicGroup:
         group.generation, group.protocol_type, group.protocol, leader, members = state
         for each in members:
             group.place(now, Member.load(each))
-        if group.members:
-            group.state, group.leader = State.STABLE, leader if leader in group.members else next(iter(group.members))
+        group.state = State.STABLE if group.members else State.EMPTY
+        group.leader = leader if leader in group.members else next(iter(group.members), None)
         return group
