@@ -1,10 +1,6 @@
 """One partition's raw stream log: append, sync, read, retain.
 
-Rules of this file. Appends come one at a time; reads run beside everything. What a reader sees is published in an
-order that keeps it whole: bytes in the file, then `size` and `next_offset` of the segment, then the tuple of
-segments, then `end_offset`. Nothing is promised before `sync` has returned: an event that was read before may be
-gone after a power loss, so the broker's high watermark follows `sync`, not `append`. A sync that failed is never
-tried again (fsyncgate: the kernel drops the pages that it could not write): the log takes no more appends.
+What it does stands in its parts: reading.py, writing.py, cutting.py. Here it is opened, compacted and closed.
 """
 
 from __future__ import annotations
@@ -13,67 +9,30 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import TypeVar
 
-from krappy.batch import LENGTH_END, BatchHeader
 from krappy.core import retention
-from krappy.core.epochs import Epochs
-from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
-from krappy.store import checkpoint as checkpoints
+from krappy.errors import StorageError
 from krappy.store import cleaner
-from krappy.store.checkpoint import Checkpoint
 from krappy.store.cleaner import FREELY, CleanResult, Pace, Survives
-from krappy.store.disk import NO_DESCRIPTOR, OS_DISK, Buffer, Disk, File
-from krappy.store.format import SUFFIXES
-from krappy.store.index import BadIndex, Indexer
+from krappy.store.cutting import CuttableLog
+from krappy.store.disk import OS_DISK, Disk
 from krappy.store.pool import POOL
-from krappy.store.producers import ProducerStates
 from krappy.store.recovery import Recovered, go_on, recover
 from krappy.store.refusals import refusals
 from krappy.store.report import RecoveryReport
-from krappy.store.run import Run
 from krappy.store.scrub import scrub
 from krappy.store.segment import Segment, SegmentInfo
-from krappy.store.segments import Segments
 from krappy.store.unsynced import Unsynced
 from krappy.topic_config import TopicConfig
-from krappy.types import Span
-
-T = TypeVar("T")
-CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that a crash leaves to be read again
 
 
-class Log:
-    """Made by `Log.open`. `producers` is kept up by `append`; `recovery` tells what opening it found."""
+class Log(CuttableLog):
+    """Made by `Log.open`. `recovery` tells what opening it found."""
 
     def __init__(self, folder: Path, config: TopicConfig, disk: Disk, found: Recovered) -> None:
-        self.folder = folder
-        self.config = config  # may be replaced at any time
+        super().__init__(folder, config, disk, found)
         self.recovery: RecoveryReport = found.report
-        self.producers: ProducerStates = found.producers
-        self.epochs: Epochs = found.epochs
-        self._disk = disk
-        self._segments = Segments(found.segments)
-        self._active = found.segments[-1]
-        self._start = found.start
-        self._clean = found.clean
-        self._sparse = found.sparse
-        self._saved: Checkpoint | None = found.saved
-        self.end_offset: int = self._active.next_offset  # the next event gets this one
-        self._synced = self.end_offset
-        self._lock = Lock()  # held while the log's state changes: short, but for the write of an append
-        self._syncing = Lock()  # held during fdatasync: the second of two syncs waits for the first
         self._cleaning = Lock()  # held while segments are rewritten
-        self._shaping = Lock()  # held while segments are taken away or replaced, and the checkpoint with them
-        self._unsynced = Unsynced()
-        self._unsynced.mark(found.touched)
-        self._unsynced.names = not found.report.clean
-        self._unsaved = 0  # bytes appended since the checkpoint
-        self._cache = disk.page_cache(folder)
-        # The next sync checkpoints too, which does not tell of the page cache or the segment that now counts.
-        self._owed = found.saved is None or found.saved.cache != self._cache
-        self._broken = ""  # why nothing may be appended any more
-        self._closed = False
 
     @classmethod
     def open(
@@ -148,268 +107,7 @@ class Log:
         """The share of bytes below the offset `upto` that have not been compacted yet."""
         return retention.dirty_ratio(self.segments, self._clean, upto)
 
-    # ---------------------------------------------------------------- writing
-
-    def append(self, batches: Sequence[tuple[BatchHeader, bytes | memoryview]], epoch: int, now_ms: int) -> int:
-        """Gives the batches the next offsets and writes them; the first one's base offset. Blocks; one at a time.
-
-        The batches must have been checked (`batch.check`); their bytes are written as they are but for the first
-        16 (`batch.stamp`). All or nothing: when the disk refuses, nothing is changed and StorageError raised. Not
-        durable before `sync`. Raises CorruptBatch when a header is not its batch's.
-        """
-        with self._lock:
-            if self._broken:
-                raise StorageError(self._broken)
-            first = offset = self.end_offset
-            run = Run(self._active)
-            runs = [run]
-            made: list[Segment] = []
-            try:
-                for header, data in batches:
-                    if len(data) != header.length + LENGTH_END:
-                        raise CorruptBatch(f"a batch of {len(data)} bytes whose header says {header.size}")
-                    if self._must_roll(run, header, offset, now_ms):
-                        run = Run(self._new_segment(offset, made))
-                        runs.append(run)
-                    run.add(header, data, offset, epoch)
-                    offset += header.last_offset_delta + 1
-                for run in runs:
-                    run.write()
-            except BaseException as error:
-                self._undo(made)
-                if isinstance(error, OSError):
-                    raise StorageError(f"{self.folder}: {error}") from error
-                raise
-            for run in runs:
-                self._publish(run, now_ms)
-            self.end_offset = offset
-            self.epochs.note(epoch, first)
-            return first
-
-    def _must_roll(self, run: Run, header: BatchHeader, offset: int, now_ms: int) -> bool:
-        segment = run.segment
-        info = SegmentInfo(segment.base_offset, offset, run.end, -1, segment.created_ms if segment.size else now_ms)
-        return retention.must_roll(self.config, info, header.size, offset + header.last_offset_delta, now_ms)
-
-    def _new_segment(self, base_offset: int, made: list[Segment]) -> Segment:
-        interval = self.config.index_interval_bytes
-        segment = Segment(self._disk, self.folder, base_offset, next_offset=base_offset, interval=interval)
-        made.append(segment)
-        segment.activate(self._disk.open(segment.path(), create=True), Indexer(segment.interval))
-        return segment
-
-    def _undo(self, made: list[Segment]) -> None:
-        """After a failed append: the active file as it was, new ones gone; for good, after the next sync.
-
-        The last file goes first: after a kill in between, no file may begin behind offsets that are not there.
-        """
-        self._unsynced.mark([self._active.file])
-        self._unsynced.names = True
-        try:
-            for segment in reversed(made):
-                self._disk.unlink(segment.path())
-            self._active.file.truncate(self._active.size)
-        except OSError as error:
-            self._broken = f"{self.folder}: an append failed, and what it wrote can't be taken back: {error}"
-
-    def _publish(self, run: Run, now_ms: int) -> None:
-        segment = run.segment
-        if segment is not self._active:
-            self._unsynced.mark([self._active.file, *self._active.seal()])
-            self._unsynced.names = True
-            self._active = segment
-            self._segments = self._segments.plus(segment)
-            self._owed = True
-        run.publish(self.producers, now_ms)
-        self._unsynced.mark([segment.file])
-        self._unsaved += run.end - run.start
-
-    def roll(self) -> None:
-        """Closes the active segment and starts the next, unless it is empty. Raises StorageError."""
-        with self._lock:
-            if self._broken:
-                raise StorageError(self._broken)
-            if not self._active.size:
-                return
-            made: list[Segment] = []
-            try:
-                segment = self._new_segment(self.end_offset, made)
-            except OSError as error:
-                self._undo(made)
-                raise StorageError(f"{self.folder}: {error}") from error
-            self._publish(Run(segment), 0)
-
-    def sync(self) -> int:
-        """Makes all that was appended before this call durable; the offset up to which it is. Blocks.
-
-        Now and then it checkpoints too, so that a crash leaves little to be read again. Raises StorageError when the
-        disk refuses; the log is then closed for appends for good (`broken`), but not where a file could not be opened.
-        """
-        with self._syncing:
-            with self._lock:
-                if self._broken:
-                    raise StorageError(self._broken)
-                end, unsynced, self._unsynced = self.end_offset, self._unsynced, Unsynced()
-            try:
-                unsynced.sync(self._disk, self.folder)
-            except OSError as error:
-                if error.errno in NO_DESCRIPTOR:
-                    with self._lock:
-                        self._unsynced.join(unsynced)
-                    raise StorageError(f"{self.folder}: not synced yet: {error}") from error
-                self._broken = f"{self.folder}: a sync failed, so what was appended since the last may be lost: {error}"
-                raise StorageError(self._broken) from error
-            self._synced = end
-        due = self._unsaved >= CHECKPOINT_BYTES or (self._owed and self._unsaved)
-        if due and self._shaping.acquire(blocking=False):
-            try:
-                with suppress(StorageError):  # a full disk; what was asked for is done
-                    self._save(self._start)
-            finally:
-                self._shaping.release()
-        return end
-
-    def checkpoint(self) -> None:
-        """Syncs, then notes how far: the next open reads nothing before this. Blocks. Raises StorageError."""
-        with self._shaping:
-            self._save(self._start)
-
-    def _save(self, start: int, forget: Sequence[Segment] = ()) -> None:
-        """The checkpoint of this moment, with this start of the log, silent on `forget`. `_shaping` is held."""
-        with refusals(self.folder):
-            with self._lock:
-                if self._broken:
-                    raise StorageError(self._broken)
-                self._unsynced.mark(self._active.flush_indexes())
-                state = Checkpoint.of(
-                    self._active,
-                    [segment.info() for segment in self._segments.closed if segment not in forget],
-                    self.producers,
-                    start=start,
-                    clean=self._clean,
-                    sparse=self._sparse,
-                    cache=self._cache,
-                    proofs=self._segments.without(forget).proofs(),
-                    epochs=self.epochs,
-                )
-                self._unsaved = 0
-            self.sync()
-            if self._saved and state == self._saved._replace(cache=self._cache):
-                return
-            self._saved, self._owed = None, True  # a save that fails may have written one file of the two
-            checkpoints.save(self._disk, self.folder, state)
-            self._saved, self._owed = state, self._active.base_offset != state.segment
-
-    # ---------------------------------------------------------------- reading
-
-    def read(
-        self, offset: int, max_bytes: int, *, limit: int | None = None, nowait: bool = False, min_one: bool = True
-    ) -> Buffer:
-        """The bytes of `read_span`."""
-        data: Buffer = self.read_span(offset, max_bytes, limit=limit, nowait=nowait, min_one=min_one).data
-        return data
-
-    def read_span(
-        self,
-        offset: int,
-        max_bytes: int,
-        *,
-        limit: int | None = None,
-        max_records: int | None = None,
-        nowait: bool = False,
-        min_one: bool = True,
-    ) -> Span:
-        """Whole batches, checksums verified, about `max_bytes` of them; the first contains `offset` or is the next.
-
-        None has a base offset of `limit` or more. It ends behind the batch that reaches `max_records`. When there is
-        any, at least one is given, whatever `max_bytes` (unless `min_one` is False). Empty when there is none. From
-        one segment at a time, so it may be less than there is. Raises OffsetOutOfRange below the log's start or above
-        its end, CorruptBatch that names file and position, StorageError when the disk refuses, BlockingIOError with
-        `nowait` when it would wait for the disk.
-        """
-        return self._reading(
-            lambda known: known.read(offset, max_bytes, self._range(offset, limit), max_records, nowait, min_one)
-        )
-
-    def locate(
-        self, offset: int, max_bytes: int, limit: int | None = None, *, nowait: bool = False
-    ) -> list[tuple[File, int, int]]:
-        """Where `read` would find this: (open file, position, bytes), for sendfile. The last batch may be cut short.
-
-        Nothing is verified. At least the first batch is whole. Raises as `read`.
-        """
-        return self._reading(lambda known: known.locate(offset, max_bytes, self._range(offset, limit), nowait))
-
-    def find_timestamp(self, timestamp: int, limit: int | None = None) -> tuple[int, int] | None:
-        """The first record (offset, timestamp) whose timestamp is at least `timestamp` (ms); None without one. Blocks.
-
-        `limit`: the offset before which to look. Raises CorruptBatch, StorageError.
-        """
-        return self._reading(lambda known: known.find_timestamp(timestamp, self._start, self._stop(limit)))
-
-    def find_latest(self, limit: int | None = None) -> tuple[int, int] | None:
-        """The record (offset, timestamp) with the highest timestamp, the first such. As `find_timestamp`."""
-        return self._reading(lambda known: known.find_latest(self._start, self._stop(limit)))
-
-    def _range(self, offset: int, limit: int | None) -> int:
-        """The offset before which a read stops, once it is known that it may start at `offset`."""
-        end = self.end_offset
-        if not self._start <= offset <= end:
-            raise OffsetOutOfRange(f"offset {offset}: the log has {self._start} to {end}", start=self._start, end=end)
-        return self._stop(limit)
-
-    def _stop(self, limit: int | None) -> int:
-        if self._closed:
-            raise StorageError(self._broken)
-        end = self.end_offset
-        return end if limit is None or limit > end else limit
-
-    def _reading(self, read: Callable[[Segments], T]) -> T:
-        """Runs a read on the segments of this moment; again, when they went away under it."""
-        while True:
-            known = self._segments  # taken before the start is looked at, which is published first
-            try:
-                return read(known)
-            except BadIndex as error:
-                self._rescue(error)
-            except OSError as error:
-                if isinstance(error, BlockingIOError):
-                    raise
-                if not isinstance(error, FileNotFoundError) or self._segments is known:
-                    raise StorageError(f"{self.folder}: {error}") from error
-
-    def _rescue(self, reason: BadIndex) -> None:
-        """Makes the active segment's indexes anew, because one of them was found wrong."""
-        with self._lock:
-            if self._active.rebuilt > 3:
-                raise StorageError(f"{self.folder}: the index can't be rebuilt: {reason}")
-            with refusals(self.folder):
-                self._active.reindex()
-
-    # ---------------------------------------------------------------- retention
-
-    def delete_before(self, offset: int) -> list[SegmentInfo]:
-        """Moves the start of the log up to `offset` (at most its end) and removes the closed segments before it.
-
-        The new start is durable before a file goes. Returns what went. Blocks. Raises StorageError.
-        """
-        with self._shaping:
-            offset = min(offset, self.end_offset)
-            if offset <= self._start:
-                return []
-            self._save(offset)
-            with self._lock:
-                self._start = offset
-                self.producers.stability.forget(offset)
-                gone = [segment for segment in self._segments.closed if segment.next_offset <= offset]
-                self._segments = self._segments.without(gone)
-            with refusals(self.folder):
-                for segment in gone:
-                    segment.retired = True
-                    POOL.discard(segment)
-                    for suffix in SUFFIXES:
-                        self._disk.unlink(segment.path(suffix))
-            return [segment.info() for segment in gone]
+    # ---------------------------------------------------------------- compaction
 
     def clean(self, survives: Survives, upto: int, now_ms: int, pace: Pace = FREELY) -> CleanResult:
         """Compacts the closed segments that end at or before the offset `upto`. Blocks; runs beside appends and reads.

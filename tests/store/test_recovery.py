@@ -74,7 +74,7 @@ def test_a_checkpoint_bounds_what_is_checked() -> None:
 
 
 def test_a_long_run_checkpoints_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("krappy.store.log.CHECKPOINT_BYTES", 2000)
+    monkeypatch.setattr("krappy.store.writing.CHECKPOINT_BYTES", 2000)
     disk = FaultyDisk()
     log = opened(FOLDER, disk=disk)
     for number in range(100):

@@ -1,0 +1,123 @@
+"""Reading a partition's log, beside whoever writes to it or takes segments away.
+
+Rules of this file. A read goes by the segments of one moment, and begins anew with those of another when files went
+away under it. What readers see is published in an order that keeps it whole (writing.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import TypeVar
+
+from krappy.errors import OffsetOutOfRange, StorageError
+from krappy.store.disk import Buffer, Disk, File
+from krappy.store.index import BadIndex
+from krappy.store.recovery import Recovered
+from krappy.store.refusals import refusals
+from krappy.store.segments import Segments
+from krappy.topic_config import TopicConfig
+from krappy.types import Span
+
+T = TypeVar("T")
+
+
+class ReadableLog:
+    """The part of `Log` that reads."""
+
+    def __init__(self, folder: Path, config: TopicConfig, disk: Disk, found: Recovered) -> None:
+        self.folder = folder
+        self.config = config  # may be replaced at any time
+        self._disk = disk
+        self._segments = Segments(found.segments)
+        self._active = found.segments[-1]
+        self._start = found.start
+        self.end_offset: int = self._active.next_offset  # the next event gets this one
+        self._lock = Lock()  # held while the log's state changes: short, but for the write of an append
+        self._broken = ""  # why nothing may be appended any more
+        self._closed = False
+
+    def read(
+        self, offset: int, max_bytes: int, *, limit: int | None = None, nowait: bool = False, min_one: bool = True
+    ) -> Buffer:
+        """The bytes of `read_span`."""
+        data: Buffer = self.read_span(offset, max_bytes, limit=limit, nowait=nowait, min_one=min_one).data
+        return data
+
+    def read_span(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        limit: int | None = None,
+        max_records: int | None = None,
+        nowait: bool = False,
+        min_one: bool = True,
+    ) -> Span:
+        """Whole batches, checksums verified, about `max_bytes` of them; the first contains `offset` or is the next.
+
+        None has a base offset of `limit` or more. It ends behind the batch that reaches `max_records`. When there is
+        any, at least one is given, whatever `max_bytes` (unless `min_one` is False). Empty when there is none. From
+        one segment at a time, so it may be less than there is. Raises OffsetOutOfRange below the log's start or above
+        its end, CorruptBatch that names file and position, StorageError when the disk refuses, BlockingIOError with
+        `nowait` when it would wait for the disk.
+        """
+        return self._reading(
+            lambda known: known.read(offset, max_bytes, self._range(offset, limit), max_records, nowait, min_one)
+        )
+
+    def locate(
+        self, offset: int, max_bytes: int, limit: int | None = None, *, nowait: bool = False
+    ) -> list[tuple[File, int, int]]:
+        """Where `read` would find this: (open file, position, bytes), for sendfile. The last batch may be cut short.
+
+        Nothing is verified. At least the first batch is whole. Raises as `read`.
+        """
+        return self._reading(lambda known: known.locate(offset, max_bytes, self._range(offset, limit), nowait))
+
+    def find_timestamp(self, timestamp: int, limit: int | None = None) -> tuple[int, int] | None:
+        """The first record (offset, timestamp) whose timestamp is at least `timestamp` (ms); None without one. Blocks.
+
+        `limit`: the offset before which to look. Raises CorruptBatch, StorageError.
+        """
+        return self._reading(lambda known: known.find_timestamp(timestamp, self._start, self._stop(limit)))
+
+    def find_latest(self, limit: int | None = None) -> tuple[int, int] | None:
+        """The record (offset, timestamp) with the highest timestamp, the first such. As `find_timestamp`."""
+        return self._reading(lambda known: known.find_latest(self._start, self._stop(limit)))
+
+    def _range(self, offset: int, limit: int | None) -> int:
+        """The offset before which a read stops, once it is known that it may start at `offset`."""
+        end = self.end_offset
+        if not self._start <= offset <= end:
+            raise OffsetOutOfRange(f"offset {offset}: the log has {self._start} to {end}", start=self._start, end=end)
+        return self._stop(limit)
+
+    def _stop(self, limit: int | None) -> int:
+        if self._closed:
+            raise StorageError(self._broken)
+        end = self.end_offset
+        return end if limit is None or limit > end else limit
+
+    def _reading(self, read: Callable[[Segments], T]) -> T:
+        """Runs a read on the segments of this moment; again, when they went away under it."""
+        while True:
+            known = self._segments  # taken before the start is looked at, which is published first
+            try:
+                return read(known)
+            except BadIndex as error:
+                self._rescue(error)
+            except OSError as error:
+                if isinstance(error, BlockingIOError):
+                    raise
+                if not isinstance(error, FileNotFoundError) or self._segments is known:
+                    raise StorageError(f"{self.folder}: {error}") from error
+
+    def _rescue(self, reason: BadIndex) -> None:
+        """Makes the active segment's indexes anew, because one of them was found wrong."""
+        with self._lock:
+            if self._active.rebuilt > 3:
+                raise StorageError(f"{self.folder}: the index can't be rebuilt: {reason}")
+            with refusals(self.folder):
+                self._active.reindex()
