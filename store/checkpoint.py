@@ -30,6 +30,14 @@ class BadCheckpoint(Exception):
     """A checkpoint file that can't be read. Does not leave the store."""
 
 
+class Earlier(NamedTuple):
+    """What a checkpoint knows of producers, as of an offset."""
+
+    offset: int
+    producers: bytes
+    transactions: bytes
+
+
 class Checkpoint(NamedTuple):
     recovery: int  # offset: every batch before it was checked and synced
     segment: int  # base offset of the segment that holds it
@@ -43,13 +51,18 @@ class Checkpoint(NamedTuple):
     time_entries_crc: int
     start: int  # the log's first offset
     clean: int  # the cleaner has seen everything before this offset
-    sparse: int  # and may have left offsets out before this one, which is never lower
+    sparse: int  # and it, or that of a broker whose log was fetched, may have left offsets out before this one
     closed: tuple[SegmentInfo, ...]  # the segments before that one
     producers: bytes  # ProducerStates.snapshot() as of `recovery`
     cache: str = ""  # the page cache that it was written in (`Disk.page_cache`); empty: not known
     proofs: tuple[tuple[int, int], ...] = ()  # base offsets of closed segments with `.sums`, and the CRC-32C of these
     epochs: tuple[tuple[int, int], ...] | None = None  # leader epochs and their first offsets; None: all of epoch 0
     transactions: bytes = b""  # msgpack of Stability.pack() as of `recovery`; empty: there never was one
+    high_watermark: int | None = None  # all before it is committed; never above `recovery`. None: not known
+    earlier: Earlier | None = (
+        None  # where `recovery` is above the high watermark: the producers as of an offset up to it
+    )
+    cut: bool = False  # a truncation was decided: what stands behind `position`, and behind `segment`, has to go
 
     @classmethod
     def of(
@@ -64,6 +77,7 @@ class Checkpoint(NamedTuple):
         cache: str,
         proofs: Iterable[tuple[int, int]] = (),
         epochs: Epochs,
+        high_watermark: int | None = None,
     ) -> Checkpoint:
         """The state of this moment, true once all is synced. The indexes have just been flushed."""
         indexer = active.indexer
@@ -89,7 +103,22 @@ class Checkpoint(NamedTuple):
             proofs=tuple(proofs),
             epochs=epochs.kept(start, active.next_offset),
             transactions=producers.transactions(),
+            high_watermark=None if high_watermark is None else min(high_watermark, active.next_offset),
         )
+
+    def upto(self, offset: int) -> Earlier | None:
+        """The latest that it knows of producers as of this offset, or one before it."""
+        if self.recovery <= offset:
+            return Earlier(self.recovery, self.producers, self.transactions)
+        return self.earlier if self.earlier and self.earlier.offset <= offset else None
+
+    def knowing(self, before: Checkpoint, cleaned: int) -> Checkpoint:
+        """With what the one before it knew of producers as of its high watermark: a truncation, which never goes below
+        that, has to read no more than what came then. What was cleaned, up to `cleaned`, can't be read for that."""
+        if self.high_watermark is None or self.recovery <= self.high_watermark:
+            return self
+        earlier = before.upto(self.high_watermark)
+        return self if earlier is None or earlier.offset < cleaned else self._replace(earlier=earlier)
 
     def pack(self) -> bytes:
         closed = [[*info[:-1], info.created_ms or UNKNOWN] for info in self.closed]
@@ -116,9 +145,18 @@ class Checkpoint(NamedTuple):
             epochs = found.pop("epochs", None)
             if epochs is not None:
                 epochs = tuple((int(epoch), int(first)) for epoch, first in epochs)
+            marked = found.pop("high_watermark", None)
+            earlier = found.pop("earlier", None)
+            if earlier is not None:
+                offset, *states = earlier
+                earlier = Earlier(int(offset), *map(bytes, states))
+            cut = bool(found.pop("cut", False))
             if not isinstance(cache, str):
                 raise TypeError(cache)
-            others = ("closed", "producers", "transactions", "cache", "proofs", "epochs")
+            others = (
+                *("closed", "producers", "transactions", "cache", "proofs", "epochs"),
+                *("high_watermark", "earlier", "cut"),
+            )
             numbers: dict[str, Any] = {name: int(found[name]) for name in cls._fields if name not in others}
             numbers["created_ms"] = numbers["created_ms"] or None
         except (ValueError, TypeError, KeyError, AttributeError, msgpack.UnpackException) as error:
@@ -131,6 +169,9 @@ class Checkpoint(NamedTuple):
             cache=cache,
             proofs=proofs,
             epochs=epochs,
+            high_watermark=None if marked is None else int(marked),
+            earlier=earlier,
+            cut=cut,
         )
 
 
@@ -140,9 +181,19 @@ def _info(base: int, following: int, size: int, max_timestamp: int, created_ms: 
 
 def save(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:
     """Both files are durable when this returns. Raises OSError; each is then the old one or the new."""
+    write(disk, folder, checkpoint)
+    replace(disk, folder)
+
+
+def write(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:
+    """The first half of `save`. Raises OSError; both files are the old ones still."""
     data = checkpoint.pack()
     for name in (CHECKPOINT, CHECKPOINT_COPY):
         disk.write_file(folder / (name + TEMPORARY), data)
+
+
+def replace(disk: Disk, folder: Path) -> None:
+    """The other half."""
     for name in (CHECKPOINT, CHECKPOINT_COPY):
         disk.rename(folder / (name + TEMPORARY), folder / name)
     disk.fsync_dir(folder)

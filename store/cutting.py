@@ -1,16 +1,50 @@
-"""Taking events away from a partition's log: the oldest, for retention."""
+"""Taking events away from a partition's log: the oldest, for retention; the last, where another broker leads now.
+
+A truncation may stop between any two of its steps, by an error, a kill or a loss of power, and readers are beside it.
+It is all or nothing: what was there before, or nothing behind the new end. The steps, in this order:
+
+1. All is synced. From the log it is found out where it will end, and what the producers had sent up to there.
+2. A checkpoint is written, durably, as of the new end, that says `cut`: the decision. On open it is finished.
+3. Readers see the log with its new end. A read that had begun before begins anew.
+4. The segments behind it go, the last first; the one that holds it is cut and is active from here on, without its
+   checksums (`.sums`), which closed segments alone have. Its indexes are written anew.
+5. All this is synced, and a checkpoint written that does not say `cut`. Nothing is appended before that: the next open
+   would cut it.
+
+What the producers had sent up to the new end is what the last checkpoint knew of them as of an offset before it, and
+what the headers from there on say, as in a recovery. That offset is at the high watermark as a rule, or a little before
+(`Checkpoint.earlier`), and no truncation goes below the high watermark but after an unclean election: then all headers
+of the log may have to be read.
+"""
 
 from __future__ import annotations
 
-from krappy.store.format import SUFFIXES
+from pathlib import Path
+from threading import Lock
+
+from krappy.errors import OffsetOutOfRange, StorageError
+from krappy.store import checkpoint as checkpoints
+from krappy.store.checkpoint import Checkpoint
+from krappy.store.disk import Disk
+from krappy.store.format import DERIVED, SUFFIXES
+from krappy.store.index import Indexer
 from krappy.store.pool import POOL
+from krappy.store.producers import ProducerStates
+from krappy.store.recovery import Recovered
 from krappy.store.refusals import refusals
-from krappy.store.segment import SegmentInfo
+from krappy.store.segment import Segment, SegmentInfo
+from krappy.store.segments import Segments
+from krappy.store.walk import Damage, headers
 from krappy.store.writing import WritableLog
+from krappy.topic_config import TopicConfig
 
 
 class CuttableLog(WritableLog):
     """The part of `Log` that makes it shorter."""
+
+    def __init__(self, folder: Path, config: TopicConfig, disk: Disk, found: Recovered) -> None:
+        super().__init__(folder, config, disk, found)
+        self._cleaning = Lock()  # held while segments are rewritten, or the log is cut
 
     def delete_before(self, offset: int) -> list[SegmentInfo]:
         """Moves the start of the log up to `offset` (at most its end) and removes the closed segments before it.
@@ -34,3 +68,134 @@ class CuttableLog(WritableLog):
                     for suffix in SUFFIXES:
                         self._disk.unlink(segment.path(suffix))
             return [segment.info() for segment in gone]
+
+    def truncate(self, offset: int) -> int:
+        """Takes away all from the first batch on that reaches beyond `offset`; the log's end then. Durable.
+
+        So it ends at `offset`, or at the end of the last batch before it, where it is within a batch or a hole. Leader
+        epochs that begin there or later are forgotten. At the log's end or beyond it no event goes.
+
+        Blocks: no append or `roll` may run beside it, reads may. It waits for a cleaning that runs. Raises
+        OffsetOutOfRange when it would end before its start: nothing of it is of use then, and who wants that starts
+        over with a new log. Raises CorruptBatch where it meets damage before its new end. Nothing is changed then, nor
+        by a StorageError before the decision; one behind it leaves a log that takes no appends until it is opened again.
+        """
+        with self._cleaning, self._shaping, refusals(self.folder):
+            if self._broken:
+                raise StorageError(self._broken)
+            if offset >= self.end_offset:
+                self.epochs.cut(self.end_offset)
+                return self.end_offset
+            self.sync()
+            row = list(self._segments)
+            stay = [segment for segment in row if segment.base_offset <= offset]
+            if not stay or (active := self._part(stay.pop(), offset)).next_offset < self._start or offset < self._start:
+                start, end = self._start, self.end_offset
+                raise OffsetOutOfRange(
+                    f"a truncation to offset {offset}: the log has {start} to {end}", start=start, end=end
+                )
+            producers = self._producers_at(active.next_offset)
+            state = self._cut_state(stay, active, producers)
+            checkpoints.write(self._disk, self.folder, state)
+            try:
+                checkpoints.replace(self._disk, self.folder)
+                self._publish_cut(stay, active, producers, state)
+                self._take_away([segment for segment in row if segment not in stay], active)
+                self._save(self._start)
+            except (OSError, StorageError) as error:
+                self._broken = f"{self.folder}: a truncation was interrupted; the next start finishes it: {error}"
+                raise StorageError(self._broken) from error
+            return self.end_offset
+
+    def _part(self, segment: Segment, offset: int) -> Segment:
+        """The segment up to the first batch that reaches beyond `offset`, ready to be active; its file is whole yet.
+        Raises CorruptBatch, OSError."""
+        indexer = Indexer(self.config.index_interval_bytes)
+        base = end = segment.base_offset
+        size = 0
+        try:
+            for at, header in headers(segment.handle().file, 0, segment.size, base, dense=segment.dense):
+                if header.next_offset > offset:
+                    break
+                indexer.note(header.last_offset - base, at, header.size, header.max_timestamp)
+                size, end = at + header.size, header.next_offset
+        except Damage as damage:
+            raise segment.corrupt(damage.position, damage.text) from None
+        part = Segment(
+            self._disk,
+            self.folder,
+            base,
+            next_offset=end,
+            size=size,
+            max_timestamp=indexer.max_timestamp,
+            created_ms=segment.created_ms if size else None,
+            dense=segment.dense or not size,
+            interval=indexer.interval,
+        )
+        part.activate(self._disk.open(part.path(), write=True), indexer)
+        return part
+
+    def _producers_at(self, end: int) -> ProducerStates:
+        """What the producers had sent up to this offset. Raises CorruptBatch, OSError."""
+        found, first = ProducerStates(), 0
+        known = self._saved.upto(end) if self._saved else None
+        if known is not None:
+            found.restore(known.producers, known.transactions)
+            first = known.offset
+        for segment in self._segments:
+            if segment.next_offset <= first or segment.base_offset >= end:
+                continue
+            file = segment.handle().file
+            try:
+                for at, header in headers(file, 0, segment.size, segment.base_offset, dense=segment.dense):
+                    if header.base_offset >= end:
+                        break
+                    if header.base_offset >= first:
+                        data = file.pread(header.size, at) if header.is_control else None
+                        found.apply(header, header.base_offset, 0, data)
+            except Damage as damage:
+                raise segment.corrupt(damage.position, damage.text) from None
+        return self.producers.cut(end, found)
+
+    def _cut_state(self, stay: list[Segment], active: Segment, producers: ProducerStates) -> Checkpoint:
+        """The checkpoint that decides."""
+        end = active.next_offset
+        state = Checkpoint.of(
+            active,
+            [segment.info() for segment in stay],
+            producers,
+            start=self._start,
+            clean=min(self._clean, end),
+            sparse=min(self._sparse, end),
+            cache=self._cache,
+            proofs=Segments(stay).proofs(),
+            epochs=self.epochs,
+            high_watermark=self.high_watermark,
+        )
+        return (state.knowing(self._saved, 0) if self._saved else state)._replace(cut=True)
+
+    def _publish_cut(self, stay: list[Segment], active: Segment, producers: ProducerStates, state: Checkpoint) -> None:
+        with self._syncing, self._lock:
+            self.end_offset = end = active.next_offset
+            self._synced = end
+            self._active, self._segments = active, Segments([*stay, active])
+            self.producers, self.high_watermark = producers, state.high_watermark
+            self.epochs.cut(end)
+            self._clean, self._sparse, self._saved = state.clean, state.sparse, state
+            self._cuts += 1
+
+    def _take_away(self, gone: list[Segment], active: Segment) -> None:
+        """What stands behind the new end. `gone`: the segments as they were, that of which `active` is a part first.
+        Raises OSError."""
+        for segment in gone:
+            segment.retired = True
+            segment.release()
+        for segment in reversed(gone[1:]):
+            for suffix in SUFFIXES:
+                self._disk.unlink(segment.path(suffix))
+        for suffix in DERIVED:
+            self._disk.unlink(active.path(suffix))
+        active.file.truncate(active.size)
+        with self._lock:
+            self._unsynced.mark([active.file])
+            self._unsynced.names = True

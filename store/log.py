@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Lock
 
 from krappy.core import retention
 from krappy.errors import StorageError
@@ -32,7 +31,6 @@ class Log(CuttableLog):
     def __init__(self, folder: Path, config: TopicConfig, disk: Disk, found: Recovered) -> None:
         super().__init__(folder, config, disk, found)
         self.recovery: RecoveryReport = found.report
-        self._cleaning = Lock()  # held while segments are rewritten
 
     @classmethod
     def open(
@@ -61,9 +59,13 @@ class Log(CuttableLog):
             log.sync()
             try:
                 log.checkpoint()
-            except StorageError:  # a full disk: what is there can be read, and the next open does this work again
+            except (
+                StorageError
+            ) as error:  # a full disk: what is there can be read, and the next open does this work again
                 if log._broken or not log.size:
                     raise
+                if found.cut:  # it would be done once more, to what is appended now
+                    log._broken = f"{folder}: a truncation was finished, and it could not be noted: {error}"
         return log
 
     # ---------------------------------------------------------------- what it holds

@@ -147,6 +147,25 @@ class ProducerStates:
             self._states.pop(number, None)
         return len(old)
 
+    def cut(self, end: int, found: ProducerStates) -> ProducerStates:
+        """The states once the log ends at the offset `end`. `found`: what was read of the batches up to there.
+
+        Of a producer that has a batch left, of those that are remembered, these count: what was read may be less, for
+        retention and the cleaner take batches and not what is remembered. Else, what was read.
+        """
+        left = ProducerStates()
+        for number, state in self._states.items():
+            sent = {each.base_offset: each for each in state.sent if each.base_offset < end}
+            read = found.get(number)
+            if sent:
+                if read is not None and read.epoch == state.epoch:
+                    sent = {each.base_offset: each for each in read.sent} | sent
+                left._states[number] = state._replace(sent=tuple(sent[at] for at in sorted(sent)[-KEPT:]))
+            elif read is not None:
+                left._states[number] = read._replace(seen_ms=state.seen_ms)
+        left.stability = self.stability.cut(end, found.stability.open)
+        return left
+
     def snapshot(self) -> bytes:
         """All states as bytes for the checkpoint."""
         return bytes(msgpack.packb([[number, *state] for number, state in self._states.copy().items()]))

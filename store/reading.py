@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
-from krappy.errors import OffsetOutOfRange, StorageError
+from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
 from krappy.store.disk import Buffer, Disk, File
 from krappy.store.index import BadIndex
 from krappy.store.recovery import Recovered
@@ -37,6 +37,7 @@ class ReadableLog:
         self._lock = Lock()  # held while the log's state changes: short, but for the write of an append
         self._broken = ""  # why nothing may be appended any more
         self._closed = False
+        self._cuts = 0  # truncations: each is counted once readers can't see what it takes, and before it is taken
 
     def read(
         self, offset: int, max_bytes: int, *, limit: int | None = None, nowait: bool = False, min_one: bool = True
@@ -72,7 +73,8 @@ class ReadableLog:
     ) -> list[tuple[File, int, int]]:
         """Where `read` would find this: (open file, position, bytes), for sendfile. The last batch may be cut short.
 
-        Nothing is verified. At least the first batch is whole. Raises as `read`.
+        Nothing is verified. At least the first batch is whole. What is not committed may be cut away before it is sent
+        (`truncate`): then the file ends before, or has other batches there. Raises as `read`.
         """
         return self._reading(lambda known: known.locate(offset, max_bytes, self._range(offset, limit), nowait))
 
@@ -101,17 +103,22 @@ class ReadableLog:
         return end if limit is None or limit > end else limit
 
     def _reading(self, read: Callable[[Segments], T]) -> T:
-        """Runs a read on the segments of this moment; again, when they went away under it."""
+        """Runs a read on the segments of this moment; again, when they went away under it, or were cut."""
         while True:
-            known = self._segments  # taken before the start is looked at, which is published first
+            cuts, known = self._cuts, self._segments  # taken before the start is looked at, which is published first
             try:
-                return read(known)
+                found = read(known)
+                if self._cuts == cuts:
+                    return found
             except BadIndex as error:
                 self._rescue(error)
+            except CorruptBatch:
+                if self._cuts == cuts:
+                    raise
             except OSError as error:
                 if isinstance(error, BlockingIOError):
                     raise
-                if not isinstance(error, FileNotFoundError) or self._segments is known:
+                if self._cuts == cuts and (not isinstance(error, FileNotFoundError) or self._segments is known):
                     raise StorageError(f"{self.folder}: {error}") from error
 
     def _rescue(self, reason: BadIndex) -> None:

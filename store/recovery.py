@@ -53,6 +53,8 @@ class Recovered:
     saved: Checkpoint | None  # as it stands in the folder, in both of its files
     touched: list[File]  # what was checked, cut or written here, and may not be synced yet
     report: RecoveryReport
+    high_watermark: int | None = None
+    cut: bool = False  # a truncation was finished here, and the checkpoint tells of it still
 
 
 def go_on() -> None:
@@ -87,8 +89,10 @@ class _Recovery(Tail):
             self.disk.fsync_dir(self.folder)
         self.load_checkpoint()
         self.tidy()
-        bases = self.bases()
         saved = self.saved
+        if saved and saved.cut:
+            self.finish_cut(saved)
+        bases = self.bases()
         start = saved.start if saved else bases[0] if bases else self.start_hint
         if not bases:
             bases = [self.first_segment()]
@@ -99,6 +103,8 @@ class _Recovery(Tail):
         segments = self.closed(bases)
         segments += self.tail(bases[len(segments) :], segments[-1].next_offset if segments else None)
         active = segments[-1]
+        sparse = saved.sparse if saved else max(active.base_offset, self.holes)
+        active.dense = active.base_offset >= sparse
         for earlier, later in pairwise(segments):
             if earlier.next_offset != later.base_offset:
                 raise StorageError(
@@ -114,10 +120,12 @@ class _Recovery(Tail):
             self.epochs,
             self.report.start_offset,
             saved.clean if saved else bases[0],
-            saved.sparse if saved else active.base_offset,
+            sparse,
             saved if self.whole else None,
             self.touched,
             self.report,
+            self.high_watermark(active.next_offset),
+            saved is not None and saved.cut,
         )
 
     # ---------------------------------------------------------------- what stands in the folder
@@ -181,6 +189,29 @@ class _Recovery(Tail):
         self.disk.fsync_dir(self.folder)
         self.files[file_name(base, LOG)] = self.files.pop(name)
         self.report.notes.append(f"a cleaning of offsets {base} to {end} was finished")
+
+    def finish_cut(self, saved: Checkpoint) -> None:
+        """A truncation that had been decided: what stands behind its end goes (see cutting.py)."""
+        for base in reversed(self.bases()):
+            if base > saved.segment:
+                for suffix in SUFFIXES:
+                    self.remove(file_name(base, suffix))
+        for suffix in DERIVED:
+            self.remove(file_name(saved.segment, suffix))
+        name = file_name(saved.segment, LOG)
+        size, changed_ms = self.files.get(name, (0, 0))
+        if size > saved.position:
+            file = self.disk.open(self.folder / name, write=True)
+            file.truncate(saved.position)
+            self.touched.append(file)
+            self.files[name] = saved.position, changed_ms
+        self.report.notes.append(f"a truncation to offset {saved.recovery} was finished")
+
+    def high_watermark(self, end: int) -> int | None:
+        """As the checkpoint has it, but no offset that the log has not."""
+        saved = self.saved
+        known = None if saved is None else saved.high_watermark
+        return None if known is None else max(self.report.start_offset, min(known, end))
 
     def bases(self) -> list[int]:
         return sorted(base for name in self.files if (base := base_offset(name, LOG)) is not None)

@@ -21,10 +21,10 @@ LARGEST = 64 << 20  # bytes of a batch
 EFFORT = 8  # times the bytes there are that may be read before it gives up: a fake may be as long as it says
 
 
-def next_whole(file: File, position: int, end: int, expected: int) -> tuple[int, BatchHeader] | None:
+def next_whole(file: File, position: int, end: int, expected: int, *, dense: bool) -> tuple[int, BatchHeader] | None:
     """The first whole batch behind the damaged one at `position`, with an offset that may follow `expected`.
 
-    None without any. Raises OSError.
+    With `dense` no offset may be left out behind it. None without any. Raises OSError.
     """
     damaged = header_at(file, position, end)
     if damaged is not None:
@@ -41,7 +41,7 @@ def next_whole(file: File, position: int, end: int, expected: int) -> tuple[int,
         header = _whole_at(file, at, end, expected)
         if header is not None:
             left -= end - at
-            if _runs_on(file, at, end, header.base_offset):
+            if _runs_on(file, at, end, header.base_offset, dense):
                 return at, header
         if left < 0:
             return None
@@ -96,11 +96,11 @@ def _whole_at(file: File, position: int, end: int, expected: int) -> BatchHeader
         return None
 
 
-def _runs_on(file: File, position: int, end: int, expected: int) -> bool:
+def _runs_on(file: File, position: int, end: int, expected: int, dense: bool) -> bool:
     """Whether batches follow to the end, some of them damaged, but for their lengths."""
     while True:
         try:
-            for _, header, _ in batches(file, position, end, expected, dense=True):
+            for _, header, _ in batches(file, position, end, expected, dense=dense):
                 expected = header.next_offset
             return True
         except Damage as damage:

@@ -64,7 +64,7 @@ class Segment:
         self.max_timestamp = max_timestamp
         self.created_ms = created_ms
         self.proof: int | None = None  # of its `.sums`; None: they are not known, or it has none
-        self.dense = dense  # no offset is missing: the cleaner has not been here
+        self.dense = dense  # no offset is missing: no cleaner has been here, this broker's or another's
         self.interval = interval  # bytes between index entries, when an index has to be rebuilt
         self.indexer: Indexer | None = None  # while active
         self.retired = False  # no segment of the log any more; a reader may still be at it

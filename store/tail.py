@@ -58,6 +58,7 @@ class Tail:
         self.touched: list[File] = []
         self.files: dict[str, tuple[int, int]] = {}
         self.saved: Checkpoint | None = None
+        self.holes = 0  # offsets are left out in front of this one; 0: none were found to be
 
     def remove(self, name: str) -> None:
         self.disk.unlink(self.folder / name)
@@ -110,7 +111,6 @@ class Tail:
         """One segment, read from its recovery point on; whether it was cut. It comes back activated."""
         size, changed_ms = self.files[file_name(base, LOG)]
         segment = self.segment(base, base, 0, -1, changed_ms)
-        segment.dense = base >= (self.saved.sparse if self.saved else base)
         file = self.disk.open(segment.path(), write=True)
         indexer, flushed, position, expected = Indexer(self.interval), (NONE, NONE), 0, base
         if saved and size >= saved.position:
@@ -129,6 +129,8 @@ class Tail:
                         raise Damage(at, "offsets", f"offset {header.last_offset} is too far from the segment's first")
                     learn = not saved or expected >= saved.recovery
                     self.note(indexer, base, at, header, changed_ms, learn=learn, data=data)
+                    if header.base_offset > expected:
+                        self.holes = header.base_offset
                     position, expected = at + header.size, header.next_offset
             except Damage as found:
                 damage = found
@@ -185,7 +187,9 @@ class Tail:
         Raises StorageError without room for the copies.
         """
         position, first = segment.size, segment.next_offset
-        found = salvage.next_whole(segment.file, position, size, first) if self.no_power_was_lost else None
+        found = None
+        if self.no_power_was_lost:
+            found = salvage.next_whole(segment.file, position, size, first, dense=segment.dense)
         if found is not None:
             at, header = found
             put = b"" if header.base_offset == first else _empty(first, header.base_offset)
@@ -241,10 +245,10 @@ class Tail:
                 given += max(1, (size - position - batch.HEADER_SIZE) // SHORTEST)
             elif position + header.size == size:  # written to its end, so it had its offsets
                 given += header.last_offset_delta + 1
-        while (found := salvage.next_whole(segment.file, position, size, given)) is not None:
+        while (found := salvage.next_whole(segment.file, position, size, given, dense=segment.dense)) is not None:
             position, header = found
             try:
-                for at, each, _ in batches(segment.file, position, size, header.base_offset, dense=True):
+                for at, each, _ in batches(segment.file, position, size, header.base_offset, dense=segment.dense):
                     position, given = at, each.next_offset
                 return given
             except Damage as damage:
@@ -272,9 +276,9 @@ class Tail:
 
     def given_in(self, base: int) -> int:
         """The offset behind the last whole batch of a segment behind the cut, 0 without any."""
-        name, given = file_name(base, LOG), 0
+        name, given, dense = file_name(base, LOG), 0, self.dense(base)
         with contextlib.suppress(Damage):
-            for _, header, _ in batches(self.disk.open(self.folder / name), 0, self.files[name][0], base, dense=True):
+            for _, header, _ in batches(self.disk.open(self.folder / name), 0, self.files[name][0], base, dense=dense):
                 given = header.next_offset
         return given
 
@@ -321,9 +325,13 @@ class Tail:
             size=size,
             max_timestamp=max_timestamp,
             created_ms=created_ms,
-            dense=self.saved is not None and base >= self.saved.sparse,
+            dense=self.dense(base),
             interval=self.interval,
         )
+
+    def dense(self, base: int) -> bool:
+        """Whether it is known that no offset was left out in the segment that begins with this one."""
+        return self.saved is not None and base >= self.saved.sparse
 
     def note(
         self,

@@ -18,13 +18,17 @@ class Epochs:
         self._known = tuple(known)
 
     def note(self, epoch: int, offset: int) -> None:
-        """A batch of this epoch begins here."""
-        if not self._known or epoch > self._known[-1][0]:
+        """A batch of this epoch begins here. One below 0 says nothing of it."""
+        if epoch >= 0 and (not self._known or epoch > self._known[-1][0]):
             self.lead(epoch, offset)
 
     def lead(self, epoch: int, offset: int) -> None:
         """This is the epoch of all from here on: there is no higher one, and none that begins here or later."""
         self._known = (*(each for each in self._known if each[0] < epoch and each[1] < offset), (epoch, offset))
+
+    def cut(self, end: int) -> None:
+        """The log ends here: no epoch that began here or later has events."""
+        self._known = tuple(each for each in self._known if each[1] < end)
 
     def kept(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
         """Those of the offsets from `start` to `end`, which is not one of them."""

@@ -132,6 +132,15 @@ class Stability:
             its.extend(mine)
         return copied
 
+    def cut(self, end: int, opened: dict[int, int]) -> Stability:
+        """Once the log ends at `end`, where these transactions are open."""
+        left = self.copy()
+        left.open = opened
+        kept = bisect_left(left._lasts, end)
+        for column in left._columns:
+            del column[kept:]
+        return left
+
     def pack(self) -> list[object]:
         """Plain values, for the checkpoint: the open ones, then the columns of the aborted, little-endian."""
         return [list(map(list, self.open.items())), *(_swapped(column).tobytes() for column in self._columns)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from krappy.core.retention import SegmentInfo
 from krappy.store import checkpoint as checkpoints
-from krappy.store.checkpoint import BadCheckpoint, Checkpoint
+from krappy.store.checkpoint import BadCheckpoint, Checkpoint, Earlier
 from krappy.store.disk import OS_DISK
 from tests.store.logs import filled
 
@@ -21,13 +21,16 @@ CHECKPOINTS = st.builds(
     Checkpoint,
     *[OFFSET] * 3,
     MAYBE,
-    *[OFFSET] * (len(Checkpoint._fields) - 10),
+    *[OFFSET] * (len(Checkpoint._fields) - 13),
     closed=st.lists(st.builds(SegmentInfo, OFFSET, OFFSET, OFFSET, st.integers(-1, 2**62), MAYBE)).map(tuple),
     producers=st.binary(),
     cache=st.text(),
     epochs=st.one_of(st.none(), st.lists(st.tuples(OFFSET, OFFSET)).map(tuple)),
     proofs=st.lists(st.tuples(OFFSET, st.integers(0, 2**32 - 1))).map(tuple),
     transactions=st.binary(),
+    high_watermark=st.one_of(st.none(), OFFSET),
+    earlier=st.one_of(st.none(), st.builds(Earlier, OFFSET, st.binary(), st.binary())),
+    cut=st.booleans(),
 )
 
 
