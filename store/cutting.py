@@ -78,7 +78,7 @@ class CuttableLog(WritableLog):
         Blocks: no append or `roll` may run beside it, reads may. It waits for a cleaning that runs. Raises
         OffsetOutOfRange when it would end before its start: nothing of it is of use then, and who wants that starts
         over with a new log. Raises CorruptBatch where it meets damage before its new end. Nothing is changed then, nor
-        by a StorageError before the decision; one behind it leaves a log that takes no appends until it is opened again.
+        by a StorageError before the decision; behind it, one leaves a log that takes no appends until the next open.
         """
         with self._cleaning, self._shaping, refusals(self.folder):
             if self._broken:

@@ -150,17 +150,16 @@ class ProducerStates:
     def cut(self, end: int, found: ProducerStates) -> ProducerStates:
         """The states once the log ends at the offset `end`. `found`: what was read of the batches up to there.
 
-        Of a producer that has a batch left, of those that are remembered, these count: what was read may be less, for
-        retention and the cleaner take batches and not what is remembered. Else, what was read.
+        Of a producer that has some of its remembered batches left, these are all that count: a retry is of one of the
+        last KEPT that it has sent. What was read may be less, for retention and the cleaner take batches and not what
+        is remembered.
         """
         left = ProducerStates()
         for number, state in self._states.items():
-            sent = {each.base_offset: each for each in state.sent if each.base_offset < end}
+            sent = tuple(each for each in state.sent if each.base_offset < end)
             read = found.get(number)
             if sent:
-                if read is not None and read.epoch == state.epoch:
-                    sent = {each.base_offset: each for each in read.sent} | sent
-                left._states[number] = state._replace(sent=tuple(sent[at] for at in sorted(sent)[-KEPT:]))
+                left._states[number] = state._replace(sent=sent)
             elif read is not None:
                 left._states[number] = read._replace(seen_ms=state.seen_ms)
         left.stability = self.stability.cut(end, found.stability.open)

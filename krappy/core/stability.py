@@ -133,10 +133,13 @@ class Stability:
         return copied
 
     def cut(self, end: int, opened: dict[int, int]) -> Stability:
-        """Once the log ends at `end`, where these transactions are open."""
+        """Once the log ends at `end`. `opened`: the transactions that are open there, as far as batches tell that are in
+        the log still; what is known of those that were open later, or aborted later, counts more."""
         left = self.copy()
-        left.open = opened
         kept = bisect_left(left._lasts, end)
+        known = [*zip(self._ids[kept:], self._firsts[kept:], strict=True), *self.open.items()]
+        opened = opened | {producer_id: first for producer_id, first in known if first < end}
+        left.open = dict(sorted(opened.items(), key=lambda each: each[1]))
         for column in left._columns:
             del column[kept:]
         return left
