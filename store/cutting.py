@@ -83,10 +83,10 @@ class CuttableLog(WritableLog):
         with self._cleaning, self._shaping, refusals(self.folder):
             if self._broken:
                 raise StorageError(self._broken)
+            self.sync()
             if offset >= self.end_offset:
                 self.epochs.cut(self.end_offset)
                 return self.end_offset
-            self.sync()
             row = list(self._segments)
             stay = [segment for segment in row if segment.base_offset <= offset]
             if not stay or (active := self._part(stay.pop(), offset)).next_offset < self._start or offset < self._start:
