@@ -214,24 +214,40 @@ def test_holes_are_no_damage_without_a_checkpoint(tmp_path: Path, clean: bool) -
     log.close()
 
 
-def test_damage_between_holes_takes_nothing_else() -> None:
+def damaged(seed: int) -> tuple[FaultyDisk, list[Batch], Batch]:
+    """A disk with a log with holes, its batches, and the one of them, not the last, that was damaged; all is synced."""
+    disk = FaultyDisk()
+    log = opened(FOLDER, TopicConfig(), disk)
+    some = [placed(9, b"behind a hole")]
+    follow(log, some)
+    some += holed(random.Random(seed), 12, start=10)
+    follow(log, some[1:])
+    log.sync()
+    hit = random.Random(seed).choice(some[1:-1])
+    inode = disk.names_now[log._active.path()]
+    inode.data[inode.data.index(hit[1]) + 50] ^= 1
+    inode.synced = bytes(inode.data)
+    return disk, some, hit
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damage_between_holes_takes_nothing_else(seed: int) -> None:
     """No power was lost: what is whole behind it stays, with holes or without."""
-    chance = random.Random(5)
-    for seed in range(40):
-        disk = FaultyDisk()
-        log = opened(FOLDER, TopicConfig(), disk)
-        log.append_as_is([placed(9, b"behind a hole")], 1)
-        some = holed(random.Random(seed), 12, start=10)
-        follow(log, some)
-        hit = chance.choice(some[:-1])
-        data = disk.names_now[log._active.path()].data
-        data[data.index(hit[1]) + 50] ^= 1
-        disk.crash(Everything())
-        log = opened(FOLDER, disk=disk)
-        assert log.recovery.lost_offsets
-        left = [each for each in batches(log) if each[0].count]
-        assert left[1:] == [each for each in some if each != hit]
-        assert log.end_offset == some[-1][0].next_offset
+    disk, some, hit = damaged(seed)
+    disk.crash(Everything())
+    log = opened(FOLDER, disk=disk)
+    assert log.recovery.lost_offsets
+    assert [each for each in batches(log) if each[0].count] == [each for each in some if each != hit]
+    assert log.end_offset == some[-1][0].next_offset
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_offsets_behind_damage_between_holes_are_not_given_again(seed: int) -> None:
+    disk, some, hit = damaged(seed)
+    disk.crash()
+    log = opened(FOLDER, disk=disk)
+    assert [each for each in batches(log) if each[0].count] == some[: some.index(hit)]
+    assert log.end_offset == some[-1][0].next_offset
 
 
 @pytest.mark.parametrize("keep", KEEPS)

@@ -14,10 +14,12 @@ from krappy import batch
 from krappy.core.stability import marker
 from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
 from krappy.store import checkpoint as checkpoints
+from krappy.store.disk import Disk
 from krappy.store.format import SUMS
 from krappy.store.log import Log
+from krappy.store.unsynced import Unsynced
 from tests.store.compacted import Table
-from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
+from tests.store.faulty_disk import Everything, FaultyDisk, FaultyFile, Keep, PowerLoss
 from tests.store.logs import FOLDER, SMALL, filled, forget_checkpoint, log_files, made, offsets, opened, rows
 from tests.store.test_append_as_is import KEEPS, follow, holed, placed, whole
 
@@ -238,9 +240,10 @@ def test_what_was_cleaned_is_not_read_again_for_it() -> None:
     log.append([(batch.check(end), end), made(b"y")], 0, 1)
     log.checkpoint()
     log.roll()
-    log.append([made(b"z"), made(b"w")], 0, 1)
-    for now in (0, 10, 20):
+    log.append([made(b"z", producer=3, sequence=1), made(b"w")], 0, 1)
+    for now in (0, 10, 20, 30):
         log.clean(lambda some: [False] * len(some), 3, now)
+    assert [header.base_offset for header, _ in batch.split(whole(log))] == [2, 3, 4]
     log.checkpoint()
     assert log.truncate(4) == 4
     assert not log.producers.stability.open
@@ -443,6 +446,55 @@ def _values(data: bytes | bytearray | memoryview) -> list[tuple[int, bytes]]:
     return found
 
 
+@pytest.mark.parametrize("at", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [70, 300, 3000])
+def test_a_read_that_is_overtaken_begins_anew(monkeypatch: pytest.MonkeyPatch, at: int, size: int) -> None:
+    """Where the batch stood that it had found, another one stands: whole, and not the next."""
+    disk = FaultyDisk()
+    log = opened(FOLDER, replace(SMALL, index_interval_bytes=10_000), disk)
+    log.append_as_is([placed(number * 5, b"old") for number in range(12)], 1)
+    reads = [0]
+    plain = FaultyFile.pread
+
+    def pread(file: FaultyFile, want: int, position: int) -> bytes:
+        reads[0] += 1
+        if reads[0] == at:
+            log.truncate(20)
+            log.append_as_is([placed(number, b"new") for number in (24, 41, 42, 43, 44, 45, 60, 61, 62)], 1)
+        return plain(file, want, position)
+
+    monkeypatch.setattr(FaultyFile, "pread", pread)
+    first = _values(log.read(40, size))[0]
+    assert first == ((40, b"old") if reads[0] < at else (41, b"new"))
+
+
+def test_a_sync_that_is_overtaken_tells_of_nothing_that_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = filled(FOLDER, 20, disk=FaultyDisk())
+    log.sync()
+    plain, cutting = Unsynced.sync, threading.Thread(target=lambda: log.truncate(30))
+
+    def overtaken(unsynced: Unsynced, disk: Disk, folder: Path) -> None:
+        plain(unsynced, disk, folder)
+        if threading.current_thread() is threading.main_thread():
+            cutting.join(0.5)
+
+    write = checkpoints.write
+
+    def begun(disk: Disk, folder: Path, checkpoint: checkpoints.Checkpoint) -> None:
+        write(disk, folder, checkpoint)
+        ready.set()
+        late.wait(0.5)
+
+    ready, late = threading.Event(), threading.Event()
+    monkeypatch.setattr(checkpoints, "write", begun)
+    monkeypatch.setattr(Unsynced, "sync", overtaken)
+    cutting.start()
+    assert ready.wait(10)
+    log.sync()
+    cutting.join()
+    assert (log.end_offset, log.synced_offset) == (30, 30)
+
+
 def test_beside_a_cleaning_it_waits(tmp_path: Path) -> None:
     table = Table(tmp_path)
     table.fill(120, 10)
@@ -461,23 +513,4 @@ def test_beside_a_cleaning_it_waits(tmp_path: Path) -> None:
     assert set(asked) == {table.end}
     assert log.end_offset <= upto // 2
     assert rows(log) == [row for row in table.rows if row.offset < log.end_offset]
-    log.close()
-
-
-def test_a_sync_beside_it_never_tells_of_what_was_cut(tmp_path: Path) -> None:
-    log = filled(tmp_path, 10)
-    stop = threading.Event()
-
-    def sync() -> None:
-        while not stop.is_set():
-            log.sync()
-
-    thread = threading.Thread(target=sync)
-    thread.start()
-    for _ in range(60):
-        log.append([made(b"x", b"y", b"z")] * 4, 0, 1)
-        log.truncate(33)
-        assert log.synced_offset == log.end_offset == 33
-    stop.set()
-    thread.join()
     log.close()
