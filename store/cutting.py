@@ -176,11 +176,10 @@ class CuttableLog(WritableLog):
 
     def _publish_cut(self, stay: list[Segment], active: Segment, producers: ProducerStates, state: Checkpoint) -> None:
         with self._syncing, self._lock:
-            self.end_offset = end = active.next_offset
-            self._synced = end
+            self._synced = self.end_offset = active.next_offset
             self._active, self._segments = active, Segments([*stay, active])
             self.producers, self.high_watermark = producers, state.high_watermark
-            self.epochs.cut(end)
+            self.epochs.cut(self.end_offset)
             self._clean, self._sparse, self._saved = state.clean, state.sparse, state
             self._cuts += 1
 

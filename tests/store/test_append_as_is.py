@@ -18,7 +18,7 @@ from krappy.store.writing import HOLES_AHEAD
 from krappy.topic_config import TopicConfig
 from tests.store.compacted import CONFIG, Table
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
-from tests.store.logs import FOLDER, filled, forget_checkpoint, made, offsets, opened, rows
+from tests.store.logs import FOLDER, SMALL, filled, forget_checkpoint, made, offsets, opened, rows
 from tests.store.test_cleaner import Some
 
 Batch = tuple[BatchHeader, bytes]
@@ -198,15 +198,16 @@ def test_a_log_written_by_both_is_dense_again_where_it_led() -> None:
 
 
 @pytest.mark.parametrize("clean", [False, True])
-def test_holes_are_no_damage_without_a_checkpoint(tmp_path: Path, clean: bool) -> None:
-    log = opened(tmp_path)
+@pytest.mark.parametrize("config", [SMALL, TopicConfig()], ids=["many segments", "one"])
+def test_holes_are_no_damage_without_a_checkpoint(tmp_path: Path, clean: bool, config: TopicConfig) -> None:
+    log = opened(tmp_path, config)
     follow(log, holed(random.Random(3), 60))
     expected = whole(log)
     if clean:
         log.close()
     forget_checkpoint(tmp_path)
     for _ in range(2):
-        log = opened(tmp_path)
+        log = opened(tmp_path, config)
         assert not log.recovery.cut_bytes
         assert whole(log) == expected
         assert log.epochs.at(log.end_offset - 1) >= 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from pathlib import Path
 
 import msgpack
@@ -13,6 +14,7 @@ from krappy.core.retention import SegmentInfo
 from krappy.store import checkpoint as checkpoints
 from krappy.store.checkpoint import BadCheckpoint, Checkpoint, Earlier
 from krappy.store.disk import OS_DISK
+from krappy.store.format import CHECKPOINT_HEAD, CHECKPOINT_MAGIC
 from tests.store.logs import filled
 
 OFFSET = st.integers(0, 2**63 - 1)
@@ -58,14 +60,23 @@ def test_garbage_is_a_bad_checkpoint(data: bytes) -> None:
 
 
 def test_one_of_another_version_is_a_bad_checkpoint() -> None:
-    import zlib
-
     contents: list[object] = [{}, [], 5, {"closed": [[1]], "producers": b""}, {"closed": 7, "producers": b""}]
     for content in contents:
         body = msgpack.packb(content)
         head = b"KRAPPYC1" + zlib.crc32(body).to_bytes(4, "big") + len(body).to_bytes(4, "big")
         with pytest.raises(BadCheckpoint):
             Checkpoint.unpack(head + body)
+
+
+@given(CHECKPOINTS)
+def test_one_of_a_version_that_was_never_cut_is_read(checkpoint: Checkpoint) -> None:
+    packed = checkpoint.pack()
+    fields = msgpack.unpackb(packed[CHECKPOINT_HEAD.size :])
+    for name in ("high_watermark", "earlier", "cut"):
+        del fields[name]
+    body = msgpack.packb(fields)
+    found = Checkpoint.unpack(CHECKPOINT_HEAD.pack(CHECKPOINT_MAGIC, zlib.crc32(body), len(body)) + body)
+    assert found == checkpoint._replace(high_watermark=None, earlier=None, cut=False)
 
 
 def test_on_disk(tmp_path: Path) -> None:

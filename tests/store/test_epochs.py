@@ -38,6 +38,19 @@ def test_an_epoch_without_events_is_followed_by_the_next() -> None:
     assert epochs.at(8) == 99
 
 
+def test_a_cut_forgets_the_epochs_behind_it() -> None:
+    epochs = Epochs([(0, 0), (1, 10), (3, 20)])
+    epochs.note(-1, 25)  # says nothing
+    epochs.cut(20)
+    assert epochs.kept(0, 99) == ((0, 0), (1, 10))
+    epochs.note(2, 20)
+    assert [epochs.at(offset) for offset in (9, 19, 20)] == [0, 1, 2]
+    epochs.cut(0)
+    assert epochs.at(5) == -1
+    epochs.note(-1, 0)
+    assert epochs.kept(0, 99) == ()
+
+
 def test_what_is_kept_begins_with_the_epoch_of_the_first_event() -> None:
     epochs = Epochs([(0, 0), (1, 10), (3, 20)])
     assert [epochs.kept(start, 30)[0] for start in (0, 9, 10, 19, 20, 29)] == [

@@ -448,8 +448,9 @@ def _values(data: bytes | bytearray | memoryview) -> list[tuple[int, bytes]]:
 
 @pytest.mark.parametrize("at", [1, 2, 3, 4])
 @pytest.mark.parametrize("size", [70, 300, 3000])
-def test_a_read_that_is_overtaken_begins_anew(monkeypatch: pytest.MonkeyPatch, at: int, size: int) -> None:
-    """Where the batch stood that it had found, another one stands: whole, and not the next."""
+@pytest.mark.parametrize("new", [b"new", b"", *[b"y" * length for length in range(4, 40, 5)]])
+def test_a_read_that_is_overtaken_begins_anew(monkeypatch: pytest.MonkeyPatch, at: int, size: int, new: bytes) -> None:
+    """Where the batch stood that it had found, another one stands, whole, and not the next; or the midst of one."""
     disk = FaultyDisk()
     log = opened(FOLDER, replace(SMALL, index_interval_bytes=10_000), disk)
     log.append_as_is([placed(number * 5, b"old") for number in range(12)], 1)
@@ -460,12 +461,12 @@ def test_a_read_that_is_overtaken_begins_anew(monkeypatch: pytest.MonkeyPatch, a
         reads[0] += 1
         if reads[0] == at:
             log.truncate(20)
-            log.append_as_is([placed(number, b"new") for number in (24, 41, 42, 43, 44, 45, 60, 61, 62)], 1)
+            log.append_as_is([placed(number, new) for number in (24, 41, 42, 43, 44, 45, 60, 61, 62)], 1)
         return plain(file, want, position)
 
     monkeypatch.setattr(FaultyFile, "pread", pread)
     first = _values(log.read(40, size))[0]
-    assert first == ((40, b"old") if reads[0] < at else (41, b"new"))
+    assert first == ((40, b"old") if reads[0] < at else (41, new))
 
 
 def test_a_sync_that_is_overtaken_tells_of_nothing_that_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,14 +477,14 @@ def test_a_sync_that_is_overtaken_tells_of_nothing_that_was_cut(monkeypatch: pyt
     def overtaken(unsynced: Unsynced, disk: Disk, folder: Path) -> None:
         plain(unsynced, disk, folder)
         if threading.current_thread() is threading.main_thread():
-            cutting.join(0.5)
+            cutting.join(1)
 
     write = checkpoints.write
 
     def begun(disk: Disk, folder: Path, checkpoint: checkpoints.Checkpoint) -> None:
         write(disk, folder, checkpoint)
         ready.set()
-        late.wait(0.5)
+        late.wait(0.2)
 
     ready, late = threading.Event(), threading.Event()
     monkeypatch.setattr(checkpoints, "write", begun)
@@ -491,6 +492,8 @@ def test_a_sync_that_is_overtaken_tells_of_nothing_that_was_cut(monkeypatch: pyt
     cutting.start()
     assert ready.wait(10)
     log.sync()
+    end, synced = log.end_offset, log.synced_offset
+    assert synced <= end
     cutting.join()
     assert (log.end_offset, log.synced_offset) == (30, 30)
 
