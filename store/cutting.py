@@ -89,7 +89,8 @@ class CuttableLog(WritableLog):
                 return self.end_offset
             row = list(self._segments)
             stay = [segment for segment in row if segment.base_offset <= offset]
-            if not stay or (active := self._part(stay.pop(), offset)).next_offset < self._start or offset < self._start:
+            active = self._part(stay.pop(), offset) if offset >= self._start else None
+            if active is None or active.next_offset < self._start:
                 start, end = self._start, self.end_offset
                 raise OffsetOutOfRange(
                     f"a truncation to offset {offset}: the log has {start} to {end}", start=start, end=end

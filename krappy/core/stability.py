@@ -133,8 +133,8 @@ class Stability:
         return copied
 
     def cut(self, end: int, opened: dict[int, int]) -> Stability:
-        """Once the log ends at `end`. `opened`: the transactions that are open there, as far as batches tell that are in
-        the log still; what is known of those that were open later, or aborted later, counts more."""
+        """Once the log ends at `end`. `opened`: the transactions that are open there, by the batches that the log still
+        has; what is known of those that were open later, or aborted later, counts more."""
         left = self.copy()
         kept = bisect_left(left._lasts, end)
         known = [*zip(self._ids[kept:], self._firsts[kept:], strict=True), *self.open.items()]
