@@ -30,7 +30,7 @@ class BadCheckpoint(Exception):
     """A checkpoint file that can't be read. Does not leave the store."""
 
 
-class Earlier(NamedTuple):
+class ProducersAt(NamedTuple):
     """What a checkpoint knows of producers, as of an offset."""
 
     offset: int
@@ -59,7 +59,7 @@ class Checkpoint(NamedTuple):
     epochs: tuple[tuple[int, int], ...] | None = None  # leader epochs and their first offsets; None: all of epoch 0
     transactions: bytes = b""  # msgpack of Stability.pack() as of `recovery`; empty: there never was one
     high_watermark: int | None = None  # all before it is committed; never above `recovery`. None: not known
-    earlier: Earlier | None = (
+    earlier: ProducersAt | None = (
         None  # where `recovery` is above the high watermark: the producers as of an offset up to it
     )
     cut: bool = False  # a truncation was decided: what stands behind `position`, and behind `segment`, has to go
@@ -106,10 +106,10 @@ class Checkpoint(NamedTuple):
             high_watermark=None if high_watermark is None else min(high_watermark, active.next_offset),
         )
 
-    def upto(self, offset: int) -> Earlier | None:
+    def upto(self, offset: int) -> ProducersAt | None:
         """The latest that it knows of producers as of this offset, or one before it."""
         if self.recovery <= offset:
-            return Earlier(self.recovery, self.producers, self.transactions)
+            return ProducersAt(self.recovery, self.producers, self.transactions)
         return self.earlier if self.earlier and self.earlier.offset <= offset else None
 
     def knowing(self, before: Checkpoint, cleaned: int) -> Checkpoint:
@@ -149,7 +149,7 @@ class Checkpoint(NamedTuple):
             earlier = found.pop("earlier", None)
             if earlier is not None:
                 offset, *states = earlier
-                earlier = Earlier(int(offset), *map(bytes, states))
+                earlier = ProducersAt(int(offset), *map(bytes, states))
             cut = bool(found.pop("cut", False))
             if not isinstance(cache, str):
                 raise TypeError(cache)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from krappy.core.retention import SegmentInfo
 from krappy.store import checkpoint as checkpoints
-from krappy.store.checkpoint import BadCheckpoint, Checkpoint, Earlier
+from krappy.store.checkpoint import BadCheckpoint, Checkpoint, ProducersAt
 from krappy.store.disk import OS_DISK
 from krappy.store.format import CHECKPOINT_HEAD, CHECKPOINT_MAGIC
 from tests.store.logs import filled
@@ -31,7 +31,7 @@ CHECKPOINTS = st.builds(
     proofs=st.lists(st.tuples(OFFSET, st.integers(0, 2**32 - 1))).map(tuple),
     transactions=st.binary(),
     high_watermark=st.one_of(st.none(), OFFSET),
-    earlier=st.one_of(st.none(), st.builds(Earlier, OFFSET, st.binary(), st.binary())),
+    earlier=st.one_of(st.none(), st.builds(ProducersAt, OFFSET, st.binary(), st.binary())),
     cut=st.booleans(),
 )
 

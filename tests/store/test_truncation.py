@@ -14,6 +14,7 @@ from krappy import batch
 from krappy.core.stability import marker
 from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
 from krappy.store import checkpoint as checkpoints
+from krappy.store.cleaner import Candidate
 from krappy.store.disk import Disk
 from krappy.store.format import SUMS
 from krappy.store.log import Log
@@ -21,7 +22,7 @@ from krappy.store.unsynced import Unsynced
 from tests.store.compacted import Table
 from tests.store.faulty_disk import Everything, FaultyDisk, FaultyFile, Keep, PowerLoss
 from tests.store.logs import FOLDER, SMALL, filled, forget_checkpoint, log_files, made, offsets, opened, rows
-from tests.store.test_append_as_is import KEEPS, follow, holed, placed, whole
+from tests.store.test_append_as_is import KEEPS, Batch, follow, holed, placed, whole
 
 
 def check(log: Log, end: int, start: int = 0) -> None:
@@ -401,7 +402,7 @@ def test_readers_beside_it_see_the_log_before_or_after(tmp_path: Path) -> None:
     stop, problems = threading.Event(), []
 
     def fill(generation: int) -> None:
-        some = []
+        some: list[Batch] = []
         for number in range(40):
             at = log.end_offset + 5 if not some else some[-1][0].next_offset + generation % 4
             some.append(placed(at, b"%d %d" % (generation, number) + b"x" * (generation * 7 % 50), epoch=generation))
@@ -503,9 +504,9 @@ def test_beside_a_cleaning_it_waits(tmp_path: Path) -> None:
     table.fill(120, 10)
     log, upto = table.log, table.log.segments[-1].base_offset
     cutting = threading.Thread(target=log.truncate, args=(upto // 2,))
-    asked = []
+    asked: list[int] = []
 
-    def survives(some: list[object]) -> list[bool]:
+    def survives(some: list[Candidate]) -> list[bool]:
         if not asked:
             cutting.start()
         asked.append(log.end_offset)
