@@ -140,7 +140,8 @@ class CuttableLog(WritableLog):
         """What the producers had sent up to this offset. Raises CorruptBatch, OSError."""
         found, first = ProducerStates(), 0
         known = self._saved.upto(end) if self._saved else None
-        if known is not None:
+        oldest = next(iter(self._segments)).base_offset
+        if known is not None and known.offset >= oldest:  # else retention took markers of what was open then
             found.restore(known.producers, known.transactions)
             first = known.offset
         for segment in self._segments:

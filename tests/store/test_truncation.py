@@ -250,6 +250,26 @@ def test_what_was_cleaned_is_not_read_again_for_it() -> None:
     assert not log.producers.stability.open
 
 
+def test_what_retention_took_is_not_missed_for_it() -> None:
+    """So would a marker that went with the oldest segments."""
+    log = opened(FOLDER, disk=FaultyDisk())
+    tx = batch.encode(
+        [b"k"], [b"x"], timestamps=1, producer_id=3, producer_epoch=0, base_sequence=0, transactional=True
+    )
+    log.append([(batch.check(tx), tx)], 0, 1)
+    log.high_watermark = 1
+    log.checkpoint()
+    end = marker(3, 0, True, 1)
+    log.append([(batch.check(end), end)], 0, 1)
+    log.checkpoint()
+    log.roll()
+    log.append([made(b"y", producer=3, sequence=1), made(b"z")], 0, 1)
+    log.delete_before(2)
+    assert log.truncate(3) == 3
+    assert not log.producers.stability.open
+    assert log.producers.get(3) is not None
+
+
 def test_the_high_watermark_is_kept_and_bounded(tmp_path: Path) -> None:
     log = filled(tmp_path, 10)
     assert log.high_watermark is None
