@@ -77,6 +77,11 @@ class Launch(Protocol):
     def __call__(self, arguments: list[str], stdin: int, stdout: int, stderr: int) -> Child: ...
 
 
+def kept_off(thread: Path) -> float:
+    """Seconds that a thread waited for a processor, by its folder in /proc."""
+    return int((thread / "schedstat").read_text().split()[1]) / 1e9
+
+
 class _Popen:
     def __init__(self, arguments: list[str], stdin: int, stdout: int, stderr: int) -> None:
         command = [sys.executable, "-m", "krappy", *arguments]
@@ -277,6 +282,10 @@ class BrokerProcess:
     def reset_peak(self) -> None:
         """`peak_rss` counts anew from here on (proc(5), clear_refs)."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
+
+    def kept_off(self) -> float:
+        """Seconds that its event loop could have run, and the machine let others run (schedstat)."""
+        return kept_off(Path(f"/proc/{self.pid}"))
 
     def _status(self, name: str) -> int:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():

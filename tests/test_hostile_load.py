@@ -160,14 +160,22 @@ def test_frames_full_of_tiny_values(broker: BrokerProcess, beside: Neighbour, bo
 
 
 def test_frames_byte_by_byte_from_many(broker: BrokerProcess, beside: Neighbour, bounded: Bounded) -> None:
+    """Together they are more than the budget: on a busy machine, those that wait with half of a frame for longer than
+    their grace, and so keep others waiting, are parted with."""
     data = m.Message(1, bytes(120_000), b"k").frame(1)
     with bounded(200), peers(broker, 200) as hostile:
         for peer in hostile:
             peer.post(data[:-1])
         beside(5)
+        parted = 0
         for peer in hostile:
-            peer.post(data[-1:])
-            assert isinstance(peer.receive()[1], KrappyError)
+            try:
+                peer.post(data[-1:])
+                assert isinstance(peer.receive()[1], KrappyError)
+            except Gone:
+                parted += 1
+        assert not parted or broker.events("peer_stalled")
+        assert parted < 100, "more gave way than others wanted room"
 
 
 def test_a_producer_faster_than_the_disk(broker: BrokerProcess, beside: Neighbour, bounded: Bounded) -> None:
