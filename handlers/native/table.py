@@ -16,8 +16,9 @@ from krappy.types import text_id
 from krappy.wire import messages
 
 NIL = b"\xc0"
-SLICE = 8  # keys looked up at a stretch: their entries, of any size, are in memory before they are counted
+SLICE = 8  # keys looked up at a stretch, unless their entries are large
 QUICK = 80 * SLICE  # and before others have their turn
+LARGE = 1 << 20  # bytes of entries that are looked up without a look at how large they all are
 MAX_PAGE_BYTES = 8 << 20
 MAX_ANSWER = 16 << 20  # bytes of the entries that one MultiGet may bring
 
@@ -69,8 +70,8 @@ def multi_get(
         if len(keys) <= QUICK and partition.view_ready(None):
             entries: list[bytes] = []
             size = 0
-            for start in range(0, len(keys), SLICE):
-                found = [entry or NIL for entry in partition.look_up_many(keys[start : start + SLICE])]
+            while len(entries) < len(keys):
+                found = [entry or NIL for entry in partition.look_up_some(keys[len(entries) : len(entries) + SLICE])]
                 entries += found
                 size += sum(map(len, found))
                 check_size(size, MAX_ANSWER)
@@ -85,18 +86,20 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
     pause = views.after(session.pause)
     indexes: list[int] = []
     entries: list[bytes] = []
-    size = 0
+    size, looked = 0, QUICK
     async with session.answering(MAX_ANSWER) as room:
         await views.wait()
-        for start in range(0, len(keys), SLICE):
-            some = keys[start : start + SLICE]
+        while len(entries) < len(keys):
+            some = keys[len(entries) : len(entries) + SLICE]
             where, there = await look_up_spread(topic, some, only, pause)
             found = [entry or NIL for entry in there]
             indexes += where
             entries += found
             size += sum(map(len, found))
             check_size(size, room)
-            if start % QUICK == 0:
+            looked += len(found)
+            if looked >= QUICK:
+                looked = 0
                 await pause()
     return messages.MultiGot(indexes, entries)
 
@@ -104,19 +107,24 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
 async def look_up_spread(
     topic: TopicPort, keys: list[bytes], only: int | None, pause: Pause
 ) -> tuple[list[int], list[bytes | None]]:
-    """The partition and the entry of each key. `only`: the partition to look in."""
+    """The partition and the entry of the first of these keys: of all, unless their entries are large. `only`: the
+    partition to look in."""
+    found: list[bytes | None] = []
     if only is not None:
-        return [only] * len(keys), topic.led(only).look_up_many(keys)
+        found = topic.led(only).look_up_some(keys)
+        return [only] * len(found), found
     if topic.scattered:
         return await topic.newest(keys, pause)
-    count = topic.count
-    where = [partition_for(key, count) for key in keys]
-    found: list[bytes | None] = [None] * len(keys)
-    for index in set(where):
-        places = [place for place, its in enumerate(where) if its == index]
-        looked_up = topic.led(index).look_up_many([keys[place] for place in places])
-        for place, entry in zip(places, looked_up, strict=True):
-            found[place] = entry
+    count, size = topic.count, 0
+    where: list[int] = []
+    for key in keys:
+        index = partition_for(key, count)
+        entry = topic.led(index).look_up(key)
+        where.append(index)
+        found.append(entry)
+        size += len(entry or b"")
+        if size >= LARGE:
+            break
     return where, found
 
 

@@ -22,7 +22,7 @@ from krappy.ports import PartitionPort, ScanPort, TopicPort
 routes = Routes("table")
 MAX_PAGE = 2 << 20  # bytes of the entries of one page, as they are stored
 MAX_KEYS = 1000
-SLICE = 8  # keys looked up at a stretch: their entries are in memory before they are counted
+SLICE = 8  # keys looked up at a stretch
 
 Status = Literal["value", "deleted", "absent"]
 
@@ -161,20 +161,18 @@ async def look_up(call: Call, topic: str, body: Lookup) -> Entries:
     pause = (await call.broker.wait_for_views(asked)).after(call.pause)
     entries: list[EntryShown] = []
     size = 0
-    for start in range(0, len(keys), SLICE):
-        some = keys[start : start + SLICE]
+    for number, (partition, key) in enumerate(zip(partitions, keys, strict=True), 1):
+        index = partition.index
         if scattered:
-            where, there = await found.newest(some, pause)
+            (index,), (entry,) = await found.newest([key], pause)
         else:
-            its = partitions[start : start + SLICE]
-            where = [partition.index for partition in its]
-            there = [partition.look_up(key) for partition, key in zip(its, some, strict=True)]
-        for index, key, entry in zip(where, some, there, strict=True):
-            size += len(entry or b"")
-            if size > MAX_PAGE and len(entries) > 0:
-                raise RecordTooLarge(f"the entries take more than {MAX_PAGE} bytes; ask for fewer keys at once")
-            entries.append(show_entry(viewer, index, key, entry))
-        await pause()
+            entry = partition.look_up(key)
+        size += len(entry or b"")
+        if size > MAX_PAGE and len(entries) > 0:
+            raise RecordTooLarge(f"the entries take more than {MAX_PAGE} bytes; ask for fewer keys at once")
+        entries.append(show_entry(viewer, index, key, entry))
+        if number % SLICE == 0:
+            await pause()
     return Entries(entries)
 
 

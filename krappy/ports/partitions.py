@@ -71,7 +71,8 @@ class PartitionPort(Protocol):
     def available(self, offset: int, max_bytes: int, limit: int) -> int: ...
     def view_ready(self, min_offset: int | None) -> bool: ...
     def look_up(self, key: bytes) -> bytes | None: ...
-    def look_up_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+    def look_up_some(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The entries of the first of these keys: of all, unless they are large."""
 
 
 class SourcePort(Protocol):
@@ -135,7 +136,8 @@ class TopicPort(Protocol):
     async def newest(
         self, keys: Sequence[bytes], pause: Callable[[], Awaitable[None]]
     ) -> tuple[list[int], list[bytes | None]]:
-        """In which partition each key's newest entry stands, and the entry. The caller has waited for the views."""
+        """In which partition each key's newest entry stands, and the entry; as `look_up_some`. The caller has waited for
+        the views."""
 
     async def holders(self, key: bytes, pause: Callable[[], Awaitable[None]]) -> list[int]:
         """The partitions that have an entry of a key, a tombstone too."""

@@ -14,12 +14,13 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy import arrow_layout, batch
+from krappy import arrow_layout, batch, codecs
 from krappy.broker.broker import Broker
 from krappy.broker.partition.viewed import Viewed
-from krappy.errors import KrappyError, UnknownTopic, ViewDisabled
+from krappy.errors import KrappyError, RecordTooLarge, UnknownTopic, ViewDisabled
 from krappy.handlers.native import columns, table
 from krappy.partitioner import partition_for
+from krappy.store.views import Views
 from krappy.types import ABSENT
 from krappy.wire import messages as m
 from krappy.wire.messages import Answer
@@ -129,6 +130,44 @@ async def test_what_goes_in_the_middle_is_not_absent(
         else:
             with pytest.raises(expected):
                 await look_up(session)
+
+
+@pytest.mark.parametrize("scattered", [False, True])
+@pytest.mark.parametrize("count", [1, 2])
+@trio_test
+async def test_large_entries_are_not_looked_up_together(
+    tmp_path: Path, count: int, scattered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eight of 31 MiB took 770 MiB before anybody knew that they were too much for an answer."""
+    size, read = 5 << 20, list[int]()
+
+    def counting(views: Views, asked: bytes | list[bytes]) -> Any:
+        found = look(views, asked)
+        read.append(sum(map(len, filter(None, found if isinstance(asked, list) else [found]))))
+        return found
+
+    async with running(tmp_path) as broker:
+        topic, _ = await broker.create_topic("t", count, {})
+        keys = [key for key in KEYS if partition_for(key, count) == 0][:8]
+        partition = topic.led(count - 1 if scattered else 0)
+        for key in keys:
+            await partition.publish(batch.encode([key], [bytes(size)], timestamps=1, codec=codecs.ZSTD)).wait()
+        assert await partition.view_wait(None, 30)
+        session: Any = Session(broker, None)
+        held = arrow_layout.binary(keys)
+        look = Views._get
+        monkeypatch.setattr(Views, "_get", counting)
+        for ask in (
+            lambda: table.multi_get(session, m.MultiGet("t", keys)),
+            lambda: columns.get_columns(session, m.GetColumns("t", held.offsets, held.data)),
+        ):
+            with pytest.raises(RecordTooLarge):
+                await answered(ask())
+            assert sum(read) < table.MAX_ANSWER + 2 * size
+            read.clear()
+        heads = await columns.get_columns(session, m.GetColumns("t", held.offsets, held.data, columns=["offset"]))
+        assert (heads.rows, heads.found) == (8, None)
+        assert max(read) < 2 * size
 
 
 @pytest.mark.parametrize("on", [False, True])

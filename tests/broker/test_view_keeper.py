@@ -51,7 +51,7 @@ async def looked_up(partition: Partition) -> list[int | None]:
         while True:
             try:
                 await partition.view_wait(None, 60.0)
-                found = partition.look_up_many(KEYS)
+                found = partition.look_up_some(KEYS)
                 return [None if entry is None else entry_offset(entry) for entry in found]
             except StorageError:
                 await trio.sleep(0.01)
@@ -69,7 +69,7 @@ def test_a_damaged_block_is_folded_anew_while_others_publish(tmp_path: Path, see
                     damage(tmp_path, random.Random(seed))
                     for partition in (victim, innocent):
                         with suppress(StorageError):
-                            partition.look_up_many(KEYS)
+                            partition.look_up_some(KEYS)
                     await publish(innocent, len(KEYS), KEYS)
                     await trio.sleep(0.1)
             await publish(innocent, len(KEYS), KEYS)

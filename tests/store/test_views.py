@@ -48,6 +48,8 @@ def test_what_is_applied_is_found(views: Views) -> None:
     assert views.get(1, b"a") == pack_entry(2, 5, b"3")
     assert views.get(1, b"") == pack_entry(1, 5, None)
     assert views.get_many(1, [b"", b"b", b"a", b"a"]) == [held[b""], None, held[b"a"], held[b"a"]]
+    assert views.get_some(1, [b"", b"b", b"a", b"a"], 1 << 20) == [held[b""], None, held[b"a"], held[b"a"]]
+    assert views.get_some(1, [b"b", b"a", b""], 1) == [None, held[b"a"]]
 
 
 def test_what_is_read_of_large_entries_is_bounded_in_bytes(views: Views) -> None:

@@ -102,12 +102,15 @@ async def look(partition: Viewed, keys: Collection[bytes]) -> Elsewhere:
         undecided.update(filter(other.undecided.holds, keys))
     found: dict[bytes, tuple[bytes, int]] = {}
     distinct = list(dict.fromkeys(keys))
-    for start in range(0, len(distinct), SLICE):
+    start = 0
+    while start < len(distinct):
         some = distinct[start : start + SLICE]
         where, entries = await newest(others, some, trio.lowlevel.checkpoint, strays.count)
-        for key, index, entry in zip(some, where, entries, strict=True):
+        for key, index, entry in zip(some, where, entries, strict=False):
             if entry is not None:
                 found[key] = entry[:HEAD], index
+        start += len(entries)
+        await trio.lowlevel.checkpoint()
     for other, applier in zip(others, folding, strict=True):
         other.view_ready(0)
         if other.applier is not applier:

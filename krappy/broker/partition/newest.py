@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from krappy.broker.partition.viewed import Viewed
+from krappy.broker.partition.viewed import ROOM, Viewed
 from krappy.entry import entry_timestamp
 from krappy.partitioner import partition_for
 
@@ -22,22 +22,27 @@ async def newest(
     partitions: Sequence[Viewed], keys: Sequence[bytes], pause: Pause, count: int
 ) -> tuple[list[int], list[bytes | None]]:
     """The newest entry of each key in these of `count` partitions, and which one it stands in; the key's own for a key
-    that stands nowhere. The caller has waited for their views."""
-    looked = 0
-    homes = [partition_for(key, count) for key in keys]
-    where = list(homes)
-    found: list[bytes | None] = [None] * len(keys)
-    for partition in partitions:
-        index = partition.index
-        for row, entry in enumerate(partition.look_up_many(keys)):
-            if entry is not None:
-                best = found[row]
-                if best is None or is_newer(entry, index, best, where[row], homes[row]):
-                    found[row], where[row] = entry, index
-        looked += len(keys)
-        if looked >= LOOKUPS:
-            looked = 0
-            await pause()
+    that stands nowhere. Of the first of these keys: of all, unless their entries are large. The caller has waited for
+    their views."""
+    looked, room = 0, ROOM
+    where: list[int] = []
+    found: list[bytes | None] = []
+    for key in keys:
+        home = at = partition_for(key, count)
+        best: bytes | None = None
+        for partition in partitions:
+            entry, index = partition.look_up(key), partition.index
+            if entry is not None and (best is None or is_newer(entry, index, best, at, home)):
+                best, at = entry, index
+            looked += 1
+            if looked >= LOOKUPS:
+                looked = 0
+                await pause()
+        where.append(at)
+        found.append(best)
+        room -= len(best or b"")
+        if room <= 0:
+            break
     return where, found
 
 

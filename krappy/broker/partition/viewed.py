@@ -25,6 +25,7 @@ from krappy.topic_config import TopicConfig
 
 T = TypeVar("T")
 STEP = 1000  # entries looked at in one go by a sweep: less than a millisecond
+ROOM = 1 << 20  # bytes of entries that are looked up at once, and of the last one all there are
 PAUSE_S = 0.01  # between two of them: it is in no hurry
 LOOK_S = 0.1  # between two looks whether a snapshot is closed
 
@@ -117,8 +118,9 @@ class Viewed(Replica):
         """The packed entry of a key, or None. The caller has waited for the view."""
         return self._living(self.views.get(self.number, key))
 
-    def look_up_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        found = self.views.get_many(self.number, keys)
+    def look_up_some(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The same for the first of many keys: for all, unless their entries are large."""
+        found = self.views.get_some(self.number, keys, ROOM)
         if self.expired_below:
             return [self._living(entry) for entry in found]
         return found

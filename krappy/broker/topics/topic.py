@@ -99,7 +99,8 @@ class Topic:
         return bool(self.strays)
 
     async def newest(self, keys: Sequence[bytes], pause: Pause) -> tuple[list[int], list[bytes | None]]:
-        """In which partition each key's newest entry stands, and the entry (strays.py)."""
+        """In which partition each key's newest entry stands, and the entry (strays.py). Of the first of these keys: of
+        all, unless their entries are large."""
         return await newest.newest(self.all_led(), keys, pause, self.count)
 
     async def holders(self, key: bytes, pause: Pause) -> list[int]:
