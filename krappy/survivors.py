@@ -29,22 +29,30 @@ def layout(view: memoryview, position: int) -> tuple[int, int, int, int, int]:
     return base, length + LENGTH_END, attributes, last_delta, count
 
 
-def cut(batch: memoryview, wanted: bytes, which: bytes | None = None) -> bytes:
+def cut(
+    batch: memoryview,
+    wanted: bytes,
+    which: bytes | None = None,
+    *,
+    limit: int = DEFAULT_LIMIT,
+    parts: int = codecs.ANY,
+) -> bytes:
     """The batch with the records whose offsets are wanted, and no others.
 
     `wanted`: a byte for each offset from the base offset on, 1 for those. Where it ends before the batch, so does the
-    result. `which`: the same for each record of a batch that lacks offsets, where that is known. Raises CorruptBatch.
+    result. `which`: the same for each record of a batch that lacks offsets, where that is known. `limit`: bytes that it
+    may open to, and `parts` of its compression. Raises CorruptBatch.
     """
     base, _, attributes, last_delta, count = layout(batch, 0)
     if attributes & CODEC_MASK:
-        buf, position = codecs.decompress(attributes & CODEC_MASK, batch[HEADER_SIZE:], DEFAULT_LIMIT), 0
+        buf, position = codecs.decompress(attributes & CODEC_MASK, batch[HEADER_SIZE:], limit, parts), 0
     else:
         buf, position = bytes(batch), HEADER_SIZE
     if which is not None:
         pass
     elif count != last_delta + 1:
         known = len(wanted)
-        here = [offset - base for offset in batches.decode(batch).offsets]
+        here = [offset - base for offset in batches.decode(batch, limit=limit, parts=parts).offsets]
         which = bytes([at < known and wanted[at] for at in here])
     else:
         which = wanted

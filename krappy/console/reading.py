@@ -7,12 +7,14 @@ markers), so backward reading looks at a window that grows until it holds enough
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import trio
 
 from krappy import batch as batches
+from krappy.batch import Columns
 from krappy.ports import PartitionPort
 from krappy.types import Headers
 
@@ -35,13 +37,6 @@ class Seen(NamedTuple):
     def size(self) -> int:
         """About; what it takes in memory."""
         return 200 + len(self.key or b"") + len(self.value or b"") + sum(len(each[1] or b"") for each in self.headers)
-
-
-def unpack(data: Any, offset: int) -> Iterator[tuple[int, Any]]:
-    """For each batch: the offset after it, and its columns; None where there is nothing from `offset` on."""
-    for header, view in batches.split(data):
-        wanted = not header.is_control and header.next_offset > offset
-        yield header.next_offset, batches.decode(view) if wanted else None
 
 
 def event_at(index: int, columns: Any, row: int) -> Seen:
@@ -77,18 +72,35 @@ async def forward(partition: PartitionPort, offset: int, limit: int, max_bytes: 
         if not data:
             return Stretch(found, start, max(stable, offset))
         looked += len(data)
-        for following, columns in unpack(data, offset):
-            rows = () if columns is None else range(bisect_left(columns.offsets, offset), len(columns.offsets))
-            for row in rows:
-                if len(found) >= limit:
-                    return Stretch(found, start, columns.offsets[row])
-                event = event_at(partition.index, columns, row)
-                if found and size + event.size > max_bytes:
-                    return Stretch(found, start, event.offset)
-                found.append(event)
-                size += event.size
-            offset = max(offset, following)
+        for header, view in batches.split(data):
+            if not header.is_control and header.next_offset > offset:
+                await trio.lowlevel.checkpoint()  # few bytes may open to many
+                room = limit - len(found), max_bytes - size
+                first = partial(_first, partition.index, offset, *room, alone=not found)
+                some, end = await partition.look_at(view, first)
+                found += some
+                size += sum(event.size for event in some)
+                if end is not None:
+                    return Stretch(found, start, end)
+            offset = max(offset, header.next_offset)
     return Stretch(found, start, offset)
+
+
+def _first(
+    index: int, offset: int, limit: int, room: int, columns: Columns, *, alone: bool
+) -> tuple[list[Seen], int | None]:
+    """Up to `limit` events of a batch from `offset` on, of `room` bytes; and the offset of the first that is too much.
+    `alone`: one may be larger."""
+    found: list[Seen] = []
+    for row in range(bisect_left(columns.offsets, offset), len(columns.offsets)):
+        if len(found) >= limit:
+            return found, columns.offsets[row]
+        event = event_at(index, columns, row)
+        room -= event.size
+        if room < 0 and (found or not alone):
+            return found, event.offset
+        found.append(event)
+    return found, None
 
 
 async def backward(partition: PartitionPort, before: int, limit: int, max_bytes: int) -> Stretch:
@@ -130,23 +142,39 @@ async def _between(partition: PartitionPort, low: int, before: int, limit: int, 
         if not data:
             break
         looked += len(data)
-        for following, columns in unpack(data, offset):
-            if columns is not None:
-                first, end = bisect_left(columns.offsets, offset), bisect_left(columns.offsets, before)
-                if end - first > limit:
-                    first = end - limit
-                    start = columns.offsets[first - 1] + 1
+        for header, view in batches.split(data):
+            if not header.is_control and header.next_offset > offset:
+                await trio.lowlevel.checkpoint()
+                last = partial(_last, partition.index, offset, before, limit, max_bytes)
+                some, cut = await partition.look_at(view, last)
+                if cut is not None:  # those before it are too much, too
+                    start = cut
                     kept.clear()
                     size = 0
-                for row in range(first, end):
-                    kept.append(event_at(partition.index, columns, row))
-                    size += kept[-1].size
+                kept += some
+                size += sum(event.size for event in some)
             while len(kept) > 1 and (len(kept) > limit or size > max_bytes):
                 size -= kept[0].size
                 start = kept[0].offset + 1
                 del kept[0]
-            offset = max(offset, following)
+            offset = max(offset, header.next_offset)
     return Stretch(kept, start, before)
+
+
+def _last(
+    index: int, offset: int, before: int, limit: int, room: int, columns: Columns
+) -> tuple[list[Seen], int | None]:
+    """The last events of a batch from `offset` to before `before`: up to `limit`, and of `room` bytes, or a single one;
+    and the offset after those that are too much."""
+    first, end = bisect_left(columns.offsets, offset), bisect_left(columns.offsets, before)
+    found: list[Seen] = []
+    for row in range(end - 1, first - 1, -1):
+        event = event_at(index, columns, row)
+        room -= event.size
+        if len(found) >= limit or (found and room < 0):
+            return found[::-1], event.offset + 1
+        found.append(event)
+    return found[::-1], None
 
 
 def merge(

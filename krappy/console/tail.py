@@ -8,7 +8,8 @@ says so. A watch skips nothing, so it lags behind instead, and says by how much.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -16,6 +17,7 @@ import trio
 from msgspec import Meta
 
 from krappy import batch as batches
+from krappy.batch import Columns
 from krappy.console import cursors
 from krappy.console.api import Call, Routes
 from krappy.console.events import MAX_MERGED, EventShown, Partition, ValueBytes, chosen, show
@@ -100,6 +102,51 @@ def _resumed(call: Call, topic: TopicPort, after: str | None) -> dict[int, int] 
     """Where a browser that lost its connection was, or where the query says."""
     cursor = call.request.headers.get("last-event-id") or after
     return None if not cursor else cursors.read_offsets(cursor, topic)
+
+
+class Sieve:
+    """Keeps the events that a filter wants: `allowed` at the most, the others it counts (`missed`); and no more at once
+    than are sent at once (`full`)."""
+
+    def __init__(self, index: int, key: bytes | None, text: bytes | None, allowed: int) -> None:
+        self._index = index
+        self._key = key
+        self._text = text
+        self._allowed = allowed
+        self._room = SHOWN
+        self.found: list[Seen] = []
+        self.missed = self.missed_from = self.missed_to = 0
+
+    @property
+    def full(self) -> bool:
+        return self._room <= 0 and len(self.found) < self._allowed
+
+    def take(self, offset: int, columns: Columns) -> int | None:
+        """Of a batch, from `offset` on; the offset to go on from, once it is full."""
+        for row in range(bisect_left(columns.offsets, offset), len(columns.offsets)):
+            if self._key is None or columns.keys[row] == self._key:
+                event = event_at(self._index, columns, row)
+                if self._wants(event):
+                    if self.full:
+                        return event.offset
+                    self._keep(event)
+        return None
+
+    def _keep(self, event: Seen) -> None:
+        if len(self.found) < self._allowed:
+            self.found.append(event)
+            self._room -= event.size
+            return
+        self.missed_from = self.missed_from if self.missed else event.offset
+        self.missed_to = event.offset + 1
+        self.missed += 1
+
+    def _wants(self, event: Seen) -> bool:
+        text = self._text
+        if text is None:
+            return True
+        parts: Iterable[bytes | None] = (event.key, event.value, *(value for _, value in event.headers))
+        return any(part is not None and text in part for part in parts)
 
 
 class Tail:
@@ -190,8 +237,8 @@ class Tail:
     async def _sift(self, partition: PartitionPort, at: int, stable: int, allowed: int, send: Any) -> None:
         """Looks at the next events for those that the filter wants."""
         looked = 0
-        found: list[Seen] = []
-        while at < stable and looked < STEP:
+        sieve = Sieve(partition.index, self._key, self._text, allowed)
+        while at < stable and looked < STEP and not sieve.full:
             data = (await partition.read(at, READ, limit=stable)).data
             if not data:
                 at = stable
@@ -200,16 +247,18 @@ class Tail:
             for header, view in batches.split(data):
                 with Stopwatch(self._pacer):
                     if not header.is_control and header.next_offset > at and self._may_hold(header.compressed, view):
-                        found += self._wanted(partition.index, batches.decode(view), at)
+                        full_at = await partition.look_at(view, partial(sieve.take, at))
+                        if full_at is not None:
+                            at = full_at
+                            break
                 at = max(at, header.next_offset)
                 await self._pacer.turn()
-        missed = found[allowed:]
         with Stopwatch(self._pacer):
-            shown = [show(event, self._viewer) for event in found[:allowed]]
+            shown = [show(event, self._viewer) for event in sieve.found]
         self._positions[partition.index] = at
         await self._send(shown, send)
-        if missed:
-            told = Skipped(partition.index, missed[0].offset, missed[-1].offset + 1, len(missed), "rate")
+        if sieve.missed:
+            told = Skipped(partition.index, sieve.missed_from, sieve.missed_to, sieve.missed, "rate")
             await send("skipped", told, self._cursor())
 
     def _may_hold(self, compressed: bool, view: memoryview) -> bool:
@@ -218,20 +267,6 @@ class Tail:
             return True
         data = bytes(view)
         return all(needle in data for needle in self._needles)
-
-    def _wanted(self, index: int, columns: Any, offset: int) -> Iterator[Seen]:
-        for row in range(bisect_left(columns.offsets, offset), len(columns.offsets)):
-            if self._key is None or columns.keys[row] == self._key:
-                event = event_at(index, columns, row)
-                if self._wants(event):
-                    yield event
-
-    def _wants(self, event: Seen) -> bool:
-        text = self._text
-        if text is None:
-            return True
-        parts: Iterable[bytes | None] = (event.key, event.value, *(value for _, value in event.headers))
-        return any(part is not None and text in part for part in parts)
 
     async def _skip(self, partition: PartitionPort, start: int, end: int, reason: str, send: Any) -> int:
         self._positions[partition.index] = end

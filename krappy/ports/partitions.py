@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+from krappy.batch import Columns
 from krappy.core.cluster.image import TopicImage
 from krappy.core.epochs import Epochs
 from krappy.types import Record, Span
+
+T = TypeVar("T")
 
 
 class LaterPort(Protocol):
@@ -65,6 +68,9 @@ class PartitionPort(Protocol):
     async def read(
         self, offset: int, max_bytes: int, limit: int | None = None, max_records: int | None = None
     ) -> Span: ...
+    async def look_at(self, batch: memoryview, work: Callable[[Columns], T]) -> T:
+        """What `work` makes of the records of one of its batches: in a thread where that opens to much."""
+
     async def offset_for(self, start: str, start_at: int | None) -> int: ...
     def check_deletable(self, before: int) -> None: ...
     async def delete_records(self, before: int) -> int: ...
@@ -136,8 +142,8 @@ class TopicPort(Protocol):
     async def newest(
         self, keys: Sequence[bytes], pause: Callable[[], Awaitable[None]]
     ) -> tuple[list[int], list[bytes | None]]:
-        """In which partition each key's newest entry stands, and the entry; as `look_up_some`. The caller has waited for
-        the views."""
+        """In which partition each key's newest entry stands, and the entry; of as many as `look_up_some`. The caller
+        has waited for the views."""
 
     async def holders(self, key: bytes, pause: Callable[[], Awaitable[None]]) -> list[int]:
         """The partitions that have an entry of a key, a tombstone too."""

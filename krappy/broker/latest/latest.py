@@ -26,6 +26,8 @@ from krappy.batch import HEADER_SIZE, measure, nothing
 from krappy.broker.latest import table_file
 from krappy.broker.latest.latest_sets import Before, Held, LatestSets, Services
 from krappy.broker.latest.table_file import Mark
+from krappy.broker.partition import large
+from krappy.core.admission import INLINE, INLINE_PARTS
 from krappy.core.latest import Reading, Readings
 from krappy.core.live_offsets import Cursor
 from krappy.errors import CorruptBatch, OffsetOutOfRange
@@ -56,6 +58,13 @@ class _Made(NamedTuple):
     @property
     def some(self) -> Some:
         return Some(self.data, self.marks[-1].end)
+
+
+async def _cut(batch: memoryview, wanted: bytes, which: bytes | None) -> bytes:
+    try:
+        return cut(batch, wanted, which, limit=INLINE, parts=INLINE_PARTS)
+    except CorruptBatch:
+        return await large.opened(lambda: cut(batch, wanted, which))
 
 
 class LatestTables:
@@ -189,7 +198,7 @@ class LatestTables:
                     held.before = None  # the log has it all
                     break
                 whole = wanted.count(1) == count and (not left_out or which) and stop == base + last_delta + 1
-                part = batch if whole else cut(batch, wanted, which)
+                part = batch if whole else await _cut(batch, wanted, which)
                 if size + len(part) > max_bytes and (parts or not min_one):
                     end = at  # no more of them
                     break

@@ -71,6 +71,14 @@ async def decode(batch: memoryview) -> Columns:
     return await opened(lambda: batches.decode(batch)) if found is None else found
 
 
+async def looked_at(batch: memoryview, work: Callable[[Columns], T]) -> T:
+    """What `work` makes of its records: in a thread where they are many, and nothing else of them is kept."""
+    found = small(batch)
+    if found is not None:
+        return work(found)
+    return await opened(lambda: work(batches.decode(batch)))
+
+
 @asynccontextmanager
 async def decoded(batch: memoryview) -> AsyncIterator[Columns]:
     """The same for who works on them for long: so many at a time as are opened."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
-from krappy.batch import TRANSACTIONAL, BatchHeader
+from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
 from krappy.broker.partition import large
 from krappy.broker.partition.lent import Lent
 from krappy.broker.partition.queued import Accepted
@@ -202,6 +202,10 @@ class Replica:
                 offset, lambda: self.log.read_span(offset, max_bytes, limit=bound, max_records=max_records)
             )
             return self._without_aborted(offset, span) if self.stability else span
+
+    async def look_at(self, batch: memoryview, work: Callable[[Columns], T]) -> T:
+        """What `work` makes of the records of one of its batches: in a thread where that opens to much."""
+        return await large.looked_at(batch, work)
 
     async def in_thread(self, offset: int, read: Callable[[], T]) -> T:
         """What a thread reads of the log from `offset` on, of which it is still known what was aborted. Raises what the
