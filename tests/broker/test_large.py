@@ -250,3 +250,25 @@ def test_a_group_opens_few_of_many_large_batches_at_a_time(tmp_path: Path, opene
             assert peak < 60 << 20, f"{peak >> 20} MiB"
 
     trio.run(main)
+
+
+def test_the_dead_of_compressed_batches_fit_into_their_topic(tmp_path: Path) -> None:
+    """A batch of a few KB may hold events that are larger than any that the topic takes."""
+
+    async def main() -> None:
+        async with engine.running(tmp_path) as broker:
+            topic, _ = await broker.create_topic("t", 1, {})
+            value = bytes(5 << 20)
+            data = batch.encode([None] * 2, [value, b"small"], timestamps=1_000, codec=codecs.GZIP)
+            await topic.led(0).publish(data).wait()
+            member = await broker.groups.join("g", "a", ["t"], max_deliveries=1)
+            member.nack(engine.ranges(await member.poll(1000, 1 << 20)))
+            await engine.until(lambda: broker.groups.positions("g") == [("t", 0, 2)])
+            dead = await engine.read_all(broker.topic("t.g.dead").led(0))
+            assert sorted((event.value or b"", event.timestamp) for event in dead) == [
+                (value, 1_000),
+                (b"small", 1_000),
+            ]
+            assert dict(dead[0].headers)["krappy-origin-topic"] == b"t"
+
+    trio.run(main)

@@ -2,7 +2,9 @@
 
 They count as settled once they are durable there, so a crash in between may put one there twice, never lose it. The
 topic is made when it is first needed: one partition, nothing expires (the events keep their own timestamps, which
-may be older than any retention), and events as large as those of their own topic fit in.
+may be older than any retention), and events as large as those of their own topic fit in. One that was in a compressed
+batch may be larger than any that the topic takes: it is compressed anew. What the topic refuses all the same stays dead
+in its group, is reported (`dead_letter_failed`), and is tried again each minute, until the topic's settings let it in.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from krappy import batch as batches
+from krappy import codecs
 from krappy.batch import Columns
 from krappy.broker.groups import group_reads
 from krappy.broker.groups.group_reads import Read
 from krappy.broker.partition import large
-from krappy.broker.partition.queued import Stored
+from krappy.broker.partition.queued import Stored, record_size
 from krappy.errors import KrappyError
 from krappy.partitioner import partition_for
 from krappy.types import NO_TIMESTAMP, Record
@@ -111,6 +115,8 @@ class Undertaker:
         size = 0
         try:
             for piece, _ in group_reads.touching(read.pieces, shared.leases.graves()):
+                if self._closing.is_set():
+                    break
                 columns = await large.decode(piece.data)
                 # A group that was moved meanwhile delivers these anew.
                 for _, some in group_reads.touching([piece], shared.leases.graves()):
@@ -119,7 +125,7 @@ class Undertaker:
                         offset = columns.offsets[row]
                         place = (offset if record.key is None else partition_for(record.key, len(target))) % len(target)
                         try:
-                            under_way.append((offset, target[place].publish_record(record, taken=True)))
+                            under_way.append((offset, await _publish(target[place], record)))
                             size += len(record.value or b"")
                         except KrappyError as error:
                             trouble = error
@@ -163,6 +169,18 @@ async def _settle(shared: Shared, under_way: list[tuple[int, Later[Stored]]]) ->
             shared.leases.bury(offset, offset)
     under_way.clear()
     return trouble
+
+
+async def _publish(partition: Partition, record: Record) -> Later[Stored]:
+    if record_size(record) <= partition.config.max_message_bytes:
+        return partition.publish_record(record, taken=True)
+    return partition.publish(await large.opened(partial(_compressed, record)), taken=True)
+
+
+def _compressed(record: Record) -> bytes:
+    """A batch of its own."""
+    headers, time = [record.headers], NO_TIMESTAMP if record.timestamp is None else record.timestamp
+    return batches.encode([record.key], [record.value], timestamps=time, headers=headers, codec=codecs.ZSTD)
 
 
 def _record(shared: Shared, columns: Columns, row: int, grave: Lease) -> Record:

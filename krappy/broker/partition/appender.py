@@ -54,11 +54,16 @@ class Appender:
         self._commit = partition.commit
 
     def publish(
-        self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None, *, by_header: bool = False
+        self,
+        data: bytes | memoryview,
+        expect: Sequence[tuple[int, int]] | None = None,
+        *,
+        by_header: bool = False,
+        taken: bool = False,
     ) -> Later[Stored]:
         """Queues one record batch. Raises at once what is wrong with the batch itself."""
         partition = self._partition
-        times = Times(partition.config, partition.now_ms())
+        times = None if taken else Times(partition.config, partition.now_ms())
         return self._publish(data, expect, times, by_header=by_header)
 
     def _publish(

@@ -44,16 +44,22 @@ class Partition(Viewed):
     # --- publish
 
     def publish(
-        self, data: bytes | memoryview, expect: Sequence[tuple[int, int]] | None = None, *, by_header: bool = False
+        self,
+        data: bytes | memoryview,
+        expect: Sequence[tuple[int, int]] | None = None,
+        *,
+        by_header: bool = False,
+        taken: bool = False,
     ) -> Later[Stored]:
         """Appends one RecordBatch v2. Raises what is wrong with it; the rest comes through the Later.
 
         `expect`: (index of a record, the offset that its key must stand at, or ABSENT); `by_header`: they are taken
-        from the records' headers (core/conditions.py).
+        from the records' headers (core/conditions.py); `taken`: as for `publish_record`.
         """
         self._alive()
-        self._lent.check_room(len(data))
-        return self.appender.publish(data, expect, by_header=by_header)
+        if not taken:
+            self._lent.check_room(len(data))
+        return self.appender.publish(data, expect, by_header=by_header, taken=taken)
 
     def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[Stored]:
         """`taken`: an event that was taken once: its timestamp is not judged again."""

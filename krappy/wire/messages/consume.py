@@ -23,6 +23,9 @@ class ConsumerRegistration(Request, kind=2):
     position of its own in each partition and may name `partitions`. With `group` it becomes a member, which shares
     the group's position with the other members; the group is made by its first member, whose `start`, `order`,
     `max_deliveries` and `dead_letter` it takes.
+
+    An event that the dead-letter topic refuses, since it is too large for it say, stays `dead` in the group, and is
+    tried again each minute.
     """
 
     topics: list[str]  # one or more
