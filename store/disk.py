@@ -23,6 +23,7 @@ _datasync = getattr(os, "fdatasync", os.fsync)
 NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # of an open: nothing was done, and soon it may be possible
 UNREADABLE = (errno.EIO, errno.ENODATA, 117)  # of a read: that place of the disk is lost (117: EUCLEAN)
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, *_NOT_SUPPORTED)  # of a folder far above: others have made it
 
 
 class File:
@@ -148,15 +149,24 @@ class Disk:
             return
         self.mkdir(folder.parent)
         folder.mkdir(exist_ok=True)
-        self.fsync_dir(folder.parent)
+        try:
+            self.fsync_dir(folder.parent)
+        except OSError:
+            with contextlib.suppress(OSError):
+                folder.rmdir()  # else the next who asks for it takes it for durable
+            raise
 
-    def fsync_name(self, folder: Path) -> None:
-        """The name of a folder that there is, durable: whoever made it may have been killed before the sync.
-
-        Nothing where that can't be done: who may use a folder need not be able to read the one above it.
-        """
-        with contextlib.suppress(OSError):
-            self.fsync_dir(folder.absolute().parent)
+    def settle(self, folder: Path) -> None:
+        """As `mkdir`, and the names in the folder are durable as well. Whoever made one of these folders may have been
+        killed before he synced it, so nothing is taken for durable because it is there."""
+        self.mkdir(folder)
+        held = folder.resolve()
+        for each in (held, *held.parents):
+            try:
+                self.fsync_dir(each)
+            except OSError as error:
+                if error.errno not in _NOT_OURS:
+                    raise
 
     def names(self, folder: Path) -> dict[str, tuple[int, int]]:
         """The files in the folder: name -> (size in bytes, time of the last change in ms)."""

@@ -12,13 +12,13 @@ from krappy.store.disk import OS_DISK
 
 
 class FolderLock:
-    """Holds `folder/lock` (flock). Raises StorageError when another process holds it."""
+    """Holds `folder/lock` (flock), in a folder that is made if need be, durably. Raises StorageError when another
+    process holds it."""
 
     def __init__(self, folder: Path) -> None:
-        if folder.exists():
-            OS_DISK.fsync_name(folder)
-        else:
-            OS_DISK.mkdir(folder)
+        new = not folder.exists()
+        OS_DISK.settle(folder)
+        if new:
             folder.chmod(0o700)  # whatever the umask: it will hold all events
         self._fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

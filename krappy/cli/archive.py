@@ -72,7 +72,7 @@ class FolderSink:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        OS_DISK.mkdir(folder)
+        OS_DISK.settle(folder)
         if any(folder.iterdir()):
             raise Failure(f"{folder} is not empty: a backup needs a folder of its own")
 

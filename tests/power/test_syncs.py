@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
@@ -15,7 +16,7 @@ from krappy.wire import messages as m
 from tests.peer import Peer
 from tests.power.disk import Disk
 from tests.power.promises import wrong_files
-from tests.power.record import Record
+from tests.power.record import Entry, Kind, Record
 from tests.process import PATIENCE, BrokerProcess, Launcher
 
 
@@ -92,3 +93,78 @@ def test_a_deleted_topic_does_not_come_back_in_one_of_its_name(record: Record, t
         assert peer.read_log("t") == ([], 0, 0)
         assert peer.get("t", b"key") is None
     assert checkup.check(tmp_path / "left" / "data", repair=False, tell=lambda *_: None).sound
+
+
+def made_and_not_synced(disk: Disk, *folders: Path) -> None:
+    """As by somebody who was killed behind each of them."""
+    for folder in folders:
+        folder.mkdir()
+        parent, its = (each.stat().st_ino for each in (folder.parent, folder))
+        disk.play(Entry(0, Kind.MADE_FOLDER, parent, its, folder.name.encode()))
+
+
+def left_of(disk: Disk, record: Record, left: Path) -> Path:
+    for entry in record.entries():
+        disk.play(entry)
+    disk.write(left, 0, Random(0))
+    return left
+
+
+def publish(record: Record, log: Path) -> None:
+    with (
+        Launcher(record.environ()) as launch,
+        BrokerProcess(record.root / "a" / "data", launch=launch, log=log) as broker,
+        Peer(broker.address) as peer,
+    ):
+        peer.ask(m.Message(peer.producer("t").handle, b"value", b"key"), m.MessageStored)
+
+
+def check_published(data: Path) -> None:
+    with run_broker(data) as running, Peer(running.address) as peer:
+        assert [each.value for each in peer.read_log("t")[0]] == [b"value"]
+
+
+@pytest.mark.parametrize(
+    "made", [["a"], ["a", "a/data"], ["a", "a/data", "a/data/topics"], ["a", "a/data", "a/data/meta"]]
+)
+def test_a_data_folder_of_a_killed_start_is_on_disk(made: list[str], record: Record, tmp_path: Path) -> None:
+    disk = Disk.of(record.root)
+    made_and_not_synced(disk, *(record.root / name for name in made))
+    publish(record, tmp_path / "log")
+    check_published(left_of(disk, record, tmp_path / "left") / "a" / "data")
+
+
+def test_a_partition_of_a_killed_broker_is_on_disk(record: Record, tmp_path: Path) -> None:
+    data = record.root / "a" / "data"
+    with run_broker(data) as running, running.connect() as client:
+        client.create_topic("t")
+    shutil.rmtree(data / "topics" / "t-0")
+    disk = Disk.of(record.root)
+    disk.load(record.root)
+    made_and_not_synced(disk, data / "topics" / "t-0")
+    publish(record, tmp_path / "log")
+    check_published(left_of(disk, record, tmp_path / "left") / "a" / "data")
+
+
+@pytest.mark.parametrize("more", [[], ["--incremental"]])
+def test_a_backup_behind_a_killed_one_is_on_disk(
+    more: list[str], record: Record, broker: RunningBroker, tmp_path: Path
+) -> None:
+    disk = Disk.of(record.root)
+    made_and_not_synced(disk, record.root / "a", record.root / "a" / "b")
+    back_up(record, broker, record.root / "a" / "b", *more)
+    left = left_of(disk, record, tmp_path / "left") / "a" / "b"
+    assert wrong_files(generations.list_all(left)[0] if more else left) == []
+
+
+def test_what_is_restored_behind_a_killed_restore_is_on_disk(
+    record: Record, broker: RunningBroker, tmp_path: Path
+) -> None:
+    source, target = tmp_path / "source", record.root / "a" / "b"
+    disk = Disk.of(record.root)
+    made_and_not_synced(disk, record.root / "a", target)
+    with Launcher(record.environ()) as launch, open(os.devnull, "r+") as nothing:
+        fd = nothing.fileno()
+        assert launch(["backup", str(source), "--address", broker.address], fd, fd, fd).wait(PATIENCE) == 0
+        assert launch(["restore", str(source), "--data", str(target)], fd, fd, fd).wait(PATIENCE) == 0
+    check_published(left_of(disk, record, tmp_path / "left") / "a" / "b")

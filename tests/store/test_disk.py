@@ -98,3 +98,27 @@ def test_folders_and_names(tmp_path: Path) -> None:
     OS_DISK.remove_folder(deep)
     OS_DISK.remove_folder(deep)
     assert not deep.exists()
+
+
+def test_a_folder_that_is_not_durable_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(fd: int) -> None:
+        raise OSError(errno.EIO, "refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        with pytest.raises(OSError, match="refused"):
+            OS_DISK.mkdir(tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.EINVAL])
+def test_what_others_have_made_need_not_be_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    asked = []
+
+    def refuse(folder: Path) -> None:
+        asked.append(folder)
+        raise OSError(number, "not yours")
+
+    monkeypatch.setattr(OS_DISK, "fsync_dir", refuse)
+    OS_DISK.settle(tmp_path)
+    assert asked == [tmp_path.resolve(), *tmp_path.resolve().parents]
