@@ -173,9 +173,12 @@ class Log(CuttableLog):
                 row = self._segments.replaced(group, segment)
                 assert row is not None
                 self._segments = row
-            with suppress(OSError):
+            try:
                 for file in indexes:
                     file.fdatasync()
+            except OSError:  # what is in them now nobody knows; without them they are made anew
+                segment.unlink_indexes()
+            with suppress(OSError):
                 segment.prove(rewritten.sums)
             return True
 

@@ -125,12 +125,16 @@ class Segment:
             files = self.flush_indexes()
         except OSError:
             files = []
-            with contextlib.suppress(OSError):
-                self.disk.unlink(self.path(INDEX))
-                self.disk.unlink(self.path(TIME_INDEX))
+            self.unlink_indexes()
         POOL.put(self, self._held)
         self._held, self.indexer = None, None
         return files
+
+    def unlink_indexes(self) -> None:
+        """Whoever needs them rebuilds them."""
+        with contextlib.suppress(OSError):
+            self.disk.unlink(self.path(INDEX))
+            self.disk.unlink(self.path(TIME_INDEX))
 
     # ---------------------------------------------------------------- files
 

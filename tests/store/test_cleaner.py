@@ -412,3 +412,18 @@ def test_any_history_is_as_the_dict_has_it(steps: list[tuple[str, int, bytes | N
             expected[b"%d" % number] = value
             expected[b"%d" % (number // 2)] = b"twice"
     assert live == {key: value for key, value in expected.items() if value is not None}
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_an_index_whose_sync_failed_is_made_anew(suffix: str) -> None:
+    """The kernel gives up what it could not write: the file may have zeros, or what was there before."""
+    disk = FaultyDisk()
+    table = Table(disk=disk)
+    table.fill(40, 3)
+    table.log.checkpoint()
+    disk.refuses = lambda name: name == f"fdatasync {0:020}{suffix}"
+    table.log.clean(table.survives(), table.log.segments[-1].base_offset, 0)
+    disk.refuses = lambda name: False
+    assert "00000000000000000000.log" in disk.names(table.log.folder)
+    assert f"00000000000000000000{suffix}" not in disk.names(table.log.folder)
+    assert {(row.offset, row.key) for row in rows(table.log)} >= {(at, key) for key, at in table.latest.items()}
