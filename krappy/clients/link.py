@@ -87,6 +87,7 @@ class Link:
         self._tried = runtime.signal()  # the first try is over
         self.closed = False  # for good
         self._closing = runtime.signal()  # set when it is
+        self.told_of_closing: set[Callable[[], object]] = set()  # who waits for nothing that the connection brings
         self._paused: Signal | None = None
         self.trouble = ""  # why there is no connection
 
@@ -118,6 +119,8 @@ class Link:
             self._up.set()
             if self._paused is not None:
                 self._paused.set()
+            for tell in self.told_of_closing:
+                tell()
 
     def disown(self, why: str) -> None:
         """In a process that was forked off: the connection is the parent's, and nothing here may touch it."""

@@ -82,7 +82,13 @@ class Producing:
         while not await self._register(deadline):
             if self._runtime.now() >= deadline:
                 raise ConnectionLost(self._link.trouble, address=str(self._link.address))
+        with self._lock:
+            self._link.told_of_closing.add(self._awake)
         self._runtime.spawn(self._run, f"krappy producer to {self.topic}")
+
+    def _awake(self) -> None:
+        """The sender looks again: one with nothing on its way hears of its link's end from nobody else."""
+        self._wake.set()
 
     async def flush(self, delivery: Delivery[None]) -> None:
         """Sends everything now; the delivery is made when all of it is settled."""
@@ -100,6 +106,7 @@ class Producing:
             if self._closing:
                 return
             self._closing = True
+            self._link.told_of_closing.discard(self._awake)
             self._accumulator.close()
             self._wake.set()
             for turn in self._line.values():

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from krappy import blocking
-from krappy.clients.sync.io import ThreadRuntime
+from krappy.clients.sync import connection
+from krappy.clients.sync.io import ThreadRuntime, ThreadSignal
 from krappy.clients.watching import SnapshotEnd
 from krappy.errors import (
     ConnectionLost,
@@ -309,6 +310,31 @@ def test_closing_ends_whoever_waits(address: str, topic: str) -> None:
         thread.join(30)
         assert not thread.is_alive()
     assert [type(error) for error in ended] == [ConnectionLost, ConnectionLost]
+
+
+def test_closing_ends_the_sender_of_a_producer_with_nothing_to_send(
+    address: str, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for its program, not for the broker: no answer that fails tells it that there is no connection now."""
+    idle, wait_for = threading.Event(), ThreadSignal.wait
+    monkeypatch.setattr(connection, "PARTING", 60.0)
+
+    def waits(signal: ThreadSignal, seconds: float | None = None) -> Any:
+        if threading.current_thread().name == f"krappy producer to {topic}":
+            idle.set()
+        return wait_for(signal, seconds)
+
+    monkeypatch.setattr(ThreadSignal, "wait", waits)
+    client = blocking.connect(address).open()
+    client.create_topic(topic)
+    producer = client.producer(topic).open()
+    assert idle.wait(30)
+    began = time.monotonic()
+    client.close()
+    assert time.monotonic() - began < 30
+    with pytest.raises(ConnectionLost):
+        producer.send("late")
+    producer.close()
 
 
 def test_whoever_asks_late_is_told_that_the_client_was_closed(address: str) -> None:
