@@ -19,9 +19,7 @@ from typing import Any
 
 import trio
 
-from krappy import config as settings
 from krappy.broker.broker import Broker as Engine
-from krappy.config import PLAINTEXT, ServerConfig, parse_address
 from krappy.errors import KrappyError, ShuttingDown, Unavailable
 from krappy.handlers import kafka, native
 from krappy.memory import keep_freed_memory
@@ -30,6 +28,8 @@ from krappy.server.connection import Native
 from krappy.server.kafka import Advertised, Kafka
 from krappy.server.places import Places
 from krappy.server.server import Listener, Server, bind
+from krappy.settings import server as settings
+from krappy.settings.server import PLAINTEXT, ServerConfig, parse_address
 
 Report = Callable[..., None]
 STOP_LIMIT_S = 60.0  # of a graceful stop; it takes a second or two, unless the disk does not answer

@@ -33,13 +33,13 @@ from krappy.core.cluster.image import Image, TopicImage
 from krappy.core.cluster.state import NOBODY, State, write_state
 from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put
 from krappy.errors import InvalidPartitions, StorageError, TopicExists, UnknownTopic
+from krappy.settings.topic import GENERATION, GENERATIONS, Given, TopicConfig, check_topic_name, merge, normalise
 from krappy.store import format_2, znodes
 from krappy.store.format import DATA_FORMAT
 from krappy.store.keys import MAX_NUMBER
 from krappy.store.local_tree import LocalTree, records
 from krappy.store.meta import LOST, Meta
 from krappy.store.overrides import config_change
-from krappy.topic_config import GENERATION, GENERATIONS, Given, TopicConfig, check_topic_name, merge, normalise
 from krappy.types import id_of, text_id
 
 FORMAT = b"c/format"

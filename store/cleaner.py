@@ -34,11 +34,11 @@ from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
-from krappy import batch
-from krappy.batch import BatchHeader
 from krappy.core.retention import MAX_SPAN
 from krappy.core.stability import Aborted, Hidden, Stability, commits
 from krappy.errors import CorruptBatch, StorageError
+from krappy.records import batch
+from krappy.records.batch import BatchHeader
 from krappy.store.disk import NO_DESCRIPTOR, Buffer, Disk, File
 from krappy.store.format import CLEANED, LOG, SUFFIXES, SWAP
 from krappy.store.index import Indexer

@@ -23,6 +23,7 @@ from pathlib import Path
 from threading import Lock
 
 from krappy.errors import OffsetOutOfRange, StorageError
+from krappy.settings.topic import TopicConfig
 from krappy.store import checkpoint as checkpoints
 from krappy.store.checkpoint import Checkpoint
 from krappy.store.disk import Disk
@@ -36,7 +37,6 @@ from krappy.store.segment import Segment, SegmentInfo
 from krappy.store.segments import Segments
 from krappy.store.walk import Damage, headers
 from krappy.store.writing import WritableLog
-from krappy.topic_config import TopicConfig
 
 
 class CuttableLog(WritableLog):

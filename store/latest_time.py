@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from heapq import nlargest
 
-from krappy.batch import check, decode
 from krappy.errors import CorruptBatch
+from krappy.records.batch import check, decode
 from krappy.store.segment import Segment
 from krappy.store.walk import Damage, headers
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from krappy.core import retention
 from krappy.errors import StorageError
+from krappy.settings.topic import TopicConfig
 from krappy.store import cleaner
 from krappy.store.cleaner import FREELY, CleanResult, Pace, Survives
 from krappy.store.cutting import CuttableLog
@@ -22,7 +23,6 @@ from krappy.store.report import RecoveryReport
 from krappy.store.scrub import scrub
 from krappy.store.segment import Segment, SegmentInfo
 from krappy.store.unsynced import Unsynced
-from krappy.topic_config import TopicConfig
 
 
 class Log(CuttableLog):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from krappy.core.epochs import Epochs
+from krappy.settings.topic import TopicConfig
 from krappy.store.disk import OS_DISK, Disk
 from krappy.store.index import Indexer
 from krappy.store.log import Log
@@ -15,7 +16,6 @@ from krappy.store.producers import ProducerStates
 from krappy.store.recovery import Recovered
 from krappy.store.report import RecoveryReport
 from krappy.store.segment import Segment
-from krappy.topic_config import TopicConfig
 
 
 class OfflineLog(Log):

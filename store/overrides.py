@@ -15,9 +15,9 @@ from krappy.core.cluster import places
 from krappy.core.cluster.places import Kind
 from krappy.core.cluster.tree import Create, Delete, Operation, Put
 from krappy.errors import StorageError
+from krappy.settings.topic import inherited
 from krappy.store import znodes
 from krappy.store.local_tree import LocalTree
-from krappy.topic_config import inherited
 
 FOR_ALL = ""  # the name under which settings of all brokers are kept
 STATIC = "static"  # and those that the broker was started with

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import msgpack
 
-from krappy.batch import TRANSACTIONAL, BatchHeader, Buffer
 from krappy.core.stability import Stability
 from krappy.errors import CorruptBatch, OutOfOrderSequence, ProducerFenced
+from krappy.records.batch import TRANSACTIONAL, BatchHeader, Buffer
 
 KEPT = 5
 MOST = 10_000  # producers of one partition; a retry is known again unless that many others have written meanwhile

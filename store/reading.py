@@ -12,12 +12,12 @@ from threading import Lock
 from typing import TypeVar
 
 from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
+from krappy.settings.topic import TopicConfig
 from krappy.store.disk import Buffer, Disk, File
 from krappy.store.index import BadIndex
 from krappy.store.recovery import Recovered
 from krappy.store.refusals import refusals
 from krappy.store.segments import Segments
-from krappy.topic_config import TopicConfig
 from krappy.types import Span
 
 T = TypeVar("T")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from krappy.batch import LENGTH_END, STAMPED, BatchHeader, stamp
+from krappy.records.batch import LENGTH_END, STAMPED, BatchHeader, stamp
 from krappy.store.disk import Buffer
 from krappy.store.producers import ProducerStates
 from krappy.store.segment import Segment

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from krappy.batch import HEADER_SIZE, LENGTH_END, MAGIC, STAMPED, BatchHeader, check, read_header
 from krappy.errors import CorruptBatch
+from krappy.records.batch import HEADER_SIZE, LENGTH_END, MAGIC, STAMPED, BatchHeader, check, read_header
 from krappy.store.disk import File
 from krappy.store.format import MAX_RELATIVE
 from krappy.store.walk import Damage, batches

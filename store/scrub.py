@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from krappy.batch import BatchHeader, validate
 from krappy.errors import CorruptBatch, UnsupportedCompression
+from krappy.records.batch import BatchHeader, validate
 from krappy.store.format import INDEX, SUMS, TIME_INDEX
 from krappy.store.index import BadIndex, OffsetIndex, TimeIndex
 from krappy.store.segment import Segment

@@ -11,9 +11,19 @@ import zlib
 from pathlib import Path
 from typing import NamedTuple
 
-from krappy.batch import BEGINS, HEADER_SIZE, LENGTH_END, REACHES, BatchHeader, check, decode, measure, read_header
 from krappy.core.retention import SegmentInfo
 from krappy.errors import CorruptBatch
+from krappy.records.batch import (
+    BEGINS,
+    HEADER_SIZE,
+    LENGTH_END,
+    REACHES,
+    BatchHeader,
+    check,
+    decode,
+    measure,
+    read_header,
+)
 from krappy.store.disk import Buffer, Disk, File
 from krappy.store.format import INDEX, INDEX_ENTRY, LOG, SUMS, TIME_ENTRY, TIME_INDEX, file_name
 from krappy.store.index import BadIndex, Indexer, OffsetIndex, TimeIndex

@@ -17,10 +17,10 @@ from typing import Any
 
 import msgpack
 
-from krappy import batch as batches
-from krappy.batch import CRC_START, BatchHeader
 from krappy.core.staging import Job, Published, Staging, State
 from krappy.errors import CorruptBatch, StorageError
+from krappy.records import batch as batches
+from krappy.records.batch import CRC_START, BatchHeader
 from krappy.store.disk import NO_DESCRIPTOR, OS_DISK, Buffer, Disk
 from krappy.store.groups import group_key, read_key
 from krappy.store.meta import Meta

@@ -16,9 +16,9 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from krappy import batch
 from krappy.core.epochs import Epochs
 from krappy.errors import StorageError
+from krappy.records import batch
 from krappy.store import salvage
 from krappy.store.checkpoint import Checkpoint
 from krappy.store.disk import Buffer, Disk, File

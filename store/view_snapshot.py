@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from krappy.entry import NIL, VALUE_AT, floor
-from krappy.entry_columns import kinds
+from krappy.entries.columns import kinds
+from krappy.entries.entry import NIL, VALUE_AT, floor
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.keys import PREFIX_SIZE, applied_key, key_range, view_prefix

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from krappy.core.splits import KeyFile
-from krappy.entry import VALUE_AT, floor
+from krappy.entries.entry import VALUE_AT, floor
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.disk import OS_DISK, UNREADABLE

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from krappy.batch import HEADER_SIZE, LENGTH_END, BatchHeader, check, read_header
 from krappy.errors import CorruptBatch
+from krappy.records.batch import HEADER_SIZE, LENGTH_END, BatchHeader, check, read_header
 from krappy.store.disk import File
 
 WINDOW = 32 << 10  # bytes read at once to get at headers

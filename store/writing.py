@@ -14,10 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from krappy.batch import LENGTH_END, BatchHeader
 from krappy.core import retention
 from krappy.core.epochs import Epochs
 from krappy.errors import CorruptBatch, StorageError
+from krappy.records.batch import LENGTH_END, BatchHeader
+from krappy.settings.topic import TopicConfig
 from krappy.store import checkpoint as checkpoints
 from krappy.store.checkpoint import Checkpoint
 from krappy.store.disk import NO_DESCRIPTOR, Disk
@@ -30,7 +31,6 @@ from krappy.store.refusals import refusals
 from krappy.store.run import Run
 from krappy.store.segment import Segment, SegmentInfo
 from krappy.store.unsynced import Unsynced
-from krappy.topic_config import TopicConfig
 
 CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that a crash leaves to be read again
 HOLES_AHEAD = (

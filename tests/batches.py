@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from crc32c import crc32c
 from hypothesis import strategies as st
 
-from krappy import codecs
-from krappy.batch import Columns, encode
 from krappy.errors import CorruptBatch, UnsupportedCompression
+from krappy.records import codecs
+from krappy.records.batch import Columns, encode
 from krappy.types import Headers
 
 NOW = 1_700_000_000_000

@@ -17,9 +17,9 @@ from typing import NamedTuple
 
 from aiokafka.record.default_records import DefaultRecordBatch as AiokafkaBatch
 
-from krappy import codecs
-from krappy.batch import check, decode, encode, keep, validate
 from krappy.partitioner import murmur2, partition_for
+from krappy.records import codecs
+from krappy.records.batch import check, decode, encode, keep, validate
 from krappy.types import Headers
 
 NOW = 1_700_000_000_000

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from krappy import batch
+from krappy.records import batch
 from krappy.wire import messages as m
 from tests.peer import Peer, unfold
 from tests.process import PATIENCE, BrokerProcess, wait_until

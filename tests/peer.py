@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from krappy import batch
 from krappy.errors import KrappyError
+from krappy.records import batch
 from krappy.types import Headers
 from krappy.wire import messages as m
 from krappy.wire.frames import ERROR, FrameReader

@@ -25,7 +25,8 @@ STUCK = """
 import sys
 from pathlib import Path
 import trio
-from krappy import app, config
+from krappy import app
+from krappy.settings import server as config
 from krappy.server.server import Server
 
 async def finish(self):
@@ -43,7 +44,8 @@ RECOVERING = """
 import os, sys, threading
 from pathlib import Path
 import trio
-from krappy import app, config
+from krappy import app
+from krappy.settings import server as config
 from krappy.store import tail
 
 stopping, real = threading.Event(), tail.batches

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy import arrow_layout, entry_columns
+from krappy import arrow_layout
 from krappy.arrow_layout import Binary
-from krappy.entry import pack_entry
+from krappy.entries import columns as entry_columns
+from krappy.entries.entry import pack_entry
 from krappy.types import Headers
 
 ITEMS = st.lists(st.none() | st.binary(max_size=300), max_size=40)

@@ -13,8 +13,10 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder as Aiokafk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy import batch, codecs, record_reader
-from krappy.batch import (
+from krappy.errors import CorruptBatch
+from krappy.records import batch, codecs
+from krappy.records import reader as record_reader
+from krappy.records.batch import (
     Columns,
     check,
     decode,
@@ -28,7 +30,6 @@ from krappy.batch import (
     validate,
     with_delete_horizon,
 )
-from krappy.errors import CorruptBatch
 from krappy.types import Headers
 from tests.batches import (
     CODECS,

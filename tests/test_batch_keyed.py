@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy import batch
+from krappy.records import batch
 
 RUNS = st.lists(st.tuples(st.none() | st.binary(max_size=3), st.none() | st.binary(max_size=4), st.integers(1, 40)))
 

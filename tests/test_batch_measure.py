@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from krappy import batch
 from krappy.errors import CorruptBatch
+from krappy.records import batch
 
 
 def cases() -> Iterator[tuple[bytes, int]]:

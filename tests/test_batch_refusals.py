@@ -10,9 +10,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from krappy import batch, codecs, record_runs, varint
-from krappy.batch import Columns, check, decode, encode, keep, read_header, restamp_time, validate
 from krappy.errors import CorruptBatch, UnsupportedCompression
+from krappy.records import batch, codecs, varint
+from krappy.records import runs as record_runs
+from krappy.records.batch import Columns, check, decode, encode, keep, read_header, restamp_time, validate
 from krappy.types import Headers
 from tests.batches import (
     NOW,

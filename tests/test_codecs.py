@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy import codecs
-from krappy.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, compress, decompress
 from krappy.errors import CorruptBatch, UnsupportedCompression
+from krappy.records import codecs
+from krappy.records.codecs import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, compress, decompress
 
 with warnings.catch_warnings():  # of functions of Python's own that kafka-python still calls as it is imported
     warnings.simplefilter("ignore")

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from krappy.config import ServerConfig, describe, load, parse_address
 from krappy.errors import ConfigError
-from krappy.topic_config import OF_BROKER
+from krappy.settings.server import ServerConfig, describe, load, parse_address
+from krappy.settings.topic import OF_BROKER
 
 
 def test_without_anything_the_defaults() -> None:

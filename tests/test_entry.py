@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy.entry import (
+from krappy.entries.entry import (
     bin_header,
     entry_offset,
     floor,

@@ -16,8 +16,8 @@ import msgpack
 import pytest
 from crc32c import crc32c
 
-from krappy import batch, codecs
 from krappy.errors import CorruptBatch, InvalidRecord, InvalidRequest, KrappyError, ProtocolError, UnknownHandle
+from krappy.records import batch, codecs
 from krappy.wire import messages as m
 from krappy.wire.frames import HEADER, frame
 from krappy.wire.messages import REQUESTS

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from krappy import batch
+from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, encode_request
 from tests.kafka.raw import Raw, fetch

@@ -23,8 +23,8 @@ from typing import Any
 
 import pytest
 
-from krappy import batch
 from krappy.errors import KrappyError, Overloaded
+from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.frames import frame
 from tests.neighbour import Neighbour, undisturbed

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from krappy import batch, codecs
+from krappy.records import batch, codecs
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, encode_request
 from tests.kafka.raw import Closed, Raw

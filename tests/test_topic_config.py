@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krappy.errors import InvalidConfig, InvalidTopic
-from krappy.topic_config import (
+from krappy.settings.topic import (
     DEFAULTS,
     DOCS,
     FOREVER,

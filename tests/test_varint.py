@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy import varint
 from krappy.errors import CorruptBatch
+from krappy.records import varint
 
 
 @given(st.integers(-(2**63), 2**63 - 1))

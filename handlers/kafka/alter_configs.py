@@ -10,7 +10,7 @@ from krappy.handlers.kafka.config_changes import Wanted, change_configs, value_o
 from krappy.handlers.kafka.config_targets import Target
 from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort
-from krappy.topic_settings import Held
+from krappy.settings.topic_table import Held
 from krappy.wire.kafka import ApiKey
 
 Message = dict[str, Any]

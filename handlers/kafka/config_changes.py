@@ -9,7 +9,7 @@ from typing import Any
 from krappy.handlers.kafka.config_targets import Target, target
 from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, more_than_once, refusal
 from krappy.ports import KafkaSessionPort
-from krappy.topic_settings import Held
+from krappy.settings.topic_table import Held
 from krappy.wire.kafka import Code
 
 Message = dict[str, Any]

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from krappy.ports import SettingsPort
-from krappy.topic_config import SETTINGS, Setting
+from krappy.settings.topic import SETTINGS, Setting
 
 Message = dict[str, Any]
 

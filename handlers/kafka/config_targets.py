@@ -10,8 +10,8 @@ from krappy.handlers.kafka.config_entries import ConfigResource
 from krappy.handlers.kafka.refusals import SHOWN, Refused
 from krappy.handlers.kafka.sources import check_not_internal
 from krappy.ports import KafkaSessionPort, SettingsPort
-from krappy.topic_config import SETTINGS, Setting, check_topic_name, merge
-from krappy.topic_settings import Changes, Given, Held
+from krappy.settings.topic import SETTINGS, Setting, check_topic_name, merge
+from krappy.settings.topic_table import Changes, Given, Held
 from krappy.wire.kafka import Code
 
 

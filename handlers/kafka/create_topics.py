@@ -14,7 +14,7 @@ from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, more_than_o
 from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import topic_named
 from krappy.ports import KafkaSessionPort
-from krappy.topic_config import TopicConfig, check_topic_name, normalise
+from krappy.settings.topic import TopicConfig, check_topic_name, normalise
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
 Message = dict[str, Any]

@@ -19,7 +19,7 @@ from krappy.handlers.kafka.refusals import DONE, NO, Refused, refusal
 from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import topic_named
 from krappy.ports import KafkaSessionPort
-from krappy.topic_config import check_topic_name
+from krappy.settings.topic import check_topic_name
 from krappy.wire.kafka import ApiKey, Code
 
 Message = dict[str, Any]

@@ -13,8 +13,8 @@ from krappy.handlers.kafka.config_targets import Target
 from krappy.handlers.kafka.refusals import SHOWN, Refused
 from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort
-from krappy.topic_config import nearest
-from krappy.topic_settings import Held
+from krappy.settings.topic import nearest
+from krappy.settings.topic_table import Held
 from krappy.wire.kafka import ApiKey, Code
 
 Message = dict[str, Any]

@@ -12,7 +12,6 @@ from collections.abc import Coroutine
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from krappy.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, MAGIC
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import (
@@ -28,6 +27,7 @@ from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import FEW
 from krappy.handlers.kafka.sources import is_internal, topic_of
 from krappy.ports import KafkaSessionPort, LaterPort
+from krappy.records.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, MAGIC
 from krappy.wire.kafka import ApiKey, Code, code_for
 
 Message = dict[str, Any]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from krappy import arrow_layout, entry_columns
+from krappy import arrow_layout
 from krappy.arrow_layout import binary
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.entry import pack_entry
+from krappy.entries import columns as entry_columns
+from krappy.entries.entry import pack_entry
 from krappy.errors import InvalidRequest, OffsetOutOfRange, UnknownTopic
 from krappy.handlers.native.consume import MAX_BYTES
 from krappy.handlers.native.table import (

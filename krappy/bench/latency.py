@@ -14,12 +14,12 @@ import struct
 import time
 from typing import TYPE_CHECKING
 
-from krappy import batch as record_batch
 from krappy.bench.pipe import Pipe, close_pipes, open_pipes
 from krappy.bench.report import Round
 from krappy.bench.settings import Settings
 from krappy.bench.topics import own_topic
 from krappy.cli.errors import Failure
+from krappy.records import batch as record_batch
 from krappy.wire.messages import ConsumerRegistration, Message, Poll, ProducerRegistration
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from krappy.broker.latest.table_topic import table_topic, table_topic_by_id
 from krappy.core.security.operations import Op
 from krappy.errors import UnknownTopic
-from krappy.topic_settings import Changes
+from krappy.settings.topic_table import Changes
 
 if TYPE_CHECKING:
     from krappy.broker.broker import Broker

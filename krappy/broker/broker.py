@@ -45,9 +45,10 @@ from krappy.broker.upkeep import backup
 from krappy.broker.upkeep.housekeeping import Housekeeper
 from krappy.broker.upkeep.machine import Machine
 from krappy.broker.upkeep.room import Room
-from krappy.config import ServerConfig
 from krappy.errors import StorageError, UnknownTopic
 from krappy.ports import Bound
+from krappy.settings.server import ServerConfig
+from krappy.settings.topic_table import Changes
 from krappy.store import identity
 from krappy.store.catalog import Catalog
 from krappy.store.disk import OS_DISK
@@ -61,7 +62,6 @@ from krappy.store.privacy import close_to_others
 from krappy.store.refusals import refusals
 from krappy.store.staging import StagedFiles, StagingStore
 from krappy.store.transactions import TransactionStore
-from krappy.topic_settings import Changes
 from krappy.types import TopicPartition
 from krappy.waiting import subscribed, wait_any
 

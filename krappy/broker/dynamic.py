@@ -17,11 +17,11 @@ import trio
 
 from krappy.broker.name_locks import NameLocks
 from krappy.broker.runtime import DISK_THREADS, Runtime
-from krappy.config import KAFKA_NAMES, ServerConfig, default_of, read_value
 from krappy.errors import ConfigError, InvalidConfig, InvalidRequest, StorageError
+from krappy.settings.server import KAFKA_NAMES, ServerConfig, default_of, read_value
+from krappy.settings.topic import OF_BROKER, Given, Setting
+from krappy.settings.topic_table import Changes, changes_of, integer
 from krappy.store.overrides import FOR_ALL, STATIC, OverrideStore, topic_defaults
-from krappy.topic_config import OF_BROKER, Given, Setting
-from krappy.topic_settings import Changes, changes_of, integer
 
 THREADS = "background.threads"
 _OWN = (  # fields of ServerConfig

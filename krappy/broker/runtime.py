@@ -16,10 +16,10 @@ from krappy.broker.clock import Clock
 from krappy.broker.gate import Gate
 from krappy.broker.meta_sync import MetaSync
 from krappy.broker.topics.topics import Topics
-from krappy.config import ServerConfig
 from krappy.core.cluster.image import Image
 from krappy.errors import KrappyError, ShuttingDown
 from krappy.measures import StoreMeasures
+from krappy.settings.server import ServerConfig
 from krappy.store.catalog import Catalog
 from krappy.store.meta import Meta
 from krappy.store.views import Views

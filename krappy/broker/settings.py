@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from krappy.broker.dynamic import THREADS
 from krappy.broker.runtime import DISK_THREADS
-from krappy.config import KAFKA_NAMES, PLAINTEXT, ServerConfig
-from krappy.topic_config import OF_BROKER
+from krappy.settings.server import KAFKA_NAMES, PLAINTEXT, ServerConfig
+from krappy.settings.topic import OF_BROKER
 
 SECRET = "console_token"  # never told
 # Two settings of Kafka may be one here, and offsets.retention has another unit.

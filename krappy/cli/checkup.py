@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from krappy import batch as batches
 from krappy.cli.errors import Failure
 from krappy.core.stability import without
-from krappy.entry import entry_offset, is_tombstone, pack_columns
+from krappy.entries.entry import entry_offset, is_tombstone, pack_columns
 from krappy.errors import KrappyError, StorageError
+from krappy.records import batch as batches
+from krappy.settings.topic import TopicConfig
 from krappy.store import identity
 from krappy.store.catalog import Catalog
 from krappy.store.format import SET_ASIDE
@@ -33,7 +34,6 @@ from krappy.store.log import Log
 from krappy.store.meta import Meta
 from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
-from krappy.topic_config import TopicConfig
 from krappy.types import text_id
 
 READ = 4 << 20  # bytes of the log at a time

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import add
 
-from krappy import batch as record_batch
 from krappy.clients.lane import Batch, Lane, Settled, Ticket, cut
 from krappy.errors import ConnectionLost, KrappyError, OutOfOrderSequence, RequestTimeout, UnknownProducer
+from krappy.records import batch as record_batch
 from krappy.types import Headers
 
 RECORD_OVERHEAD = 24  # bytes of a record beside key, value and headers, for what fits in a batch

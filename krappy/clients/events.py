@@ -9,8 +9,8 @@ from functools import partial
 from itertools import chain, repeat
 from typing import Any
 
-from krappy import batch as record_batch
-from krappy.batch import Columns
+from krappy.records import batch as record_batch
+from krappy.records.batch import Columns
 from krappy.types import Event, Headers
 
 _event: Any = partial(tuple.__new__, Event)  # without Event's own checking of how many fields there are

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from krappy.batch import HEADER_SIZE
 from krappy.errors import KrappyError, RecordTooLarge
+from krappy.records.batch import HEADER_SIZE
 from krappy.types import Headers
 
 MAX_SEQUENCE = 2**31 - 1

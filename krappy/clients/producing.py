@@ -8,7 +8,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from krappy import codecs
 from krappy.clients import values as given
 from krappy.clients.accumulator import Accumulator, Limits
 from krappy.clients.columns import as_bytes, pick, spread
@@ -28,6 +27,7 @@ from krappy.errors import (
     UnknownPartition,
 )
 from krappy.partitioner import partition_for
+from krappy.records import codecs
 from krappy.types import Headers
 from krappy.wire import messages
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import trio
 
-from krappy import batch as batches
-from krappy.batch import Columns
 from krappy.ports import PartitionPort
+from krappy.records import batch as batches
+from krappy.records.batch import Columns
 from krappy.types import Headers
 
 READ = 256 << 10  # bytes of log read at a stretch

@@ -14,7 +14,7 @@ from krappy.console.shown import Given, Header, KeyEncoding, Shown, ShownAs, Vie
 from krappy.console.slices import in_slices
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.entry import is_tombstone, key_of_bin, unpack_entry
+from krappy.entries.entry import is_tombstone, key_of_bin, unpack_entry
 from krappy.errors import InvalidRequest, OffsetOutOfRange, RecordTooLarge
 from krappy.partitioner import partition_for
 from krappy.ports import PartitionPort, ScanPort, TopicPort

@@ -16,8 +16,6 @@ import msgspec
 import trio
 from msgspec import Meta
 
-from krappy import batch as batches
-from krappy.batch import Columns
 from krappy.console import cursors
 from krappy.console.api import Call, Routes
 from krappy.console.events import MAX_MERGED, EventShown, Partition, ValueBytes, chosen, show
@@ -27,9 +25,11 @@ from krappy.console.shown import KeyEncoding, ShownAs, Viewer, query_bytes
 from krappy.console.table import EntryShown, show_entry
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.entry import key_of_bin
+from krappy.entries.entry import key_of_bin
 from krappy.errors import ShuttingDown
 from krappy.ports import PartitionPort, TopicPort
+from krappy.records import batch as batches
+from krappy.records.batch import Columns
 
 routes = Routes("live")
 INTERVAL = 0.1  # seconds between two looks, while there is always something

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from krappy import batch as batches
-from krappy.batch import BatchHeader, Columns
 from krappy.core.conditions import MENTION, Conditions, conditions
 from krappy.errors import CorruptBatch, InvalidRecord, InvalidTimestamp, RecordTooLarge
-from krappy.topic_config import TopicConfig
+from krappy.records import batch as batches
+from krappy.records.batch import BatchHeader, Columns
+from krappy.settings.topic import TopicConfig
 from krappy.types import NO_TIMESTAMP
 
 MAX_OPENED = 32 << 20  # bytes that a compressed batch may open to, unless its topic takes larger batches anyway

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from krappy.batch import Columns
 from krappy.errors import InvalidRecord
+from krappy.records.batch import Columns
 from krappy.types import ABSENT, Headers
 
 HEADER = "krappy-expect-offset"

@@ -11,12 +11,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from struct import Struct
 
-from krappy.entry import NIL
+from krappy.entries.entry import NIL
 
 BITS = 16
 BLOCK = 1 << BITS  # offsets
 _BLOCK_COST = 200  # bytes of an empty block, about
-_OFFSET_AND_KIND = Struct(">2xQ9xB").unpack_from  # of a packed entry: see krappy/entry.py
+_OFFSET_AND_KIND = Struct(">2xQ9xB").unpack_from  # of a packed entry: see krappy/entries/entry.py
 
 
 class _Blocks(dict[int, "array[int]"]):

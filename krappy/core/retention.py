@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from krappy.topic_config import TopicConfig
+from krappy.settings.topic import TopicConfig
 
 LEAST_SWEPT = 100_000  # events
 MAX_SPAN = 2**31 - 1  # offsets, and bytes, that one segment may span: its indexes have 31 bits for either

@@ -15,9 +15,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from krappy import batch as batches
-from krappy.batch import CONTROL, TRANSACTIONAL, BatchHeader, Buffer
 from krappy.errors import CorruptBatch, UnsupportedCompression
+from krappy.records import batch as batches
+from krappy.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, Buffer
 
 ABORT, COMMIT = 0, 1  # `ControlRecordType.java`
 _VERSION = b"\0\0"

@@ -11,7 +11,7 @@ from krappy.ports.groups import GroupsPort, KafkaGroupsPort
 from krappy.ports.partitions import TopicPort
 from krappy.ports.tables import SnapshotsPort
 from krappy.ports.transactions import StagingPort, TransactionsPort
-from krappy.topic_settings import Changes
+from krappy.settings.topic_table import Changes
 
 
 class AccessPort(Protocol):

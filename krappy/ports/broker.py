@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from krappy.core.cluster.image import Image
 from krappy.measures import StoreMeasures
 from krappy.ports.tables import Bound, FoldedPort, ScanPort, SnapshotPort
-from krappy.topic_settings import Changes, Given, Setting
+from krappy.settings.topic_table import Changes, Given, Setting
 
 if TYPE_CHECKING:
     from krappy.ports.access import AccessPort

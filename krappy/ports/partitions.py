@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from krappy.batch import Columns
 from krappy.core.cluster.image import TopicImage
 from krappy.core.epochs import Epochs
+from krappy.records.batch import Columns
 from krappy.types import Record, Span
 
 T = TypeVar("T")

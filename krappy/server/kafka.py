@@ -19,7 +19,6 @@ from collections.abc import Coroutine, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from krappy.config import parse_address
 from krappy.errors import FrameTooLarge, KrappyError, ProtocolError, RequestTimeout
 from krappy.handlers.kafka.api_versions import what_is_served
 from krappy.handlers.kafka.registry import KafkaRegistry
@@ -29,6 +28,7 @@ from krappy.server.kafka_session import KafkaSession
 from krappy.server.outbox import Part
 from krappy.server.pace import OUTBOX
 from krappy.server.turns import SMALL
+from krappy.settings.server import parse_address
 from krappy.types import FilePart
 from krappy.waiting import Later
 from krappy.wire.kafka import encode_response, parse_header, read_request

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 
 import trio
 
-from krappy.config import parse_address
 from krappy.errors import KrappyError, Unavailable
 from krappy.measures import Histogram, RequestTimes
 from krappy.server.budget import Budget
@@ -18,6 +17,7 @@ from krappy.server.places import HTTP, Places
 from krappy.server.session import Allowance
 from krappy.server.sockets import prepare
 from krappy.server.turns import Turns
+from krappy.settings.server import parse_address
 from krappy.waiting import Signal, wait_any
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.messages import REQUESTS

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from krappy.errors import ConfigError
-from krappy.topic_settings import nearest
+from krappy.settings.topic_table import nearest
 
 Use = Literal["any", "log", "stream", "write", "writeStream"]
 READS = ("log", "table", "stream")

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import trio
 
-from krappy import batch
-from krappy import config as settings
 from krappy.broker.broker import Broker
 from krappy.broker.groups.group_poll import GroupPolled
 from krappy.broker.partition.partition import Partition
+from krappy.records import batch
+from krappy.settings import server as settings
 from krappy.types import Headers
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import trio
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.latest.latest import LatestTables, Some
 from krappy.broker.partition.partition import Partition
 from krappy.core.latest import Reading
-from krappy.entry import unpack_entry
+from krappy.entries.entry import unpack_entry
 from krappy.errors import OffsetOutOfRange
+from krappy.records import batch
 from krappy.types import FilePart
 from tests.broker.engine import running
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.partition.partition import Partition
 from krappy.core.staging import Job
 from krappy.ports import StageOpened
+from krappy.records import batch
 from tests.broker.engine import read_all
 
 HOUR = 3_600_000

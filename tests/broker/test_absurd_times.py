@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from trio.testing import trio_test
 
-from krappy import batch
 from krappy.broker.groups.group_reads import Read, join
 from krappy.broker.partition.queued import Loose
 from krappy.core.leases import Lease
 from krappy.errors import StorageError
+from krappy.records import batch
 from krappy.types import Record
 from tests.broker.engine import read_all, running
 

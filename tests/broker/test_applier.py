@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import trio
 
-from krappy import batch
 from krappy.broker.partition import applier
 from krappy.broker.partition.applier import Applier
 from krappy.broker.partition.strays import Strays, ViewStrays
-from krappy.entry import entry_offset
+from krappy.entries.entry import entry_offset
 from krappy.measures import StoreMeasures
+from krappy.records import batch
 from krappy.store.views import Views
 from tests.broker import engine
 

@@ -10,12 +10,12 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.partition.partition import Partition
 from krappy.broker.upkeep import cleaning
-from krappy.entry import is_tombstone
-from krappy.topic_config import TopicConfig
+from krappy.entries.entry import is_tombstone
+from krappy.records import batch
+from krappy.settings.topic import TopicConfig
 from tests.broker.engine import publish, read_all, running, until
 
 HOUR = 3_600_000

@@ -11,7 +11,7 @@ from trio.testing import trio_test
 
 from krappy.broker.broker import Broker
 from krappy.broker.partition.partition import Partition
-from krappy.entry import entry_offset
+from krappy.entries.entry import entry_offset
 from krappy.store.overrides import OverrideStore
 from krappy.store.views import Views
 from tests.broker.engine import as_killed, publish, running

@@ -12,8 +12,8 @@ import pytest
 import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
-from krappy import batch
 from krappy.errors import OffsetMismatch, OutOfOrderSequence, StorageError
+from krappy.records import batch
 from krappy.store import disk
 from tests.broker.engine import publish, read_all, running, until
 

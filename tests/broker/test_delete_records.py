@@ -12,13 +12,13 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.partition import shortening
 from krappy.broker.partition.partition import Partition
-from krappy.entry import entry_offset
+from krappy.entries.entry import entry_offset
 from krappy.errors import OffsetOutOfRange, PolicyViolation, TransactionPending, UnknownTopic
-from krappy.topic_config import TopicConfig
+from krappy.records import batch
+from krappy.settings.topic import TopicConfig
 from krappy.types import Span, TopicPartition
 from tests.broker.engine import as_killed, publish, read_all, running
 

@@ -11,11 +11,11 @@ import pytest
 import trio
 import trio.testing
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.partition import appender, applier
 from krappy.broker.partition.partition import Partition
 from krappy.errors import CorruptBatch, KrappyError, ShuttingDown, StorageError, UnknownTopic, ViewDisabled
+from krappy.records import batch
 from krappy.types import Span
 from tests.broker import engine
 

@@ -11,11 +11,12 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy import batch, errors
+from krappy import errors
 from krappy.broker.groups import dead_letters
 from krappy.broker.groups.group_poll import GroupPolled
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.queued import Stored
+from krappy.records import batch
 from krappy.types import Record
 from krappy.waiting import Later
 from tests.broker.engine import events, offsets, publish, ranges, read_all, running, until

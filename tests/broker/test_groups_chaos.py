@@ -15,9 +15,10 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy import batch, errors
+from krappy import errors
 from krappy.broker.broker import Broker
 from krappy.broker.groups.member import Member
+from krappy.records import batch
 from tests.broker.engine import Got, events, ranges, read_all, running
 
 LIVES = 3

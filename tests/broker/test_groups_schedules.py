@@ -14,12 +14,12 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.groups.groups import GroupCoordinator
 from krappy.core.kafka.faults import Refused
 from krappy.core.kafka.offset import Offset
 from krappy.errors import KrappyError
+from krappy.records import batch
 from tests import schedules
 from tests.broker.engine import running
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import trio
 
-from krappy import batch, codecs
 from krappy.broker.broker import Broker
 from krappy.broker.partition import applier, large
 from krappy.broker.partition.partition import Partition
 from krappy.core import admission
 from krappy.errors import CorruptBatch, InvalidRecord
+from krappy.records import batch, codecs
 from tests.broker import engine
 from tests.test_hostile import raw_batch
 

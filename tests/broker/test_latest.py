@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import trio
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.core.latest import Reading
 from krappy.errors import StorageError, UnknownTopic, ViewDisabled
+from krappy.records import batch
 from tests.broker.latest import Consumer, content, run, tables_of, topic, write
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import trio
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.latest.ahead import Ahead
 from krappy.broker.latest.latest import LatestTables
 from krappy.broker.partition.partition import Partition
 from krappy.core.latest import Reading
+from krappy.records import batch
 from krappy.types import FilePart
 from tests.broker.latest import Consumer, content, run, table, tables_of, topic, write
 

@@ -14,12 +14,13 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy import arrow_layout, batch, codecs
+from krappy import arrow_layout
 from krappy.broker.broker import Broker
 from krappy.broker.partition.viewed import Viewed
 from krappy.errors import KrappyError, RecordTooLarge, UnknownTopic, ViewDisabled
 from krappy.handlers.native import columns, table
 from krappy.partitioner import partition_for
+from krappy.records import batch, codecs
 from krappy.store.views import Views
 from krappy.types import ABSENT
 from krappy.wire import messages as m

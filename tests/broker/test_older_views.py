@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import trio
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.partition.partition import Partition
-from krappy.entry import is_tombstone, pack_entry
+from krappy.entries.entry import is_tombstone, pack_entry
+from krappy.records import batch
 from krappy.store import journal
 from krappy.store.views import Views
 from tests.broker.engine import as_killed, running

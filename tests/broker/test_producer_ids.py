@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from trio.testing import trio_test
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.transactions.producer_ids import OWN, ProducerIds
 from krappy.errors import InvalidTransaction, UnknownProducer
+from krappy.records import batch
 from krappy.store.catalog import FAR
 from krappy.store.znodes import PRODUCER_BLOCK
 from tests.broker.engine import publish, read_all, running

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import trio
 
-from krappy import batch
 from krappy.broker.partition.raw_reads import Raw
+from krappy.records import batch
 from krappy.types import FilePart
 from tests.broker import engine
 

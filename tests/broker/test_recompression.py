@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from trio.testing import trio_test
 
-from krappy import batch, codecs
 from krappy.broker.partition import appender
 from krappy.broker.partition.commit import INLINE
 from krappy.broker.partition.queued import Publish
 from krappy.errors import RecordTooLarge
+from krappy.records import batch, codecs
 from tests.broker.engine import read_all, running
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.partition.partition import Partition
+from krappy.records import batch
 from krappy.types import ABSENT, TopicPartition
 from tests.broker.schedules import Scenario, explore
 from tests.broker.transactional import Producer

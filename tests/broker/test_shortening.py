@@ -12,7 +12,7 @@ from trio.testing import trio_test
 from krappy.broker.broker import Broker
 from krappy.broker.partition.partition import Partition
 from krappy.broker.topics.topic import Topic
-from krappy.entry import entry_offset
+from krappy.entries.entry import entry_offset
 from krappy.store.pool import POOL
 from tests.broker.engine import as_killed, publish, running, until
 

@@ -11,14 +11,14 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.partition.partition import Partition
 from krappy.broker.tables import snapshots, splits
 from krappy.broker.tables.snapshots import LeasedSnapshot
 from krappy.broker.tables.table import Chosen
-from krappy.entry import unpack_entry
+from krappy.entries.entry import unpack_entry
 from krappy.errors import InvalidRequest, Overloaded, ShuttingDown, SnapshotGone, UnknownPartition
+from krappy.records import batch
 from tests.broker.engine import publish, running, until
 
 ALL = Chosen()

@@ -8,9 +8,9 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy import batch
 from krappy.core.staging import Job, State
 from krappy.errors import InvalidRequest, StagingCommitted, StagingFenced, UnknownStaging
+from krappy.records import batch
 from krappy.types import TopicPartition
 from tests.broker.engine import publish, read_all, running, until
 from tests.broker.staged import HOUR, begin, commit, files, made, staged, values

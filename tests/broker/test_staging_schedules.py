@@ -13,12 +13,12 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.partition.partition import Partition
 from krappy.broker.staging.publication import Publication
 from krappy.core.staging import Published, Staging, State
 from krappy.errors import KrappyError, StagingCommitted
+from krappy.records import batch
 from tests import schedules
 from tests.broker.engine import running
 from tests.broker.staged import HOUR, WAIT, begin, made

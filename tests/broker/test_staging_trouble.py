@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from trio.testing import trio_test
 
-from krappy import batch
 from krappy.broker.staging.staged_attempt import Attempt
 from krappy.core.staging import Staging, State
 from krappy.errors import (
@@ -27,6 +26,7 @@ from krappy.errors import (
     UnknownStaging,
     UnknownTopic,
 )
+from krappy.records import batch
 from krappy.store.disk import Disk, File
 from tests.broker.engine import publish, running, until
 from tests.broker.staged import HOUR, begin, commit, files, made, staged, values

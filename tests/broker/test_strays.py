@@ -10,16 +10,16 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.latest import latest_sets
 from krappy.broker.partition import strays as strays_module
 from krappy.broker.partition.applier import Applier
 from krappy.broker.topics.topic import Topic
 from krappy.broker.upkeep import cleaning
-from krappy.entry import entry_offset, is_tombstone
+from krappy.entries.entry import entry_offset, is_tombstone
 from krappy.errors import OffsetMismatch, StorageError
 from krappy.partitioner import partition_for
+from krappy.records import batch
 from krappy.store import keys as stored_keys
 from krappy.store.views import Views
 from krappy.types import ABSENT

@@ -11,11 +11,11 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.tables.table import STRETCH, TableScan
-from krappy.entry import key_of_bin
+from krappy.entries.entry import key_of_bin
 from krappy.errors import KrappyError, RequestTimeout, UnknownHandle, UnknownTopic, ViewDisabled
+from krappy.records import batch
 from tests.broker.engine import publish, running
 
 MANY = 3 * STRETCH + 1

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from trio.testing import trio_test
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.partition.partition import Partition
-from krappy.entry import entry_offset, is_tombstone
+from krappy.entries.entry import entry_offset, is_tombstone
+from krappy.records import batch
 from krappy.types import TopicPartition
 from tests.broker.engine import as_killed, running
 

@@ -13,13 +13,14 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy import batch, descriptors
+from krappy import descriptors
 from krappy.broker import broker as broker_module
 from krappy.broker import meta_sync
 from krappy.broker.broker import Broker
 from krappy.broker.topics import deletion, opening, topic_changes
 from krappy.broker.topics.topic import Topic
 from krappy.errors import InvalidTopic, KrappyError, StorageError, TopicExists, UnknownTopic
+from krappy.records import batch
 from tests import schedules
 from tests.broker.engine import as_killed, publish, read_all, running, until
 from tests.store.faulty_meta import Faults, FaultyMeta

@@ -8,9 +8,9 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.errors import ConfigError
+from krappy.records import batch
 from krappy.store.catalog import FORMAT, Catalog
 from krappy.store.format_2 import TOPIC
 from krappy.store.meta import Meta

@@ -10,9 +10,8 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy import batch
 from krappy.core.transactions import Stage
-from krappy.entry import entry_offset
+from krappy.entries.entry import entry_offset
 from krappy.errors import (
     InvalidTransaction,
     InvalidTransactionTimeout,
@@ -23,6 +22,7 @@ from krappy.errors import (
     UnknownProducerMapping,
 )
 from krappy.ports import GroupMember, Position
+from krappy.records import batch
 from krappy.store.meta import Meta
 from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from trio.testing import trio_test
 
-from krappy import batch
 from krappy.cli import checkup
+from krappy.records import batch
 from tests.broker.engine import running
 from tests.broker.transactional import Producer, made, value, values
 

@@ -14,7 +14,7 @@ import trio.testing
 
 from krappy.broker.broker import Broker
 from krappy.broker.partition.partition import Partition
-from krappy.entry import entry_offset
+from krappy.entries.entry import entry_offset
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.disk import Disk

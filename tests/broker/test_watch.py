@@ -8,10 +8,10 @@ from typing import Any
 import trio
 from trio.testing import MockClock, trio_test
 
-from krappy import batch
 from krappy.broker.tables.table import PART, PROGRESS
-from krappy.entry import key_of_bin, unpack_entry
+from krappy.entries.entry import key_of_bin, unpack_entry
 from krappy.partitioner import partition_for
+from krappy.records import batch
 from tests.broker.engine import publish, running, until
 
 

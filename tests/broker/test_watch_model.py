@@ -17,10 +17,10 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.tables import table as table_module
-from krappy.entry import is_tombstone, key_of_bin, unpack_entry
+from krappy.entries.entry import is_tombstone, key_of_bin, unpack_entry
+from krappy.records import batch
 from tests.broker.engine import running, until
 
 MOST_PARTITIONS = 4

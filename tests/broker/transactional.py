@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from krappy import batch
 from krappy.broker.broker import Broker
 from krappy.broker.partition.partition import Partition
-from krappy.entry import unpack_entry
+from krappy.entries.entry import unpack_entry
+from krappy.records import batch
 from krappy.types import TopicPartition
 
 AT = TopicPartition("t", 0)

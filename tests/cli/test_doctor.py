@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from krappy.cli import checkup
-from krappy.entry import pack_entry
+from krappy.entries.entry import pack_entry
 from krappy.errors import StorageError
 from krappy.store.catalog import Catalog
 from krappy.store.format import IDENTITY, LOG, file_name

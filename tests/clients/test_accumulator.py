@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from krappy import batch as record_batch
 from krappy.clients.accumulator import Accumulator, Limits
 from krappy.clients.lane import Batch, Settled, cut, too_large
 from krappy.errors import (
@@ -27,6 +26,7 @@ from krappy.errors import (
     RequestTimeout,
     UnknownProducer,
 )
+from krappy.records import batch as record_batch
 
 
 class Told:

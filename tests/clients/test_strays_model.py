@@ -23,11 +23,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from krappy import batch
 from krappy.blocking import Client
 from krappy.clients.watching import SnapshotEnd
 from krappy.errors import ConnectionLost, InvalidRequest, OffsetMismatch, ShuttingDown
 from krappy.partitioner import partition_for
+from krappy.records import batch
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.types import ABSENT, Entry
 from krappy.wire import messages as m

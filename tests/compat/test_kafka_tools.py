@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from krappy import batch
-from krappy.batch import BatchHeader
 from krappy.errors import CorruptBatch
+from krappy.records import batch
+from krappy.records.batch import BatchHeader
 from tests.compat import tools
 from tests.compat.clients.base import PATIENCE, Codec, Message, Sending
 from tests.compat.clients.confluent import Confluent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from krappy import batch, codecs
+from krappy.records import batch, codecs
 from krappy.testing.running import RunningBroker
 from krappy.wire import messages as m
 from tests.broker.test_large import LARGE, opened

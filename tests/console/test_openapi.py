@@ -11,9 +11,9 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
 from starlette.routing import Route
 
-from krappy.config import ServerConfig
 from krappy.console.app import OPERATIONS, App, application
 from krappy.console.openapi import document
+from krappy.settings.server import ServerConfig
 from krappy.testing.running import RunningBroker
 from tests.console.web import CHANGES, Web
 

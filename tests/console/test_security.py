@@ -13,11 +13,11 @@ import httpx
 import pytest
 import trio
 
-from krappy.config import ServerConfig
 from krappy.console import attempts, live
 from krappy.console.security import COOKIE, Guard, is_local, read_cookies
 from krappy.console.sessions import MOST, Sessions
 from krappy.errors import ConfigError
+from krappy.settings.server import ServerConfig
 from krappy.testing.running import RunningBroker, run_broker
 from tests.console.web import CHANGES, Web, api, lines, sent_events
 from tests.process import wait_until

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy import batch
 from krappy.core.admission import Times, admit
 from krappy.errors import InvalidTimestamp
-from krappy.topic_config import TopicConfig
+from krappy.records import batch
+from krappy.settings.topic import TopicConfig
 from krappy.types import NO_TIMESTAMP
 
 NOW = 1_700_000_000_000

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from krappy import batch
 from krappy.core.admission import admit
 from krappy.core.conditions import HEADER, conditions
 from krappy.errors import InvalidRecord
-from krappy.topic_config import TopicConfig
+from krappy.records import batch
+from krappy.settings.topic import TopicConfig
 from krappy.types import ABSENT, Headers
 
 

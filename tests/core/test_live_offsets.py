@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from krappy import batch, survivors
 from krappy.core.live_offsets import BLOCK, Cursor, LiveOffsets
-from krappy.entry import pack_entry
+from krappy.entries.entry import pack_entry
+from krappy.records import batch, survivors
 from krappy.types import Headers
 
 OFFSETS = st.integers(0, 5 * BLOCK) | st.sampled_from([0, BLOCK - 1, BLOCK, 2 * BLOCK])

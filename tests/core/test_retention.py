@@ -19,7 +19,7 @@ from krappy.core.retention import (
     must_roll,
     survives,
 )
-from krappy.topic_config import TopicConfig
+from krappy.settings.topic import TopicConfig
 
 CONFIG = TopicConfig(segment_bytes=1000, segment_ms=500)
 

@@ -16,9 +16,9 @@ from copy import copy
 from random import Random
 from typing import Any, NamedTuple
 
-from krappy import batch
 from krappy.errors import OffsetMismatch, OffsetOutOfRange, ShuttingDown, UnknownTopic
 from krappy.partitioner import partition_for
+from krappy.records import batch
 from krappy.types import ABSENT
 from krappy.wire import messages as m
 from krappy.wire.messages import Request

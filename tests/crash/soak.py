@@ -18,7 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from krappy import batch
+from krappy.records import batch
 from krappy.wire import messages as m
 from tests.crash.life import Life
 from tests.peer import Peer

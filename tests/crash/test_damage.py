@@ -15,8 +15,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka import Consumer
 
-from krappy import batch
 from krappy.errors import CorruptBatch, StorageError
+from krappy.records import batch
 from krappy.wire import messages as m
 from tests.crash.ledger import fold
 from tests.peer import Peer, Stored

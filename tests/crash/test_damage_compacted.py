@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from krappy import batch
 from krappy.errors import CorruptBatch
+from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.kafka import Code
 from tests.kafka.raw import Raw

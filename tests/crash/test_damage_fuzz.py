@@ -27,8 +27,8 @@ from typing import NamedTuple
 
 import pytest
 
-from krappy import batch
 from krappy.errors import KrappyError
+from krappy.records import batch
 from krappy.wire import messages as m
 from tests.crash.ledger import fold
 from tests.peer import Peer, Stored

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from krappy import batch
 from krappy.errors import KrappyError, Overloaded, StorageError
+from krappy.records import batch
 from krappy.wire import messages as m
 from tests.peer import Gone, Peer
 from tests.process import BrokerProcess, broker_process, wait_until

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from krappy import batch
 from krappy.errors import KrappyError
+from krappy.records import batch
 from krappy.wire import messages as m
 from tests.crash.ledger import fold
 from tests.crash.tmpfs import Tmpfs

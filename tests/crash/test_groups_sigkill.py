@@ -12,8 +12,8 @@ from random import Random
 
 import pytest
 
-from krappy import batch
 from krappy.errors import KrappyError, LeaseLost
+from krappy.records import batch
 from krappy.wire import messages as m
 from tests.peer import Gone, Peer
 from tests.process import BrokerProcess, Launcher, wait_until

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import pytest
 from crc32c import crc32c
 
-from krappy.batch import HEADER_SIZE, Columns, check, decode, encode, keep, read_header, split, validate
-from krappy.codecs import decompress
 from krappy.errors import CorruptBatch, UnsupportedCompression
+from krappy.records.batch import HEADER_SIZE, Columns, check, decode, encode, keep, read_header, split, validate
+from krappy.records.codecs import decompress
 from krappy.types import Headers
 
 NOW = 1_700_000_000_000

@@ -6,8 +6,8 @@ import socket
 from collections import defaultdict, deque
 from typing import Any
 
-from krappy import batch
 from krappy.errors import KrappyError
+from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.frames import ERROR, FrameReader
 from krappy.wire.messages import ANSWERS, Answer, Request, read_answer, read_error, take_id, unpack

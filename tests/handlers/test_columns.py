@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from krappy import arrow_layout, batch
+from krappy import arrow_layout
 from krappy.arrow_layout import Binary
 from krappy.errors import (
     InvalidRequest,
@@ -16,6 +16,7 @@ from krappy.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from krappy.records import batch
 from krappy.testing.running import run_broker
 from krappy.wire import messages as m
 from tests.handlers.raw import Raw

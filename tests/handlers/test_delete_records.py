@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from krappy import batch, errors
+from krappy import errors
+from krappy.records import batch
 from krappy.wire import messages as m
 from tests.handlers.raw import Raw
 from tests.process import broker_process

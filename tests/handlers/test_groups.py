@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from krappy import batch, errors
+from krappy import errors
+from krappy.records import batch
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from tests.handlers.raw import Raw

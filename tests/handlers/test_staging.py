@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from krappy import batch, errors
+from krappy import errors
+from krappy.records import batch
 from krappy.testing.running import RunningBroker
 from krappy.wire import messages as m
 from tests.handlers.raw import Raw

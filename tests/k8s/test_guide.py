@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from krappy.cli.main import cli
-from krappy.config import load
+from krappy.settings.server import load
 from tests.k8s.manifests import ROOT, Manifest, build, built, container, example, only, validate
 
 GUIDE = (ROOT / "k8s" / "README.md").read_text()

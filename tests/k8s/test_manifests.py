@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import krappy.app
-from krappy.config import load
+from krappy.settings.server import load
 from tests.k8s.manifests import OVERLAYS, ROOT, Manifest, built, container, only, validate
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
-from krappy import batch
+from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.kafka import RANGES, ApiKey, decode_response, encode_request
 from tests.peer import Peer

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from krappy.topic_config import SETTINGS
+from krappy.settings.topic import SETTINGS
 from tests.process import BrokerProcess
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from krappy import batch
+from krappy.records import batch
 from krappy.wire.kafka import RANGES, ApiKey, Code
 from tests.kafka.raw import Raw
 from tests.process import BrokerProcess

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from krappy import batch
+from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.kafka import RANGES, ApiKey, Code
 from tests.handlers.raw import Raw as Native

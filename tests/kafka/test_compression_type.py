@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from krappy import batch, codecs
-from krappy.batch import BatchHeader
+from krappy.records import batch, codecs
+from krappy.records.batch import BatchHeader
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw, create

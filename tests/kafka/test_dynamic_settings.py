@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from krappy import batch
 from krappy.errors import KrappyError
+from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw, create

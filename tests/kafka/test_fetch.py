@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from krappy import batch
 from krappy.partitioner import partition_for
+from krappy.records import batch
 from krappy.testing.running import run_broker
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code

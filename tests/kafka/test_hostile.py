@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from krappy import batch
+from krappy.records import batch
 from krappy.wire.kafka import RANGES, ApiKey, encode_request
 from tests.kafka.raw import Raw, fetch, produce
 from tests.neighbour import Neighbour, undisturbed

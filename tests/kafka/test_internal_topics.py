@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from krappy import batch
 from krappy.errors import InvalidTopic
+from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw

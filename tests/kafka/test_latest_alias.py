@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from krappy.config import load
 from krappy.errors import ConfigError
+from krappy.settings.server import load
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw, create, produce
 from tests.kafka.test_latest_wire import records, rows

@@ -15,8 +15,8 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from krappy import batch
 from krappy.partitioner import partition_for
+from krappy.records import batch
 from tests.kafka.raw import Raw, create
 from tests.process import BrokerProcess
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from krappy import batch
 from krappy.core.conditions import HEADER
+from krappy.records import batch
 from krappy.types import Headers
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw, create, values_of

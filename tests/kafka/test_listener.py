@@ -10,9 +10,9 @@ import confluent_kafka as ck
 import confluent_kafka.admin as ck_admin
 import pytest
 
-from krappy import batch
-from krappy.config import load
 from krappy.errors import ConfigError
+from krappy.records import batch
+from krappy.settings.server import load
 from krappy.testing.running import run_broker
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Closed, Raw, fetch, produce

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from krappy import batch
 from krappy.handlers.kafka import rows
+from krappy.records import batch
 from krappy.wire.kafka import ApiKey, Code
 from krappy.wire.kafka.reading import MOST
 from tests.kafka.raw import Closed, Raw, create, fetch, values_of

@@ -6,7 +6,7 @@ from time import time_ns
 
 import pytest
 
-from krappy import batch
+from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey, Code, encode_request
 from tests.kafka.raw import Raw, create, produce, values_of

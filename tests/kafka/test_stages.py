@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from krappy import batch
+from krappy.records import batch
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw, create, fetch, values_of
 from tests.process import BrokerProcess

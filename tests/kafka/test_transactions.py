@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from krappy import batch
+from krappy.records import batch
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw
 from tests.kafka.transactional import Transactional

@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 import trio
 
-from krappy import batch
 from krappy.broker.access import Access
 from krappy.broker.broker import Broker
 from krappy.core.security.operations import Need, Op, Resource
 from krappy.core.transactions import Transaction
 from krappy.errors import KrappyError
 from krappy.handlers.kafka import registry
+from krappy.records import batch
 from krappy.testing.sessions import kafka_session
 from krappy.waiting import Later
 from krappy.wire.kafka import RANGES, ApiKey, decode_request, encode_request, encode_response, parse_header

@@ -6,7 +6,7 @@ from collections import Counter
 from itertools import count
 from typing import Any
 
-from krappy import batch
+from krappy.records import batch
 from krappy.wire.kafka import ApiKey, Code
 from tests.kafka.raw import Raw
 

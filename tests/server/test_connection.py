@@ -14,7 +14,8 @@ import pytest
 import trio
 
 import krappy
-from krappy import batch, errors
+from krappy import errors
+from krappy.records import batch
 from krappy.server import channel
 from krappy.server.connection import Connection, Native
 from krappy.testing.running import RunningBroker, run_broker

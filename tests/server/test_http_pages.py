@@ -12,7 +12,7 @@ import pytest
 import trio
 
 import krappy
-from krappy import batch
+from krappy.records import batch
 from krappy.server import http, http_wire
 from krappy.wire import messages as m
 from tests.peer import Peer

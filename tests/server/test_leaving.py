@@ -16,7 +16,7 @@ import pytest
 import trio
 
 import krappy
-from krappy import batch
+from krappy.records import batch
 from krappy.server import channel, http, server, sockets
 from krappy.server.channel import Channel
 from krappy.wire import messages as m

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from krappy import errors
-from krappy.config import load
 from krappy.server import places
+from krappy.settings.server import load
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.wire import messages as m
 from krappy.wire.kafka import ApiKey

@@ -9,7 +9,8 @@ import pytest
 import trio
 
 import krappy
-from krappy import batch, errors
+from krappy import errors
+from krappy.records import batch
 from krappy.wire import messages as m
 from krappy.wire.frames import FrameReader
 from krappy.wire.kafka import ApiKey, encode_request

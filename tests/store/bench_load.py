@@ -23,7 +23,7 @@ from statistics import median
 from rocksdict import IngestExternalFileOptions, SstFileWriter
 
 from krappy.broker.partition.applier import SLICE
-from krappy.entry import pack_columns
+from krappy.entries.entry import pack_columns
 from krappy.store import rocks
 from krappy.store.keys import applied_key, view_prefix
 from krappy.store.views import Views

@@ -18,9 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from krappy import batch
+from krappy.records import batch
+from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
-from krappy.topic_config import TopicConfig
 
 MIB = 1 << 20
 

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from krappy.entry import pack_columns, packed_rows
+from krappy.entries.entry import pack_columns, packed_rows
 from krappy.store.views import Views
 
 SLICE = 500

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from krappy import batch
 from krappy.core import retention
+from krappy.records import batch
+from krappy.settings.topic import TopicConfig
 from krappy.store.cleaner import Candidate
 from krappy.store.disk import OS_DISK, Disk
 from krappy.store.log import Log
-from krappy.topic_config import TopicConfig
 from tests.store.logs import FOLDER, Row, opened, rows
 
 CONFIG = TopicConfig(segment_bytes=1000, index_interval_bytes=100, compact=True, delete=False)

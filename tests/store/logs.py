@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from krappy import batch
-from krappy.batch import BatchHeader
+from krappy.records import batch
+from krappy.records.batch import BatchHeader
+from krappy.settings.topic import TopicConfig
 from krappy.store.disk import OS_DISK, Disk
 from krappy.store.format import CHECKPOINT, CHECKPOINT_COPY
 from krappy.store.log import Log
-from krappy.topic_config import TopicConfig
 
 FOLDER = Path("/data/topic-0")
 SMALL = TopicConfig(segment_bytes=1000, index_interval_bytes=100)

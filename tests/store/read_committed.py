@@ -7,8 +7,8 @@ marker of this producer. It never looks at what it was not told.
 
 from __future__ import annotations
 
-from krappy import batch
 from krappy.core.stability import Stability, commits
+from krappy.records import batch
 from krappy.store.log import Log
 from tests.store.logs import Row
 

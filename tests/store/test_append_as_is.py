@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from krappy import batch
-from krappy.batch import BatchHeader
 from krappy.core.stability import marker
 from krappy.errors import CorruptBatch, StorageError
+from krappy.records import batch
+from krappy.records.batch import BatchHeader
+from krappy.settings.topic import TopicConfig
 from krappy.store import checkpoint as checkpoints
 from krappy.store.log import Log
 from krappy.store.writing import HOLES_AHEAD
-from krappy.topic_config import TopicConfig
 from tests.store.compacted import CONFIG, Table
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, SMALL, filled, forget_checkpoint, made, offsets, opened, rows

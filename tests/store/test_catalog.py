@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from krappy.errors import InvalidConfig, InvalidPartitions, InvalidTopic, StorageError, TopicExists, UnknownTopic
+from krappy.settings.topic import GENERATION
 from krappy.store.catalog import FORMAT, NEXT_NUMBER, NUMBERS, Catalog, Topic, new_id
 from krappy.store.format import DATA_FORMAT
 from krappy.store.format_2 import TOPIC
 from krappy.store.keys import MAX_NUMBER
 from krappy.store.meta import Meta
 from krappy.store.znodes import PRODUCER_BLOCK
-from krappy.topic_config import GENERATION
 from krappy.types import text_id
 
 

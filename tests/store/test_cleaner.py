@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from krappy import batch
 from krappy.errors import CorruptBatch, StorageError
+from krappy.records import batch
+from krappy.settings.topic import TopicConfig
 from krappy.store.cleaner import Candidate
 from krappy.store.pool import Pool
-from krappy.topic_config import TopicConfig
 from tests.store.compacted import CONFIG, Table
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, Row, log_files, made, offsets, opened, rows

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from krappy import batch
 from krappy.core.stability import Stability, marker
 from krappy.errors import StorageError
+from krappy.records import batch
 from krappy.store.cleaner import Candidate, Pace
 from krappy.store.log import Log
 from tests.store.compacted import CONFIG

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from krappy.errors import StorageError
-from krappy.topic_config import TopicConfig
+from krappy.settings.topic import TopicConfig
 from tests.store.faulty_disk import Everything, FaultyDisk
 from tests.store.logs import FOLDER, filled, log_files, made, offsets, opened, rows
 

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from krappy import batch
-from krappy.batch import BatchHeader
 from krappy.core.stability import commits, marker
 from krappy.errors import OffsetOutOfRange
+from krappy.records import batch
+from krappy.records.batch import BatchHeader
+from krappy.settings.topic import TopicConfig
 from krappy.store.cleaner import Candidate
 from krappy.store.log import Log
 from krappy.store.producers import ProducerStates
-from krappy.topic_config import TopicConfig
 from tests.store.faulty_disk import Everything, FaultyDisk, PowerLoss
 from tests.store.logs import FOLDER, rows
 from tests.store.read_committed import read_committed

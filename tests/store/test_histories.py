@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from krappy.errors import StorageError
+from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
-from krappy.topic_config import TopicConfig
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, made, rows
 from tests.store.test_cleaner import Some

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from krappy.topic_config import TopicConfig
+from krappy.settings.topic import TopicConfig
 from tests.process import child
 from tests.store.logs import opened, rows
 
@@ -17,9 +17,9 @@ CONFIG = TopicConfig(segment_bytes=1 << 20, index_interval_bytes=4096)
 WRITER = """
 import sys
 from pathlib import Path
-from krappy import batch
+from krappy.records import batch
 from krappy.store import log as logs
-from krappy.topic_config import TopicConfig
+from krappy.settings.topic import TopicConfig
 
 logs.CHECKPOINT_BYTES = 3 << 20
 log = logs.Log.open(Path(sys.argv[1]), TopicConfig(segment_bytes=1 << 20, index_interval_bytes=4096))

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from krappy import batch
+from krappy.records import batch
 from krappy.store import latest_time
 from krappy.store.log import Log
 from tests.store.compacted import CONFIG

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from krappy import batch
 from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
+from krappy.records import batch
+from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
-from krappy.topic_config import TopicConfig
 from tests.store.logs import SMALL, Row, filled, log_files, made, offsets, opened, rows, unpacked
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy.batch import BatchHeader
 from krappy.errors import CorruptBatch, OutOfOrderSequence, ProducerFenced
+from krappy.records.batch import BatchHeader
 from krappy.store import producers
 from krappy.store.producers import KEPT, MAX_SEQUENCE, ProducerStates
 from tests.store.logs import made, opened

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from krappy import batch
 from krappy.core import retention
 from krappy.errors import CorruptBatch, StorageError
+from krappy.records import batch
+from krappy.settings.topic import TopicConfig
 from krappy.store import checkpoint as checkpoints
 from krappy.store.log import Log
 from krappy.store.walk import headers
-from krappy.topic_config import TopicConfig
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
 from tests.store.logs import FOLDER, SMALL, filled, forget_checkpoint, log_files, made, offsets, opened, rows
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from krappy import batch
+from krappy.records import batch
+from krappy.settings.topic import TopicConfig
 from krappy.store import index
 from krappy.store.log import Log
-from krappy.topic_config import TopicConfig
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep
 from tests.store.logs import FOLDER, filled, log_files, made, offsets, opened, rows
 

@@ -103,7 +103,7 @@ def test_what_is_inside_of_batches_is_looked_at(tmp_path: Path) -> None:
 
     from crc32c import crc32c
 
-    from krappy import batch
+    from krappy.records import batch
 
     header, data = made(b"value")
     rubbish = bytearray(data)

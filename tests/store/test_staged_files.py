@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from krappy import batch
 from krappy.errors import CorruptBatch, StorageError
+from krappy.records import batch
 from krappy.store.staging import StagedFiles, framed
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
 

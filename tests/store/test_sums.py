@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy import batch
 from krappy.errors import CorruptBatch, StorageError
+from krappy.records import batch
 from krappy.store import checkpoint as checkpoints
 from krappy.store import sums as module
 from krappy.store.disk import OS_DISK

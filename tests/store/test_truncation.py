@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from krappy import batch
 from krappy.core.stability import marker
 from krappy.errors import CorruptBatch, OffsetOutOfRange, StorageError
+from krappy.records import batch
 from krappy.store import checkpoint as checkpoints
 from krappy.store.cleaner import Candidate
 from krappy.store.disk import Disk

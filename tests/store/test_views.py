@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from krappy.entry import entry_offset, is_tombstone, pack_columns, pack_entry
+from krappy.entries.entry import entry_offset, is_tombstone, pack_columns, pack_entry
 from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.keys import MAX_NUMBER, after_prefix, key_range, view_end, view_prefix

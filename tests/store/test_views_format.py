@@ -7,7 +7,7 @@ from pathlib import Path
 
 from krappy.core.staging import Job, Staging, State
 from krappy.core.transactions import Transaction
-from krappy.entry import pack_entry
+from krappy.entries.entry import pack_entry
 from krappy.store import catalog, group_offsets, groups, overrides, rocks, staging, transactions
 from krappy.store.meta import Meta
 from krappy.store.synced import ACCEPT

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from krappy.entry import entry_offset, is_tombstone, pack_columns, unpack_entry
+from krappy.entries.entry import entry_offset, is_tombstone, pack_columns, unpack_entry
 from krappy.store.views import Views, ViewSnapshot
 from tests.store.view_model import Model, living, read_all
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from krappy.entry import is_tombstone, pack_entry
+from krappy.entries.entry import is_tombstone, pack_entry
 from krappy.store.views import ViewSnapshot
 
 Model = dict[bytes, bytes]  # record key -> packed entry

@@ -19,7 +19,7 @@ from typing import Any
 import msgpack
 
 import krappy.wire
-from krappy.entry import pack_entry
+from krappy.entries.entry import pack_entry
 from krappy.wire import messages
 from krappy.wire.frames import ANSWER
 from krappy.wire.messages import Answer, Request

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krappy import errors
-from krappy.entry import pack_entry
+from krappy.entries.entry import pack_entry
 from krappy.errors import InvalidRequest, KrappyError, ProtocolError
 from krappy.wire import messages as m
 from krappy.wire.frames import ANSWER, ERROR, FrameReader, frame

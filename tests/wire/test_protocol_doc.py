@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from krappy import batch, errors
+from krappy import errors
 from krappy.partitioner import murmur2_unsigned
+from krappy.records import batch
 from krappy.testing.running import RunningBroker
 from krappy.wire import messages
 from krappy.wire.frames import ERROR, FrameReader

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy import batch as batches
-from krappy import codecs
-from krappy.batch import Columns
 from krappy.broker.groups import group_reads
 from krappy.broker.groups.group_reads import Read
 from krappy.broker.partition import large
 from krappy.broker.partition.queued import Stored, record_size
 from krappy.errors import KrappyError
 from krappy.partitioner import partition_for
+from krappy.records import batch as batches
+from krappy.records import codecs
+from krappy.records.batch import Columns
 from krappy.types import NO_TIMESTAMP, Record
 from krappy.waiting import Later
 

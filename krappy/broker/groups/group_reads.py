@@ -12,11 +12,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from krappy import batch as batches
-from krappy.batch import BatchHeader, Columns
 from krappy.broker.partition import large
 from krappy.core.admission import INLINE, columns_cost
 from krappy.core.leases import Lease, LogSlice
+from krappy.records import batch as batches
+from krappy.records.batch import BatchHeader, Columns
 from krappy.types import Span
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from krappy.errors import (
     UnknownTopic,
     WrongGroupKind,
 )
-from krappy.topic_config import check_topic_name
+from krappy.settings.topic import check_topic_name
 
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.native import NativeView

@@ -14,9 +14,9 @@ import trio
 from krappy.broker.name_locks import whole
 from krappy.core.kafka.modern import ModernGroup, ModernRules
 from krappy.errors import InvalidConfig, InvalidRequest
+from krappy.settings.topic import Setting, nearest
+from krappy.settings.topic_table import Changes, Given, changes_of, integer
 from krappy.store.overrides import OverrideStore
-from krappy.topic_config import Setting, nearest
-from krappy.topic_settings import Changes, Given, changes_of, integer
 
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.group import KafkaGroup

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
-from krappy.batch import HEADER_SIZE, measure, nothing
 from krappy.broker.latest import table_file
 from krappy.broker.latest.latest_sets import Before, Held, LatestSets, Services
 from krappy.broker.latest.table_file import Mark
@@ -31,7 +30,8 @@ from krappy.core.admission import INLINE, INLINE_PARTS
 from krappy.core.latest import Reading, Readings
 from krappy.core.live_offsets import Cursor
 from krappy.errors import CorruptBatch, OffsetOutOfRange
-from krappy.survivors import cut, layout
+from krappy.records.batch import HEADER_SIZE, measure, nothing
+from krappy.records.survivors import cut, layout
 from krappy.types import FilePart
 
 if TYPE_CHECKING:

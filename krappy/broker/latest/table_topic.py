@@ -14,7 +14,7 @@ from krappy.waiting import Signal
 if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
     from krappy.broker.topics.topic import Topic
-    from krappy.topic_config import TopicConfig
+    from krappy.settings.topic import TopicConfig
 
 STATE = "latest"  # where a connection's state has its Readings
 

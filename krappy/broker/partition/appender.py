@@ -15,8 +15,6 @@ from functools import partial
 
 import trio
 
-from krappy import batch as batches
-from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
 from krappy.broker.partition import large
 from krappy.broker.partition.commit import INLINE
 from krappy.broker.partition.conditions import Conditions
@@ -34,6 +32,8 @@ from krappy.errors import (
     ShuttingDown,
     StorageError,
 )
+from krappy.records import batch as batches
+from krappy.records.batch import TRANSACTIONAL, BatchHeader, Columns
 from krappy.store.producers import advance
 from krappy.types import ABSENT, Record
 from krappy.waiting import Later, Signal, wait_any

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy import batch as batches
-from krappy.batch import TRANSACTIONAL, Columns
 from krappy.broker.partition import large
 from krappy.broker.partition.strays import ViewStrays
-from krappy.entry import pack_columns
+from krappy.entries.entry import pack_columns
 from krappy.errors import CorruptBatch, KrappyError, OffsetOutOfRange, ShuttingDown, StorageError
+from krappy.records import batch as batches
+from krappy.records.batch import TRANSACTIONAL, Columns
 from krappy.store.disk import UNREADABLE
 from krappy.waiting import Signal, wait_any
 

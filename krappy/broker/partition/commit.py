@@ -16,10 +16,10 @@ from time import perf_counter
 
 import trio
 
-from krappy.batch import BatchHeader
 from krappy.broker.partition.queued import Accepted, Stored
 from krappy.broker.partition.replica import Replica
 from krappy.errors import KrappyError, StorageError
+from krappy.records.batch import BatchHeader
 from krappy.waiting import Later, wait_any
 
 TOGETHER = 256 << 10  # bytes up to which a write takes its sync along

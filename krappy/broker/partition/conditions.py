@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
-from krappy import batch as batches
-from krappy.batch import Columns
 from krappy.broker.partition.elsewhere import Elsewhere, look
 from krappy.broker.partition.queued import Loose, Publish
 from krappy.broker.partition.undecided import UNDECIDED
 from krappy.broker.partition.viewed import Viewed
-from krappy.entry import entry_offset, is_tombstone
+from krappy.entries.entry import entry_offset, is_tombstone
 from krappy.errors import KrappyError, OffsetMismatch, RequestTimeout, TransactionPending
 from krappy.partitioner import any_elsewhere
+from krappy.records import batch as batches
+from krappy.records.batch import Columns
 from krappy.types import ABSENT
 
 MAX_TOLD = 100  # records of a batch that an error tells of

@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import trio
 
-from krappy.batch import Columns
 from krappy.broker.partition.newest import is_newer, newest
 from krappy.broker.partition.viewed import Viewed
-from krappy.entry import VALUE_AT, entry_offset, entry_timestamp, is_tombstone
+from krappy.entries.entry import VALUE_AT, entry_offset, entry_timestamp, is_tombstone
 from krappy.errors import OffsetMismatch, RequestTimeout, TransactionPending
 from krappy.partitioner import partition_for
+from krappy.records.batch import Columns
 
 SLICE = 64  # keys looked up together
 HEAD = VALUE_AT + 1  # bytes of an entry that tell all but its value

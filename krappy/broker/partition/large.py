@@ -13,10 +13,10 @@ from typing import TypeVar
 
 import trio
 
-from krappy import batch as batches
-from krappy.batch import Columns
 from krappy.core.admission import INLINE, INLINE_PARTS
 from krappy.errors import CorruptBatch, KrappyError
+from krappy.records import batch as batches
+from krappy.records.batch import Columns
 
 T = TypeVar("T")
 OPENERS = 1

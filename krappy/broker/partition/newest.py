@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from krappy.broker.partition.viewed import ROOM, Viewed
-from krappy.entry import entry_timestamp
+from krappy.entries.entry import entry_timestamp
 from krappy.partitioner import partition_for
 
 LOOKUPS = 640  # of single keys, between two turns of the event loop

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import trio
 
-from krappy.batch import BatchHeader
 from krappy.broker.partition import raw_reads
 from krappy.broker.partition.appender import Appender
 from krappy.broker.partition.lent import Lent
@@ -20,8 +19,9 @@ from krappy.broker.partition.strays import Strays
 from krappy.broker.partition.viewed import Viewed
 from krappy.core.stability import marker
 from krappy.errors import KrappyError
+from krappy.records.batch import BatchHeader
+from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
-from krappy.topic_config import TopicConfig
 from krappy.types import Record
 from krappy.waiting import Later
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from krappy import batch as batches
-from krappy.batch import RECORD_COST, BatchHeader, Columns
 from krappy.core.admission import Admitted
 from krappy.errors import InvalidRecord, KrappyError, RecordTooLarge
+from krappy.records import batch as batches
+from krappy.records.batch import RECORD_COST, BatchHeader, Columns
 from krappy.types import Headers, Record
 from krappy.waiting import Later
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
-from krappy.batch import TRANSACTIONAL, BatchHeader, Columns
 from krappy.broker.partition import large
 from krappy.broker.partition.lent import Lent
 from krappy.broker.partition.queued import Accepted
@@ -25,8 +24,9 @@ from krappy.core.cluster.state import State
 from krappy.core.stability import without
 from krappy.errors import KrappyError, OffsetOutOfRange, StorageError
 from krappy.ports import ActiveProducer
+from krappy.records.batch import TRANSACTIONAL, BatchHeader, Columns
+from krappy.settings.topic import TopicConfig
 from krappy.store.offline import OfflineLog
-from krappy.topic_config import TopicConfig
 from krappy.types import Span, TopicPartition
 from krappy.waiting import Signal, wait_any
 

@@ -23,7 +23,7 @@ from krappy.errors import CorruptBatch, OffsetOutOfRange, PolicyViolation, Stora
 
 if TYPE_CHECKING:
     from krappy.core.retention import SegmentInfo
-    from krappy.topic_config import TopicConfig
+    from krappy.settings.topic import TopicConfig
 
 DELETE_ALL = -1  # for the high watermark, as DeleteRecords of either protocol writes it
 PATIENCE_S = 20.0  # with a view that is behind: until the next round of housekeeping, or an error for a client

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import trio
 
-from krappy.batch import TRANSACTIONAL
 from krappy.errors import KrappyError
 from krappy.partitioner import any_elsewhere
+from krappy.records.batch import TRANSACTIONAL
 from krappy.store.keys import PREFIX_SIZE, view_end, view_prefix
 
 if TYPE_CHECKING:

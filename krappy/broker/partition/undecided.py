@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy import batch as batches
 from krappy.broker.partition import large
 from krappy.errors import OffsetOutOfRange
+from krappy.records import batch as batches
 
 if TYPE_CHECKING:
     from krappy.broker.partition.replica import Replica

@@ -18,10 +18,10 @@ from krappy.broker.partition.replica import Replica
 from krappy.broker.partition.strays import Strays, ViewStrays
 from krappy.broker.partition.undecided import Undecided
 from krappy.core import retention
-from krappy.entry import entry_offset
+from krappy.entries.entry import entry_offset
 from krappy.errors import KrappyError, StorageError, ViewDisabled
+from krappy.settings.topic import TopicConfig
 from krappy.store.log import Log
-from krappy.topic_config import TopicConfig
 
 T = TypeVar("T")
 STEP = 1000  # entries looked at in one go by a sweep: less than a millisecond

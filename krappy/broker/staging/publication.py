@@ -18,12 +18,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from krappy import batch as batches
-from krappy.batch import BatchHeader
 from krappy.broker.partition.queued import Stored
 from krappy.broker.transactions.turns import written
 from krappy.core.staging import Job, Published, Staging
 from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownPartition, UnknownTopic
+from krappy.records import batch as batches
+from krappy.records.batch import BatchHeader
 from krappy.waiting import Later
 
 if TYPE_CHECKING:

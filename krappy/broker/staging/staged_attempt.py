@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
 
-from krappy.batch import TRANSACTIONAL, BatchHeader
 from krappy.broker.partition.queued import Stored
 from krappy.core.admission import Times, admit
 from krappy.core.staging import Staging
 from krappy.errors import InvalidRecord, InvalidRequest, KrappyError, StorageError, UnknownStaging, UnknownTopic
+from krappy.records.batch import TRANSACTIONAL, BatchHeader
 from krappy.store.producers import ProducerStates
 from krappy.store.staging import HEAD, StagedFiles, SyncFailed, framed
 from krappy.waiting import Later, Signal, wait_any

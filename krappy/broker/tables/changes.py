@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.partition.newest import is_newer, newest
-from krappy.entry import VALUE_AT, entry_offset, entry_timestamp
+from krappy.entries.entry import VALUE_AT, entry_offset, entry_timestamp
 from krappy.partitioner import partition_for
 
 if TYPE_CHECKING:

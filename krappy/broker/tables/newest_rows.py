@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from krappy.broker.partition.newest import is_newer
 from krappy.broker.partition.strays import Strays
 from krappy.broker.partition.viewed import Viewed
-from krappy.entry import floor
+from krappy.entries.entry import floor
 from krappy.partitioner import partition_for
 from krappy.store.view_snapshot import Rows, ViewSnapshot
 

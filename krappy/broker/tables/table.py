@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
 
-from krappy import batch as batches
-from krappy.batch import Columns
 from krappy.broker.partition import large
 from krappy.broker.partition.newest import Pause
 from krappy.broker.partition.partition import Partition
 from krappy.broker.partition.viewed import Viewed
 from krappy.broker.tables.changes import Change, judged
 from krappy.broker.tables.newest_rows import newest_rows
-from krappy.entry import entry_offset, pack_entry, packed_rows
+from krappy.entries.entry import entry_offset, pack_entry, packed_rows
 from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownHandle
+from krappy.records import batch as batches
+from krappy.records.batch import Columns
 from krappy.waiting import Signal, wait_any
 
 if TYPE_CHECKING:

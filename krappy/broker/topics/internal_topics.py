@@ -16,7 +16,7 @@ from krappy.broker.topics.topic import not_led
 from krappy.core.cluster.image import PartitionImage, TopicImage
 from krappy.core.cluster.state import State
 from krappy.core.epochs import Epochs
-from krappy.topic_config import TopicConfig
+from krappy.settings.topic import TopicConfig
 from krappy.waiting import Signal
 
 OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"

@@ -14,12 +14,12 @@ import trio
 
 from krappy import descriptors
 from krappy.errors import KrappyError, ShuttingDown, StorageError
+from krappy.settings.topic import TopicConfig
 from krappy.store import identity
 from krappy.store.disk import NO_DESCRIPTOR, OS_DISK
 from krappy.store.format import LOG
 from krappy.store.log import Log
 from krappy.store.offline import OfflineLog
-from krappy.topic_config import TopicConfig
 
 NEW_AT_ONCE = 16  # new logs that one thread makes at a stretch: each is done in a fraction of a millisecond
 

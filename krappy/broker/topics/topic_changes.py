@@ -28,12 +28,12 @@ from krappy.broker.topics.opening import Place, check_room, open_logs
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_names import TopicNames
 from krappy.errors import KrappyError, StorageError, TopicExists, UnknownTopic
+from krappy.settings.topic import TopicConfig, merge
+from krappy.settings.topic_table import Changes, changes_of
 from krappy.store import identity
 from krappy.store.catalog import MAX_PARTITIONS
 from krappy.store.catalog import Topic as StoredTopic
 from krappy.store.log import Log
-from krappy.topic_config import TopicConfig, merge
-from krappy.topic_settings import Changes, changes_of
 from krappy.types import text_id
 
 if TYPE_CHECKING:

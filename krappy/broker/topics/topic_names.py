@@ -9,7 +9,7 @@ from __future__ import annotations
 from krappy.broker.topics.internal_topics import INTERNAL
 from krappy.core.latest import table_of
 from krappy.errors import InvalidTopic
-from krappy.topic_config import check_topic_name
+from krappy.settings.topic import check_topic_name
 
 
 class TopicNames:

@@ -18,7 +18,7 @@ import trio
 from krappy.broker.partition.partition import Partition
 from krappy.core import retention
 from krappy.core.throttle import Throttle
-from krappy.entry import entry_offset, floor, is_tombstone
+from krappy.entries.entry import entry_offset, floor, is_tombstone
 from krappy.errors import KrappyError
 from krappy.store.cleaner import Candidate, CleanResult, Pace
 from krappy.waiting import wait_any

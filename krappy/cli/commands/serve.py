@@ -18,7 +18,7 @@ import click
 
 from krappy.cli import argv, output
 from krappy.cli.errors import Failure
-from krappy.config import ServerConfig, describe, load
+from krappy.settings.server import ServerConfig, describe, load
 
 if TYPE_CHECKING:
     from krappy.app import Broker

@@ -12,7 +12,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from krappy.varint import decode, delta_of
+from krappy.records.varint import decode, delta_of
 
 SHORTEST = 8  # records that repay the search
 _LONGEST = 1024  # records that one search looks at, lest many short runs cost the square of their number

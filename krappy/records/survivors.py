@@ -11,10 +11,10 @@ from itertools import compress
 
 from crc32c import crc32c
 
-from krappy import batch as batches
-from krappy import codecs, varint
-from krappy.batch import CODEC_MASK, CRC_START, HEADER_SIZE, HOLDS, LENGTH_END
-from krappy.codecs import DEFAULT_LIMIT
+from krappy.records import batch as batches
+from krappy.records import codecs, varint
+from krappy.records.batch import CODEC_MASK, CRC_START, HEADER_SIZE, HOLDS, LENGTH_END
+from krappy.records.codecs import DEFAULT_LIMIT
 
 _DELTA_AT = 23
 _COUNT_AT = HEADER_SIZE - 4

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import repeat
 
+from krappy.records.varint import TABLE, encode, encoded
 from krappy.types import Headers
-from krappy.varint import TABLE, encode, encoded
 
 _NULL = encode(-1)
 _COST = [number + len(varint) for number, varint in enumerate(TABLE)]  # a field's length and its bytes

@@ -20,10 +20,12 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from krappy import codecs, record_reader, record_writer, varint
-from krappy.codecs import ANY, DEFAULT_LIMIT
 from krappy.errors import CorruptBatch
-from krappy.record_reader import Columns
+from krappy.records import codecs, varint
+from krappy.records import reader as record_reader
+from krappy.records import writer as record_writer
+from krappy.records.codecs import ANY, DEFAULT_LIMIT
+from krappy.records.reader import Columns
 from krappy.types import Headers
 
 __all__ = [
@@ -109,7 +111,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def codec(self) -> int:
-        """0 to 4 as in `krappy.codecs`; 5 to 7 do not exist yet."""
+        """0 to 4 as in `krappy.records.codecs`; 5 to 7 do not exist yet."""
         return self.attributes & CODEC_MASK
 
     @property

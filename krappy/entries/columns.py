@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgpack
 
 from krappy.arrow_layout import Binary, HeaderLists, binary, bits, header_lists, offsets32
-from krappy.entry import NIL, VALUE_AT
+from krappy.entries.entry import NIL, VALUE_AT
 from krappy.types import Headers
 
 BIN8 = 0xC4

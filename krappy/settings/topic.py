@@ -10,9 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from krappy.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD
 from krappy.errors import InvalidConfig, InvalidTopic
-from krappy.topic_settings import (
+from krappy.records.codecs import GZIP, LZ4, NONE, SNAPPY, ZSTD
+from krappy.settings.topic_table import (
     DEFAULTS,
     DOCS,
     FOREVER,
@@ -80,7 +80,7 @@ class TopicConfig:
     timestamp_after_ms: int | None = 3_600_000  # how far ahead of the broker's clock events may be
     timestamp_before_ms: int | None = None  # and how far behind
     index_interval_bytes: int = 4096
-    codec: int | None = None  # as in krappy.codecs; None: the producer's
+    codec: int | None = None  # as in krappy.records.codecs; None: the producer's
     view: bool = True
     latest_ahead: bool = False
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from krappy import record_runs
 from krappy.errors import CorruptBatch
+from krappy.records import runs as record_runs
+from krappy.records.varint import decode, decode_raw, delta_of
 from krappy.types import Headers
-from krappy.varint import decode, decode_raw, delta_of
 
 _I64 = 2**63
 _CALM = 2**62  # a base timestamp below this and a delta of few bytes cannot pass 64 bits

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from krappy.errors import ConfigError, InvalidConfig
-from krappy.topic_config import OF_BROKER, Setting, TopicConfig, inherited, nearest
+from krappy.settings.topic import OF_BROKER, Setting, TopicConfig, inherited, nearest
 
 PREFIX = "KRAPPY_"
 FILE_VARIABLE = "KRAPPY_CONFIG"  # names the TOML file
