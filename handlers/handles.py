@@ -9,7 +9,7 @@ from krappy.ports import AttemptPort, MemberPort, PartitionPort, ScanPort, Topic
 from krappy.types import TopicPartition
 
 
-class Producer:
+class ProducerHandle:
     """A producer registration."""
 
     def __init__(self, topic: TopicPort, name: str | None) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 import trio
 
-from krappy.broker.broker import Broker as Engine
+from krappy.broker.broker import LocalBroker as Engine
 from krappy.errors import KrappyError, ShuttingDown, Unavailable
 from krappy.handlers import kafka, native
 from krappy.memory import keep_freed_memory

@@ -32,10 +32,10 @@ from krappy.clients.runtime import run
 from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
 from krappy.clients.staging import StagedCommit, StagedJob
 from krappy.clients.sync.blocks import Blocks
-from krappy.clients.sync.connection import Connection
+from krappy.clients.sync.connection import ClientConnection
 from krappy.clients.sync.opened import Opened
 from krappy.clients.sync.table import History, Scan, Table, Watch
-from krappy.clients.tables import Chosen
+from krappy.clients.tables import KeyRangeChoice
 from krappy.clients.values import StartAt, Text, names
 from krappy.types import Compression, TopicPartition
 from krappy.wire.messages import Pong, ReadLog
@@ -99,7 +99,7 @@ class Client(Opened):
     """One connection to a broker, made again when it is lost; any number of threads may use it at the same time."""
 
     def __init__(self, to: str | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> None:
-        self._connection = Connection(to, timeout, keepalive)
+        self._connection = ClientConnection(to, timeout, keepalive)
 
     def __enter__(self) -> Client:
         self._connection.open()
@@ -245,7 +245,7 @@ class Client(Opened):
 
         Raises ViewDisabled, UnknownTopic, UnknownPartition, Overloaded when too many snapshots are held.
         """
-        chosen = Chosen(prefix, start, end)
+        chosen = KeyRangeChoice(prefix, start, end)
         return run(
             snapshots.open_snapshot(self._link, topic, partitions, splits, ttl, chosen, tombstones, topic_id, measure)
         )

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any
 from krappy.clients import admin, snapshots, staging
 from krappy.clients.admin import GroupInfo, Moved, Setting, TopicInfo
 from krappy.clients.aio.blocks import Blocks
-from krappy.clients.aio.connection import Connection
+from krappy.clients.aio.connection import ClientConnection
 from krappy.clients.aio.table import History, Scan, Table, Watch
 from krappy.clients.blocks import COLUMNS, ColumnBlock
 from krappy.clients.link import Link
 from krappy.clients.snapshots import BLOCK_BYTES, KeyRange, Snapshot
 from krappy.clients.staging import StagedCommit, StagedJob
-from krappy.clients.tables import Chosen
+from krappy.clients.tables import KeyRangeChoice
 from krappy.clients.values import StartAt, Text, names
 from krappy.types import Compression, TopicPartition
 from krappy.wire.messages import Pong, ReadLog
@@ -94,7 +94,7 @@ class Client:
     """One connection to a broker, made again when it is lost; any number of tasks may use it at the same time."""
 
     def __init__(self, to: str | None = None, *, timeout: float = 30.0, keepalive: float = 30.0) -> None:
-        self._connection = Connection(to, timeout, keepalive)
+        self._connection = ClientConnection(to, timeout, keepalive)
 
     async def __aenter__(self) -> Client:
         await self._connection.open()
@@ -240,7 +240,7 @@ class Client:
 
         Raises ViewDisabled, UnknownTopic, UnknownPartition, Overloaded when too many snapshots are held.
         """
-        chosen = Chosen(prefix, start, end)
+        chosen = KeyRangeChoice(prefix, start, end)
         return await snapshots.open_snapshot(
             self._link, topic, partitions, splits, ttl, chosen, tombstones, topic_id, measure
         )

@@ -30,7 +30,7 @@ import msgpack
 from krappy.core.cluster import places
 from krappy.core.cluster.decide import decide, touched
 from krappy.core.cluster.image import Image, TopicImage
-from krappy.core.cluster.state import NOBODY, State, write_state
+from krappy.core.cluster.state import NOBODY, PartitionState, write_state
 from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put
 from krappy.errors import InvalidPartitions, StorageError, TopicExists, UnknownTopic
 from krappy.settings.topic import GENERATION, GENERATIONS, Given, TopicConfig, check_topic_name, merge, normalise
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class StoredTopic:
     """A topic as it is kept. `config`: only what was set, by Kafka's names; `numbers`: one for each partition, the
     dense number that its view is kept under. `id`: 16 bytes, never given to another topic. `generation`: of the
     defaults that it was made under."""
@@ -135,11 +135,11 @@ class Catalog:
         yield Create(path, b"1") if found is None else Put(path, b"%d" % (found.version + 2))
         yield Create(places.CONTROLLER, znodes.controller(broker, epoch), SESSION)
 
-    def list(self) -> Sequence[Topic]:
+    def list(self) -> Sequence[StoredTopic]:
         """Every topic, by name."""
         return sorted(self._topics.values(), key=lambda topic: topic.name)
 
-    def get(self, name: str) -> Topic | None:
+    def get(self, name: str) -> StoredTopic | None:
         """The topic of this name, if there is one."""
         return self._topics.get(name)
 
@@ -150,12 +150,12 @@ class Catalog:
         """What the cluster knows of a topic that there is."""
         return self.tree.image.topics[name]
 
-    def deleting(self) -> Sequence[Topic]:
+    def deleting(self) -> Sequence[StoredTopic]:
         """Topics deleted whose folders or views may still exist, without their settings. To be finished on open, then
         `forget`-ed."""
         return [*self._deleting.values()]
 
-    def create(self, name: str, partitions: int, config: Mapping[str, Given] | None = None) -> Topic:
+    def create(self, name: str, partitions: int, config: Mapping[str, Given] | None = None) -> StoredTopic:
         """Adds a topic, durably. Raises InvalidTopic, TopicExists, InvalidPartitions, InvalidConfig, StorageError."""
         check_topic_name(name)
         held = normalise(config or {})
@@ -167,9 +167,9 @@ class Catalog:
             data = znodes.topic(id, [self._replicas] * _checked(partitions), GENERATION)
             made: list[Operation] = [Create(places.topic(name), data), Create(places.partitions(name))]
             made += config_change(self.tree, places.config("topics", name), held)
-            return self._save(Topic(name, id, held, [], GENERATION), partitions, made)
+            return self._save(StoredTopic(name, id, held, [], GENERATION), partitions, made)
 
-    def add_partitions(self, name: str, total: int) -> Topic:
+    def add_partitions(self, name: str, total: int) -> StoredTopic:
         """Gives a topic more partitions, durably. `total`: how many it is to have. Raises UnknownTopic,
         InvalidPartitions, StorageError."""
         with self._lock:
@@ -178,7 +178,7 @@ class Catalog:
                 raise InvalidPartitions(f"'{name}' has {len(topic.numbers)} partitions; their number can only grow")
             return self._save(topic, total, [self._assign(name, topic.id, _checked(total), topic.generation)])
 
-    def alter(self, name: str, changes: Mapping[str, Given]) -> Topic:
+    def alter(self, name: str, changes: Mapping[str, Given]) -> StoredTopic:
         """Changes settings, durably; None takes one back to its default. Raises UnknownTopic, InvalidConfig,
         StorageError."""
         with self._lock:
@@ -188,7 +188,7 @@ class Catalog:
             self._topics[name] = replace(topic, config=config)
             return self._topics[name]
 
-    def delete(self, name: str) -> Topic:
+    def delete(self, name: str) -> StoredTopic:
         """Takes a topic out, durably, and remembers that its folders and views are to go. Raises UnknownTopic,
         StorageError."""
         with self._lock:
@@ -197,10 +197,10 @@ class Catalog:
             config = config_change(self.tree, places.config("topics", name), {})
             self.tree.commit([*reversed(below), *config, Create(places.deleted(topic.id), znodes.deleted(name))])
             del self._topics[name]
-            self._deleting[topic.id] = Topic(name, topic.id, {}, topic.numbers)
+            self._deleting[topic.id] = StoredTopic(name, topic.id, {}, topic.numbers)
             return topic
 
-    def forget(self, topic: Topic) -> None:
+    def forget(self, topic: StoredTopic) -> None:
         """The last of a deleted topic's folders and views is gone from the disk."""
         with self._lock:
             if topic.id in self._deleting:
@@ -264,7 +264,7 @@ class Catalog:
         self.tree.commit([Create(path, data) if self.tree.get(path) is None else Put(path, data)], puts, deletes)
         self._reserved = following
 
-    def _find(self, name: str) -> Topic:
+    def _find(self, name: str) -> StoredTopic:
         topic = self._topics.get(name)
         if topic is None:
             raise UnknownTopic(f"there is no topic '{name!s:.249}'")
@@ -278,7 +278,7 @@ class Catalog:
                 state = each.state._replace(leader=NOBODY, isr=self._replicas, elr=(), last_known_elr=())
                 yield self._put_state(topic.name, index, state)
 
-    def _put_state(self, topic: str, index: int, state: State) -> Operation:
+    def _put_state(self, topic: str, index: int, state: PartitionState) -> Operation:
         path = places.state(topic, index)
         before = self.tree.get(path)
         return Put(path, write_state(state, None if before is None else before.data))
@@ -289,7 +289,7 @@ class Catalog:
         assert before is not None
         return Put(places.topic(name), znodes.topic(id, [self._replicas] * partitions, generation, before.data))
 
-    def _save(self, topic: Topic, partitions: int, operations: Sequence[Operation]) -> Topic:
+    def _save(self, topic: StoredTopic, partitions: int, operations: Sequence[Operation]) -> StoredTopic:
         more = partitions - len(topic.numbers)
         following = self._next_number + more
         if following > MAX_NUMBER + 1:
@@ -305,7 +305,7 @@ class Catalog:
 
     # --- what is kept
 
-    def _topic(self, name: str) -> Topic:
+    def _topic(self, name: str) -> StoredTopic:
         found = self.tree.image.topics[name]
         config = dict(self.tree.image.config("topics", name))
         numbers = self._numbers.get(found.id, [name, []])[1]
@@ -314,12 +314,12 @@ class Catalog:
                 f"the catalog is damaged: the topic '{name}' has {len(found.partitions)} partitions, and views' "
                 f"numbers for {len(numbers)}. Restore a backup"
             )
-        return Topic(name, found.id, config, numbers, found.generation)
+        return StoredTopic(name, found.id, config, numbers, found.generation)
 
-    def _deleted(self, text: str) -> Topic:
+    def _deleted(self, text: str) -> StoredTopic:
         id = _read(text, id_of, text)
         name, numbers = self._numbers.get(id, ["", []])
-        return Topic(name, id, {}, numbers)
+        return StoredTopic(name, id, {}, numbers)
 
     def _znode(self, path: str, read: Callable[[bytes], T], default: T) -> T:
         found = self.tree.get(path)

@@ -136,7 +136,7 @@ def decided(stability: Stability, upto: int) -> tuple[int, Transactions]:
     return upto, Transactions(stability.between(0, upto))
 
 
-class Pace:
+class CleaningPace:
     """What a cleaning owes to those who work beside it. This one: nothing."""
 
     def spend(self, size: int) -> None:
@@ -148,7 +148,7 @@ class Pace:
         return nullcontext()
 
 
-FREELY = Pace()
+FREELY = CleaningPace()
 
 
 # Held while a file comes or goes by its name. Raises StorageError once the log is deleted: then the folder of that name
@@ -164,7 +164,7 @@ class Cleaning(NamedTuple):
     transactions: Transactions
     now: int  # ms
     horizon: int  # the delete horizon (ms) for tombstones and markers that no cleaning has seen before
-    pace: Pace
+    pace: CleaningPace
     owned: Owned
 
 
@@ -377,7 +377,7 @@ def swap(disk: Disk, folder: Path, group: Sequence[Segment], rewritten: Rewritte
     _fsync_dir(disk, folder)
 
 
-def prove(segments: Iterable[Segment], pace: Pace, shaping: AbstractContextManager[object]) -> None:
+def prove(segments: Iterable[Segment], pace: CleaningPace, shaping: AbstractContextManager[object]) -> None:
     """Gives checksums to those that a cleaning has left as they were: after a start they count as ones with holes."""
     for segment in segments:
         if segment.proof is None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 from pathlib import Path
 from threading import Lock
 
+from krappy.core.retention import SegmentInfo
 from krappy.errors import OffsetOutOfRange, StorageError
 from krappy.settings.topic import TopicConfig
 from krappy.store import checkpoint as checkpoints
@@ -33,7 +34,7 @@ from krappy.store.pool import POOL
 from krappy.store.producers import ProducerStates
 from krappy.store.recovery import Recovered
 from krappy.store.refusals import refusals
-from krappy.store.segment import Segment, SegmentInfo
+from krappy.store.segment import Segment
 from krappy.store.segments import Segments
 from krappy.store.walk import Damage, headers
 from krappy.store.writing import WritableLog

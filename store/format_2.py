@@ -28,7 +28,7 @@ TOPIC, DELETING, BROKER, GROUP = b"t/", b"d/", b"cb/", b"cg/"
 NEXT_PRODUCER, CLUSTER_ID = b"c/next-producer", b"c/cluster"
 
 
-class Step(NamedTuple):
+class MigrationStep(NamedTuple):
     """One record: what replaces it."""
 
     znodes: dict[str, bytes]
@@ -36,30 +36,30 @@ class Step(NamedTuple):
     deletes: list[bytes]
 
 
-def steps(meta: Meta) -> Iterator[Step]:
+def steps(meta: Meta) -> Iterator[MigrationStep]:
     """All that is left to do. Raises StorageError for what can't be read."""
     for key, value in meta.items(TOPIC):
         name, id, config, numbers, generation = _topic(key, value)
         made = {places.topic(name): znodes.topic(id, [()] * len(numbers), generation), places.partitions(name): b""}
         if config:
             made[places.config("topics", name)] = znodes.config(config)
-        yield Step(made, _numbers(name, id, numbers), [key])
+        yield MigrationStep(made, _numbers(name, id, numbers), [key])
     for key, value in meta.items(DELETING):
         name, id, _, numbers, _ = _topic(key, value)
-        yield Step({places.deleted(id): znodes.deleted(name)}, _numbers(name, id, numbers), [key])
+        yield MigrationStep({places.deleted(id): znodes.deleted(name)}, _numbers(name, id, numbers), [key])
     for prefix, kind in ((BROKER, places.BROKER_CONFIG), (GROUP, places.GROUP_CONFIG)):
         for key, value in meta.items(prefix):
             name = key[len(prefix) :].decode()
             if prefix != BROKER or name != STATIC:
                 settings = _read(key, lambda value=value: dict(msgpack.unpackb(value)))
-                yield Step({places.config(kind, name or places.DEFAULT): znodes.config(settings)}, {}, [key])
+                yield MigrationStep({places.config(kind, name or places.DEFAULT): znodes.config(settings)}, {}, [key])
     following = meta.get(NEXT_PRODUCER)
     if following is not None:
         block = znodes.producer_ids(int.from_bytes(following, "big"))
-        yield Step({places.PRODUCER_IDS: block}, {}, [NEXT_PRODUCER])
+        yield MigrationStep({places.PRODUCER_IDS: block}, {}, [NEXT_PRODUCER])
     cluster = meta.get(CLUSTER_ID)
     if cluster is not None:
-        yield Step({places.CLUSTER_ID: znodes.cluster(cluster)}, {}, [CLUSTER_ID])
+        yield MigrationStep({places.CLUSTER_ID: znodes.cluster(cluster)}, {}, [CLUSTER_ID])
 
 
 def _numbers(name: str, id: bytes, numbers: list[int]) -> dict[bytes, bytes]:

@@ -10,10 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from krappy.core import retention
+from krappy.core.retention import SegmentInfo
 from krappy.errors import StorageError
 from krappy.settings.topic import TopicConfig
 from krappy.store import cleaner
-from krappy.store.cleaner import FREELY, CleanResult, Pace, Survives
+from krappy.store.cleaner import FREELY, CleaningPace, CleanResult, Survives
 from krappy.store.cutting import CuttableLog
 from krappy.store.disk import OS_DISK, Disk
 from krappy.store.pool import POOL
@@ -21,7 +22,7 @@ from krappy.store.recovery import Recovered, go_on, recover
 from krappy.store.refusals import refusals
 from krappy.store.report import RecoveryReport
 from krappy.store.scrub import scrub
-from krappy.store.segment import Segment, SegmentInfo
+from krappy.store.segment import Segment
 from krappy.store.unsynced import Unsynced
 
 
@@ -111,7 +112,7 @@ class Log(CuttableLog):
 
     # ---------------------------------------------------------------- compaction
 
-    def clean(self, survives: Survives, upto: int, now_ms: int, pace: Pace = FREELY) -> CleanResult:
+    def clean(self, survives: Survives, upto: int, now_ms: int, pace: CleaningPace = FREELY) -> CleanResult:
         """Compacts the closed segments that end at or before the offset `upto`. Blocks; runs beside appends and reads.
 
         `survives` answers for some records at a time. Raises what `pace` does; StorageError; CorruptBatch where it

@@ -24,7 +24,7 @@ MOST = 10_000  # producers of one partition; a retry is known again unless that 
 MAX_SEQUENCE = 2**31 - 1
 
 
-class Sent(NamedTuple):
+class SentBatch(NamedTuple):
     """One batch of a producer."""
 
     base_sequence: int
@@ -34,10 +34,10 @@ class Sent(NamedTuple):
     timestamp: int  # ms, the latest of its events
 
 
-class State(NamedTuple):
+class ProducerState(NamedTuple):
     epoch: int
     seen_ms: int  # when the last batch was appended
-    sent: tuple[Sent, ...]  # oldest first, at most KEPT
+    sent: tuple[SentBatch, ...]  # oldest first, at most KEPT
 
 
 def advance(sequence: int, by: int) -> int:
@@ -47,7 +47,7 @@ def advance(sequence: int, by: int) -> int:
 
 class ProducerStates:
     def __init__(self) -> None:
-        self._states: dict[int, State] = {}
+        self._states: dict[int, ProducerState] = {}
         self.stability = Stability()
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class ProducerStates:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def get(self, producer_id: int) -> State | None:
+    def get(self, producer_id: int) -> ProducerState | None:
         return self._states.get(producer_id)
 
     def copy(self) -> ProducerStates:
@@ -100,7 +100,7 @@ class ProducerStates:
             )
         return None
 
-    def items(self) -> list[tuple[int, State]]:
+    def items(self) -> list[tuple[int, ProducerState]]:
         """Every producer, of this moment."""
         return list(self._states.copy().items())
 
@@ -116,7 +116,7 @@ class ProducerStates:
             return
         state = self.get(producer_id)
         first = header.base_sequence
-        sent = Sent(
+        sent = SentBatch(
             first,
             advance(first, header.last_offset_delta),
             base_offset,
@@ -124,11 +124,11 @@ class ProducerStates:
             header.max_timestamp,
         )
         if state is None or header.producer_epoch != state.epoch:
-            self._states[producer_id] = State(header.producer_epoch, now_ms, (sent,))
+            self._states[producer_id] = ProducerState(header.producer_epoch, now_ms, (sent,))
             if len(self._states) > MOST:
                 self._forget_oldest()
         elif base_offset > state.sent[-1].base_offset:
-            self._states[producer_id] = State(state.epoch, now_ms, (*state.sent[1 - KEPT :], sent))
+            self._states[producer_id] = ProducerState(state.epoch, now_ms, (*state.sent[1 - KEPT :], sent))
 
     def _forget_oldest(self) -> None:
         """Makes room: the tenth that has been silent for longest goes."""
@@ -178,7 +178,9 @@ class ProducerStates:
         """Replaces all by a checkpoint's. Raises CorruptBatch when it is none."""
         try:
             states = {
-                int(number): State(int(epoch), int(seen_ms), tuple(Sent(*map(int, batch)) for batch in sent))
+                int(number): ProducerState(
+                    int(epoch), int(seen_ms), tuple(SentBatch(*map(int, batch)) for batch in sent)
+                )
                 for number, epoch, seen_ms, sent in msgpack.unpackb(data)
             }
             if not all(1 <= len(state.sent) <= KEPT for state in states.values()):

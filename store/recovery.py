@@ -34,7 +34,7 @@ from krappy.store.producers import ProducerStates
 from krappy.store.report import RecoveryReport
 from krappy.store.segment import Segment
 from krappy.store.sums import Sums
-from krappy.store.tail import Tail
+from krappy.store.tail import LogTail
 from krappy.store.walk import Damage, headers
 
 MAY_BE_BACK = "; so the log starts with its first file, and events of it that had been deleted may be there again"
@@ -73,7 +73,7 @@ def recover(
     return _Recovery(disk, folder, interval, start_hint, check_stop).run()
 
 
-class _Recovery(Tail):
+class _Recovery(LogTail):
     def __init__(
         self, disk: Disk, folder: Path, interval: int, start_hint: int, check_stop: Callable[[], None]
     ) -> None:

@@ -8,7 +8,7 @@ from krappy.store.producers import ProducerStates
 from krappy.store.segment import Segment
 
 
-class Run:
+class AppendRun:
     __slots__ = ("_batches", "_buffers", "end", "segment", "start")
 
     def __init__(self, segment: Segment) -> None:

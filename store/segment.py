@@ -32,8 +32,6 @@ from krappy.store.sums import ProvenFile, Sums
 from krappy.store.walk import WINDOW, Damage, headers
 from krappy.types import Span
 
-__all__ = ["Segment", "SegmentInfo"]
-
 _MAX_HINTS = 64
 LEAST_READ = 64 << 10  # bytes read at once, where fewer records than they hold may be asked for
 THIN = 64 << 10  # bytes without an index entry, though batches begin there: so far apart they ought not to be

@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
+from krappy.core.retention import SegmentInfo
 from krappy.store import latest_time
 from krappy.store.disk import File
-from krappy.store.segment import Segment, SegmentInfo
+from krappy.store.segment import Segment
 from krappy.types import Span
 
 

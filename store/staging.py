@@ -17,7 +17,7 @@ from typing import Any
 
 import msgpack
 
-from krappy.core.staging import Job, Published, Staging, State
+from krappy.core.staging import Job, JobState, PublishedPart, StagedTask
 from krappy.errors import CorruptBatch, StorageError
 from krappy.records import batch as batches
 from krappy.records.batch import CRC_START, BatchHeader
@@ -178,7 +178,7 @@ class StagingStore:
     def __init__(self, meta: Meta) -> None:
         self._meta = meta
 
-    def load_all(self) -> list[tuple[Job, list[Staging]]]:
+    def load_all(self) -> list[tuple[Job, list[StagedTask]]]:
         """Every job that is not over, with its sealed attempts. Raises StorageError for what it can't read."""
         found = []
         for key, value in self._meta.items(JOB):
@@ -192,7 +192,7 @@ class StagingStore:
         value = self._meta.get(group_key(OUTCOME, name))
         return None if value is None else _job(name, value)
 
-    def put(self, job: Job, sealed: Staging | None = None) -> Callable[[], None]:
+    def put(self, job: Job, sealed: StagedTask | None = None) -> Callable[[], None]:
         """A job that is not over, and an attempt that was sealed now. What it returns takes that back."""
         puts = {group_key(JOB, job.name): _packed_job(job)}
         if sealed is not None:
@@ -244,25 +244,25 @@ def _packed_job(job: Job) -> bytes:
 def _job(name: str, value: bytes) -> Job:
     try:
         fields = msgpack.unpackb(value)
-        fields["state"] = State(fields["state"])
+        fields["state"] = JobState(fields["state"])
         fields["tokens"] = tuple(fields["tokens"])
-        fields["published"] = tuple(Published(*each) for each in fields["published"])
+        fields["published"] = tuple(PublishedPart(*each) for each in fields["published"])
         fields["topics"] = tuple((topic, id) for topic, id in fields.get("topics", ()))  # not in those of old
         return Job(name, **fields)
     except Exception as error:
         raise StorageError(f"the staged job {name!r:.80} can't be read: {error!r}") from error
 
 
-def _packed_staging(staging: Staging) -> bytes:
+def _packed_staging(staging: StagedTask) -> bytes:
     fields: dict[str, Any] = staging._asdict()
     del fields["id"], fields["sealed"]
     return bytes(msgpack.packb(fields))
 
 
-def _staging(id: str, value: bytes) -> Staging:
+def _staging(id: str, value: bytes) -> StagedTask:
     try:
         fields = msgpack.unpackb(value)
         fields["counts"] = tuple((int(partition), int(count)) for partition, count in fields["counts"])
-        return Staging(id=id, sealed=True, **fields)
+        return StagedTask(id=id, sealed=True, **fields)
     except Exception as error:
         raise StorageError(f"the staged attempt {id!r:.80} can't be read: {error!r}") from error

@@ -44,7 +44,7 @@ COPY = 4 << 20  # bytes copied at a time
 SHORTEST = 7  # bytes of a record
 
 
-class Tail:
+class LogTail:
     """What `recovery.py` builds on: the folder, what was found in it so far, and how its last segments are opened."""
 
     def __init__(self, disk: Disk, folder: Path, interval: int, check_stop: Callable[[], None]) -> None:

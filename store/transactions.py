@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgpack
 
-from krappy.core.transactions import Stage, Transaction
+from krappy.core.transactions import Transaction, TxnStage
 from krappy.errors import StorageError
 from krappy.store.meta import Meta
 from krappy.types import TopicPartition
@@ -48,7 +48,7 @@ def _packed(transaction: Transaction) -> bytes:
 def _unpacked(key: bytes, value: bytes) -> Transaction:
     try:
         fields = msgpack.unpackb(value)
-        fields["stage"] = Stage(fields["stage"])
+        fields["stage"] = TxnStage(fields["stage"])
         fields["partitions"] = frozenset(
             TopicPartition(str(topic), int(index)) for topic, index in fields["partitions"]
         )

@@ -16,6 +16,7 @@ from threading import Lock
 
 from krappy.core import retention
 from krappy.core.epochs import Epochs
+from krappy.core.retention import SegmentInfo
 from krappy.errors import CorruptBatch, StorageError
 from krappy.records.batch import LENGTH_END, BatchHeader
 from krappy.settings.topic import TopicConfig
@@ -28,8 +29,8 @@ from krappy.store.producers import ProducerStates
 from krappy.store.reading import ReadableLog
 from krappy.store.recovery import Recovered
 from krappy.store.refusals import refusals
-from krappy.store.run import Run
-from krappy.store.segment import Segment, SegmentInfo
+from krappy.store.run import AppendRun
+from krappy.store.segment import Segment
 from krappy.store.unsynced import Unsynced
 
 CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that a crash leaves to be read again
@@ -140,7 +141,7 @@ class WritableLog(ReadableLog):
         if self._broken:
             raise StorageError(self._broken)
         end = self.end_offset
-        run = Run(self._active)
+        run = AppendRun(self._active)
         runs = [run]
         made: list[Segment] = []
         try:
@@ -148,7 +149,7 @@ class WritableLog(ReadableLog):
                 if len(data) != header.length + LENGTH_END:
                     raise CorruptBatch(f"a batch of {len(data)} bytes whose header says {header.size}")
                 if self._must_roll(run, header, offset, now_ms):
-                    run = Run(self._new_segment(end, made))
+                    run = AppendRun(self._new_segment(end, made))
                     runs.append(run)
                 run.add(header, data, offset, epoch)
                 end = offset + header.last_offset_delta + 1
@@ -163,7 +164,7 @@ class WritableLog(ReadableLog):
             self._publish(run, now_ms)
         self.end_offset = end
 
-    def _must_roll(self, run: Run, header: BatchHeader, offset: int, now_ms: int) -> bool:
+    def _must_roll(self, run: AppendRun, header: BatchHeader, offset: int, now_ms: int) -> bool:
         segment = run.segment
         info = SegmentInfo(segment.base_offset, offset, run.end, -1, segment.created_ms if segment.size else now_ms)
         return retention.must_roll(self.config, info, header.size, offset + header.last_offset_delta, now_ms)
@@ -190,7 +191,7 @@ class WritableLog(ReadableLog):
         except OSError as error:
             self._broken = f"{self.folder}: an append failed, and what it wrote can't be taken back: {error}"
 
-    def _publish(self, run: Run, now_ms: int) -> None:
+    def _publish(self, run: AppendRun, now_ms: int) -> None:
         segment = run.segment
         if segment is not self._active:
             self._unsynced.mark([self._active.file, *self._active.seal()])
@@ -215,7 +216,7 @@ class WritableLog(ReadableLog):
             except OSError as error:
                 self._undo(made)
                 raise StorageError(f"{self.folder}: {error}") from error
-            self._publish(Run(segment), 0)
+            self._publish(AppendRun(segment), 0)
 
     def sync(self) -> int:
         """Makes all that was appended before this call durable; the offset up to which it is. Blocks.

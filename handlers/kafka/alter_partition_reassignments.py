@@ -7,7 +7,7 @@ from typing import Any
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.handlers.kafka.refusals import DONE, NO, Refused, refusal, replicas
+from krappy.handlers.kafka.refusals import DONE, NO, RefusedApi, refusal, replicas
 from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import ApiKey, Code
@@ -39,7 +39,7 @@ async def alter_partition_reassignments(session: KafkaSessionPort, request: Mess
 def _check(index: int, count: int, assigned: Sequence[int] | None, brokers: Collection[int]) -> None:
     """`assigned`: the brokers that partition `index` of `count` is to be on; None gives a move up. Raises Refused."""
     if not 0 <= index < count:
-        raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+        raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     if assigned is None:
-        raise Refused(Code.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
+        raise RefusedApi(Code.NO_REASSIGNMENT_IN_PROGRESS, "No partition reassignment is in progress.")
     replicas(assigned, brokers)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from krappy.handlers.kafka.config_targets import Target, target
-from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, more_than_once, refusal
+from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, more_than_once, refusal
 from krappy.ports import KafkaSessionPort
 from krappy.settings.topic_table import Held
 from krappy.wire.kafka import Code
@@ -27,11 +27,11 @@ async def change_configs(session: KafkaSessionPort, request: Message, asked_of: 
     for (kind, name), resource in asked.items():
         try:
             if (kind, name) in twice:
-                raise Refused(Code.INVALID_REQUEST, "Each resource must appear at most once.")
+                raise RefusedApi(Code.INVALID_REQUEST, "Each resource must appear at most once.")
             found = target(session, kind, name)
             configs = resource["configs"]
             if more := more_than_once(config["name"] for config in configs):
-                raise Refused(Code.INVALID_REQUEST, f"Error due to duplicate config keys: '{min(more):.{SHOWN}}'")
+                raise RefusedApi(Code.INVALID_REQUEST, f"Error due to duplicate config keys: '{min(more):.{SHOWN}}'")
             changes = partial(asked_of, found, configs)
             wanted = changes(found.held, found.effective)
             found.check(wanted)
@@ -48,5 +48,5 @@ def value_of(config: Message) -> str:
     """Raises Refused for a null, which stands for nothing in these requests."""
     value = config["value"]
     if value is None:
-        raise Refused(Code.INVALID_REQUEST, f"Null value not supported for '{config['name']:.{SHOWN}}'")
+        raise RefusedApi(Code.INVALID_REQUEST, f"Null value not supported for '{config['name']:.{SHOWN}}'")
     return str(value)

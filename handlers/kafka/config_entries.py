@@ -27,7 +27,7 @@ class ConfigResource(IntEnum):
     GROUP = 32
 
 
-class Source(IntEnum):
+class ConfigSource(IntEnum):
     """Kafka's ConfigEntry.ConfigSource."""
 
     DYNAMIC_TOPIC_CONFIG = 1
@@ -79,16 +79,16 @@ def _defaults(synonyms: bool, documentation: bool) -> dict[str, Message]:
     return {setting.name: _topic_entry(setting, None, (), synonyms, documentation) for setting in SETTINGS.values()}
 
 
-Chain = list[tuple[str, str | None, Source]]  # (name, value, source) from what is in force to what it hides
+Chain = list[tuple[str, str | None, ConfigSource]]  # (name, value, source) from what is in force to what it hides
 
 
 def _topic_entry(
     setting: Setting, given: str | None, inherited: Sequence[Any], synonyms: bool, documentation: bool
 ) -> Message:
-    chain: Chain = [] if given is None else [(setting.name, given, Source.DYNAMIC_TOPIC_CONFIG)]
+    chain: Chain = [] if given is None else [(setting.name, given, ConfigSource.DYNAMIC_TOPIC_CONFIG)]
     if setting.broker is not None:
-        chain += [*_layers(setting.broker, inherited), (setting.broker, setting.default, Source.DEFAULT_CONFIG)]
-    in_force = chain[0] if chain else (setting.name, setting.default, Source.DEFAULT_CONFIG)
+        chain += [*_layers(setting.broker, inherited), (setting.broker, setting.default, ConfigSource.DEFAULT_CONFIG)]
+    in_force = chain[0] if chain else (setting.name, setting.default, ConfigSource.DEFAULT_CONFIG)
     return _entry(
         setting.name, in_force, chain if synonyms else [], setting.kind, setting.doc if documentation else None
     )
@@ -98,15 +98,15 @@ def _layers(name: str, layers: Sequence[Any]) -> Chain:
     return [(name, layer.value, _source(layer.by)) for layer in layers]
 
 
-def _source(by: str) -> Source:
+def _source(by: str) -> ConfigSource:
     if by == "static":
-        return Source.STATIC_BROKER_CONFIG
-    return Source.DYNAMIC_BROKER_CONFIG if by == "broker" else Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+        return ConfigSource.STATIC_BROKER_CONFIG
+    return ConfigSource.DYNAMIC_BROKER_CONFIG if by == "broker" else ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
 
 
 def _entry(
     name: str,
-    in_force: tuple[str, str | None, Source],
+    in_force: tuple[str, str | None, ConfigSource],
     chain: Chain,
     kind: str,
     doc: str | None,
@@ -133,16 +133,18 @@ def broker_entries(
         if keys is None or row.name in keys:
             changed = [layer for layer in dynamic.layers(row.name) if layer.by != "static"]
             chain: Chain = _layers(row.name, changed)
-            chain.append((row.name, row.value, Source.STATIC_BROKER_CONFIG if row.given else Source.DEFAULT_CONFIG))
+            chain.append(
+                (row.name, row.value, ConfigSource.STATIC_BROKER_CONFIG if row.given else ConfigSource.DEFAULT_CONFIG)
+            )
             if row.given and row.default is not None:
-                chain.append((row.name, row.default, Source.DEFAULT_CONFIG))
+                chain.append((row.name, row.default, ConfigSource.DEFAULT_CONFIG))
             doc, fixed = row.doc if documentation else None, row.name not in dynamic.known
             entries.append(_entry(row.name, chain[0], chain if synonyms else [], row.kind, doc, fixed))
     return entries
 
 
 def held_entries(
-    settings: SettingsPort, name: str, source: Source, keys: Collection[str] | None, *, documentation: bool
+    settings: SettingsPort, name: str, source: ConfigSource, keys: Collection[str] | None, *, documentation: bool
 ) -> list[Message]:
     """What was set under `name`, and nothing else."""
     return [
@@ -160,8 +162,8 @@ def group_entries(
     for name, setting in settings.known.items():
         if keys is None or name in keys:
             held = settings.held(group).get(name)
-            chain: Chain = [] if held is None else [(name, held, Source.DYNAMIC_GROUP_CONFIG)]
-            chain.append((setting.broker or name, setting.default, Source.DEFAULT_CONFIG))
+            chain: Chain = [] if held is None else [(name, held, ConfigSource.DYNAMIC_GROUP_CONFIG)]
+            chain.append((setting.broker or name, setting.default, ConfigSource.DEFAULT_CONFIG))
             shown = chain if synonyms else []
             entries.append(_entry(name, chain[0], shown, setting.kind, _doc(settings, name, documentation)))
     return entries

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from krappy.core.security.operations import Op
 from krappy.handlers.kafka.config_entries import ConfigResource
-from krappy.handlers.kafka.refusals import SHOWN, Refused
+from krappy.handlers.kafka.refusals import SHOWN, RefusedApi
 from krappy.handlers.kafka.sources import check_not_internal
 from krappy.ports import KafkaSessionPort, SettingsPort
 from krappy.settings.topic import SETTINGS, Setting, check_topic_name, merge
@@ -34,7 +34,7 @@ def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
         check_not_internal(session, check_topic_name(name), Op.ALTER_CONFIGS)
         topic = access.find_topic(name, Op.ALTER_CONFIGS)
         if topic is None:
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
         held = topic.given
         return Target(
             "topic",
@@ -52,10 +52,10 @@ def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
         return _of("group", access.kafka_group(name, Op.ALTER_CONFIGS).settings, name)
     if kind == ConfigResource.BROKER_LOGGER:
         check_broker(session, name)
-        raise Refused(Code.INVALID_REQUEST, "the log level is set when the broker starts: see `krappy serve --help`")
+        raise RefusedApi(Code.INVALID_REQUEST, "the log level is set when the broker starts: see `krappy serve --help`")
     if kind == ConfigResource.CLIENT_METRICS:
-        raise Refused(Code.INVALID_REQUEST, "clients' metrics are not collected by this broker")
-    raise Refused(Code.INVALID_REQUEST, f"resources of type {kind} are not known")
+        raise RefusedApi(Code.INVALID_REQUEST, "clients' metrics are not collected by this broker")
+    raise RefusedApi(Code.INVALID_REQUEST, f"resources of type {kind} are not known")
 
 
 def _of(what: str, settings: SettingsPort, name: str) -> Target:
@@ -74,4 +74,4 @@ def check_broker(session: KafkaSessionPort, name: str) -> None:
     node = session.broker.id
     if name != str(node):
         text = f"Unexpected broker id, expected {node} or empty string, but received '{name:.{SHOWN}}'"
-        raise Refused(Code.INVALID_REQUEST, text)
+        raise RefusedApi(Code.INVALID_REQUEST, text)

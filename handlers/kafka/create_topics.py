@@ -10,7 +10,7 @@ from typing import Any
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.handlers.kafka.config_entries import created_entries
-from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, more_than_once, refusal, replicas
+from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, more_than_once, refusal, replicas
 from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import topic_named
 from krappy.ports import KafkaSessionPort
@@ -35,11 +35,11 @@ async def create_topics(session: KafkaSessionPort, request: Message, version: in
     for name, topic in asked.items():
         try:
             if name in twice:
-                raise Refused(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
+                raise RefusedApi(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
             if too_many:
-                raise Refused(Code.POLICY_VIOLATION, f"more than {MAX_PARTITIONS} partitions in one request")
+                raise RefusedApi(Code.POLICY_VIOLATION, f"more than {MAX_PARTITIONS} partitions in one request")
             if deadline is not None and broker.clock.steady_ms() >= deadline:
-                raise Refused(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
+                raise RefusedApi(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
             answers.append(await _create(session, topic, validate_only=request["validate_only"]))
         except NO as error:
             answers.append({"name": name, "topic_id": UUID_ZERO, "configs": [], **refusal(error)})
@@ -51,11 +51,11 @@ async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: b
     cluster, name = session.access.cluster(Op.CREATE), topic["name"]
     check_topic_name(name)
     if topic_named(session, name, Op.CREATE) is not None:
-        raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+        raise RefusedApi(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     cluster.names.check(name)
     partitions = _partitions(session, topic)
     if more_than_once(config["name"] for config in topic["configs"]):
-        raise Refused(Code.INVALID_CONFIG, "a setting is given twice")
+        raise RefusedApi(Code.INVALID_CONFIG, "a setting is given twice")
     config = normalise({config["name"]: config["value"] for config in topic["configs"]})
     TopicConfig.parse({**cluster.dynamic.topic_defaults, **config})
     id = UUID_ZERO
@@ -76,24 +76,24 @@ def _partitions(session: KafkaSessionPort, topic: Message) -> int:
     if assignments:
         if factor != DEFAULT or count != DEFAULT:
             what = "replication factor" if factor != DEFAULT else "number of partitions"
-            raise Refused(Code.INVALID_REQUEST, f"with a manual assignment the {what} has to be -1")
+            raise RefusedApi(Code.INVALID_REQUEST, f"with a manual assignment the {what} has to be -1")
         indexes = [each["partition_index"] for each in assignments]
         if sorted(indexes) != list(range(len(indexes))):
             text = "the partitions of a manual assignment have to be numbered 0, 1, 2 and so on, each once"
-            raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, text)
+            raise RefusedApi(Code.INVALID_REPLICA_ASSIGNMENT, text)
         for each in assignments:
             replicas(each["broker_ids"], session.broker.image.brokers)
         return len(indexes)
     if factor != DEFAULT and factor <= 0:
-        raise Refused(
+        raise RefusedApi(
             Code.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0, or -1 for the default."
         )
     if count != DEFAULT and count <= 0:
-        raise Refused(Code.INVALID_PARTITIONS, "Number of partitions must be larger than 0, or -1 for the default.")
+        raise RefusedApi(Code.INVALID_PARTITIONS, "Number of partitions must be larger than 0, or -1 for the default.")
     if factor > 1:
         there = len(session.broker.image.brokers)
         text = f"The target replication factor of {factor} cannot be reached because only {there} broker is registered."
-        raise Refused(Code.INVALID_REPLICATION_FACTOR, text)
+        raise RefusedApi(Code.INVALID_REPLICATION_FACTOR, text)
     return _count(session, topic)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, Refused, more_than_once, refusal
+from krappy.handlers.kafka.refusals import DONE, NO, SHOWN, RefusedApi, more_than_once, refusal
 from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import check_not_internal, topic_by_id
 from krappy.ports import KafkaSessionPort
@@ -35,22 +35,22 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
         answers.append({"name": topic["name"], "topic_id": topic["topic_id"]})
         try:
             if topic["name"] is not None and topic["topic_id"] != UUID_ZERO:
-                raise Refused(Code.INVALID_REQUEST, "a topic is deleted by its name or by its id, not by both")
+                raise RefusedApi(Code.INVALID_REQUEST, "a topic is deleted by its name or by its id, not by both")
             if name is None:
                 if topic["topic_id"] == UUID_ZERO:
-                    raise Refused(Code.INVALID_REQUEST, "neither a topic's name nor its id")
-                raise Refused(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+                    raise RefusedApi(Code.INVALID_REQUEST, "neither a topic's name nor its id")
+                raise RefusedApi(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
             answered.add(name)
             if name in twice:
-                raise Refused(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
+                raise RefusedApi(Code.INVALID_REQUEST, f"the request names the topic '{name:.{SHOWN}}' twice")
             check_not_internal(session, name, Op.DELETE)
             found = session.access.find_topic(name, Op.DELETE)
             if found is None:
-                raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
+                raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
             if deadline is not None and broker.clock.steady_ms() >= deadline:
-                raise Refused(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
+                raise RefusedApi(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
             if topic["name"] is None and found.id != topic["topic_id"]:  # made anew while others were deleted
-                raise Refused(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
+                raise RefusedApi(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
             await session.access.delete_topic(name, found.id)
             answers[-1] |= {"name": name, "topic_id": found.id, **DONE}
         except NO as error:

@@ -8,14 +8,14 @@ from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.handlers.kafka.config_entries import (
     ConfigResource,
-    Source,
+    ConfigSource,
     broker_entries,
     group_entries,
     held_entries,
     topic_entries,
 )
 from krappy.handlers.kafka.config_targets import check_broker
-from krappy.handlers.kafka.refusals import DONE, NO, Refused, refusal
+from krappy.handlers.kafka.refusals import DONE, NO, RefusedApi, refusal
 from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.sources import topic_named
 from krappy.ports import KafkaSessionPort
@@ -40,7 +40,7 @@ async def describe_configs(session: KafkaSessionPort, request: Message, version:
         named = {"resource_type": resource["resource_type"], "resource_name": resource["resource_name"]}
         try:
             if size > MAX_ANSWER:
-                raise Refused(
+                raise RefusedApi(
                     Code.INVALID_REQUEST, f"more than {MAX_ANSWER} bytes: ask for fewer resources or keys at once"
                 )
             entries = _describe(session, resource, request)
@@ -58,14 +58,14 @@ def _describe(session: KafkaSessionPort, resource: Message, request: Message) ->
     if kind == ConfigResource.TOPIC:
         topic = topic_named(session, check_topic_name(name), Op.DESCRIBE_CONFIGS)
         if topic is None:
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
+            raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic '{name}'")
         layers = session.access.cluster(Op.DESCRIBE_CONFIGS).dynamic.topic_layers()
         return topic_entries(topic.given, chosen, layers, topic.defaults, **shown)
     if kind == ConfigResource.BROKER:
         cluster = session.access.cluster(Op.DESCRIBE_CONFIGS)
         dynamic = cluster.dynamic
         if name == "":
-            source = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
+            source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
             return held_entries(dynamic, name, source, chosen, documentation=request["include_documentation"])
         check_broker(session, name)
         told = session.nodes()[session.broker.id]
@@ -73,11 +73,11 @@ def _describe(session: KafkaSessionPort, resource: Message, request: Message) ->
         return broker_entries(cluster.settings(f"{host}:{told.port}"), dynamic, chosen, **shown)
     if kind == ConfigResource.GROUP:
         if not name:
-            raise Refused(Code.INVALID_REQUEST, "Group name must not be empty.")
+            raise RefusedApi(Code.INVALID_REQUEST, "Group name must not be empty.")
         return group_entries(session.access.kafka_group(name, Op.DESCRIBE_CONFIGS).settings, name, chosen, **shown)
     if kind == ConfigResource.CLIENT_METRICS:
         return []
-    raise Refused(
+    raise RefusedApi(
         Code.INVALID_REQUEST,
         f"resources of type {kind} have no settings here: topics (2), brokers (4) and groups (32) do",
     )

@@ -10,7 +10,7 @@ from krappy.core.security.operations import Op
 from krappy.errors import InvalidConfig
 from krappy.handlers.kafka.config_changes import Wanted, change_configs, value_of
 from krappy.handlers.kafka.config_targets import Target
-from krappy.handlers.kafka.refusals import SHOWN, Refused
+from krappy.handlers.kafka.refusals import SHOWN, RefusedApi
 from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort
 from krappy.settings.topic import nearest
@@ -20,7 +20,7 @@ from krappy.wire.kafka import ApiKey, Code
 Message = dict[str, Any]
 
 
-class Operation(IntEnum):
+class ConfigOperation(IntEnum):
     """Kafka's AlterConfigOp.OpType."""
 
     SET = 0
@@ -46,12 +46,12 @@ def _changed(target: Target, configs: list[Message], held: Held, effective: Held
 def _after(target: Target, config: Message, effective: Held) -> str | None:
     """A setting's value after one operation; None: its default."""
     name, operation = config["name"], config["config_operation"]
-    if operation == Operation.DELETE:
+    if operation == ConfigOperation.DELETE:
         return None
-    if operation == Operation.SET:
+    if operation == ConfigOperation.SET:
         return value_of(config)
-    if operation not in (Operation.APPEND, Operation.SUBTRACT):
-        raise Refused(
+    if operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
+        raise RefusedApi(
             Code.INVALID_REQUEST, f"there is no operation {operation}: 0 to 3 are SET, DELETE, APPEND, SUBTRACT"
         )
     given = _items(value_of(config))
@@ -59,10 +59,10 @@ def _after(target: Target, config: Message, effective: Held) -> str | None:
     if setting is None:
         raise InvalidConfig(f"there is no {target.what} setting '{name:.80}'{nearest(name, target.known)}")
     if setting.kind != "LIST":
-        word = Operation(operation).name
-        raise Refused(Code.INVALID_CONFIG, f"Can't {word} to key '{name:.{SHOWN}}' because its type is not LIST.")
+        word = ConfigOperation(operation).name
+        raise RefusedApi(Code.INVALID_CONFIG, f"Can't {word} to key '{name:.{SHOWN}}' because its type is not LIST.")
     held = _items(effective[name])
-    if operation == Operation.APPEND:
+    if operation == ConfigOperation.APPEND:
         return ",".join([*held, *(item for item in given if item not in held)])
     return ",".join(item for item in held if item not in given)
 

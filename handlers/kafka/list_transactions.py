@@ -6,7 +6,7 @@ from typing import Any
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.core.transactions import Stage
+from krappy.core.transactions import TxnStage
 from krappy.handlers.kafka.registry import serves
 from krappy.handlers.kafka.rows import FEW
 from krappy.ports import KafkaSessionPort
@@ -18,7 +18,7 @@ NO_FILTER = -1
 @serves(ApiKey.LIST_TRANSACTIONS, 0, 1, needs=needs.transactional_id(Op.DESCRIBE))
 async def list_transactions(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
     """`duration_filter`: only transactions that have been open for more ms than that."""
-    known = set(Stage)
+    known = set(TxnStage)
     states, producers, ms = request["state_filters"], set(request["producer_id_filters"]), request["duration_filter"]
     wanted = {state for state in states if state in known}
     now = session.broker.clock.steady_ms()

@@ -10,7 +10,7 @@ from krappy.core.security.operations import Op
 from krappy.errors import KrappyError
 from krappy.handlers.kafka.group_answers import Message, group_code
 from krappy.handlers.kafka.registry import serves
-from krappy.handlers.kafka.rows import Rows, counted
+from krappy.handlers.kafka.rows import BatchedRows, counted
 from krappy.handlers.kafka.sources import topic_named, topic_of
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
@@ -33,7 +33,7 @@ async def offset_fetch(session: KafkaSessionPort, request: Message, version: int
     return {"throttle_time_ms": 0, "error_code": told[0]["error_code"], "topics": told[0]["topics"]}
 
 
-async def _group(session: KafkaSessionPort, rows: Rows, asked: Message, stable: bool, version: int) -> Message:
+async def _group(session: KafkaSessionPort, rows: BatchedRows, asked: Message, stable: bool, version: int) -> Message:
     name, topics = asked["group_id"], asked["topics"]
     told: list[Message] = []
     answer: Message = {"group_id": name, "error_code": Code.NONE, "topics": told}
@@ -69,7 +69,7 @@ def _staged(group: Any) -> set[tuple[str, int]]:
 
 
 async def _topic(
-    session: KafkaSessionPort, rows: Rows, group: Any, asked: Message, stable: bool, version: int
+    session: KafkaSessionPort, rows: BatchedRows, group: Any, asked: Message, stable: bool, version: int
 ) -> Message:
     indexes = asked["partition_indexes"]
     if version < BY_ID_SINCE:
@@ -81,7 +81,7 @@ async def _topic(
     return await _positions(rows, group, topic.name, asked["topic_id"], indexes, stable)
 
 
-async def _positions(rows: Rows, group: Any, name: str, id: bytes, indexes: list[int], stable: bool) -> Message:
+async def _positions(rows: BatchedRows, group: Any, name: str, id: bytes, indexes: list[int], stable: bool) -> Message:
     told = []
     for index in indexes:
         told.append(_position(group, name, index, stable))

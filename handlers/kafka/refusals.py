@@ -13,7 +13,7 @@ K = TypeVar("K", bound=Hashable)
 SHOWN = 300  # characters of a name that an answer repeats
 
 
-class Refused(Exception):
+class RefusedApi(Exception):
     """A part of a request that is not done. Never leaves its handler."""
 
     def __init__(self, code: Code, text: str) -> None:
@@ -22,12 +22,12 @@ class Refused(Exception):
         self.text = text
 
 
-NO = (Refused, KrappyError)  # what a handler turns into the error code of one topic, or one resource
+NO = (RefusedApi, KrappyError)  # what a handler turns into the error code of one topic, or one resource
 
 
 def refusal(error: Exception) -> dict[str, Any]:
     """The fields `error_code` and `error_message` of an answer."""
-    if isinstance(error, Refused):
+    if isinstance(error, RefusedApi):
         return {"error_code": error.code, "error_message": error.text}
     assert isinstance(error, KrappyError)
     return {"error_code": code_for(error), "error_message": error.text}
@@ -45,9 +45,9 @@ def replicas(assigned: Iterable[int], known: Collection[int]) -> None:
     """Checks the brokers that a partition is assigned to: one of those there are. Raises Refused."""
     brokers = list(assigned)
     if not brokers:
-        raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, "the list of replicas of a partition is empty")
+        raise RefusedApi(Code.INVALID_REPLICA_ASSIGNMENT, "the list of replicas of a partition is empty")
     if len(set(brokers)) < len(brokers):
-        raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, "a partition's replicas name a broker twice")
+        raise RefusedApi(Code.INVALID_REPLICA_ASSIGNMENT, "a partition's replicas name a broker twice")
     unknown = next((broker for broker in brokers if broker not in known), None)
     if unknown is not None:
-        raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, f"there is no broker {unknown}; there are {sorted(known)}")
+        raise RefusedApi(Code.INVALID_REPLICA_ASSIGNMENT, f"there is no broker {unknown}; there are {sorted(known)}")

@@ -31,7 +31,7 @@ Handler = Callable[[KafkaSessionPort, dict[str, Any], int], Answer]
 H = TypeVar("H", bound=Handler)
 
 
-class Served(NamedTuple):
+class ServedApi(NamedTuple):
     handler: Handler
     low: int  # the versions served, both included
     high: int
@@ -40,7 +40,7 @@ class Served(NamedTuple):
 
 class KafkaRegistry:
     def __init__(self) -> None:
-        self.served: dict[int, Served] = {}
+        self.served: dict[int, ServedApi] = {}
         self.features: dict[str, int] = {}  # finalized features (KIP-584) and their levels, for ApiVersions
 
     def serves(self, api_key: int, low: int, high: int, *, needs: tuple[Need, ...]) -> Callable[[H], H]:
@@ -49,7 +49,7 @@ class KafkaRegistry:
         def register(handler: H) -> H:
             if api_key in self.served:
                 raise ValueError(f"API key {api_key} has a handler already")
-            self.served[int(api_key)] = Served(handler, low, high, needs)
+            self.served[int(api_key)] = ServedApi(handler, low, high, needs)
             return handler
 
         return register

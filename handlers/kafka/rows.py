@@ -14,7 +14,7 @@ LEAST = 20_000  # rows that are always possible: one for each thing that a reque
 MOST = 50_000 * ROW
 
 
-class Rows:
+class BatchedRows:
     """Counts what is put into one answer."""
 
     def __init__(self, session: KafkaSessionPort, most: int) -> None:
@@ -37,7 +37,7 @@ class Rows:
 
 
 @asynccontextmanager
-async def counted(session: KafkaSessionPort) -> AsyncIterator[Rows]:
+async def counted(session: KafkaSessionPort) -> AsyncIterator[BatchedRows]:
     """`async with` while the answer is made: its memory is set aside meanwhile."""
     async with session.answering(MOST) as allowed:
-        yield Rows(session, max(LEAST, allowed // ROW))
+        yield BatchedRows(session, max(LEAST, allowed // ROW))

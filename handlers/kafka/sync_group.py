@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from krappy.core.kafka.classic_member import Synced
+from krappy.core.kafka.classic_member import SyncAnswer
 from krappy.core.kafka.faults import Fault
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
@@ -19,7 +19,7 @@ PROTOCOL_SINCE = 5  # members say which protocol they believe in (KIP-559)
 @serves(ApiKey.SYNC_GROUP, 0, 5, needs=needs.group(Op.READ))
 def sync_group(session: KafkaSessionPort, request: Message, version: int) -> Message | LaterPort:
     if version >= PROTOCOL_SINCE and (request["protocol_type"] is None or request["protocol_name"] is None):
-        return _answer(Synced(Fault.INCONSISTENT_GROUP_PROTOCOL))
+        return _answer(SyncAnswer(Fault.INCONSISTENT_GROUP_PROTOCOL))
     later = session.access.kafka_group(request["group_id"], Op.READ).sync(
         request["group_id"],
         request["member_id"],
@@ -32,7 +32,7 @@ def sync_group(session: KafkaSessionPort, request: Message, version: int) -> Mes
     return later.map(_answer)  # type: ignore[no-any-return]
 
 
-def _answer(synced: Synced) -> dict[str, Any]:
+def _answer(synced: SyncAnswer) -> dict[str, Any]:
     return {
         "throttle_time_ms": 0,
         "error_code": synced.fault,

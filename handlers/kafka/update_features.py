@@ -6,7 +6,7 @@ from typing import Any
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.handlers.kafka.refusals import DONE, SHOWN, Refused, refusal
+from krappy.handlers.kafka.refusals import DONE, SHOWN, RefusedApi, refusal
 from krappy.handlers.kafka.registry import REGISTRY, serves
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import ApiKey, Code
@@ -21,7 +21,7 @@ def update_features(session: KafkaSessionPort, request: Message, version: int) -
     try:
         for update in updates:
             _check(update["feature"], update["max_version_level"])
-    except Refused as error:
+    except RefusedApi as error:
         return {"throttle_time_ms": 0, **refusal(error), "results": []}
     results = [{"feature": update["feature"], **DONE} for update in updates]
     return {"throttle_time_ms": 0, **DONE, "results": results}
@@ -31,7 +31,7 @@ def _check(name: str, level: int) -> None:
     only = REGISTRY.features.get(name)
     if only is None:
         text = f"Invalid update version {level} for feature {name:.{SHOWN}}. This broker does not support it."
-        raise Refused(Code.INVALID_UPDATE_VERSION, text)
+        raise RefusedApi(Code.INVALID_UPDATE_VERSION, text)
     if level != only:
         text = f"Invalid update version {level} for feature {name}. This broker supports only version {only} of it."
-        raise Refused(Code.INVALID_UPDATE_VERSION, text)
+        raise RefusedApi(Code.INVALID_UPDATE_VERSION, text)

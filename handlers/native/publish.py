@@ -5,7 +5,7 @@ from __future__ import annotations
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest, UnknownTopic
-from krappy.handlers.handles import Producer, Stager
+from krappy.handlers.handles import ProducerHandle, Stager
 from krappy.handlers.registry import serves
 from krappy.partitioner import partition_for
 from krappy.ports import LaterPort, SessionPort
@@ -22,7 +22,7 @@ async def register_producer(
     if request.idempotent and id < 0:
         id, epoch = await session.access.cluster(Op.IDEMPOTENT_WRITE).new_producer_id(), 0
     return messages.ProducerRegistered(
-        handle=session.add(Producer(topic, request.name)),
+        handle=session.add(ProducerHandle(topic, request.name)),
         partitions=topic.count,
         producer_id=id,
         producer_epoch=epoch,
@@ -64,8 +64,8 @@ def batch(session: SessionPort, request: messages.Batch) -> LaterPort:
     return later.map(lambda stored: messages.BatchStored(stored.offset, stored.timestamp))  # type: ignore[no-any-return]
 
 
-def _producer(session: SessionPort, handle: int) -> Producer:
-    producer = session.find(handle, Producer)
+def _producer(session: SessionPort, handle: int) -> ProducerHandle:
+    producer = session.find(handle, ProducerHandle)
     if producer.topic.deleted:
         raise UnknownTopic(f"the topic '{producer.topic.name}' was deleted; register again")
     return producer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
-from krappy.core.staging import State
+from krappy.core.staging import JobState
 from krappy.handlers.handles import Stager
 from krappy.handlers.registry import serves
 from krappy.handlers.waits import bounded_ms
@@ -39,7 +39,7 @@ async def seal(session: SessionPort, request: messages.SealStaged) -> messages.S
 async def commit(session: SessionPort, request: messages.CommitStaged) -> messages.StagedCommitted:
     staging = session.access.job(request.job, Op.WRITE)
     job, done, total = await staging.commit(request.job, request.tokens, bounded_ms(request.max_wait))
-    over = job.state is State.COMMITTED
+    over = job.state is JobState.COMMITTED
     return messages.StagedCommitted(over, done, total, [tuple(each) for each in job.published] if over else [])  # type: ignore[misc]
 
 

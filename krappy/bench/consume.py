@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from krappy.bench import load
 from krappy.bench.report import Round
-from krappy.bench.settings import Settings
+from krappy.bench.settings import BenchSettings
 from krappy.bench.topics import fill, own_topic
 from krappy.cli.errors import Failure
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from krappy.blocking import Client
 
 
-def consume(client: Client, address: str, settings: Settings) -> list[Round]:
+def consume(client: Client, address: str, settings: BenchSettings) -> list[Round]:
     events = load.make(settings.count, settings.record_bytes, settings.keys)
     with own_topic(client, settings) as topic:
         fill(client, topic, events, settings)

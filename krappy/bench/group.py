@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from krappy.bench import load
 from krappy.bench.pipe import Pipe, close_pipes, open_pipes
 from krappy.bench.report import Round
-from krappy.bench.settings import Settings
+from krappy.bench.settings import BenchSettings
 from krappy.bench.topics import fill, own_topic
 from krappy.cli.errors import Failure
 from krappy.errors import GroupNotEmpty
@@ -38,7 +38,7 @@ class _Member:
         self.acks = 0  # on their way
         self._ids = 0
 
-    def poll(self, settings: Settings) -> None:
+    def poll(self, settings: BenchSettings) -> None:
         self.polled = time.perf_counter()
         self._send(Poll(self.handle, max_records=settings.batch, max_bytes=8 << 20, max_wait=MAX_WAIT))
 
@@ -51,7 +51,7 @@ class _Member:
         self.pipe.send(request.frame(self._ids))
 
 
-def group(client: Client, address: str, settings: Settings) -> list[Round]:
+def group(client: Client, address: str, settings: BenchSettings) -> list[Round]:
     """`connections` members take `count` events, up to `batch` with each poll."""
     events = load.make(settings.count, settings.record_bytes, settings.keys)
     with own_topic(client, settings) as topic:
@@ -68,7 +68,7 @@ def group(client: Client, address: str, settings: Settings) -> list[Round]:
         return rounds
 
 
-def _round(members: list[_Member], settings: Settings, size: int) -> Round:
+def _round(members: list[_Member], settings: BenchSettings, size: int) -> Round:
     taken = 0
     latencies: list[float] = []
     with selectors.DefaultSelector() as selector:
@@ -97,7 +97,7 @@ def _round(members: list[_Member], settings: Settings, size: int) -> Round:
     return Round(taken, seconds, size, latencies)
 
 
-def _take(member: _Member, answer: dict[str, Any], settings: Settings, latencies: list[float]) -> int:
+def _take(member: _Member, answer: dict[str, Any], settings: BenchSettings, latencies: list[float]) -> int:
     """An answer to a poll or to an ack. How many events it brought."""
     if "leases" not in answer:
         member.acks -= 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from krappy.bench.pipe import Pipe, close_pipes, open_pipes
 from krappy.bench.report import Round
-from krappy.bench.settings import Settings
+from krappy.bench.settings import BenchSettings
 from krappy.bench.topics import own_topic
 from krappy.cli.errors import Failure
 from krappy.records import batch as record_batch
@@ -31,12 +31,12 @@ GIVE_UP = 10.0  # seconds without an event
 WARM_UP = 200  # events before those that count
 
 
-def latency(client: Client, address: str, settings: Settings) -> list[Round]:
+def latency(client: Client, address: str, settings: BenchSettings) -> list[Round]:
     with own_topic(client, settings) as topic:
         return [_round(address, topic, settings) for _ in range(settings.rounds)]
 
 
-def _round(address: str, topic: str, settings: Settings) -> Round:
+def _round(address: str, topic: str, settings: BenchSettings) -> Round:
     total = settings.count + WARM_UP
     publisher, consumer = pipes = open_pipes(address, 2)
     try:

@@ -91,7 +91,7 @@ class Pipe:
         self.socket.close()
 
 
-class Run:
+class DriveResult:
     """`seconds` of the whole; `latencies` of each request in seconds, in the order of the answers."""
 
     def __init__(self, seconds: float, latencies: list[float], answers: int) -> None:
@@ -106,7 +106,7 @@ def drive(
     count: int,
     window: int,
     check: Callable[[dict[str, Any]], None] = lambda values: None,
-) -> Run:
+) -> DriveResult:
     """Sends `count` requests over all pipes together, each keeping up to `window` of them in flight.
 
     `frames`: for each pipe how its requests look. `check`: sees each answer. Raises the broker's error.
@@ -152,7 +152,7 @@ def drive(
                 events = selectors.EVENT_READ | (selectors.EVENT_WRITE if pipe.unsent else 0)
                 if events != key.events:
                     selector.modify(key.fileobj, events, index)
-        return Run(now() - start, latencies, answered)
+        return DriveResult(now() - start, latencies, answered)
 
 
 def open_pipes(address: str, count: int) -> list[Pipe]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from krappy.bench import load
 from krappy.bench.pipe import close_pipes, drive, open_pipes
 from krappy.bench.report import Round
-from krappy.bench.settings import Settings
+from krappy.bench.settings import BenchSettings
 from krappy.bench.topics import own_topic
 from krappy.wire.messages import Message, ProducerRegistration
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from krappy.blocking import Client
 
 
-def produce(client: Client, address: str, settings: Settings) -> list[Round]:
+def produce(client: Client, address: str, settings: BenchSettings) -> list[Round]:
     """A new topic for each round, so that each starts alike."""
     events = load.make(settings.count, settings.record_bytes, settings.keys)
     rounds = []
@@ -31,7 +31,7 @@ def produce(client: Client, address: str, settings: Settings) -> list[Round]:
     return rounds
 
 
-def batches(address: str, topic: str, events: load.Load, settings: Settings) -> Round:
+def batches(address: str, topic: str, events: load.Load, settings: BenchSettings) -> Round:
     """The client's fast path: columns, which its producer makes into record batches. A connection is a thread."""
     from krappy import blocking
 
@@ -71,7 +71,7 @@ def batches(address: str, topic: str, events: load.Load, settings: Settings) -> 
     return Round(len(events), seconds, events.size)
 
 
-def _single(address: str, topic: str, events: load.Load, settings: Settings) -> Round:
+def _single(address: str, topic: str, events: load.Load, settings: BenchSettings) -> Round:
     """One Message for each event, `window` of them in flight on each connection."""
     pipes = open_pipes(address, settings.connections)
     try:

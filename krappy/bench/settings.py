@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     """Sizes are bytes. `count` is what one round does: events, gets, or the entries of the table scanned."""
 
     count: int

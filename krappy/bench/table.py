@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from krappy.bench import load
 from krappy.bench.pipe import close_pipes, drive, open_pipes
 from krappy.bench.report import Round
-from krappy.bench.settings import Settings
+from krappy.bench.settings import BenchSettings
 from krappy.bench.topics import fill, own_topic
 from krappy.cli.errors import Failure
 from krappy.wire.messages import Get, MultiGet
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from krappy.blocking import Client
 
 
-def get(client: Client, address: str, settings: Settings) -> list[Round]:
+def get(client: Client, address: str, settings: BenchSettings) -> list[Round]:
     """Looks up keys drawn evenly by chance from a full table; with `batch` > 1, that many in one multi-get.
 
     Timed: packing the requests, sending them, receiving, unpacking each entry found.
@@ -60,7 +60,7 @@ def _entries_found(values: dict[str, Any]) -> None:
         raise Failure("a key that was stored was not found: this broker has lost an event")
 
 
-def scan(client: Client, address: str, settings: Settings) -> list[Round]:
+def scan(client: Client, address: str, settings: BenchSettings) -> list[Round]:
     """Reads a whole table of `count` keys. Timed: from the request to the last entry decoded by the client."""
     stored = load.every_key(settings.count, settings.record_bytes)
     with own_topic(client, settings) as topic:

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from krappy.bench.load import Load
-from krappy.bench.settings import Settings
+from krappy.bench.settings import BenchSettings
 from krappy.errors import KrappyError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ FILL = 1_000  # events handed over at a time, at least: filling is not what is m
 
 
 @contextmanager
-def own_topic(client: Client, settings: Settings) -> Iterator[str]:
+def own_topic(client: Client, settings: BenchSettings) -> Iterator[str]:
     """A new topic with a name of its own, deleted at the end."""
     gc.collect()
     gc.freeze()  # what is to be sent is made by now: looking at it again and again is not what is measured
@@ -36,7 +36,7 @@ def own_topic(client: Client, settings: Settings) -> Iterator[str]:
     client.delete_topic(name)
 
 
-def fill(client: Client, topic: str, load: Load, settings: Settings) -> None:
+def fill(client: Client, topic: str, load: Load, settings: BenchSettings) -> None:
     """Publishes a load as fast as it goes, and waits until it is stored."""
     with client.producer(topic, compression=settings.compression) as producer:
         for keys, values in load.batches(max(settings.batch, FILL)):

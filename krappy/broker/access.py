@@ -14,7 +14,7 @@ from krappy.errors import UnknownTopic
 from krappy.settings.topic_table import Changes
 
 if TYPE_CHECKING:
-    from krappy.broker.broker import Broker
+    from krappy.broker.broker import LocalBroker
     from krappy.broker.groups.groups import GroupCoordinator
     from krappy.broker.kafka_groups.coordinator import KafkaGroups
     from krappy.broker.latest.table_topic import TableTopic
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class Access:
     """Of one connection."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: LocalBroker) -> None:
         self._broker = broker
         self._topics = broker.topics
 
@@ -131,6 +131,6 @@ class Access:
     def snapshots(self, op: Op) -> Snapshots:
         return self._broker.snapshots
 
-    def cluster(self, op: Op) -> Broker:
+    def cluster(self, op: Op) -> LocalBroker:
         """What is done to the cluster, or to this broker, as a whole."""
         return self._broker

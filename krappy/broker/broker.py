@@ -66,7 +66,7 @@ from krappy.types import TopicPartition
 from krappy.waiting import subscribed, wait_any
 
 
-class Broker(Runtime):
+class LocalBroker(Runtime):
     """One data folder's broker. `async with Broker(config).running() ...` is in app.py; tests may drive it too."""
 
     def __init__(self, config: ServerConfig, report: Report | None = None) -> None:

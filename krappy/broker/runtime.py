@@ -32,7 +32,7 @@ DISK_THREADS = 8
 VERSION = metadata.version("krappy")
 
 
-class Scan(Protocol):
+class OpenScan(Protocol):
     """One that is open. `used_ms`: when it was last asked for a page."""
 
     used_ms: int
@@ -64,7 +64,7 @@ class Runtime:
         self.meta: Meta
         self.views: Views
         self.catalog: Catalog
-        self.scans: set[Scan] = set()
+        self.scans: set[OpenScan] = set()
         self.dropped_views: list[int] = []  # whose space on disk housekeeping gives back
         self._meta_sync: MetaSync
         self._report = report or (lambda event, **facts: None)

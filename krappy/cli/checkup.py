@@ -44,7 +44,7 @@ Tell = Callable[[str, int], None]  # (what is being looked at, bytes looked at s
 
 
 @dataclass
-class Partition:
+class CheckedPartition:
     """What was found of one partition. `problems`: what is wrong; `notes`: what is worth knowing."""
 
     topic: str
@@ -67,7 +67,7 @@ class Partition:
 class Findings:
     """`problems`: of the folder as a whole."""
 
-    partitions: list[Partition] = field(default_factory=list)
+    partitions: list[CheckedPartition] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     repaired: list[str] = field(default_factory=list)
 
@@ -130,7 +130,7 @@ def _check_partitions(
     for topic in catalog.list():
         config = TopicConfig.parse(topic.config)
         for index, number in enumerate(topic.numbers):
-            partition = Partition(topic.name, index)
+            partition = CheckedPartition(topic.name, index)
             found.partitions.append(partition)
             belongs = identity.owner(data / "topics" / partition.name)
             if belongs not in (None, text_id(topic.id)):
@@ -178,7 +178,7 @@ def _open_views(data: Path, repair: bool, found: Findings) -> Views | None:
 
 
 def _check_partition(
-    data: Path, found: Partition, number: int, config: TopicConfig, views: Views | None, repair: bool, tell: Tell
+    data: Path, found: CheckedPartition, number: int, config: TopicConfig, views: Views | None, repair: bool, tell: Tell
 ) -> None:
     folder = data / "topics" / found.name
     if not folder.is_dir():
@@ -223,7 +223,7 @@ def _scrub(log: Log, name: str, tell: Tell) -> list[str]:
     return problems
 
 
-def _repair_log(log: Log, found: Partition, tell: Tell) -> None:
+def _repair_log(log: Log, found: CheckedPartition, tell: Tell) -> None:
     """Indexes can be made anew; a damaged batch cannot."""
     before = found.problems
     try:
@@ -262,7 +262,7 @@ def _folded(log: Log, start: int, end: int, tell: Callable[[int], None]) -> Iter
         offset = max(offset + 1, span.next_offset)
 
 
-def _check_view(log: Log, views: Views, number: int, found: Partition, tell: Tell) -> list[str]:
+def _check_view(log: Log, views: Views, number: int, found: CheckedPartition, tell: Tell) -> list[str]:
     """What is wrong with a partition's view, in words."""
     try:
         return _compare(log, views, number, found, tell)
@@ -270,7 +270,7 @@ def _check_view(log: Log, views: Views, number: int, found: Partition, tell: Tel
         return [f"the view can't be compared with the log: {error}"]
 
 
-def _compare(log: Log, views: Views, number: int, found: Partition, tell: Tell) -> list[str]:
+def _compare(log: Log, views: Views, number: int, found: CheckedPartition, tell: Tell) -> list[str]:
     applied = views.applied(number)
     if applied > log.end_offset:
         return [f"the view has applied offset {applied - 1:,}, and the log ends at {log.end_offset:,}"]
@@ -334,7 +334,9 @@ def _entries(views: Views, number: int) -> Iterator[tuple[bytes, bytes]]:
         snapshot.close()
 
 
-def _repair_view(log: Log, views: Views, number: int, found: Partition, wrong: list[str], tell: Tell) -> list[str]:
+def _repair_view(
+    log: Log, views: Views, number: int, found: CheckedPartition, wrong: list[str], tell: Tell
+) -> list[str]:
     """Folds the log anew. Entries older than the log's first offset stay: nothing but the view knows them.
 
     A crash on the way leaves the applied offset at what has been folded, so a start of the broker goes on from there.

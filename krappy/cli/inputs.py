@@ -45,7 +45,7 @@ class Item(NamedTuple):
     timestamp: int | None = None
 
 
-class Source:
+class InputSource:
     """An open input: its lines, and how far it has been read for a progress bar."""
 
     def __init__(self, name: str, stream: IO[bytes], raw: IO[bytes], total: int | None) -> None:
@@ -78,21 +78,21 @@ class Source:
 
 
 @contextmanager
-def open_input(path: str | None) -> Iterator[Source]:
+def open_input(path: str | None) -> Iterator[InputSource]:
     """The file at `path`, or stdin for None and "-". Raises Failure when there is no such file."""
     if path is None or path == "-":
-        yield Source("stdin", sys.stdin.buffer, sys.stdin.buffer, None)
+        yield InputSource("stdin", sys.stdin.buffer, sys.stdin.buffer, None)
         return
     with open(path, "rb") as raw:
         total, name = os.fstat(raw.fileno()).st_size, Path(path).name
         if path.endswith(".gz"):
             with gzip.open(raw) as stream:
-                yield Source(name, stream, raw, total)  # type: ignore[arg-type]
+                yield InputSource(name, stream, raw, total)  # type: ignore[arg-type]
         elif path.endswith(".zip"):
             with _only_member(raw, path) as stream:
-                yield Source(name, io.BufferedReader(stream), raw, total)  # type: ignore[type-var]
+                yield InputSource(name, io.BufferedReader(stream), raw, total)  # type: ignore[type-var]
         else:
-            yield Source(name, raw, raw, total)
+            yield InputSource(name, raw, raw, total)
 
 
 def _only_member(raw: IO[bytes], path: str) -> IO[bytes]:
@@ -115,7 +115,7 @@ def guess_format(path: str | None) -> str:
 
 
 def parse(
-    source: Source,
+    source: InputSource,
     format: str,
     *,
     key: str | None = None,
@@ -149,12 +149,12 @@ def parse(
         yield item
 
 
-def _plain_lines(source: Source) -> Iterator[Item]:
+def _plain_lines(source: InputSource) -> Iterator[Item]:
     for _, line in source.lines():
         yield Item(line)
 
 
-def _keyed_lines(source: Source, separator: bytes) -> Iterator[Item]:
+def _keyed_lines(source: InputSource, separator: bytes) -> Iterator[Item]:
     for number, line in source.lines():
         key, found, value = line.partition(separator)
         if not found:
@@ -162,7 +162,7 @@ def _keyed_lines(source: Source, separator: bytes) -> Iterator[Item]:
         yield Item(value, key)
 
 
-def _json_lines(source: Source, field: str | None) -> Iterator[Item]:
+def _json_lines(source: InputSource, field: str | None) -> Iterator[Item]:
     for number, line in source.lines():
         if not line.strip():
             continue
@@ -182,7 +182,7 @@ def _field_key(value: Any) -> bytes | None:
     return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
 
 
-def _csv_rows(source: Source, field: str | None, delimiter: str) -> Iterator[Item]:
+def _csv_rows(source: InputSource, field: str | None, delimiter: str) -> Iterator[Item]:
     csv.field_size_limit(MAX_LINE)
     lines = _text_lines(source)
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -207,7 +207,7 @@ def _csv_rows(source: Source, field: str | None, delimiter: str) -> Iterator[Ite
         raise BadInput(source.name, rows.line_num, f"not CSV: {error}") from None
 
 
-def _text_lines(source: Source) -> Iterator[str]:
+def _text_lines(source: InputSource) -> Iterator[str]:
     for number, line in source.lines(keep_ends=True):  # a quoted field may hold line ends of its own
         try:
             yield line.decode()
@@ -215,7 +215,7 @@ def _text_lines(source: Source) -> Iterator[str]:
             raise BadInput(source.name, number, "not UTF-8") from None
 
 
-def _events(source: Source) -> Iterator[Item]:
+def _events(source: InputSource) -> Iterator[Item]:
     for number, line in source.lines():
         if not line.strip():
             continue
@@ -255,14 +255,14 @@ def _number(value: Any) -> int | None:
     return value
 
 
-def _load(source: Source, number: int, line: bytes) -> Any:
+def _load(source: InputSource, number: int, line: bytes) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:  # JSONDecodeError and UnicodeDecodeError are ValueErrors
         raise BadInput(source.name, number, f"not JSON: {error}") from None
 
 
-def _load_object(source: Source, number: int, line: bytes) -> dict[str, Any]:
+def _load_object(source: InputSource, number: int, line: bytes) -> dict[str, Any]:
     found = _load(source, number, line)
     if not isinstance(found, dict):
         raise BadInput(source.name, number, f"a JSON object is needed, not {line[:40].decode(errors='replace')}")

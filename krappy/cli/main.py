@@ -19,12 +19,12 @@ import click
 
 from krappy.cli import commands
 from krappy.cli.errors import explain
-from krappy.cli.options import Group
+from krappy.cli.options import CommandGroup
 from krappy.cli.output import ReaderIsGone, drop_stdout, visible
 from krappy.memory import keep_freed_memory
 
 
-class Commands(Group):
+class Commands(CommandGroup):
     """A group whose commands are found, and imported when they are asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

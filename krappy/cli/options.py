@@ -117,7 +117,7 @@ class Lifetime(click.ParamType):  # type: ignore[type-arg]
         return max(1, kept // timedelta(milliseconds=1))
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """A group of commands that knows what was probably meant."""
 
     def resolve_command(
@@ -165,7 +165,7 @@ class Separator(click.ParamType):  # type: ignore[type-arg]
         return found
 
 
-class Setting(click.ParamType):  # type: ignore[type-arg]
+class SettingOption(click.ParamType):  # type: ignore[type-arg]
     """NAME=VALUE."""
 
     name = "name=value"

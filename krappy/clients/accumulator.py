@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import add
 
-from krappy.clients.lane import Batch, Lane, Settled, Ticket, cut
+from krappy.clients.lane import Lane, LaneBatch, Settled, Ticket, cut
 from krappy.errors import ConnectionLost, KrappyError, OutOfOrderSequence, RequestTimeout, UnknownProducer
 from krappy.records import batch as record_batch
 from krappy.types import Headers
@@ -124,7 +124,7 @@ class Accumulator:
             batch = None
         begun = batch is None
         if batch is None:
-            batch = Batch(partition, now, expect)
+            batch = LaneBatch(partition, now, expect)
             self.buffered += batch.size
             if expect is None:
                 lane.filling = batch
@@ -153,7 +153,7 @@ class Accumulator:
         first = 0
         while first < count:
             last = cut(ends, first, self._batch_bytes - record_batch.HEADER_SIZE, RECORD_OVERHEAD)
-            batch = Batch(partition, now)
+            batch = LaneBatch(partition, now)
             batch.row = first
             batch.values = list(values[first:last])
             batch.keys = [None] * (last - first) if keys is None else list(keys[first:last])
@@ -184,9 +184,9 @@ class Accumulator:
 
     # --- batches out --------------------------------------------------------------------------------------------
 
-    def take(self, now: float) -> list[Batch]:
+    def take(self, now: float) -> list[LaneBatch]:
         """Every batch that may leave now. Each counts as sent, has its sequence number, and waits for `encode`."""
-        taken: list[Batch] = []
+        taken: list[LaneBatch] = []
         for lane in self._lanes.values():
             while now >= lane.not_before and lane.may_send(self.limits.max_in_flight):
                 if not lane.ready:
@@ -196,7 +196,7 @@ class Accumulator:
                 taken.append(lane.send())
         return taken
 
-    def encode(self, batch: Batch) -> bytes:
+    def encode(self, batch: LaneBatch) -> bytes:
         """The bytes of a batch that was taken: made once, then the same for as long as its sequence number holds."""
         if batch.data is None:
             id, epoch = self._lanes[batch.partition].producer if self.limits.idempotent else (-1, -1)
@@ -233,14 +233,14 @@ class Accumulator:
             due = wanted if due is None else min(due, wanted)
         return due
 
-    def _due(self, lane: Lane, batch: Batch) -> float:
+    def _due(self, lane: Lane, batch: LaneBatch) -> float:
         if not lane.sent or batch.size >= self._batch_bytes:
             return batch.born
         return batch.born + self.limits.linger
 
     # --- answers in ---------------------------------------------------------------------------------------------
 
-    def stored(self, batch: Batch, offset: int, timestamp: int) -> None:
+    def stored(self, batch: LaneBatch, offset: int, timestamp: int) -> None:
         """The broker has it. `timestamp` is the batch's largest, or the broker's own time."""
         if batch.settled:
             return
@@ -250,7 +250,7 @@ class Accumulator:
         lane.moved()
         self._resume(lane)
 
-    def refused(self, batch: Batch, error: KrappyError, now: float) -> None:
+    def refused(self, batch: LaneBatch, error: KrappyError, now: float) -> None:
         """The broker has it not, and says why. A retriable error sends it again; a lost connection is for `lost`."""
         lane = self._lanes[batch.partition]
         if batch.settled or batch.back or batch not in lane.sent:

@@ -21,7 +21,7 @@ class Attempt(NamedTuple):
     ttl: float
 
 
-class Staging(Producing):
+class StagingProducing(Producing):
     """Sends to one topic's staging; otherwise as a producer."""
 
     def __init__(self, link: Link, topic: str, attempt: Attempt, limits: Limits) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from krappy.clients import admin, events
 from krappy.clients.backoff import Backoff
 from krappy.clients.events import EventBatch
-from krappy.clients.link import Link, Slot
+from krappy.clients.link import Link, ReplySlot
 from krappy.clients.values import StartAt, start
 from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, UnknownHandle, UnknownTopic
 from krappy.types import Event, TopicPartition
@@ -93,7 +93,7 @@ class Consuming:
         self._fetched: dict[TopicPartition, int] = {}  # where the next poll goes on
         self._topic_ids: dict[str, str] = {}  # of those whose positions these are
         self._until: dict[TopicPartition, int] | None = None
-        self._poll: Slot | None = None
+        self._poll: ReplySlot | None = None
         self._polls = 0  # of this registration, that brought something
         self._expiry = 0.0  # when the leases of what is pending run out
         self._registering: Any = None
@@ -318,10 +318,10 @@ class Consuming:
                     found = await admin.topics(self._link, choice.topics)
                     self._stale = sum(len(topic.partitions) for topic in found) > len(self._fetched)
 
-    def _send_poll(self) -> Slot | None:
+    def _send_poll(self) -> ReplySlot | None:
         if self._closed or self._stale or self._finished():
             return None
-        slot = Slot(self._runtime.signal())
+        slot = ReplySlot(self._runtime.signal())
         request = messages.Poll(self._handle, self.choice.records, self.choice.max_bytes, MAX_WAIT)
         try:
             self._link.post(request, messages.Polled, slot, self._generation)

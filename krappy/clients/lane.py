@@ -25,7 +25,7 @@ class Ticket(Protocol):
     def failed(self, error: KrappyError, count: int) -> None: ...
 
 
-class Batch:
+class LaneBatch:
     """Records of one partition on their way."""
 
     __slots__ = (
@@ -81,7 +81,7 @@ class Batch:
         self.size += size
 
 
-def too_large(error: KrappyError, topic: str, batch: Batch) -> RecordTooLarge:
+def too_large(error: KrappyError, topic: str, batch: LaneBatch) -> RecordTooLarge:
     """The broker's refusal of a batch, with where it was to go and its largest event."""
     sizes = [len(key or b"") + len(value or b"") for key, value in zip(batch.keys, batch.values, strict=True)]
     if batch.headers is not None:
@@ -98,7 +98,7 @@ class Settled(NamedTuple):
     """What became of a batch: an error, or the offset of its first record. `append_time`: the broker's own time, when
     it stamped the events (LogAppendTime); None when they keep theirs."""
 
-    batch: Batch
+    batch: LaneBatch
     offset: int = -1
     append_time: int | None = None
     error: KrappyError | None = None
@@ -136,9 +136,9 @@ class Lane:
     def __init__(self, partition: int, producer: tuple[int, int]) -> None:
         self.partition = partition
         self.producer = producer  # id and epoch
-        self.filling: Batch | None = None
-        self.ready: deque[Batch] = deque()
-        self.sent: deque[Batch] = deque()
+        self.filling: LaneBatch | None = None
+        self.ready: deque[LaneBatch] = deque()
+        self.sent: deque[LaneBatch] = deque()
         self.sequence = 0
         self.count = 0  # of batches that have a sequence number
         self.halted = False  # nothing leaves until all that was sent is answered
@@ -169,7 +169,7 @@ class Lane:
             return False
         return self.sent[-1].expect is None and (following is None or following.expect is None)
 
-    def send(self) -> Batch:
+    def send(self) -> LaneBatch:
         """The next ready batch, which counts as sent and has its sequence number."""
         batch = self.ready.popleft()
         self.sent.append(batch)
@@ -225,7 +225,7 @@ class Lane:
             batch.sequence, batch.number, batch.data = -1, -1, None
             batch.tries, batch.ahead = 0, False
 
-    def remove(self, batch: Batch) -> None:
+    def remove(self, batch: LaneBatch) -> None:
         if batch is self.filling:
             self.filling = None
         elif batch in self.sent:
@@ -233,7 +233,7 @@ class Lane:
         else:
             self.ready.remove(batch)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[LaneBatch]:
         yield from self.sent
         yield from self.ready
         if self.filling is not None:

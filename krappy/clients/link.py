@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from krappy.clients.backoff import Backoff
 from krappy.clients.conversation import Conversation, Reply
-from krappy.clients.runtime import Runtime, Signal, Stream
+from krappy.clients.runtime import ClientRuntime, ClientSignal, ClientStream
 from krappy.clients.values import Address
 from krappy.errors import ConnectionLost, FrameTooLarge, KrappyError, RequestTimeout
 from krappy.wire.frames import DEFAULT_LIMIT
@@ -29,12 +29,12 @@ LARGE = 16 << 10  # bytes of a request that is sent alone
 BACKLOG = 1 << 20  # bytes waiting for the socket from which on large senders hold back
 
 
-class Slot:
+class ReplySlot:
     """A reply that someone waits for. Waiting may be cancelled and begun again."""
 
     __slots__ = ("_signal", "instead", "result")
 
-    def __init__(self, signal: Signal) -> None:
+    def __init__(self, signal: ClientSignal) -> None:
         self._signal = signal
         self.instead: Callable[[Any], None] | None = None  # gets an answer that nobody waits for any more
         self.result: Any = None
@@ -65,7 +65,7 @@ class Link:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: ClientRuntime,
         address: Address,
         random: Callable[[], float],
         timeout: float = 30.0,
@@ -80,7 +80,7 @@ class Link:
         self._backoff = Backoff(random)
         self._random = random
         self._ids = itertools.count(1)  # never used twice, so that a late `forget` hits nobody else
-        self._stream: Stream | None = None
+        self._stream: ClientStream | None = None
         self._conversation: Conversation | None = None  # while requests may be sent
         self._up = runtime.signal()  # set while they may
         self._begun = False
@@ -88,7 +88,7 @@ class Link:
         self.closed = False  # for good
         self._closing = runtime.signal()  # set when it is
         self.told_of_closing: set[Callable[[], object]] = set()  # who waits for nothing that the connection brings
-        self._paused: Signal | None = None
+        self._paused: ClientSignal | None = None
         self.trouble = ""  # why there is no connection
 
     # --- life ---------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ class Link:
             if not self.closed:
                 await self._closing.wait(self._backoff.pause())
 
-    async def _converse(self, stream: Stream) -> None:
+    async def _converse(self, stream: ClientStream) -> None:
         """Reads until the connection is lost."""
         conversation = Conversation(self._ids)
         with self.runtime.lock:
@@ -199,7 +199,7 @@ class Link:
             if not self.closed:
                 self.trouble = trouble
 
-    def _ping(self, conversation: Conversation, stream: Stream) -> None:
+    def _ping(self, conversation: Conversation, stream: ClientStream) -> None:
         def answered(pong: Any) -> None:
             if not isinstance(pong, Pong):
                 return
@@ -309,7 +309,7 @@ class Link:
         said: KrappyError | None = None
         while True:
             on = await self.ready(deadline) if generation is None else generation
-            slot = Slot(self.runtime.signal())
+            slot = ReplySlot(self.runtime.signal())
             try:
                 id = self.post(request, answer, slot, on, max(0.0, deadline - self.runtime.now()))
             except ConnectionLost:

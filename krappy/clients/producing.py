@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from krappy.clients import values as given
 from krappy.clients.accumulator import Accumulator, Limits
 from krappy.clients.columns import as_bytes, pick, spread
-from krappy.clients.lane import Batch, too_large
+from krappy.clients.lane import LaneBatch, too_large
 from krappy.clients.link import Link
-from krappy.clients.receipts import Fence, Many, One, Rows
-from krappy.clients.runtime import Delivery, Signal
+from krappy.clients.receipts import Fence, Many, One, ReceiptRows
+from krappy.clients.runtime import ClientSignal, Promise
 from krappy.clients.values import Expected, HeadersIn, Text, Time
 from krappy.errors import (
     ConfigError,
@@ -31,7 +31,7 @@ from krappy.records import codecs
 from krappy.types import Headers
 from krappy.wire import messages
 
-D = TypeVar("D", bound=Delivery[Any])
+D = TypeVar("D", bound=Promise[Any])
 Registered = messages.ProducerRegistered | messages.Staged
 REFRESH = 60.0  # seconds after which it registers anew, to learn of partitions that were added
 CODECS = {None: codecs.NONE, "gzip": codecs.GZIP, "snappy": codecs.SNAPPY, "lz4": codecs.LZ4, "zstd": codecs.ZSTD}
@@ -70,7 +70,7 @@ class Producing:
         self._handle: int | None = None  # of the registration, while there is one
         self._refresh = 0.0  # when to register anew
         self._wake = self._runtime.signal()
-        self._line: OrderedDict[object, Signal] = OrderedDict()  # of those who wait for room in the buffer
+        self._line: OrderedDict[object, ClientSignal] = OrderedDict()  # of those who wait for room in the buffer
         self._closing = False
         self.trouble = ""  # why what was sent is not stored yet: what the broker, or the connection, said last
 
@@ -90,7 +90,7 @@ class Producing:
         """The sender looks again: one with nothing on its way hears of its link's end from nobody else."""
         self._wake.set()
 
-    async def flush(self, delivery: Delivery[None]) -> None:
+    async def flush(self, delivery: Promise[None]) -> None:
         """Sends everything now; the delivery is made when all of it is settled."""
         if self._link.closed:
             self.close()
@@ -236,7 +236,7 @@ class Producing:
             for index, rows in spread(key_column, count, self._accumulator, chosen):
                 if len(rows) == count:
                     self._accumulator.add_columns(
-                        index, key_column, value_column, header_column, times, Rows(many, rows), now
+                        index, key_column, value_column, header_column, times, ReceiptRows(many, rows), now
                     )
                 else:
                     self._accumulator.add_columns(
@@ -245,7 +245,7 @@ class Producing:
                         pick(value_column, rows),
                         None if header_column is None else pick(header_column, rows),
                         pick(times, rows),
-                        Rows(many, rows),
+                        ReceiptRows(many, rows),
                         now,
                     )
             self._wake.set()
@@ -379,7 +379,7 @@ class Producing:
                 self._accumulator.expire(self._runtime.now())
             self._tell()
 
-    def _answered(self, batch: Batch, generation: int, result: Any) -> None:
+    def _answered(self, batch: LaneBatch, generation: int, result: Any) -> None:
         """A reply: runs wherever the link reads."""
         if isinstance(result, ConnectionLost):
             self._lost(generation, result)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from krappy.clients.runtime import Delivery
+from krappy.clients.runtime import Promise
 from krappy.errors import KrappyError
 from krappy.types import Receipt
 
@@ -36,7 +36,7 @@ class One:
 
     __slots__ = ("_delivery", "_topic")
 
-    def __init__(self, topic: str, delivery: Delivery[Receipt]) -> None:
+    def __init__(self, topic: str, delivery: Promise[Receipt]) -> None:
         self._topic = topic
         self._delivery = delivery
 
@@ -53,7 +53,7 @@ class One:
 class Many:
     """Shared by the tickets of columns: told when the last row is settled."""
 
-    def __init__(self, topic: str, count: int, delivery: Delivery[Any]) -> None:
+    def __init__(self, topic: str, count: int, delivery: Promise[Any]) -> None:
         self.topic = topic
         self.runs: list[Stored] = []
         self._left = count
@@ -74,7 +74,7 @@ class Many:
             self._delivery.set_exception(copy(self._error, stored=self.runs))
 
 
-class Rows:
+class ReceiptRows:
     """The ticket of some rows of columns: those that go to one partition."""
 
     __slots__ = ("_many", "_rows")
@@ -98,7 +98,7 @@ class Rows:
 class Fence:
     """The ticket of a flush: told when everything before it is settled, well or not."""
 
-    def __init__(self, delivery: Delivery[None]) -> None:
+    def __init__(self, delivery: Promise[None]) -> None:
         self._delivery = delivery
         self.left = 1  # the flush itself, until it knows how many batches there are
 

@@ -12,7 +12,7 @@ R = TypeVar("R", contravariant=True)
 Work = Coroutine[Any, Any, T]
 
 
-class Signal(Protocol):
+class ClientSignal(Protocol):
     """Is set once, by anyone; lets everyone who waits go on."""
 
     def set(self) -> None: ...
@@ -24,7 +24,7 @@ class Signal(Protocol):
         ...
 
 
-class Stream(Protocol):
+class ClientStream(Protocol):
     """A connection. Its methods raise OSError when it is gone."""
 
     async def receive(self, seconds: float) -> bytes | None:
@@ -56,7 +56,7 @@ class Stream(Protocol):
         ...
 
 
-class Delivery(Protocol[R]):
+class Promise(Protocol[R]):
     """The result of something sent, to be set once. `concurrent.futures.Future` is one."""
 
     def set_result(self, result: R) -> None: ...
@@ -64,7 +64,7 @@ class Delivery(Protocol[R]):
     def set_exception(self, exception: BaseException) -> None: ...
 
 
-class Runtime(Protocol):
+class ClientRuntime(Protocol):
     @property
     def lock(self) -> AbstractContextManager[Any]:
         """Held while shared state changes; re-entrant."""
@@ -78,7 +78,7 @@ class Runtime(Protocol):
         """Milliseconds since the epoch."""
         ...
 
-    def signal(self) -> Signal: ...
+    def signal(self) -> ClientSignal: ...
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -86,7 +86,7 @@ class Runtime(Protocol):
         """Lets others run, where that is needed."""
         ...
 
-    async def dial(self, host: str, port: int, seconds: float) -> Stream:
+    async def dial(self, host: str, port: int, seconds: float) -> ClientStream:
         """A new connection. Raises OSError (TimeoutError is one)."""
         ...
 

@@ -13,8 +13,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 from krappy.clients import blocks
 from krappy.clients.blocks import ColumnBlock
-from krappy.clients.link import Link, Slot
-from krappy.clients.tables import Chosen
+from krappy.clients.link import Link, ReplySlot
+from krappy.clients.tables import KeyRangeChoice
 from krappy.errors import ConnectionLost, InvalidRequest
 from krappy.wire import messages
 from krappy.wire.messages import Answer, Request
@@ -48,7 +48,7 @@ async def open_snapshot(
     partitions: Sequence[int] | None,
     splits: int,
     ttl: float,
-    chosen: Chosen,
+    chosen: KeyRangeChoice,
     tombstones: bool,
     topic_id: str | None,
     measure: int | None = None,
@@ -96,14 +96,14 @@ def _milliseconds(ttl: float) -> int:
     return max(1, round(ttl * 1000))
 
 
-class Reading(Generic[A]):
+class SnapshotPages(Generic[A]):
     """Blocks, one after the other. The next answer is made while the caller works on the one before."""
 
     def __init__(self, link: Link, answer: type[A], block_bytes: int) -> None:
         self._link = link
         self._answer = answer
         self._block_bytes = _at_least_one(block_bytes, "block_bytes")
-        self._ahead: tuple[Request, Slot, int] | None = None
+        self._ahead: tuple[Request, ReplySlot, int] | None = None
         self._ended = False
 
     def _request(self) -> Request:
@@ -132,7 +132,7 @@ class Reading(Generic[A]):
         return block
 
     def _ask(self) -> None:
-        request, slot = self._request(), Slot(self._link.runtime.signal())
+        request, slot = self._request(), ReplySlot(self._link.runtime.signal())
         with suppress(ConnectionLost):
             self._ahead = request, slot, self._link.post(request, self._answer, slot)
 
@@ -154,7 +154,7 @@ class Reading(Generic[A]):
             self._link.forget(ahead[2])
 
 
-class SnapshotReading(Reading[messages.SnapshotRead]):
+class SnapshotReading(SnapshotPages[messages.SnapshotRead]):
     def __init__(
         self,
         link: Link,
@@ -186,7 +186,7 @@ class SnapshotReading(Reading[messages.SnapshotRead]):
         return blocks.of_answer(self._partition, answer)
 
 
-class LogReading(Reading[messages.LogRead]):
+class LogReading(SnapshotPages[messages.LogRead]):
     def __init__(self, link: Link, span: messages.ReadLog, columns: Sequence[str]) -> None:
         """`span`: all that is wanted; `max_bytes` of it in a block."""
         super().__init__(link, messages.LogRead, span.max_bytes)

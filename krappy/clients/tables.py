@@ -12,7 +12,7 @@ from krappy import arrow_layout
 from krappy.arrow_layout import Binary
 from krappy.clients import blocks
 from krappy.clients.blocks import ColumnBlock
-from krappy.clients.link import Link, Slot
+from krappy.clients.link import Link, ReplySlot
 from krappy.clients.values import Text, encoded, key_bytes
 from krappy.errors import ConnectionLost, InvalidRequest, ProtocolError, RequestTimeout
 from krappy.types import Entry, Headers
@@ -102,7 +102,7 @@ def _headers(headers: Any) -> Headers:
     return tuple((name, value) for name, value in headers) if headers else ()
 
 
-class Chosen:
+class KeyRangeChoice:
     """Which keys: all, those with a prefix, or from `start` (inclusive) to `end` (exclusive)."""
 
     def __init__(self, prefix: Text | None, start: Text | None, end: Text | None) -> None:
@@ -123,7 +123,7 @@ class Scanning:
         self,
         link: Link,
         topic: str,
-        chosen: Chosen,
+        chosen: KeyRangeChoice,
         partitions: Sequence[int] | None,
         tombstones: bool,
         page_entries: int = PAGE_ENTRIES,
@@ -142,7 +142,7 @@ class Scanning:
         self._begun = self._ended = False
         self._generation = 0
         self._cursor: int | None = None
-        self._ahead: Slot | None = None
+        self._ahead: ReplySlot | None = None
         self.offsets: dict[int, int] = {}  # by partition, the next offset: what the snapshot is exact for
 
     async def page(self) -> list[Entry] | None:
@@ -180,7 +180,7 @@ class Scanning:
             return scanned
 
     def _ask(self) -> None:
-        slot = Slot(self._link.runtime.signal())
+        slot = ReplySlot(self._link.runtime.signal())
         request = messages.Scan(max_entries=self._first.max_entries, max_bytes=PAGE_BYTES, cursor=self._cursor)
         try:
             self._link.post(request, messages.Scanned, slot, self._generation)
@@ -217,7 +217,7 @@ class Scanning:
                 self._link.post(request, messages.Unregistered, lambda _: None, self._generation)
 
 
-class History:
+class KeyHistory:
     """The raw events of one key, oldest first, a page at a time."""
 
     def __init__(self, link: Link, topic: str, key: Text, partition: int | None, start: int) -> None:

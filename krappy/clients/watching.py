@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from krappy.clients.backoff import Backoff
 from krappy.clients.link import Link
-from krappy.clients.runtime import Signal
-from krappy.clients.tables import Chosen, entries
+from krappy.clients.runtime import ClientSignal
+from krappy.clients.tables import KeyRangeChoice, entries
 from krappy.errors import ConnectionLost, KrappyError, ProtocolError, UnknownTopic
 from krappy.types import Entry
 from krappy.wire import messages
@@ -105,7 +105,7 @@ class Watching:
         self,
         link: Link,
         topic: str,
-        chosen: Chosen,
+        chosen: KeyRangeChoice,
         partitions: Sequence[int] | None,
         tombstones: bool,
         random: Callable[[], float],
@@ -115,7 +115,7 @@ class Watching:
         self._request = messages.Watch(topic, chosen.prefix, chosen.start, chosen.end, some, tombstones)
         self._progress = Progress(tombstones)
         self._arrived: deque[messages.Watched | KrappyError] = deque()
-        self._news: Signal = link.runtime.signal()
+        self._news: ClientSignal = link.runtime.signal()
         self._backoff = Backoff(random)
         self._closed = False
         self._connected = False

@@ -22,7 +22,7 @@ import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from krappy.console.problems import Refusal
+from krappy.console.problems import HttpError
 from krappy.console.shown import WHOLE, Form, Viewer
 from krappy.console.slices import encode_in_slices
 from krappy.core.security.operations import Need
@@ -45,7 +45,7 @@ class Live(typing.Protocol):
 
 
 @dataclass(frozen=True)
-class Operation:
+class ApiOperation:
     name: str
     method: str
     path: str
@@ -73,7 +73,7 @@ class Routes:
     def __init__(self, tag: str, prefix: str = "/api/v1") -> None:
         self.tag = tag
         self._prefix = prefix
-        self.operations: list[Operation] = []
+        self.operations: list[ApiOperation] = []
 
     def get(self, path: str, *, needs: tuple[Need, ...], summary: str, live: bool = False) -> Callable[[Any], Any]:
         return self._add("GET", path, needs, summary, 200, live)
@@ -112,7 +112,7 @@ class Routes:
             names = _PATH.findall(path)
             assert {*inspect.signature(handler).parameters} - {"query", "body"} == {"call", *names}, handler
             self.operations.append(
-                Operation(
+                ApiOperation(
                     handler.__name__,
                     method,
                     self._prefix + path,
@@ -174,7 +174,7 @@ class Call:
         self._taken += size
         self.console.body_bytes += size
         if self.console.body_bytes > MAX_BODIES:
-            raise Refusal(
+            raise HttpError(
                 503,
                 "THROTTLING_QUOTA_EXCEEDED",
                 "other requests' bodies take all the memory that is for bodies; ask again later",
@@ -200,7 +200,7 @@ async def room(scope: Any) -> None:
     """Waits until an answer to the request (ASGI) may be made. Raises Refusal."""
     if not await scope["room"]():
         detail = "other answers take all the memory that is for answers; ask again later"
-        raise Refusal(503, "THROTTLING_QUOTA_EXCEEDED", detail, Retry_After="1")
+        raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", detail, Retry_After="1")
 
 
 def wants_binary(accept: str) -> bool:
@@ -214,7 +214,7 @@ def wants_binary(accept: str) -> bool:
     return False
 
 
-async def read_arguments(operation: Operation, call: Call) -> dict[str, Any]:
+async def read_arguments(operation: ApiOperation, call: Call) -> dict[str, Any]:
     """What the operation is called with; waits for the body. Raises Refusal."""
     arguments: dict[str, Any] = {}
     for name, kind in operation.places.items():
@@ -223,13 +223,13 @@ async def read_arguments(operation: Operation, call: Call) -> dict[str, Any]:
     if operation.query is not None:
         arguments["query"] = _read_query(operation.query, call.request)
     elif call.request.query_params:
-        raise Refusal(400, "INVALID_REQUEST", "this takes no parameters")
+        raise HttpError(400, "INVALID_REQUEST", "this takes no parameters")
     if operation.body is not None:
         arguments["body"] = await _read_body(operation, call)
     return arguments
 
 
-async def respond(operation: Operation, call: Call, value: Any) -> Response:
+async def respond(operation: ApiOperation, call: Call, value: Any) -> Response:
     kind = MSGPACK if call.binary else JSON
     return Response(await encode_in_slices(value, binary=call.binary), operation.status, call.headers, kind)
 
@@ -241,7 +241,7 @@ def _read_query(kind: Any, request: Request) -> Any:
         if name in many:
             given.setdefault(name, []).append(value)
         elif name in given:
-            raise Refusal(400, "INVALID_REQUEST", f"the parameter '{name:.80}' is given more than once")
+            raise HttpError(400, "INVALID_REQUEST", f"the parameter '{name:.80}' is given more than once")
         else:
             given[name] = value
     return _convert(given, kind, "the parameters")
@@ -259,14 +259,14 @@ def _convert(given: Any, kind: Any, what: str) -> Any:
     try:
         return msgspec.convert(given, kind, strict=False)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:
-        raise Refusal(400, "INVALID_REQUEST", f"{what}: {error}") from None
+        raise HttpError(400, "INVALID_REQUEST", f"{what}: {error}") from None
 
 
-async def _read_body(operation: Operation, call: Call) -> Any:
+async def _read_body(operation: ApiOperation, call: Call) -> Any:
     request, limit = call.request, operation.max_body
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != JSON and media not in BINARY:
-        raise Refusal(415, "UNSUPPORTED_MEDIA_TYPE", f"the body must be {JSON} or {MSGPACK}, and says '{media:.80}'")
+        raise HttpError(415, "UNSUPPORTED_MEDIA_TYPE", f"the body must be {JSON} or {MSGPACK}, and says '{media:.80}'")
     data = bytearray()
     with trio.move_on_after(BODY_SECONDS) as scope:
         async with aclosing(request.stream()) as chunks:
@@ -274,9 +274,11 @@ async def _read_body(operation: Operation, call: Call) -> Any:
                 call.take(len(chunk))
                 data += chunk
                 if len(data) > limit:
-                    raise Refusal(413, "MESSAGE_TOO_LARGE", f"a body of more than {limit} bytes", connection="close")
+                    raise HttpError(413, "MESSAGE_TOO_LARGE", f"a body of more than {limit} bytes", connection="close")
     if scope.cancelled_caught:
-        raise Refusal(408, "REQUEST_TIMED_OUT", f"the body did not come within {BODY_SECONDS:g} s", connection="close")
+        raise HttpError(
+            408, "REQUEST_TIMED_OUT", f"the body did not come within {BODY_SECONDS:g} s", connection="close"
+        )
     call.packed = media != JSON
     try:
         if len(data) > MAX_BODY:
@@ -284,18 +286,18 @@ async def _read_body(operation: Operation, call: Call) -> Any:
             await call.pause()
         return _decode(data, operation.body, call.packed)
     except (ValueError, RecursionError) as error:  # msgspec's, and UnicodeDecodeError
-        raise Refusal(400, "INVALID_REQUEST", f"the body: {error}") from None
+        raise HttpError(400, "INVALID_REQUEST", f"the body: {error}") from None
 
 
 def _decode(data: bytearray, kind: Any, packed: bool) -> Any:
     return msgspec.msgpack.decode(data, type=kind) if packed else msgspec.json.decode(data, type=kind)
 
 
-def _check_parts(data: bytearray, operation: Operation, packed: bool) -> None:
+def _check_parts(data: bytearray, operation: ApiOperation, packed: bool) -> None:
     """Only some fields of a body may be large, those that are decoded to few objects. Raises Refusal, ValueError.
 
     A megabyte of small objects takes twenty times as long to decode as a megabyte of text; to pass over, it does not.
     """
     for name, part in _decode(data, dict[str, msgspec.Raw], packed).items():
         if name not in operation.large and len(part) > MAX_BODY:
-            raise Refusal(413, "MESSAGE_TOO_LARGE", f"'{name:.80}' of the body has more than {MAX_BODY} bytes")
+            raise HttpError(413, "MESSAGE_TOO_LARGE", f"'{name:.80}' of the body has more than {MAX_BODY} bytes")

@@ -20,16 +20,16 @@ from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
 from krappy.console import connections, events, groups, health, login, metrics, openapi, table, tail, topics
-from krappy.console.api import SLASH, Call, Operation, read_arguments, respond, wants_binary
+from krappy.console.api import SLASH, ApiOperation, Call, read_arguments, respond, wants_binary
 from krappy.console.attempts import Attempts, WrongToken
 from krappy.console.live import EventStream, Pacer
-from krappy.console.problems import TITLES, TYPE, Problem, Refusal, problem_of
+from krappy.console.problems import TITLES, TYPE, HttpError, Problem, problem_of
 from krappy.console.security import HEADERS, Guard, read_cookies
 from krappy.console.slices import encode
 from krappy.errors import KrappyError
 from krappy.ports import BrokerPort, ServerPort
 
-OPERATIONS: tuple[Operation, ...] = tuple(
+OPERATIONS: tuple[ApiOperation, ...] = tuple(
     operation
     for each in (topics, events, table, tail, groups, connections, login, health)
     for operation in each.routes.operations
@@ -77,10 +77,10 @@ class Console:
         self._times.observe(name, perf_counter() - began)
 
 
-class Place:
+class PathOperations:
     """The operations on one path (ASGI)."""
 
-    def __init__(self, console: Console, operations: Mapping[str, Operation]) -> None:
+    def __init__(self, console: Console, operations: Mapping[str, ApiOperation]) -> None:
         self._console = console
         self._operations = operations
 
@@ -90,9 +90,11 @@ class Place:
         operation = self._operations.get(method)
         if operation is None or (operation.live and request.method == "HEAD"):  # it would never end
             allowed = ", ".join(self._operations)
-            raise Refusal(405, "METHOD_NOT_ALLOWED", f"{request.method} is not for this path: {allowed}", Allow=allowed)
+            raise HttpError(
+                405, "METHOD_NOT_ALLOWED", f"{request.method} is not for this path: {allowed}", Allow=allowed
+            )
         if not self._console.broker.opened and operation.path not in EARLY:
-            raise Refusal(503, "NOT_READY", "the store is being recovered", Retry_After="1")
+            raise HttpError(503, "NOT_READY", "the store is being recovered", Retry_After="1")
         call = Call(self._console, request, wants_binary(request.headers.get("accept", "")))
         began = perf_counter()
         try:
@@ -115,7 +117,7 @@ class Place:
     async def _stream(self, call: Call, found: Any, scope: Any, receive: Any, send: Any) -> None:
         console = self._console
         if console.live >= MOST_LIVE:
-            raise Refusal(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open: as many as may be")
+            raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open: as many as may be")
         console.live += 1
         try:
             cookies = read_cookies(call.request.headers)
@@ -131,7 +133,7 @@ class Place:
 class App:
     def __init__(self, console: Console) -> None:
         self._console = console
-        paths: dict[str, dict[str, Operation]] = {}
+        paths: dict[str, dict[str, ApiOperation]] = {}
         for operation in OPERATIONS:
             paths.setdefault(operation.path, {})[operation.method] = operation
         document = encode(openapi.document(OPERATIONS, console.broker.version), binary=False)
@@ -139,7 +141,7 @@ class App:
             [
                 Route("/api/v1/openapi.json", _Fixed(document, "application/json")),
                 Route("/metrics", metrics.Metrics(console)),
-                *(Route(path, Place(console, operations)) for path, operations in paths.items()),
+                *(Route(path, PathOperations(console, operations)) for path, operations in paths.items()),
                 Mount("/", _Pages(packages=[("krappy.console", "static")], html=True)),
             ],
             redirect_slashes=False,
@@ -164,7 +166,7 @@ class App:
             if isinstance(error, WrongToken):
                 await self._console.attempts.refused(scope["client"][0])
             if started or isinstance(error, ClientDisconnect):
-                if not isinstance(error, ClientDisconnect | KrappyError | Refusal):
+                if not isinstance(error, ClientDisconnect | KrappyError | HttpError):
                     self._console.server.fault(error, 0)
                 return
             problem, headers = self._problem(error)
@@ -184,7 +186,7 @@ class App:
         await self._router(scope, receive, send)
 
     def _problem(self, error: Exception) -> tuple[Problem, dict[str, str]]:
-        if isinstance(error, Refusal):
+        if isinstance(error, HttpError):
             return error.problem, error.headers
         if isinstance(error, KrappyError):
             problem = problem_of(error)
@@ -205,7 +207,7 @@ class _Fixed:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] not in ("GET", "HEAD"):
-            raise Refusal(405, "METHOD_NOT_ALLOWED", "this can only be read", Allow="GET")
+            raise HttpError(405, "METHOD_NOT_ALLOWED", "this can only be read", Allow="GET")
         await Response(self._body, media_type=self._media_type)(scope, receive, send)
 
 

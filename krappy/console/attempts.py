@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 from trio import sleep
 
-from krappy.console.problems import Refusal
+from krappy.console.problems import HttpError
 
 SECONDS = 0.5  # until a wrong token is answered
 MOST = 10  # of one address that wait for that
 
 
-class WrongToken(Refusal):
+class WrongToken(HttpError):
     """A token was given, and it is not the console's."""
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Attempts:
     def check(self, address: str) -> None:
         """Before a token is looked at. Raises Refusal."""
         if self._waiting.get(address, 0) >= MOST:
-            raise Refusal(429, "THROTTLING_QUOTA_EXCEEDED", "too many wrong tokens; try again later", Retry_After="1")
+            raise HttpError(429, "THROTTLING_QUOTA_EXCEEDED", "too many wrong tokens; try again later", Retry_After="1")
 
     async def refused(self, address: str) -> None:
         """A token was wrong: returns when that may be said."""

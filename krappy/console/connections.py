@@ -17,7 +17,7 @@ routes = Routes("cluster")
 SECRETS = ("console_token",)
 
 
-class Registration(msgspec.Struct, omit_defaults=True):
+class RegistrationRow(msgspec.Struct, omit_defaults=True):
     """What a native connection holds: a producer, a reader, a member of a group, a scan or a watch. `bytes`: of events
     that a producer has sent, or that a reader or a member was given (its batches, as they are stored)."""
 
@@ -28,7 +28,7 @@ class Registration(msgspec.Struct, omit_defaults=True):
     bytes: int = 0
 
 
-class Connection(msgspec.Struct):
+class ConnectionRow(msgspec.Struct):
     """`received_bytes`, `sent_bytes` and `requests` are over its life; `waiting_bytes` has the peer not taken yet."""
 
     client: str
@@ -40,12 +40,12 @@ class Connection(msgspec.Struct):
     requests: int
     waiting_bytes: int
     in_flight_bytes: int
-    registrations: list[Registration]
+    registrations: list[RegistrationRow]
     registered: Annotated[int, Meta(description="how many registrations it has; at most 100 are listed")]
 
 
 class ConnectionPage(msgspec.Struct):
-    connections: list[Connection]
+    connections: list[ConnectionRow]
     total: int
 
 
@@ -97,10 +97,10 @@ def _passes(told: dict[str, Any], query: ConnectionsQuery) -> bool:
     return any(name is not None and wanted in name.casefold() for name in names)
 
 
-def _show(told: dict[str, Any]) -> Connection:
+def _show(told: dict[str, Any]) -> ConnectionRow:
     registrations = told["registrations"]
-    listed = [Registration(**each) for each in registrations[:MOST_LISTED]]
-    return Connection(**{**told, "registrations": listed, "registered": len(registrations)})
+    listed = [RegistrationRow(**each) for each in registrations[:MOST_LISTED]]
+    return ConnectionRow(**{**told, "registrations": listed, "registered": len(registrations)})
 
 
 @routes.get("/cluster", needs=needs.cluster(Op.DESCRIBE), summary="This broker: version, listeners, settings, disk")

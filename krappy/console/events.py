@@ -11,9 +11,9 @@ from msgspec import Meta
 
 from krappy.console import cursors
 from krappy.console.api import MAX_EVENT, Call, Routes
-from krappy.console.problems import Refusal
+from krappy.console.problems import HttpError
 from krappy.console.reading import Seen, Stretch, backward, forward, merge, merge_back
-from krappy.console.shown import WHOLE, Given, Header, Shown, ShownAs, Viewer, bytes_of
+from krappy.console.shown import WHOLE, Given, HeaderRow, Shown, ShownAs, Viewer, bytes_of
 from krappy.console.slices import in_slices
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
@@ -43,7 +43,7 @@ class EventShown(msgspec.Struct):
     key: Shown | None
     value: Shown | None
     tombstone: bool
-    headers: list[Header]
+    headers: list[HeaderRow]
 
 
 class EventPage(msgspec.Struct):
@@ -94,7 +94,7 @@ class NewEvent(msgspec.Struct, forbid_unknown_fields=True):
     ] = None
 
 
-class Published(msgspec.Struct):
+class PublishedRow(msgspec.Struct):
     """Where the event stands. It is on disk."""
 
     topic: str
@@ -236,7 +236,7 @@ async def get_event(call: Call, topic: str, partition: Partition, offset: Offset
     await found.offset_for("offset", offset)  # raises OffsetOutOfRange
     stretch = await forward(found, offset, 1, 1)
     if not stretch.events or stretch.events[0].offset != offset:
-        raise Refusal(404, "NO_SUCH_EVENT", f"there is no event at offset {offset} of {topic}-{partition} (any more)")
+        raise HttpError(404, "NO_SUCH_EVENT", f"there is no event at offset {offset} of {topic}-{partition} (any more)")
     return show(stretch.events[0], call.viewer(query.keys, query.values))
 
 
@@ -248,7 +248,7 @@ async def get_event(call: Call, topic: str, partition: Partition, offset: Offset
     max_body=MAX_EVENT,
     large=("key", "value"),
 )
-async def publish(call: Call, topic: str, body: NewEvent) -> Published:
+async def publish(call: Call, topic: str, body: NewEvent) -> PublishedRow:
     found = call.access.topic(topic, Op.READ)
     key = bytes_of(body.key, "key", packed=call.packed)
     await call.pause()
@@ -271,4 +271,4 @@ async def publish(call: Call, topic: str, body: NewEvent) -> Published:
         raise InvalidRequest("`expect` is about a key, and there is none", field="expect")
     later = found.led(index).publish_record(Record(value, key, headers, body.timestamp), expect)
     stored = await later.wait()
-    return Published(found.name, index, stored.offset, stored.timestamp)
+    return PublishedRow(found.name, index, stored.offset, stored.timestamp)

@@ -38,7 +38,7 @@ class GroupPage(msgspec.Struct):
     after: str | None
 
 
-class Lease(msgspec.Struct):
+class LeaseRow(msgspec.Struct):
     """Events from `first` to `last` are a member's until `due` (ms since the epoch), or it settles them."""
 
     topic: str
@@ -48,13 +48,13 @@ class Lease(msgspec.Struct):
     due: int
 
 
-class GroupMember(msgspec.Struct):
+class MemberRow(msgspec.Struct):
     """`leased`: events that it holds now. `leases`: which, the first hundred runs of them."""
 
     name: str
     client: str
     leased: int
-    leases: list[Lease]
+    leases: list[LeaseRow]
 
 
 class GroupPosition(msgspec.Struct):
@@ -76,7 +76,7 @@ class GroupDescribed(msgspec.Struct):
     kind: str
     order: str
     lag: int
-    members: list[GroupMember]
+    members: list[MemberRow]
     partitions: list[GroupPosition]
 
 
@@ -90,7 +90,7 @@ class Reset(msgspec.Struct, forbid_unknown_fields=True):
     dry_run: bool = True
 
 
-class Moved(msgspec.Struct):
+class MovedRow(msgspec.Struct):
     topic: str
     partition: int
     old: int
@@ -100,7 +100,7 @@ class Moved(msgspec.Struct):
 class GroupMoved(msgspec.Struct):
     group: str
     dry_run: bool
-    positions: list[Moved]
+    positions: list[MovedRow]
 
 
 def _lag(group: dict[str, Any]) -> int:
@@ -122,16 +122,16 @@ async def list_groups(call: Call, query: TopicsQuery) -> GroupPage:
 async def describe_group(call: Call, group: str) -> GroupDescribed:
     groups = call.access.group(group, Op.DESCRIBE)
     told = groups.describe(group)
-    leases: dict[str, list[Lease]] = {each["name"]: [] for each in told["members"]}
+    leases: dict[str, list[LeaseRow]] = {each["name"]: [] for each in told["members"]}
     for member, topic, partition, first, last, due in groups.held(group):
         if len(leases.get(member, ())) < MOST_LEASES:
-            leases.setdefault(member, []).append(Lease(topic, partition, first, last, due))
+            leases.setdefault(member, []).append(LeaseRow(topic, partition, first, last, due))
     return GroupDescribed(
         told["group"],
         told["kind"],
         told["order"],
         _lag(told),
-        [GroupMember(each["name"], each["client"], each["leased"], leases[each["name"]]) for each in told["members"]],
+        [MemberRow(each["name"], each["client"], each["leased"], leases[each["name"]]) for each in told["members"]],
         [
             GroupPosition(
                 *(each["topic"], each["partition"], each["floor"], each["end"], each["lag"]),
@@ -154,7 +154,7 @@ async def reset_group(call: Call, group: str, body: Reset) -> GroupMoved:
         raise InvalidRequest("`partitions` needs the topic that they are of", field="topic")
     groups = call.access.group(group, Op.READ)
     moved = await groups.reset(group, body.topic, body.partitions, body.to, body.at, dry_run=body.dry_run)
-    return GroupMoved(group, body.dry_run, [Moved(*each) for each in moved])
+    return GroupMoved(group, body.dry_run, [MovedRow(*each) for each in moved])
 
 
 @routes.delete("/groups/{group}", needs=needs.group(Op.DELETE), summary="Delete a group: its positions")

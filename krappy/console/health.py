@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from krappy.console.api import Call, Routes
-from krappy.console.problems import Refusal
+from krappy.console.problems import HttpError
 from krappy.console.slices import in_slices
 from krappy.core.security import needs
 from krappy.errors import KrappyError
@@ -105,5 +105,5 @@ async def readyz(call: Call) -> Ready:
     else:
         why, refused = await call.console.disk.look(call.broker)
     if why:
-        raise Refusal(503, "NOT_READY", why, Retry_After="1")
+        raise HttpError(503, "NOT_READY", why, Retry_After="1")
     return Ready("ready", refused)

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from krappy.console.api import MSGPACK, Live
-from krappy.console.problems import Refusal, problem_of
+from krappy.console.problems import HttpError, problem_of
 from krappy.errors import KrappyError
 
 KEEP_ALIVE_SECONDS = 15.0
@@ -38,7 +38,7 @@ class Pacer:
         self._free_at = max(trio.current_time(), self._free_at) + seconds / self._share
 
 
-class Stopwatch:
+class PacedStopwatch:
     """Tells a pacer how long its work took: `with Stopwatch(pacer): …`."""
 
     def __init__(self, pacer: Pacer) -> None:
@@ -70,7 +70,7 @@ class EventStream:
         make = _packed if self._binary else _lines
 
         async def push(event: str, data: Any, id: str | None = None) -> None:
-            with Stopwatch(self._pacer):
+            with PacedStopwatch(self._pacer):
                 body = make(event, data, id)
             async with self._turn:
                 await send({"type": "http.response.body", "body": body, "more_body": True})
@@ -82,7 +82,7 @@ class EventStream:
                 await self._live.run(push)
             except KrappyError as error:
                 await push("problem", problem_of(error))
-            except Refusal as refusal:
+            except HttpError as refusal:
                 await push("problem", refusal.problem)
             nursery.cancel_scope.cancel()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
@@ -91,7 +91,7 @@ class EventStream:
         while True:
             await trio.sleep(KEEP_ALIVE_SECONDS)
             if not self._allowed():
-                await push("problem", Refusal(401, "NOT_LOGGED_IN", "the session has ended: log in again").problem)
+                await push("problem", HttpError(401, "NOT_LOGGED_IN", "the session has ended: log in again").problem)
                 scope.cancel()
             async with self._turn:
                 alive = _packed("alive", None, None) if self._binary else b":\n\n"

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from krappy.console.api import room
 from krappy.console.numbers import Latency, Numbers, gather
-from krappy.console.problems import Refusal
+from krappy.console.problems import HttpError
 from krappy.console.slices import in_slices
 
 P = "krappy_"
@@ -30,16 +30,16 @@ class Metrics:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["method"] not in ("GET", "HEAD"):
-            raise Refusal(405, "METHOD_NOT_ALLOWED", "metrics can only be read", Allow="GET")
+            raise HttpError(405, "METHOD_NOT_ALLOWED", "metrics can only be read", Allow="GET")
         if not self._console.broker.opened:
-            raise Refusal(503, "NOT_READY", "the store is being recovered", Retry_After="1")
+            raise HttpError(503, "NOT_READY", "the store is being recovered", Retry_After="1")
         request = Request(scope)
         most = _most(request.query_params)
         make, kind = exposition.choose_encoder(request.headers.get("accept", ""))
         await room(scope)
         async with self._console.turns:
             numbers = await gather(self._console.broker, self._console.broker.access(), self._console.server)
-            told = Snapshot(numbers, self._console.broker.version, self._console.live, most)
+            told = MetricsSnapshot(numbers, self._console.broker.version, self._console.live, most)
             parts = await in_slices(_written(told.collect(), make))
         end = b"# EOF\n" if kind.startswith("application/openmetrics") else b""
         await Response(b"".join(parts) + end, headers={"content-type": kind})(scope, receive, send)
@@ -48,7 +48,7 @@ class Metrics:
 def _most(parameters: Mapping[str, str]) -> int:
     given = parameters.get("topics", str(TOPICS))
     if not (given.isascii() and given.isdigit() and len(given) < 10):
-        raise Refusal(400, "INVALID_REQUEST", f"'topics' is how many have lines of their own, not '{given:.40}'")
+        raise HttpError(400, "INVALID_REQUEST", f"'topics' is how many have lines of their own, not '{given:.40}'")
     return int(given)
 
 
@@ -83,7 +83,7 @@ def _parts(family: Callable[[], Any], rows: Iterable[tuple[list[str], float]]) -
         yield part
 
 
-class Snapshot:
+class MetricsSnapshot:
     """Families, large ones in parts."""
 
     def __init__(self, numbers: Numbers, version: str, live: int, most: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from krappy.console.api import JSON, MSGPACK, Operation
+from krappy.console.api import JSON, MSGPACK, ApiOperation
 from krappy.console.problems import Problem
 
 REF = "#/components/schemas/{name}"
@@ -18,7 +18,7 @@ ABOUT = (
 )
 
 
-def document(operations: Iterable[Operation], version: str) -> dict[str, Any]:
+def document(operations: Iterable[ApiOperation], version: str) -> dict[str, Any]:
     operations = list(operations)
     types: list[Any] = [Problem]
     for each in operations:
@@ -39,7 +39,7 @@ def document(operations: Iterable[Operation], version: str) -> dict[str, Any]:
     }
 
 
-def _operation(each: Operation) -> dict[str, Any]:
+def _operation(each: ApiOperation) -> dict[str, Any]:
     told: dict[str, Any] = {
         "operationId": each.name,
         "summary": each.summary,
@@ -52,13 +52,13 @@ def _operation(each: Operation) -> dict[str, Any]:
     return told
 
 
-def _places(each: Operation) -> list[dict[str, Any]]:
+def _places(each: ApiOperation) -> list[dict[str, Any]]:
     return [
         {"name": name, "in": "path", "required": True, "schema": _schema(kind)} for name, kind in each.places.items()
     ]
 
 
-def _query(each: Operation) -> list[dict[str, Any]]:
+def _query(each: ApiOperation) -> list[dict[str, Any]]:
     if each.query is None:
         return []
     _, components = msgspec.json.schema_components([each.query], ref_template=REF)
@@ -77,7 +77,7 @@ def _parameter(name: str, schema: dict[str, Any], required: bool) -> dict[str, A
     return told if description is None else {**told, "description": description}
 
 
-def _header(each: Operation) -> list[dict[str, Any]]:
+def _header(each: ApiOperation) -> list[dict[str, Any]]:
     if not each.changes:
         return []
     about = "any value; needed unless the request carries a bearer token"
@@ -86,7 +86,7 @@ def _header(each: Operation) -> list[dict[str, Any]]:
     ]
 
 
-def _answer(each: Operation) -> dict[str, Any]:
+def _answer(each: ApiOperation) -> dict[str, Any]:
     if each.live:
         about = "server-sent events; or msgpack maps with event, id and data, one behind the other"
         kinds = {"text/event-stream": {"schema": {"type": "string"}}, MSGPACK: {"schema": {"type": "object"}}}

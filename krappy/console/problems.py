@@ -63,7 +63,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
     details: dict[str, Any] = {}
 
 
-class Refusal(Exception):
+class HttpError(Exception):
     """An answer that is a problem, for what is HTTP's own."""
 
     def __init__(self, status: int, code: str, detail: str, **headers: str) -> None:

@@ -19,7 +19,7 @@ import re
 from collections.abc import Mapping
 
 from krappy.console.attempts import WrongToken
-from krappy.console.problems import Refusal
+from krappy.console.problems import HttpError
 from krappy.console.sessions import Sessions
 
 COOKIE = "krappy_session"
@@ -61,7 +61,7 @@ class Guard:
         """`headers`: by their names in lower case; `now`: ms since the epoch. Raises Refusal."""
         if self._probes_only:
             if path not in PROBES:
-                raise Refusal(
+                raise HttpError(
                     403, "NO_TOKEN", "without a console_token an address that others reach answers to probes alone"
                 )
         elif not self.asks:
@@ -83,7 +83,9 @@ class Guard:
                     "the console's token is needed: Authorization: Bearer, or POST it to /api/v1/login"
                 )
         if method not in SAFE and HEADER not in headers:
-            raise Refusal(403, "HEADER_MISSING", "a request that changes something needs the header Krappy-Request: 1")
+            raise HttpError(
+                403, "HEADER_MISSING", "a request that changes something needs the header Krappy-Request: 1"
+            )
 
     def is_token(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(errors="surrogateescape"), self._token)
@@ -95,7 +97,7 @@ class Guard:
     @staticmethod
     def _check_host(host: str | None) -> None:
         if host is None or not is_local(host):
-            raise Refusal(
+            raise HttpError(
                 421,
                 "UNKNOWN_HOST",
                 "without a console_token the console answers to localhost, 127.0.0.1 and [::1] only",
@@ -104,16 +106,16 @@ class Guard:
     @staticmethod
     def _check_site(method: str, headers: Mapping[str, str]) -> None:
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            raise Refusal(403, "OTHER_SITE", "a page of another site asks for this")
+            raise HttpError(403, "OTHER_SITE", "a page of another site asks for this")
         origin = headers.get("origin")
         if method not in SAFE and origin is not None:
             scheme, _, name = origin.partition("://")
             if scheme not in ("http", "https") or name != headers.get("host"):
-                raise Refusal(403, "OTHER_SITE", "a page of another site asks for this")
+                raise HttpError(403, "OTHER_SITE", "a page of another site asks for this")
 
 
-def _not_logged_in(why: str) -> Refusal:
-    return Refusal(401, "NOT_LOGGED_IN", why, WWW_Authenticate='Bearer realm="krappy"')
+def _not_logged_in(why: str) -> HttpError:
+    return HttpError(401, "NOT_LOGGED_IN", why, WWW_Authenticate='Bearer realm="krappy"')
 
 
 def is_local(host: str) -> bool:

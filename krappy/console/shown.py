@@ -35,7 +35,7 @@ class Shown(msgspec.Struct, omit_defaults=True):
     truncated: bool = False
 
 
-class Header(msgspec.Struct):
+class HeaderRow(msgspec.Struct):
     name: str
     value: Shown | None
 
@@ -64,8 +64,8 @@ class Viewer:
     def value(self, data: bytes | None) -> Shown | None:
         return self._show(data, self._values)
 
-    def headers(self, headers: Headers | None) -> list[Header]:
-        return [Header(name, self._show(value, self._values)) for name, value in headers or ()]
+    def headers(self, headers: Headers | None) -> list[HeaderRow]:
+        return [HeaderRow(name, self._show(value, self._values)) for name, value in headers or ()]
 
     def _show(self, data: bytes | None, form: Form) -> Shown | None:
         if data is None:

@@ -10,7 +10,7 @@ from msgspec import Meta
 from krappy.console import cursors
 from krappy.console.api import Call, Routes
 from krappy.console.events import Offset, Partition, ValueBytes, chosen
-from krappy.console.shown import Given, Header, KeyEncoding, Shown, ShownAs, Viewer, bytes_of, query_bytes
+from krappy.console.shown import Given, HeaderRow, KeyEncoding, Shown, ShownAs, Viewer, bytes_of, query_bytes
 from krappy.console.slices import in_slices
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
@@ -36,7 +36,7 @@ class EntryShown(msgspec.Struct):
     offset: int | None = None
     timestamp: int | None = None
     value: Shown | None = None
-    headers: list[Header] = []
+    headers: list[HeaderRow] = []
 
 
 class Entries(msgspec.Struct):

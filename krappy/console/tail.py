@@ -19,7 +19,7 @@ from msgspec import Meta
 from krappy.console import cursors
 from krappy.console.api import Call, Routes
 from krappy.console.events import MAX_MERGED, EventShown, Partition, ValueBytes, chosen, show
-from krappy.console.live import Stopwatch
+from krappy.console.live import PacedStopwatch
 from krappy.console.reading import READ, Seen, event_at, forward
 from krappy.console.shown import KeyEncoding, ShownAs, Viewer, query_bytes
 from krappy.console.table import EntryShown, show_entry
@@ -92,7 +92,7 @@ class Changes(msgspec.Struct):
     entries: list[EntryShown]
 
 
-class Place(msgspec.Struct):
+class TailPlace(msgspec.Struct):
     """By partition, the offset that the view goes on from."""
 
     offsets: dict[str, int]
@@ -149,7 +149,7 @@ class Sieve:
         return any(part is not None and text in part for part in parts)
 
 
-class Tail:
+class TailView:
     """`grows_with`: all partitions of the topic, as they are at any time; those that come later are tailed too."""
 
     def __init__(
@@ -194,8 +194,8 @@ class Tail:
                 await self._look(partition, max(1, int(self._allowed / len(active))), send)
             await trio.sleep(INTERVAL)
 
-    def _place(self) -> Place:
-        return Place({str(index): offset for index, offset in self._positions.items()})
+    def _place(self) -> TailPlace:
+        return TailPlace({str(index): offset for index, offset in self._positions.items()})
 
     def _cursor(self) -> str:
         return cursors.write_offsets(self._topic, self._positions)
@@ -228,7 +228,7 @@ class Tail:
             return
         if stable - at > allowed:
             at = await self._skip(partition, at, stable - allowed, "rate", send)
-        with Stopwatch(self._pacer):
+        with PacedStopwatch(self._pacer):
             stretch = await forward(partition, at, allowed, SHOWN)
             shown = [show(event, self._viewer) for event in stretch.events]
         self._positions[partition.index] = stretch.end
@@ -245,7 +245,7 @@ class Tail:
                 break
             looked += len(data)
             for header, view in batches.split(data):
-                with Stopwatch(self._pacer):
+                with PacedStopwatch(self._pacer):
                     if not header.is_control and header.next_offset > at and self._may_hold(header.compressed, view):
                         full_at = await partition.look_at(view, partial(sieve.take, at))
                         if full_at is not None:
@@ -253,7 +253,7 @@ class Tail:
                             break
                 at = max(at, header.next_offset)
                 await self._pacer.turn()
-        with Stopwatch(self._pacer):
+        with PacedStopwatch(self._pacer):
             shown = [show(event, self._viewer) for event in sieve.found]
         self._positions[partition.index] = at
         await self._send(shown, send)
@@ -286,7 +286,7 @@ def _is_far(partition: PartitionPort, at: int, stable: int) -> bool:
         return True
 
 
-class Watch:
+class WatchView:
     """`grows_with`: as of a tail."""
 
     def __init__(
@@ -339,7 +339,7 @@ class Watch:
                 self._pacer.spent(trio.current_time() - began)
             if event == "end_of_snapshot":
                 at.update(dict(offsets))
-                place = Place({str(index): offset for index, offset in at.items()})
+                place = TailPlace({str(index): offset for index, offset in at.items()})
                 await send("end_of_snapshot", place, cursors.write_offsets(self._topic, at))
                 return
             if event == "changes":
@@ -351,7 +351,7 @@ class Watch:
             await send(event, Changes(partition, next_offset, lag, entries), cursor)
 
         if self._offsets is not None:
-            place = Place({str(index): offset for index, offset in at.items()})
+            place = TailPlace({str(index): offset for index, offset in at.items()})
             await send("start", place, cursors.write_offsets(self._topic, at))
         try:
             await self._watch.run(self._offsets, emit, room)
@@ -362,9 +362,9 @@ class Watch:
 @routes.get(
     "/topics/{topic}/tail", needs=needs.topic(Op.READ), summary="Events as they come (server-sent events)", live=True
 )
-async def tail(call: Call, topic: str, query: TailQuery) -> Tail:
+async def tail(call: Call, topic: str, query: TailQuery) -> TailView:
     found = call.access.topic(topic, Op.READ)
-    return Tail(call, found, chosen(found, query.partition), query, {} if query.partition else found.local)
+    return TailView(call, found, chosen(found, query.partition), query, {} if query.partition else found.local)
 
 
 @routes.get(
@@ -373,6 +373,6 @@ async def tail(call: Call, topic: str, query: TailQuery) -> Tail:
     summary="The table, then its changes as they come (server-sent events)",
     live=True,
 )
-async def watch(call: Call, topic: str, query: WatchQuery) -> Watch:
+async def watch(call: Call, topic: str, query: WatchQuery) -> WatchView:
     found = call.access.topic(topic, Op.READ)
-    return Watch(call, found, chosen(found, query.partition), query, {} if query.partition else found.local)
+    return WatchView(call, found, chosen(found, query.partition), query, {} if query.partition else found.local)

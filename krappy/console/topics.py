@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from krappy.console.api import Call, Routes
-from krappy.console.problems import Refusal
+from krappy.console.problems import HttpError
 from krappy.core.security import needs
 from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest
@@ -90,7 +90,7 @@ class DeletedRecords(msgspec.Struct, forbid_unknown_fields=True):
     before: dict[str, Annotated[int, Meta(ge=-1, le=2**63 - 1)]]
 
 
-class RecordsDeleted(msgspec.Struct):
+class DeletedRow(msgspec.Struct):
     """By partition, where the log starts now."""
 
     start: dict[str, int]
@@ -118,7 +118,7 @@ class DeleteQuery(msgspec.Struct, forbid_unknown_fields=True):
 def check_confirmed(name: str, confirm: str, what: str) -> None:
     """Raises Refusal unless the name was repeated."""
     if confirm != name:
-        raise Refusal(
+        raise HttpError(
             400, "NOT_CONFIRMED", f"deleting {what} can't be undone: repeat the name '{name:.249}' as `confirm`"
         )
 
@@ -214,7 +214,7 @@ async def delete_topic(call: Call, topic: str, query: DeleteQuery) -> Deleted:
 @routes.post(
     "/topics/{topic}/delete-records", needs=needs.topic(Op.DELETE), summary="Forget the oldest events of a topic"
 )
-async def delete_records(call: Call, topic: str, body: DeletedRecords) -> RecordsDeleted:
+async def delete_records(call: Call, topic: str, body: DeletedRecords) -> DeletedRow:
     found = call.access.topic(topic, Op.DELETE)
     check_confirmed(topic, body.confirm, "events")
     wanted = []
@@ -227,4 +227,4 @@ async def delete_records(call: Call, topic: str, body: DeletedRecords) -> Record
     start = {}
     for partition, before in wanted:
         start[str(partition.index)] = await partition.delete_records(before)
-    return RecordsDeleted(start)
+    return DeletedRow(start)

@@ -12,7 +12,7 @@ from typing import Self
 
 from krappy.core.key_order import KeyOrder
 from krappy.core.leases import WINDOW, Lease, Leases, LogSlice
-from krappy.core.runs import LEASED, WAITING, Run
+from krappy.core.runs import LEASED, WAITING, OffsetRun
 
 
 class KeyedLeases(Leases):
@@ -95,7 +95,7 @@ class KeyedLeases(Leases):
         """Goes on from the frontier. What may not be leased, and is looked at all the same, waits."""
         arrive, room = self._keys.arrive, self._room()
         taken: list[int] = []
-        run: Run | None = None  # the one that the event before went into
+        run: OffsetRun | None = None  # the one that the event before went into
         for offset, key in pairs:
             if not left or room <= 0:
                 self.frontier = offset
@@ -106,7 +106,7 @@ class KeyedLeases(Leases):
                 taken.append(offset)
                 left -= 1
             if run is None or run.last + 1 != offset or (run.state == LEASED) != leased:
-                fresh = Run(offset, offset, LEASED, 1, due, member) if leased else Run(offset, offset)
+                fresh = OffsetRun(offset, offset, LEASED, 1, due, member) if leased else OffsetRun(offset, offset)
                 run = self._runs.append(fresh)
             else:
                 run.last = offset
@@ -115,11 +115,11 @@ class KeyedLeases(Leases):
             self.frontier = end
         return taken
 
-    def _settle(self, run: Run) -> None:
+    def _settle(self, run: OffsetRun) -> None:
         super()._settle(run)
         self._keys.settle(run.first, run.last)
 
-    def _take_back(self, runs: list[Run], due: int) -> None:
+    def _take_back(self, runs: list[OffsetRun], due: int) -> None:
         offsets = [offset for run in runs for offset in range(run.first, run.last + 1)]
         super()._take_back(runs, due)
         for offset in self._keys.give_back(offsets):
@@ -138,12 +138,12 @@ class KeyedLeases(Leases):
         run.deliveries = min(run.deliveries, self._max_deliveries - 1)
         self._runs.join(offset, offset)
 
-    def _let_go(self, run: Run) -> None:
+    def _let_go(self, run: OffsetRun) -> None:
         super()._let_go(run)
         for offset in range(run.first, run.last + 1):
             self._keys.free(offset)
 
-    def _condemn(self, run: Run) -> None:
+    def _condemn(self, run: OffsetRun) -> None:
         super()._condemn(run)
         for offset in range(run.first, run.last + 1):
             self._keys.hold_back(offset)

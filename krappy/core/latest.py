@@ -39,7 +39,7 @@ def twin_id(topic_id: bytes, *, aliased: bool = False) -> bytes:
     return (int.from_bytes(topic_id, "big") ^ (_ALIAS_TWIN if aliased else _TWIN)).to_bytes(16, "big")
 
 
-class Reading:
+class TableReading:
     """Where one connection stands in one partition of a table.
 
     `boundary`: every event from there on is given; None: to be fixed, at the moment of the next read.
@@ -107,12 +107,12 @@ class Readings:
     __slots__ = ("__weakref__", "_held")
 
     def __init__(self) -> None:
-        self._held: OrderedDict[tuple[bytes, int], Reading] = OrderedDict()
+        self._held: OrderedDict[tuple[bytes, int], TableReading] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def find(self, topic_id: bytes, partition: int, most: int) -> Reading:
+    def find(self, topic_id: bytes, partition: int, most: int) -> TableReading:
         """The one of this partition of the topic with this id (a topic deleted and made again is another).
 
         `most`: how many may be kept.
@@ -120,7 +120,7 @@ class Readings:
         at = (topic_id, partition)
         found = self._held.get(at)
         if found is None:
-            found = self._held[at] = Reading()
+            found = self._held[at] = TableReading()
             while len(self._held) > most:
                 self._held.popitem(last=False)
         else:

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import NamedTuple, Self
 
-from krappy.core.runs import DEAD, DELAYED, LEASED, WAITING, Run, Runs, Span
+from krappy.core.runs import DEAD, DELAYED, LEASED, WAITING, OffsetRun, Runs, Span
 
 WINDOW = 10_000  # unsettled events
 MAX_RUNS = 4_000
@@ -104,7 +104,7 @@ class Leases:
                 held[run.member] = held.get(run.member, 0) + len(run)
         return held
 
-    def runs(self) -> Iterator[Run]:
+    def runs(self) -> Iterator[OffsetRun]:
         """The unsettled events, ascending; for looking at only."""
         return iter(self._runs)
 
@@ -184,7 +184,7 @@ class Leases:
             taken = min(last + 1 - first, left)
             if taken > 0:
                 self.frontier = first + taken
-                self._runs.append(Run(first, first + taken - 1, LEASED, 1, due, member))
+                self._runs.append(OffsetRun(first, first + taken - 1, LEASED, 1, due, member))
                 self._counts[LEASED] += taken
                 got.append(Lease(first, first + taken - 1, 1))
                 left -= taken
@@ -193,7 +193,7 @@ class Leases:
         self.frontier = log.end
         return got
 
-    def _give(self, run: Run, member: str, due: int) -> None:
+    def _give(self, run: OffsetRun, member: str, due: int) -> None:
         self._counts[run.state] -= len(run)
         self._counts[LEASED] += len(run)
         run.state, run.member, run.due = LEASED, member, due
@@ -247,7 +247,7 @@ class Leases:
         as it is. Returns the events that the member can't give back, as `ack` does.
         """
         lost: list[Span] = []
-        back: list[Run] = []
+        back: list[OffsetRun] = []
         for run in self._runs.between(first, last):
             if run.member == member:
                 back.append(self._runs.carve(run, first, last))
@@ -293,7 +293,7 @@ class Leases:
         if self.due is None or now < self.due:
             return
         self.due = None
-        ended: list[Run] = []
+        ended: list[OffsetRun] = []
         for run in self._runs:
             if not run.due:
                 continue
@@ -306,7 +306,7 @@ class Leases:
         self._take_back(ended, 0)
         self._runs.join(self.floor, self.frontier)
 
-    def _take_back(self, runs: list[Run], due: int) -> None:
+    def _take_back(self, runs: list[OffsetRun], due: int) -> None:
         if not runs:
             return
         for run in runs:
@@ -316,15 +316,15 @@ class Leases:
                 self._alarm(due)
         self._runs.join(runs[0].first, runs[-1].last)
 
-    def _let_go(self, run: Run) -> None:
+    def _let_go(self, run: OffsetRun) -> None:
         """The delay of a run is over."""
         self._turn(run, WAITING)
 
-    def _condemn(self, run: Run) -> None:
+    def _condemn(self, run: OffsetRun) -> None:
         """A run that waits is dead."""
         self._turn(run, DEAD)
 
-    def _turn(self, run: Run, state: int) -> None:
+    def _turn(self, run: OffsetRun, state: int) -> None:
         self._counts[run.state] -= len(run)
         self._counts[state] += len(run)
         run.state, run.member, run.due = state, None, 0
@@ -333,7 +333,7 @@ class Leases:
         if self.due is None or due < self.due:
             self.due = due
 
-    def _settle(self, run: Run) -> None:
+    def _settle(self, run: OffsetRun) -> None:
         self._counts[run.state] -= len(run)
         self._runs.remove(run)
 
@@ -418,7 +418,7 @@ class Leases:
             gap, length, deliveries, due = flat[at : at + 4]
             first, end = end + gap, end + gap + length
             state = DEAD if deliveries >= max_deliveries else DELAYED if due else WAITING
-            leases._runs.append(Run(first, end - 1, state, deliveries, due if state == DELAYED else 0))
+            leases._runs.append(OffsetRun(first, end - 1, state, deliveries, due if state == DELAYED else 0))
             leases._counts[state] += length
             if state == DELAYED:
                 leases._alarm(due)

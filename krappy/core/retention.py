@@ -83,7 +83,7 @@ def expired(config: TopicConfig, segments: Sequence[SegmentInfo], now_ms: int) -
     return count
 
 
-class Shortening(NamedTuple):
+class ShorteningPlan(NamedTuple):
     """What retention wants of a log."""
 
     roll: bool  # the active segment is to be closed, for its age or because it goes
@@ -92,11 +92,11 @@ class Shortening(NamedTuple):
 
 def shortening(
     config: TopicConfig, segments: Sequence[SegmentInfo], start: int, stable: int, now_ms: int
-) -> Shortening:
+) -> ShorteningPlan:
     """`start`: of the log as it is; `stable`: the last stable offset, behind which nothing goes."""
     count = min(expired(config, segments, now_ms), sum(segment.next_offset <= stable for segment in segments))
     roll = is_old(config, segments[-1], now_ms) or count == len(segments)
-    return Shortening(roll, max(start, segments[count - 1].next_offset) if count else start)
+    return ShorteningPlan(roll, max(start, segments[count - 1].next_offset) if count else start)
 
 
 def _out_of_time(config: TopicConfig, segment: SegmentInfo, retention_ms: int, now_ms: int) -> bool:

@@ -17,7 +17,7 @@ DEAD = 3  # given out as often as is allowed; the dead-letter topic is to have i
 Span = tuple[int, int]  # first and last offset, both included
 
 
-class Run:
+class OffsetRun:
     """Offsets `first` to `last`, all in `state`. `deliveries`: how often each was leased, this time included."""
 
     __slots__ = ("deliveries", "due", "first", "last", "member", "state")
@@ -35,7 +35,7 @@ class Run:
     def __len__(self) -> int:
         return self.last - self.first + 1
 
-    def like(self, other: Run) -> bool:
+    def like(self, other: OffsetRun) -> bool:
         return (
             self.state == other.state
             and self.deliveries == other.deliveries
@@ -48,13 +48,13 @@ class Runs:
     """Disjoint runs in ascending order; `firsts` holds their first offsets beside them, for bisect."""
 
     def __init__(self) -> None:
-        self._runs: list[Run] = []
+        self._runs: list[OffsetRun] = []
         self._firsts: list[int] = []
 
     def __len__(self) -> int:
         return len(self._runs)
 
-    def __iter__(self) -> Iterator[Run]:
+    def __iter__(self) -> Iterator[OffsetRun]:
         return iter(self._runs)
 
     @property
@@ -62,19 +62,19 @@ class Runs:
         """The lowest offset of all."""
         return self._firsts[0] if self._firsts else None
 
-    def at(self, offset: int) -> Run | None:
+    def at(self, offset: int) -> OffsetRun | None:
         """The run that holds `offset`."""
         index = bisect_right(self._firsts, offset) - 1
         if index >= 0 and offset <= self._runs[index].last:
             return self._runs[index]
         return None
 
-    def between(self, first: int, last: int) -> list[Run]:
+    def between(self, first: int, last: int) -> list[OffsetRun]:
         """The runs that have an offset in `first` to `last`, uncut."""
         start, stop = self._slice(first, last)
         return self._runs[start:stop]
 
-    def append(self, run: Run) -> Run:
+    def append(self, run: OffsetRun) -> OffsetRun:
         """Adds a run above all others. One that is like the last and touches it becomes a part of that, which is
         returned; else `run` is."""
         if self._runs:
@@ -86,14 +86,14 @@ class Runs:
         self._firsts.append(run.first)
         return run
 
-    def carve(self, run: Run, first: int, last: int) -> Run:
+    def carve(self, run: OffsetRun, first: int, last: int) -> OffsetRun:
         """Cuts `run` so that `first` to `last`, as far as it has them, are a run of their own: returns that one."""
         first, last = max(first, run.first), min(last, run.last)
         if run.first == first and run.last == last:
             return run
         index = bisect_right(self._firsts, run.first) - 1
         pieces = [
-            Run(low, high, run.state, run.deliveries, run.due, run.member)
+            OffsetRun(low, high, run.state, run.deliveries, run.due, run.member)
             for low, high in ((run.first, first - 1), (first, last), (last + 1, run.last))
             if low <= high
         ]
@@ -101,7 +101,7 @@ class Runs:
         self._firsts[index : index + 1] = [piece.first for piece in pieces]
         return pieces[1] if run.first < first else pieces[0]
 
-    def remove(self, run: Run) -> None:
+    def remove(self, run: OffsetRun) -> None:
         index = bisect_right(self._firsts, run.first) - 1
         del self._runs[index], self._firsts[index]
 

@@ -17,7 +17,7 @@ PRECISION = 16  # bytes behind what two keys have in common that their midpoint 
 LEAST = 200  # entries that are worth a part of their own
 
 
-class Piece(NamedTuple):
+class WeightedPiece(NamedTuple):
     start: bytes
     weight: float
 
@@ -30,7 +30,7 @@ class KeyFile(NamedTuple):
     entries: float
 
 
-def pieces(first: bytes, end: bytes, files: Iterable[KeyFile]) -> list[Piece]:
+def pieces(first: bytes, end: bytes, files: Iterable[KeyFile]) -> list[WeightedPiece]:
     """The range from `first` to before `end` as the files tell of it.
 
     A file counts evenly for all pieces that it reaches into, whole when it reaches beyond the range: too much is put
@@ -44,7 +44,7 @@ def pieces(first: bytes, end: bytes, files: Iterable[KeyFile]) -> list[Piece]:
         stop = max(begin + 1, bisect_left(starts, file.last))
         for at in range(begin, stop):
             weights[at] += file.entries / (stop - begin)
-    return [Piece(start, weight) for start, weight in zip(starts, weights, strict=True)]
+    return [WeightedPiece(start, weight) for start, weight in zip(starts, weights, strict=True)]
 
 
 def midpoint(low: bytes, high: bytes) -> bytes:
@@ -55,7 +55,7 @@ def midpoint(low: bytes, high: bytes) -> bytes:
     return max(low, low[:same] + ((a + b) // 2).to_bytes(PRECISION, "big").rstrip(b"\0"))
 
 
-def weight(some: Iterable[Piece]) -> float:
+def weight(some: Iterable[WeightedPiece]) -> float:
     return sum(piece.weight for piece in some)
 
 
@@ -66,7 +66,7 @@ def allot(weights: Sequence[float], parts: int) -> list[int]:
     return [max(1, round(most * weight / total)) if total else 1 for weight in weights]
 
 
-def cut(some: Sequence[Piece], parts: int) -> list[bytes]:
+def cut(some: Sequence[WeightedPiece], parts: int) -> list[bytes]:
     """The starts of all parts but the first: of pieces, as near to equal weights as these allow."""
     sums = [0.0, *accumulate(piece.weight for piece in some)]
     found: list[bytes] = []

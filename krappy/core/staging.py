@@ -36,7 +36,7 @@ MAX_TTL_MS = 30 * 86_400_000
 MAX_RECORDS = 2**31 - 1  # of one partition in one job: they bear the sequence numbers of one producer
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     OPEN = "Open"
     PUBLISHING = "Publishing"
     MARKING = "Marking"
@@ -46,11 +46,11 @@ class State(StrEnum):
 
 
 Current = Callable[[str], bytes | None]
-DECIDED = frozenset({State.PUBLISHING, State.MARKING, State.COMMITTED})
-OVER = frozenset({State.COMMITTED, State.ABORTED, State.EXPIRED})
+DECIDED = frozenset({JobState.PUBLISHING, JobState.MARKING, JobState.COMMITTED})
+OVER = frozenset({JobState.COMMITTED, JobState.ABORTED, JobState.EXPIRED})
 
 
-class Published(NamedTuple):
+class PublishedPart(NamedTuple):
     """What a job has published to one partition: `records` events, the first and the last at these offsets. Events of
     others may stand between. `first` -1: not known any more, which only a restored backup can come to."""
 
@@ -63,22 +63,22 @@ class Published(NamedTuple):
 
 class Job(NamedTuple):
     name: str
-    state: State = State.OPEN
+    state: JobState = JobState.OPEN
     ttl_ms: int = 0  # so long may nothing come from it
     touched_ms: int = -1  # when something came last; once it is over: since when it is
     tokens: tuple[str, ...] = ()  # what is published, in this order
     producer_id: int = -1  # of the transaction that it is published in
-    published: tuple[Published, ...] = ()
+    published: tuple[PublishedPart, ...] = ()
     reason: str = ""  # why the broker has aborted it
     topics: tuple[tuple[str, bytes], ...] = ()  # name and id of those that it is published to
 
     @property
     def publishing(self) -> bool:
         """Decided, and not completed."""
-        return self.state is State.PUBLISHING or self.state is State.MARKING
+        return self.state is JobState.PUBLISHING or self.state is JobState.MARKING
 
 
-class Staging(NamedTuple):
+class StagedTask(NamedTuple):
     """What one attempt of a task stages for one topic. `id` is its token once it is sealed."""
 
     id: str
@@ -109,9 +109,9 @@ def begin(found: Job | None, name: str, ttl_ms: int, now_ms: int, topic: str, cu
     check_name("job", name)
     if not 0 < ttl_ms <= MAX_TTL_MS:
         raise InvalidRequest(f"a ttl of {ttl_ms} ms; it may be 1 to {MAX_TTL_MS}")
-    if found is None or found.state is State.EXPIRED or _all_gone(found, current):
-        return Job(name, State.OPEN, ttl_ms, now_ms)
-    if found.state is not State.OPEN:
+    if found is None or found.state is JobState.EXPIRED or _all_gone(found, current):
+        return Job(name, JobState.OPEN, ttl_ms, now_ms)
+    if found.state is not JobState.OPEN:
         if lost := [of for of, id in found.topics if current(of) != id and (of == topic or current(of) is not None)]:
             raise UnknownTopic(
                 f"the job '{name:.80}' was committed, and the topic '{lost[0]}' that it was published to was deleted "
@@ -125,7 +125,7 @@ def begin(found: Job | None, name: str, ttl_ms: int, now_ms: int, topic: str, cu
 
 def _all_gone(found: Job, current: Current) -> bool:
     """Whether nothing is left of what was committed, since all of its topics were deleted."""
-    committed = found.state is State.COMMITTED
+    committed = found.state is JobState.COMMITTED
     return committed and bool(found.topics) and all(current(of) != id for of, id in found.topics)
 
 
@@ -136,13 +136,13 @@ def check_name(what: str, name: str) -> None:
 
 def refusal(found: Job) -> BrokerError:
     """Why nothing more is staged for a job that is not open."""
-    if found.state is State.EXPIRED:
+    if found.state is JobState.EXPIRED:
         return StagingExpired(
             f"the job '{found.name:.80}' sent nothing for {found.ttl_ms / 1000:g} s, so what it had staged was "
             "dropped: run it again, with a longer ttl if its tasks are silent for so long",
             job=found.name,
         )
-    if found.state is State.ABORTED:
+    if found.state is JobState.ABORTED:
         why = f" by the broker ({found.reason})" if found.reason else ""
         return StagingFenced(
             f"the job '{found.name:.80}' was aborted{why}: run it again under another job id", job=found.name
@@ -154,7 +154,7 @@ def refusal(found: Job) -> BrokerError:
     )
 
 
-def seal(staging: Staging, records: int) -> Staging:
+def seal(staging: StagedTask, records: int) -> StagedTask:
     """An attempt that is durably there. `records`: how many its sender counts. Raises InvalidRequest."""
     if staging.sealed:
         return staging
@@ -166,7 +166,7 @@ def seal(staging: Staging, records: int) -> Staging:
     return staging._replace(sealed=True)
 
 
-def commit(found: Job | None, name: str, tokens: Sequence[str], stagings: Mapping[str, Staging], now_ms: int) -> Job:
+def commit(found: Job | None, name: str, tokens: Sequence[str], stagings: Mapping[str, StagedTask], now_ms: int) -> Job:
     """Decides to publish. The job as it is when that was decided before, whatever the tokens.
 
     Raises `refusal` of a job that is aborted or expired, UnknownStaging, and InvalidRequest for tokens that are not
@@ -175,11 +175,11 @@ def commit(found: Job | None, name: str, tokens: Sequence[str], stagings: Mappin
     check_name("job", name)
     if found is not None and found.state in DECIDED:
         return found
-    if found is not None and found.state is not State.OPEN:
+    if found is not None and found.state is not JobState.OPEN:
         raise refusal(found)
     if len(set(tokens)) < len(tokens):
         raise InvalidRequest("a token is named twice")
-    tasks: dict[tuple[str, str], Staging] = {}
+    tasks: dict[tuple[str, str], StagedTask] = {}
     totals: dict[tuple[bytes, int], int] = {}
     for token in tokens:
         staging = stagings.get(token)
@@ -205,42 +205,42 @@ def commit(found: Job | None, name: str, tokens: Sequence[str], stagings: Mappin
                     f"more than {MAX_RECORDS} records for {staging.topic}-{partition} in one job: use several jobs"
                 )
     job = found or Job(name)
-    return job._replace(state=State.PUBLISHING, tokens=tuple(tokens), touched_ms=now_ms)
+    return job._replace(state=JobState.PUBLISHING, tokens=tuple(tokens), touched_ms=now_ms)
 
 
-def written(found: Job, published: Sequence[Published], stagings: Iterable[Staging]) -> Job:
+def written(found: Job, published: Sequence[PublishedPart], stagings: Iterable[StagedTask]) -> Job:
     """Every batch is in its log and on disk."""
     topics = {(staging.topic, staging.topic_id): None for staging in stagings if staging.records}
-    return found._replace(state=State.MARKING, published=tuple(published), topics=tuple(topics))
+    return found._replace(state=JobState.MARKING, published=tuple(published), topics=tuple(topics))
 
 
 def complete(found: Job, now_ms: int) -> Job:
     """Every marker is written."""
-    return found._replace(state=State.COMMITTED, tokens=(), touched_ms=now_ms)
+    return found._replace(state=JobState.COMMITTED, tokens=(), touched_ms=now_ms)
 
 
 def fail(found: Job, now_ms: int, reason: str) -> Job:
     """What is staged can't be published as a whole, so nothing of it is."""
-    return found._replace(state=State.ABORTED, tokens=(), touched_ms=now_ms, reason=reason[:MAX_REASON])
+    return found._replace(state=JobState.ABORTED, tokens=(), touched_ms=now_ms, reason=reason[:MAX_REASON])
 
 
 def abort(found: Job | None, name: str, now_ms: int) -> Job:
     """Drops what is staged and fences the job, which nobody may have begun yet. Raises StagingCommitted."""
     check_name("job", name)
     if found is None:
-        return Job(name, State.ABORTED, 0, now_ms)
+        return Job(name, JobState.ABORTED, 0, now_ms)
     if found.state in DECIDED:
         raise StagingCommitted(
             f"the job '{found.name:.80}' was committed: what it staged is published, or about to be", job=found.name
         )
-    if found.state is State.ABORTED:
+    if found.state is JobState.ABORTED:
         return found
-    return found._replace(state=State.ABORTED, touched_ms=now_ms)
+    return found._replace(state=JobState.ABORTED, touched_ms=now_ms)
 
 
 def overdue(found: Job, now_ms: int) -> bool:
-    return found.state is State.OPEN and now_ms - found.touched_ms > found.ttl_ms
+    return found.state is JobState.OPEN and now_ms - found.touched_ms > found.ttl_ms
 
 
 def expire(found: Job, now_ms: int) -> Job:
-    return found._replace(state=State.EXPIRED, touched_ms=now_ms)
+    return found._replace(state=JobState.EXPIRED, touched_ms=now_ms)

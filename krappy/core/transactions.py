@@ -34,7 +34,7 @@ MAX_GROUPS = 1000  # of one transaction: each of its transitions is written with
 MAX_EPOCH = 2**15 - 2  # then the producer gets another id; one more is left to fence it with
 
 
-class Stage(StrEnum):
+class TxnStage(StrEnum):
     """As Kafka names them to its admin tools."""
 
     EMPTY = "Empty"
@@ -46,8 +46,8 @@ class Stage(StrEnum):
     DEAD = "Dead"
 
 
-PREPARED = frozenset({Stage.PREPARE_COMMIT, Stage.PREPARE_ABORT})
-COMPLETED = {Stage.PREPARE_COMMIT: Stage.COMPLETE_COMMIT, Stage.PREPARE_ABORT: Stage.COMPLETE_ABORT}
+PREPARED = frozenset({TxnStage.PREPARE_COMMIT, TxnStage.PREPARE_ABORT})
+COMPLETED = {TxnStage.PREPARE_COMMIT: TxnStage.COMPLETE_COMMIT, TxnStage.PREPARE_ABORT: TxnStage.COMPLETE_ABORT}
 
 
 class Transaction(NamedTuple):
@@ -57,7 +57,7 @@ class Transaction(NamedTuple):
     producer_id: int
     epoch: int
     timeout_ms: int
-    stage: Stage = Stage.EMPTY
+    stage: TxnStage = TxnStage.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     groups: frozenset[str] = frozenset()  # whose offsets are staged
     started_ms: int = -1  # the transaction, not the id
@@ -73,7 +73,7 @@ class Transaction(NamedTuple):
     @property
     def due_ms(self) -> int | None:
         """When it is aborted for taking too long."""
-        return self.started_ms + self.timeout_ms if self.stage is Stage.ONGOING else None
+        return self.started_ms + self.timeout_ms if self.stage is TxnStage.ONGOING else None
 
 
 def check_timeout(timeout_ms: int, maximum_ms: int) -> None:
@@ -95,7 +95,7 @@ def needs_new_id(found: Transaction | None, expected_epoch: int) -> bool:
     if found is None:
         return True
     retried = expected_epoch != NO_EPOCH and expected_epoch == found.last_epoch and found.epoch == 0
-    return found.epoch >= MAX_EPOCH and found.stage is not Stage.ONGOING and not retried
+    return found.epoch >= MAX_EPOCH and found.stage is not TxnStage.ONGOING and not retried
 
 
 def begin(
@@ -123,13 +123,13 @@ def begin(
         raise _fenced(found, expected_epoch)
     if found.prepared:
         raise pending(found)
-    if found.stage is Stage.ONGOING:
+    if found.stage is TxnStage.ONGOING:
         if expects and (expected_id, expected_epoch) != (found.producer_id, found.epoch):
             raise _fenced(found, expected_epoch)
         return fence(found, now_ms, keep_last=expects)
     if expects and (expected_id, expected_epoch) == (found.last_id, found.last_epoch):
         # It asks again: the answer was lost.
-        return found._replace(stage=Stage.EMPTY, timeout_ms=timeout_ms, updated_ms=now_ms)
+        return found._replace(stage=TxnStage.EMPTY, timeout_ms=timeout_ms, updated_ms=now_ms)
     if expects and (expected_id, expected_epoch) != (found.producer_id, found.epoch):
         raise _fenced(found, expected_epoch)
     last_id, last_epoch = (found.producer_id, found.epoch) if expects else (NO_ID, NO_EPOCH)
@@ -163,7 +163,7 @@ def add(
     found = check_producer(found, producer_id, epoch)
     if found.prepared:
         raise pending(found)
-    ongoing = found.stage is Stage.ONGOING
+    ongoing = found.stage is TxnStage.ONGOING
     all_partitions = (found.partitions if ongoing else frozenset()) | frozenset(partitions)
     all_groups = (found.groups if ongoing else frozenset()) | frozenset(groups)
     if len(all_groups) > MAX_GROUPS:
@@ -171,7 +171,7 @@ def add(
     if ongoing and (all_partitions, all_groups) == (found.partitions, found.groups):
         return found
     return found._replace(
-        stage=Stage.ONGOING,
+        stage=TxnStage.ONGOING,
         partitions=all_partitions,
         groups=all_groups,
         started_ms=found.started_ms if ongoing else now_ms,
@@ -185,8 +185,8 @@ def end(found: Transaction | None, producer_id: int, epoch: int, now_ms: int, *,
     Raises UnknownProducerMapping, TransactionFenced, TransactionPending, InvalidTransaction.
     """
     found = check_producer(found, producer_id, epoch)
-    prepare = Stage.PREPARE_COMMIT if commit else Stage.PREPARE_ABORT
-    if found.stage is Stage.ONGOING:
+    prepare = TxnStage.PREPARE_COMMIT if commit else TxnStage.PREPARE_ABORT
+    if found.stage is TxnStage.ONGOING:
         return found._replace(stage=prepare, updated_ms=now_ms)
     if found.stage is prepare:
         raise pending(found)
@@ -201,7 +201,7 @@ def fence(found: Transaction, now_ms: int, *, keep_last: bool = False) -> Transa
     With `keep_last` the producer of the epoch before may still ask for the new one.
     """
     return found._replace(
-        stage=Stage.PREPARE_ABORT,
+        stage=TxnStage.PREPARE_ABORT,
         epoch=found.epoch + 1,
         updated_ms=now_ms,
         last_id=found.producer_id if keep_last else NO_ID,
@@ -223,7 +223,7 @@ def complete(found: Transaction, now_ms: int) -> Transaction:
 
 def expired(found: Transaction, now_ms: int, kept_ms: int) -> bool:
     """Whether an id that nobody used for `kept_ms` is Dead (transactional.id.expiration.ms)."""
-    return found.stage is not Stage.ONGOING and not found.prepared and now_ms - found.updated_ms > kept_ms
+    return found.stage is not TxnStage.ONGOING and not found.prepared and now_ms - found.updated_ms > kept_ms
 
 
 def check_offsets(found: Transaction | None, producer_id: int, epoch: int, group: str) -> None:
@@ -234,7 +234,7 @@ def check_offsets(found: Transaction | None, producer_id: int, epoch: int, group
     found = check_producer(found, producer_id, epoch)
     if found.prepared:
         raise pending(found)
-    if found.stage is not Stage.ONGOING or group not in found.groups:
+    if found.stage is not TxnStage.ONGOING or group not in found.groups:
         raise InvalidTransaction(f"offsets of the group '{group}' are not part of an ongoing transaction")
 
 
@@ -245,7 +245,7 @@ def check_write(found: Transaction | None, epoch: int, at: TopicPartition) -> No
     """
     if found is not None and epoch < found.epoch:
         raise ProducerFenced(f"'{found.name}' is at epoch {found.epoch}; this batch is of epoch {epoch}")
-    if found is None or epoch != found.epoch or found.stage is not Stage.ONGOING or at not in found.partitions:
+    if found is None or epoch != found.epoch or found.stage is not TxnStage.ONGOING or at not in found.partitions:
         raise InvalidTransaction(f"{at} is not part of an ongoing transaction of this producer")
 
 

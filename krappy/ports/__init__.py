@@ -20,7 +20,7 @@ from krappy.ports.sessions import (
     StreamPort,
 )
 from krappy.ports.tables import Bound, FoldedPort, ScanPort, SnapshotPort, SnapshotsPort
-from krappy.ports.transactions import AttemptPort, StagedJob, StageOpened, StagingPort, TransactionsPort
+from krappy.ports.transactions import AttemptPort, StagedJobRow, StageOpened, StagingPort, TransactionsPort
 
 __all__ = [
     "AccessPort",
@@ -52,7 +52,7 @@ __all__ = [
     "SnapshotsPort",
     "SourcePort",
     "StageOpened",
-    "StagedJob",
+    "StagedJobRow",
     "StagingPort",
     "StreamPort",
     "TopicNamesPort",

@@ -111,7 +111,7 @@ class _Reader:
         if not -_CALM < self.base < _CALM and self.times and not -_I64 <= min(self.times) <= max(self.times) < _I64:
             raise CorruptBatch("a timestamp out of range")
 
-    def _take(self, run: record_runs.Run) -> None:
+    def _take(self, run: record_runs.RecordRun) -> None:
         """A whole run."""
         if run.delta < self.next_delta:
             raise CorruptBatch(f"offset delta {run.delta} where {self.next_delta} was next")

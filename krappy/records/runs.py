@@ -29,7 +29,7 @@ _SECOND = b"".join(bytes([high]) * 64 for high in range(128))
 _SECOND_OF_THREE = bytes(byte | 128 for byte in _SECOND)
 
 
-class Run(NamedTuple):
+class RecordRun(NamedTuple):
     """`count` records of `size` bytes each. Positions are from the start of a record; a length of -1 is null."""
 
     count: int  # type: ignore[assignment]
@@ -44,7 +44,7 @@ class Run(NamedTuple):
     value_length: int
 
 
-def find(buf: bytes, position: int, count: int) -> Run | None:
+def find(buf: bytes, position: int, count: int) -> RecordRun | None:
     """The run that starts at `position`, at most `count` records; None when it is not worth it.
 
     What it finds is well-formed, whatever the bytes. Raises IndexError or CorruptBatch only where the first record
@@ -77,7 +77,7 @@ def find(buf: bytes, position: int, count: int) -> Run | None:
     count, one_time = _times(buf, time_at, width, size, count)
     if count < SHORTEST:
         return None
-    return Run(
+    return RecordRun(
         count,
         size,
         delta,
@@ -135,7 +135,7 @@ def _times(buf: bytes, at: int, width: int, size: int, count: int) -> tuple[int,
     return count, False
 
 
-def latest(buf: bytes, position: int, run: Run) -> int:
+def latest(buf: bytes, position: int, run: RecordRun) -> int:
     """The largest timestamp delta of a run at `position`."""
     first, width = position + run.time_at, run.time_width
     if run.one_time:
@@ -150,7 +150,7 @@ def latest(buf: bytes, position: int, run: Run) -> int:
     return delta_of(max(numbers).to_bytes(4, "little")[:width])
 
 
-def earliest(buf: bytes, position: int, run: Run) -> int:
+def earliest(buf: bytes, position: int, run: RecordRun) -> int:
     """The smallest timestamp delta of a run at `position`, whose times differ: -REACH at the least."""
     return min(delta_of(raw) for raw in set(cut(buf, position, run)[0]))
 
@@ -169,7 +169,7 @@ def _cutters(
     return struct.Struct("<" + form), struct.Struct("<" + form * _BLOCK)
 
 
-def cut(buf: bytes, position: int, run: Run) -> tuple[list[bytes], list[bytes | None], list[bytes | None]]:
+def cut(buf: bytes, position: int, run: RecordRun) -> tuple[list[bytes], list[bytes | None], list[bytes | None]]:
     """The columns of a run at `position`: timestamp deltas as they stand (just one if `one_time`), keys, values."""
     times = (run.time_at, 0 if run.one_time else run.time_width)
     single, block = _cutters(run.size, times, (run.key_at, run.key_length), (run.value_at, run.value_length))

@@ -28,7 +28,7 @@ import trio
 
 from krappy.errors import KrappyError, ProtocolError, RequestTimeout
 from krappy.server.budget import FAIR
-from krappy.server.described import Described
+from krappy.server.described import DescribedConnection
 from krappy.server.frame_size import SIZE, refusal
 from krappy.server.outbox import Outbox, Part
 from krappy.server.pace import OUTBOX, Pace
@@ -50,7 +50,7 @@ SLOWEST = 4 << 20  # and for a frame the bytes a second that it has to come in b
 SLOW = 64 << 10  # bytes a second that a large frame has to come in at any time
 
 
-class Channel(Described, Pace):
+class Channel(DescribedConnection, Pace):
     def __init__(self, server: Server, sock: socket.socket, client: str) -> None:
         self._server = server
         self._sock = sock

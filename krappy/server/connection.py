@@ -80,7 +80,9 @@ class Connection(Channel):
                 raise ShuttingDown("the broker is shutting down")
             request = parse(cls, values)
             handler, streams, _ = self._served[cls]
-            answer = handler(self.session, request, Stream(self, id)) if streams else handler(self.session, request)
+            answer = (
+                handler(self.session, request, AnswerStream(self, id)) if streams else handler(self.session, request)
+            )
         except KrappyError as error:
             self._send(error_frame(id, error))
             return
@@ -152,7 +154,7 @@ def _elements(request: Request) -> int:
     return sum(len(value) for value in request.__dict__.values() if type(value) is list)
 
 
-class Stream:
+class AnswerStream:
     """Answers of a streaming handler, one after the other, as fast as the peer takes them."""
 
     def __init__(self, connection: Connection, id: int) -> None:

@@ -9,7 +9,7 @@ import trio
 from krappy.server.outbox import Outbox
 
 
-class Described:
+class DescribedConnection:
     client: str
     protocol: str
     received: int

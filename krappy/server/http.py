@@ -121,13 +121,13 @@ class HttpConnection:
         """Each of its waits for the peer has a timeout of its own."""
 
     async def _talk(self, application: Application) -> None:
-        from krappy.server.http_exchange import Conversation
+        from krappy.server.http_exchange import HttpExchange
 
         try:
             names = [_name(each) for each in (self._sock.getpeername(), self._sock.getsockname())]
         except OSError:
             return  # the peer has left
-        conversation = Conversation(self._wire, *names)
+        conversation = HttpExchange(self._wire, *names)
         while not self._ending and (request := await conversation.next_request()) is not None:
             await self._answer(application, conversation, request)
             if not await conversation.next():

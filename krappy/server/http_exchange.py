@@ -15,7 +15,7 @@ PARTS, PART = 1000, 64  # parts of a body beyond the first so many have so many 
 TURN = 32  # parts of a body that are read before others have their turn
 
 
-class Conversation:
+class HttpExchange:
     """`peer`, `here`: (host, port)."""
 
     def __init__(self, wire: Wire, peer: tuple[str, int], here: tuple[str, int]) -> None:

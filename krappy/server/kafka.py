@@ -73,7 +73,7 @@ class Kafka:
         return b""
 
 
-class Slot:
+class AnswerSlot:
     """The place of one request's answer among those of its connection."""
 
     __slots__ = ("charged", "correlation_id", "done", "key", "parts", "since", "size", "version")
@@ -97,7 +97,7 @@ class KafkaConnection(Channel):
         self._speech = speech
         told = speech.advertised
         self.session = KafkaSession(server.broker, client, told.listener, told.node(sock), self)
-        self._slots: deque[Slot] = deque()  # of requests that are not answered yet, or whose answers are not sent
+        self._slots: deque[AnswerSlot] = deque()  # of requests that are not answered yet, or whose answers are not sent
         self._muted = False  # a task runs
         self._early = 0  # bytes of answers that wait for their turn
         self._dropped = False  # a request has no answer: those behind it can't be sent either
@@ -148,7 +148,7 @@ class KafkaConnection(Channel):
         if key != ApiKey.PRODUCE and size > MAX_PLAIN:
             raise FrameTooLarge(f"a request of {size} bytes to API {key}; the limit is {MAX_PLAIN}", limit=MAX_PLAIN)
         handler = self._speech.registry.find(key, version)
-        slot = Slot(key, version, header.correlation_id, self._since)
+        slot = AnswerSlot(key, version, header.correlation_id, self._since)
         if handler is None:
             if key != ApiKey.API_VERSIONS:
                 raise ProtocolError(f"version {version} of API {key} is not served")
@@ -186,7 +186,7 @@ class KafkaConnection(Channel):
             assert isinstance(answer, Coroutine)
             self._nursery.start_soon(self._wait_for, slot, answer)
 
-    async def _wait_for(self, slot: Slot, answer: Coroutine[Any, Any, dict[str, Any] | None]) -> None:
+    async def _wait_for(self, slot: AnswerSlot, answer: Coroutine[Any, Any, dict[str, Any] | None]) -> None:
         with self._until_it_leaves():
             try:
                 value = await answer
@@ -206,11 +206,11 @@ class KafkaConnection(Channel):
                 self._hold()
                 self.changed.fire()
 
-    def _finished(self, slot: Slot, value: dict[str, Any] | None, error: Exception | None) -> None:
+    def _finished(self, slot: AnswerSlot, value: dict[str, Any] | None, error: Exception | None) -> None:
         self._server.budget.credit(slot.size)
         self._settle(slot, value, error)
 
-    def _settle(self, slot: Slot, value: dict[str, Any] | None, error: Exception | None) -> None:
+    def _settle(self, slot: AnswerSlot, value: dict[str, Any] | None, error: Exception | None) -> None:
         """A request that was waited for has ended."""
         self._times.observe(slot.key, perf_counter() - slot.since)
         self.in_flight -= slot.size
@@ -223,7 +223,7 @@ class KafkaConnection(Channel):
             self._answer(slot, value)
         self.changed.fire()
 
-    def _fail(self, slot: Slot, error: Exception) -> None:
+    def _fail(self, slot: AnswerSlot, error: Exception) -> None:
         """There is no answer for this: the connection ends, as it would have from inside the read loop."""
         if not isinstance(error, KrappyError):
             error = self._server.fault(error, slot.key)
@@ -233,7 +233,7 @@ class KafkaConnection(Channel):
 
     # --- answers
 
-    def _answer(self, slot: Slot, value: dict[str, Any]) -> None:
+    def _answer(self, slot: AnswerSlot, value: dict[str, Any]) -> None:
         if self._ended or self._dropped:
             return
         try:

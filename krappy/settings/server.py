@@ -228,7 +228,7 @@ class ServerConfig:
 _SPECS = {spec.name: spec for spec in fields(ServerConfig) if spec.metadata}
 
 
-class Described(NamedTuple):
+class DescribedSetting(NamedTuple):
     """One setting for `--help` and the documents."""
 
     name: str
@@ -239,10 +239,10 @@ class Described(NamedTuple):
     doc: str
 
 
-def describe() -> list[Described]:
+def describe() -> list[DescribedSetting]:
     """A row for each setting, in the order of `ServerConfig`; then one for each default of topics."""
     own = [
-        Described(
+        DescribedSetting(
             name=spec.name,
             flag="--" + spec.name.replace("_", "-"),
             variable=PREFIX + spec.name.upper(),
@@ -255,10 +255,10 @@ def describe() -> list[Described]:
     return own + [_described(name, OF_BROKER[kafka]) for name, kafka in _TOPICS.items()]
 
 
-def _described(name: str, setting: Setting) -> Described:
+def _described(name: str, setting: Setting) -> DescribedSetting:
     kind = {"BOOLEAN": "true|false", "STRING": "text", "LIST": "text"}.get(setting.kind, "number")
     flag, variable = "--" + name.replace("_", "-"), PREFIX + name.upper()
-    return Described(name, flag, variable, kind, setting.default, f"{setting.name} of topics: {setting.doc}")
+    return DescribedSetting(name, flag, variable, kind, setting.default, f"{setting.name} of topics: {setting.doc}")
 
 
 def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None = None) -> ServerConfig:

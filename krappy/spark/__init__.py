@@ -18,7 +18,7 @@ from krappy.spark.workers import settle
 settle("starting")  # what is imported from here on would have the garbage collector look through all of PySpark
 
 from krappy.spark.session import activate, session  # noqa: E402
-from krappy.spark.table import Table, TableSnapshot, table  # noqa: E402
+from krappy.spark.table import SparkTable, TableSnapshot, table  # noqa: E402
 
 if TYPE_CHECKING:
     from krappy.spark.bulk import bulk_load as bulk_load
@@ -42,7 +42,7 @@ _HOMES = {  # imported when they are asked for: every task of Spark imports this
 }
 
 __all__ = [
-    "Table",
+    "SparkTable",
     "TableSnapshot",
     "activate",
     "batches_to",

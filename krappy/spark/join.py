@@ -122,7 +122,7 @@ def krappy_lookup(address: str | None = None, keep: int = MOST) -> Any:
 
     class KrappyLookup:
         def __init__(self) -> None:
-            self._ahead = Ahead(lambda keys, topics: _looked_up(address, keys, topics, keep))
+            self._ahead = LookAhead(lambda keys, topics: _looked_up(address, keys, topics, keep))
 
         def eval(self, rows: pa.RecordBatch, topic: pa.Array) -> Iterator[pa.RecordBatch]:
             yield from self._ahead.put(_first_column(rows), topic)
@@ -144,7 +144,7 @@ def entries(
     return krappy_entry
 
 
-class Ahead:
+class LookAhead:
     """Batches of keys, several of which are looked up together: the broker finds keys that are near each other in the
     same blocks of its files, so that each costs less.
 
@@ -187,7 +187,7 @@ def _ahead(look_up: Callable[[pa.Array], pa.StructArray]) -> Callable[[Iterator[
     """The same for batches of keys, as Spark has them."""
 
     def krappy_entries(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:  # Spark goes by these hints
-        return Ahead(look_up).over((keys,) for keys in batches)
+        return LookAhead(look_up).over((keys,) for keys in batches)
 
     return krappy_entries
 
@@ -206,7 +206,7 @@ def _sql_get(address: str | None, keep: int = MOST) -> Any:
     _need_arrow_udf("krappy_get")
 
     def krappy_get(batches: Iterator[tuple[pa.Array, pa.Array]]) -> Iterator[pa.Array]:  # Spark goes by these hints
-        return Ahead(lambda topics, keys: _values(address, topics, keys, keep)).over(batches)
+        return LookAhead(lambda topics, keys: _values(address, topics, keys, keep)).over(batches)
 
     return _udf(krappy_get, types.BinaryType())
 

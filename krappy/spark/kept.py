@@ -22,9 +22,9 @@ from krappy.errors import KrappyError
 from krappy.spark import hashing, shared, whole
 from krappy.spark.chunk import Chunk, Flags, Numbers, merged, ordered
 from krappy.spark.hashing import Prints
-from krappy.spark.moments import Moment, Source, TooMuch, together
+from krappy.spark.moments import Moment, TableSource, TooManyChanges, together
 from krappy.spark.schema import arrow_schema, spark_schema
-from krappy.spark.shared import Shared
+from krappy.spark.shared import SharedAmongWorkers
 
 MOST = 192 << 20  # bytes: more than a million entries of 150
 TOPICS = 4
@@ -36,7 +36,7 @@ SHARED = 10  # times what one worker may keep, the workers of an executor may sh
 class Kept:
     """Entries of one topic by their keys, null for what is absent. `most`: bytes that are kept, about."""
 
-    def __init__(self, source: Source, at: Moment, most: int, patience: float) -> None:
+    def __init__(self, source: TableSource, at: Moment, most: int, patience: float) -> None:
         self.moment = at  # nothing here is older; what is newer, as the broker was asked later, comes again by `follow`
         self._source, self._most = source, most
         self._kind = pa.struct(list(arrow_schema(spark_schema(source.columns))))
@@ -44,7 +44,7 @@ class Kept:
         self._table: list[Chunk] | None = None  # all that there was before those: what is in neither is not there
         self._table_size = 0  # of this worker's memory
         folder = shared.folder()
-        self._shared = Shared(folder, source)
+        self._shared = SharedAmongWorkers(folder, source)
         self._largest = most if folder is None else min(SHARED * most, _memory() // 4)
         self._asked = 0
         self.patience = patience  # lookups, with fewer than which the table is not read
@@ -115,7 +115,7 @@ class Kept:
             return False
         try:
             changes = list(self._source.changes(self.moment, to, self._most))
-        except (KrappyError, TooMuch):  # it can't be read any more
+        except (KrappyError, TooManyChanges):  # it can't be read any more
             return False
         if not self.moment.leads_to(to) or (changes and not self._add(*together(changes))):
             return False
@@ -134,7 +134,7 @@ class Kept:
 
     def _read(self, wanted: int) -> None:
         """All of the table. Raises TooLarge, KrappyError."""
-        limits = whole.Limits(ROWS * wanted, self._largest, self._most)
+        limits = whole.WholeTableLimits(ROWS * wanted, self._largest, self._most)
         with closing(self._shared.draft(self.moment, self._kind)) as draft:
             table = whole.read(self._source, limits, draft)
             draft.publish()
@@ -144,7 +144,7 @@ class Kept:
         self._taken()  # and gives back what this worker has had to itself
 
 
-_kept: dict[tuple[Source, int], Kept] = {}
+_kept: dict[tuple[TableSource, int], Kept] = {}
 
 
 def kept(connected: Client, topic: str, columns: tuple[str, ...], most: int) -> tuple[Kept, int]:
@@ -155,7 +155,7 @@ def kept(connected: Client, topic: str, columns: tuple[str, ...], most: int) -> 
     spark.executor.pyspark.memory bounds that. Raises UnknownTopic.
     """
     most = min(most, _memory() // 4)
-    source = Source(connected, topic, columns)
+    source = TableSource(connected, topic, columns)
     place, now = (source, most), source.moment()
     found = _kept.pop(place, None)
     if now.scattered:

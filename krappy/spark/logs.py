@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from krappy.blocking import Client
 from krappy.errors import UnknownTopic
-from krappy.spark.topics import Topics
+from krappy.spark.topics import TopicChoice
 from krappy.types import TopicPartition
 
 Offsets = dict[TopicPartition, int]
@@ -29,7 +29,7 @@ class Logs(NamedTuple):
         return None if self.whole else [each.partition for each in self.of(topic)]
 
 
-def logs(client: Client, wanted: Topics, missing: bool = False) -> Logs:
+def logs(client: Client, wanted: TopicChoice, missing: bool = False) -> Logs:
     """The partitions that are to be read, as they are now; `missing`: topics may be.
 
     Raises UnknownTopic, UnknownPartition.

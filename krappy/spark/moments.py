@@ -18,7 +18,7 @@ from krappy.spark.schema import CREATE_TIME, arrow_schema, spark_schema
 Rows = tuple[pa.Array, pa.StructArray]  # keys and their entries; of a deleted key that is null
 
 
-class TooMuch(Exception):
+class TooManyChanges(Exception):
     """What has changed is more than was to be read."""
 
 
@@ -47,7 +47,7 @@ class Moment(NamedTuple):
         return self[:2] == other[:2] and not back and time.monotonic() - self.taken < self.tombstones
 
 
-class Source(NamedTuple):
+class TableSource(NamedTuple):
     """Some columns of a topic's table."""
 
     connected: Client
@@ -94,7 +94,7 @@ class Source(NamedTuple):
                 for block in self.connected.read_log(self.topic, partition, start, end, columns=wanted, topic_id=id):
                     most -= block.size
                     if most < 0:
-                        raise TooMuch
+                        raise TooManyChanges
                     read.append(block)
                 for block in reversed(read):
                     keys, entries = _rows(block, shape, self.topic)

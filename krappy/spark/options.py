@@ -18,9 +18,9 @@ from typing import Any, Literal, TypeVar, get_args
 from krappy.errors import ConfigError
 from krappy.spark.keys import Keys
 from krappy.spark.option_table import KEY_OPTIONS, KEYS_AS_THEY_ARE, Use, check, check_names
-from krappy.spark.places import BATCH_END, BATCH_START, STREAM_START, Place, ending, starting, whole
+from krappy.spark.places import BATCH_END, BATCH_START, STREAM_START, StartPlace, ending, starting, whole
 from krappy.spark.schema import COLUMNS, LOG_COLUMNS, SNAPSHOT_COLUMNS, TABLE_COLUMNS
-from krappy.spark.topics import Topics, topics
+from krappy.spark.topics import TopicChoice, topics
 from krappy.types import Compression
 
 Mode = Literal["log", "table", "snapshot"]
@@ -44,9 +44,9 @@ class Options:
 
     address: str | None
     mode: Mode
-    topics: Topics | None
-    start: Place
-    end: Place
+    topics: TopicChoice | None
+    start: StartPlace
+    end: StartPlace
     timestamp_strategy: str
     fail_on_data_loss: bool
     columns: tuple[str, ...]

@@ -33,7 +33,7 @@ _KINDS: dict[str, tuple[tuple[type[types.DataType], ...], str]] = {
 _READ_ONLY = ("offset", "timestampType", "deleted")  # reading gives these; writing gives events new ones
 
 
-class Rows(NamedTuple):
+class OutgoingRows(NamedTuple):
     """Rows for one topic, by columns, as `send_columns` takes them. `partition` None: whichever, none has a key."""
 
     topic: str
@@ -51,7 +51,7 @@ class Outgoing:
     topic: str | None
     columns: tuple[str, ...]
 
-    def rows(self, batch: pa.RecordBatch, now_ms: int, partitions: Callable[[str], int]) -> Iterator[Rows]:
+    def rows(self, batch: pa.RecordBatch, now_ms: int, partitions: Callable[[str], int]) -> Iterator[OutgoingRows]:
         """A batch as rows for topics and partitions, in order within each. Rows without a time get `now_ms`.
 
         `partitions`: how many a topic has. Raises InvalidRecord for a row without a topic, or with a header that has no
@@ -62,7 +62,7 @@ class Outgoing:
             times = _times(part.column("timestamp"), now_ms) if "timestamp" in self.columns else None
             headers = _headers(part.column("headers")) if "headers" in self.columns else None
             values = _bytes(part.column("value"))
-            yield Rows(topic, partition, keys, values, headers, times)
+            yield OutgoingRows(topic, partition, keys, values, headers, times)
 
     def _placed(
         self, batch: pa.RecordBatch, partitions: Callable[[str], int]

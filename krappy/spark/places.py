@@ -14,7 +14,7 @@ MARKS = ("$start", "$first", "$ids")  # what stands beside the topics in a strea
 Kind = Literal["earliest", "latest", "snapshot", "offsets", "timestamp", "timestamps"]
 
 
-class Place(NamedTuple):
+class StartPlace(NamedTuple):
     """`by_topic`: offsets, or times in ms, by topic and partition. `timestamp`: one time for all, in ms.
 
     Offsets -2 and -1 stand for earliest and latest.
@@ -25,12 +25,12 @@ class Place(NamedTuple):
     timestamp: int = 0
 
 
-BATCH_START = Place("earliest")
-STREAM_START = Place("latest")
-BATCH_END = Place("latest")
+BATCH_START = StartPlace("earliest")
+STREAM_START = StartPlace("latest")
+BATCH_END = StartPlace("latest")
 
 
-def starting(texts: Mapping[str, str], default: Place, use: str) -> Place:
+def starting(texts: Mapping[str, str], default: StartPlace, use: str) -> StartPlace:
     """Reads the options for the start (names in lower case). Raises ConfigError."""
     found = _place(texts, "starting", default)
     if found.kind == "snapshot" and use not in ("any", "stream"):
@@ -40,7 +40,7 @@ def starting(texts: Mapping[str, str], default: Place, use: str) -> Place:
     return found
 
 
-def ending(texts: Mapping[str, str], default: Place) -> Place:
+def ending(texts: Mapping[str, str], default: StartPlace) -> StartPlace:
     """Reads the options for the end. Raises ConfigError."""
     found = _place(texts, "ending", default)
     if found.kind in ("earliest", "snapshot") or _has(found, EARLIEST):
@@ -58,31 +58,31 @@ def whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 30 else None
 
 
-def _has(place: Place, offset: int) -> bool:
+def _has(place: StartPlace, offset: int) -> bool:
     return place.kind == "offsets" and any(offset in some.values() for some in place.by_topic.values())
 
 
-def _place(texts: Mapping[str, str], which: str, default: Place) -> Place:
+def _place(texts: Mapping[str, str], which: str, default: StartPlace) -> StartPlace:
     time, by_time, by_offset = f"{which}Timestamp", f"{which}OffsetsByTimestamp", f"{which}Offsets"
     if time.lower() in texts:
         text = texts[time.lower()]
         moment = whole(text)
         if moment is None:
             raise ConfigError(f"option {time}={text!r:.80}: ms since the epoch are needed, such as 1735689600000")
-        return Place("timestamp", timestamp=moment)
+        return StartPlace("timestamp", timestamp=moment)
     if by_time.lower() in texts:
-        return Place("timestamps", _by_topic(by_time, texts[by_time.lower()], 0))
+        return StartPlace("timestamps", _by_topic(by_time, texts[by_time.lower()], 0))
     text = texts.get(by_offset.lower(), "")
     word = text.lower()
     if not word:
         return default
     if word == "earliest":
-        return Place("earliest")
+        return StartPlace("earliest")
     if word == "latest":
-        return Place("latest")
+        return StartPlace("latest")
     if word == "snapshot":
-        return Place("snapshot")
-    return Place("offsets", _by_topic(by_offset, text, EARLIEST))
+        return StartPlace("snapshot")
+    return StartPlace("offsets", _by_topic(by_offset, text, EARLIEST))
 
 
 def _by_topic(name: str, text: str, least: int) -> dict[str, dict[int, int]]:

@@ -15,7 +15,7 @@ from krappy.blocking import Client
 from krappy.errors import ConfigError, OffsetOutOfRange
 from krappy.spark.logs import Logs, Offsets, logs
 from krappy.spark.options import Options
-from krappy.spark.places import Place
+from krappy.spark.places import StartPlace
 from krappy.types import EARLIEST, LATEST, TopicPartition
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -56,7 +56,7 @@ def resolve(client: Client, options: Options) -> list[OffsetRange]:
     return ranges
 
 
-def offsets(client: Client, place: Place, now: Logs, strategy: str) -> Offsets:
+def offsets(client: Client, place: StartPlace, now: Logs, strategy: str) -> Offsets:
     """The offset that a place means in each partition.
 
     Args:
@@ -97,7 +97,7 @@ def _parts(whole: OffsetRange, count: int) -> Iterable[OffsetRange]:
     return [whole._replace(start=start, end=end) for start, end in pairwise(bounds)]
 
 
-def _complete(place: Place, some: list[TopicPartition]) -> Offsets:
+def _complete(place: StartPlace, some: list[TopicPartition]) -> Offsets:
     given = {TopicPartition(topic, at): value for topic, found in place.by_topic.items() for at, value in found.items()}
     empty = sorted(set(place.by_topic) - {each.topic for each in [*some, *given]})
     if empty:

@@ -19,7 +19,7 @@ import msgpack
 import pyarrow as pa
 
 from krappy.spark.chunk import Chunk
-from krappy.spark.moments import Moment, Source
+from krappy.spark.moments import Moment, TableSource
 from krappy.spark.workers import is_worker
 
 MOST_FILES = 4
@@ -32,10 +32,10 @@ def folder() -> Path | None:
     return Path(given) / "krappy" if given and is_worker() else None
 
 
-class Shared:
+class SharedAmongWorkers:
     """What the workers of an executor have in common of one source. Without a folder (None): nothing."""
 
-    def __init__(self, within: Path | None, source: Source) -> None:
+    def __init__(self, within: Path | None, source: TableSource) -> None:
         name = repr((source.connected.address, source.topic, source.columns)).encode()
         self._file = within and within / f"{blake2b(name, digest_size=16).hexdigest()}.arrow"
         self._seen = 0  # when the file was written that was asked for last

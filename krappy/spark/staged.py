@@ -25,7 +25,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from krappy.blocking import Client
 from krappy.clients.staging import StagedCommit
 from krappy.errors import KrappyError, StagingCommitted, StagingExpired, StagingFenced
-from krappy.spark.outgoing import Outgoing, Rows
+from krappy.spark.outgoing import Outgoing, OutgoingRows
 from krappy.types import Compression
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ ASKING_TTL = 60.0  # seconds, of a job of which it is only asked whether it is p
 log = logging.getLogger(__name__)
 
 
-class Job(NamedTuple):
+class SparkJob(NamedTuple):
     """`again`: it may have several runs. `ttl`: seconds after which a run is dropped when nothing more comes of it."""
 
     name: str
@@ -45,7 +45,7 @@ class Job(NamedTuple):
     compression: Compression | None = None
 
 
-class Staged(WriterCommitMessage):
+class StagedWrite(WriterCommitMessage):
     """What one task attempt has staged, in which run. `done`: nothing, for that run is committed already."""
 
     def __init__(self, run: str, tokens: Sequence[str] = (), done: bool = False) -> None:
@@ -54,10 +54,10 @@ class Staged(WriterCommitMessage):
         self.done = done
 
 
-class Attempt:
+class TaskAttempt:
     """The stages of one task attempt, one for each topic, all in the same run. Leaving it drops what is not sealed."""
 
-    def __init__(self, to: Client, job: Job, task: str | None = None) -> None:
+    def __init__(self, to: Client, job: SparkJob, task: str | None = None) -> None:
         self._to = to
         self._job = job
         self._stages: dict[str, Stage] = {}
@@ -67,7 +67,7 @@ class Attempt:
         self._task = number if task is None else task
         self.run = job.name
 
-    def __enter__(self) -> Attempt:
+    def __enter__(self) -> TaskAttempt:
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -101,9 +101,9 @@ class Attempt:
         return [stage.seal() for stage in self._stages.values()]
 
 
-def stage_all(batches: Iterable[pa.RecordBatch], outgoing: Outgoing, to: Client, job: Job) -> Staged:
+def stage_all(batches: Iterable[pa.RecordBatch], outgoing: Outgoing, to: Client, job: SparkJob) -> StagedWrite:
     """A task's work: stages every row. Raises what the broker says of them, such as RecordTooLarge."""
-    with Attempt(to, job) as attempt:
+    with TaskAttempt(to, job) as attempt:
         try:
             for rows in _rows(batches, outgoing, lambda topic: attempt.stage(topic).partitions):
                 attempt.stage(rows.topic).send_columns(
@@ -113,12 +113,14 @@ def stage_all(batches: Iterable[pa.RecordBatch], outgoing: Outgoing, to: Client,
                     timestamps=rows.timestamps,
                     partition=rows.partition,
                 )
-            return Staged(attempt.run, attempt.seal())
+            return StagedWrite(attempt.run, attempt.seal())
         except StagingCommitted:  # a replay of what is published
-            return Staged(attempt.run, done=True)
+            return StagedWrite(attempt.run, done=True)
 
 
-def _rows(batches: Iterable[pa.RecordBatch], outgoing: Outgoing, partitions: Callable[[str], int]) -> Iterator[Rows]:
+def _rows(
+    batches: Iterable[pa.RecordBatch], outgoing: Outgoing, partitions: Callable[[str], int]
+) -> Iterator[OutgoingRows]:
     for batch in batches:
         yield from outgoing.rows(batch, time.time_ns() // 1_000_000, partitions)
 
@@ -155,7 +157,7 @@ def published(name: str, topic: str, to: Client) -> StagedCommit | None:
 
     Raises UnknownTopic when `topic`, one of its topics, is not there.
     """
-    with Attempt(to, Job(name, True, ASKING_TTL), task="asking") as attempt:
+    with TaskAttempt(to, SparkJob(name, True, ASKING_TTL), task="asking") as attempt:
         try:
             attempt.stage(topic)
         except StagingCommitted:
@@ -168,5 +170,5 @@ def runs_of(messages: Iterable[WriterCommitMessage | None]) -> list[str]:
     return [each.run for each in _staged(messages) if each.tokens]
 
 
-def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[Staged]:
-    return [each for each in messages if isinstance(each, Staged)]
+def _staged(messages: Iterable[WriterCommitMessage | None]) -> list[StagedWrite]:
+    return [each for each in messages if isinstance(each, StagedWrite)]

@@ -28,7 +28,7 @@ START, FIRST, IDS = MARKS
 Offsets = Mapping[TopicPartition, int]
 
 
-class Position(NamedTuple):
+class StreamPosition(NamedTuple):
     """`offsets`: by partition, of the next event; None: the stream has not begun. `ids`: of the topics that these are
     of, as far as they are known. `first` and `snapshots` belong to the end of the first batch: where it begins, or the
     id of each topic's snapshot that it consists of."""
@@ -52,7 +52,7 @@ def initial(start: str) -> dict[str, Any]:
     return {START: start}
 
 
-def encoded(position: Position) -> dict[str, Any]:
+def encoded(position: StreamPosition) -> dict[str, Any]:
     """As it stands in the checkpoint: a position has one text."""
     found: dict[str, Any] = _nested(position.at)
     if position.ids:
@@ -64,15 +64,15 @@ def encoded(position: Position) -> dict[str, Any]:
     return found
 
 
-def decoded(given: Mapping[str, Any]) -> Position:
+def decoded(given: Mapping[str, Any]) -> StreamPosition:
     """Raises ValueError for what `encoded` and `initial` never gave: another source's checkpoint, say."""
     if START in given:
-        return Position(None)
+        return StreamPosition(None)
     try:
         first = given.get(FIRST, {})
         begins = first.get("offsets")
         snapshots = first.get("snapshots")
-        return Position(
+        return StreamPosition(
             _flat((topic, some) for topic, some in given.items() if topic not in MARKS),
             {str(topic): str(id) for topic, id in given.get(IDS, {}).items()},
             None if begins is None else _flat(begins.items()),
@@ -100,26 +100,26 @@ def _flat(topics: Iterable[tuple[str, Any]]) -> dict[TopicPartition, int]:
     }
 
 
-def begins(start: Position, end: Position) -> dict[TopicPartition, int]:
+def begins(start: StreamPosition, end: StreamPosition) -> dict[TopicPartition, int]:
     """Where the events between two positions begin, by partition: at the first event of what came since, which includes
     a topic that was made anew."""
     return {each: _begin(each, start, end) for each in end.at}
 
 
-def _begin(each: TopicPartition, start: Position, end: Position) -> int:
+def _begin(each: TopicPartition, start: StreamPosition, end: StreamPosition) -> int:
     before, same = start.at.get(each, 0), _same(each.topic, start, end)
     if same is None:
         return before if before <= end.at[each] else 0
     return min(before, end.at[each]) if same else 0
 
 
-def _same(topic: str, one: Position, other: Position) -> bool | None:
+def _same(topic: str, one: StreamPosition, other: StreamPosition) -> bool | None:
     """Whether both are of the same topic of that name; None: that is not known."""
     ids = one.ids.get(topic), other.ids.get(topic)
     return None if None in ids else ids[0] == ids[1]
 
 
-def losses(at: Position, now: Position, meant: Callable[[TopicPartition], bool]) -> Iterator[str]:
+def losses(at: StreamPosition, now: StreamPosition, meant: Callable[[TopicPartition], bool]) -> Iterator[str]:
     """What a stream that stands somewhere can't go on with, each in a sentence. `meant`: whether a partition is one of
     the query's, by its options."""
     for each, offset in at.at.items():
@@ -155,7 +155,7 @@ def lag(progress: Mapping[str, Any] | None) -> dict[str, dict[str, int]]:
     return found
 
 
-def _reported(given: Any) -> Position | None:
+def _reported(given: Any) -> StreamPosition | None:
     try:
         value = json.loads(given) if isinstance(given, str) else given
         return decoded(value) if isinstance(value, Mapping) else None

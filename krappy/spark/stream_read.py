@@ -23,11 +23,11 @@ from krappy.spark.logs import Logs, logs
 from krappy.spark.options import Options
 from krappy.spark.ranges import OffsetRange
 from krappy.spark.stream_losses import Losses
-from krappy.spark.stream_offsets import Position, begins, decoded, encoded, initial, losses
+from krappy.spark.stream_offsets import StreamPosition, begins, decoded, encoded, initial, losses
 from krappy.spark.stream_rate import Patience, behind, rationed
-from krappy.spark.stream_snapshots import Snapshots
+from krappy.spark.stream_snapshots import StreamSnapshots
 from krappy.spark.stream_table import FirstPartition
-from krappy.spark.topics import Topics
+from krappy.spark.topics import TopicChoice
 from krappy.spark.versions import features
 from krappy.types import TopicPartition
 
@@ -60,9 +60,9 @@ class StreamReader(*BASES):  # type: ignore[misc]
         self._options = options
         self._losses = Losses(options.fail_on_data_loss)
         self._patience = Patience(options.max_trigger_delay)
-        self._snapshots = Snapshots(options)
-        self._planned: Position | None = None  # where the batch ends that was planned last
-        self._offered: Position | None = None  # where the one ends that was offered last
+        self._snapshots = StreamSnapshots(options)
+        self._planned: StreamPosition | None = None  # where the batch ends that was planned last
+        self._offered: StreamPosition | None = None  # where the one ends that was offered last
         self._target: Logs | None = None  # of Trigger.AvailableNow
 
     # --- where the stream goes on, in the driver ---
@@ -71,7 +71,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
         return initial(self._options.start.kind)
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        at = decoded(start) if start is not None else self._offered or self._planned or Position(None)
+        at = decoded(start) if start is not None else self._offered or self._planned or StreamPosition(None)
         self._passed(at)
         found = self._next(at, limit) if at.begun else self._begin(limit)
         self._offered = found
@@ -91,18 +91,18 @@ class StreamReader(*BASES):  # type: ignore[misc]
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For the query's progress: what there is to read, so that `krappy.spark.lag` can tell how far it is behind."""
         with suppress(KrappyError):
-            return encoded(Position(self._logs().ends))
+            return encoded(StreamPosition(self._logs().ends))
         return None
 
     def commit(self, end: dict[str, Any]) -> None:
         self._passed(decoded(end))
 
-    def _passed(self, at: Position) -> None:
+    def _passed(self, at: StreamPosition) -> None:
         if at.snapshots is not None:
             self._snapshots.close(at.snapshots.values())
 
     @property
-    def _topics(self) -> Topics:
+    def _topics(self) -> TopicChoice:
         assert self._options.topics is not None
         return self._options.topics
 
@@ -110,7 +110,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
         """Once the stream has begun, with failOnDataLoss=false, topics may be gone; they are read again when back."""
         return logs(client(self._options.address), self._topics, begun and not self._losses.fail)
 
-    def _begin(self, limit: Any) -> Position:
+    def _begin(self, limit: Any) -> StreamPosition:
         """The end of the first batch, which says where it begins."""
         options, connected = self._options, client(self._options.address)
         now = self._logs(begun=False)
@@ -128,12 +128,12 @@ class StreamReader(*BASES):  # type: ignore[misc]
             begin[each] = min(max(offset, first), end)
         self._patience.waits(None, 0, self._clock())
         most, _ = self._limits(limit)
-        return Position(now.ends if most is None else rationed(begin, now.ends, most), now.ids, first=begin)
+        return StreamPosition(now.ends if most is None else rationed(begin, now.ends, most), now.ids, first=begin)
 
-    def _next(self, at: Position, limit: Any) -> Position:
+    def _next(self, at: StreamPosition, limit: Any) -> StreamPosition:
         """The end of the batch that begins where the stream stands: `at` itself when there is none."""
         now = self._target or self._logs()
-        to = Position(now.ends, now.ids)
+        to = StreamPosition(now.ends, now.ids)
         for what in losses(at, to, self._topics.mean):
             self._losses.tell(what)
         begin = begins(at, to)
@@ -146,7 +146,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
         }  # until it is named again
         ids = {each.topic: at.ids[each.topic] for each in left if each.topic in at.ids}
         ends = now.ends if most is None else rationed(begin, now.ends, most)
-        found = Position({**left, **ends}, {**ids, **now.ids})
+        found = StreamPosition({**left, **ends}, {**ids, **now.ids})
         return at if (found.at, found.ids) == (at.at, at.ids) else found
 
     def _limits(self, limit: Any) -> tuple[int | None, int | None]:
@@ -173,7 +173,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
         options = self._options
         return [LogPartition([each]) for each in ranges.split(found, options.min_partitions, options.max_records)]
 
-    def _ranges(self, begin: Mapping[TopicPartition, int], to: Position) -> Iterator[OffsetRange]:
+    def _ranges(self, begin: Mapping[TopicPartition, int], to: StreamPosition) -> Iterator[OffsetRange]:
         """Without what is lost, or else raises."""
         now = self._logs()
         for each, end in sorted(to.at.items()):

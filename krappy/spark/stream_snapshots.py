@@ -11,12 +11,12 @@ from krappy.spark.connections import client
 from krappy.spark.logs import Logs
 from krappy.spark.options import Options
 from krappy.spark.stream_losses import Losses
-from krappy.spark.stream_offsets import Position
+from krappy.spark.stream_offsets import StreamPosition
 from krappy.spark.stream_table import FirstPartition
 from krappy.spark.table_read import SPLITS
 
 
-class Snapshots:
+class StreamSnapshots:
     """Held by the broker, `snapshotTtl` after they were last read; here until the first batch is through."""
 
     def __init__(self, options: Options) -> None:
@@ -24,7 +24,7 @@ class Snapshots:
         self._held: dict[str, Snapshot] = {}  # by id
         self._closed: set[str] = set()
 
-    def take(self, now: Logs) -> Position:
+    def take(self, now: Logs) -> StreamPosition:
         """Of each topic's table. Raises UnknownTopic when one was made anew in the meantime."""
         offsets: dict[tuple[str, int], int] = {}
         ids = {}
@@ -33,7 +33,7 @@ class Snapshots:
             ids[topic] = held.id
             offsets |= {(topic, partition): offset for partition, offset in held.offsets.items()}
         at = {each: offsets[each] for each in now.ends}
-        return Position(at, now.ids, snapshots=ids)
+        return StreamPosition(at, now.ids, snapshots=ids)
 
     def _take(self, topic: str, now: Logs, topic_id: str) -> Snapshot:
         options, partitions = self._options, now.named(topic)
@@ -44,7 +44,7 @@ class Snapshots:
         self._held[held.id] = held
         return held
 
-    def parts(self, end: Position, now: Logs, losses: Losses) -> Iterator[FirstPartition]:
+    def parts(self, end: StreamPosition, now: Logs, losses: Losses) -> Iterator[FirstPartition]:
         """The tasks of a first batch that ends there, without topics that are lost, or else raises."""
         for topic, id in (end.snapshots or {}).items():
             some = {each.partition: offset for each, offset in end.at.items() if each.topic == topic}

@@ -24,7 +24,7 @@ from krappy.spark.connections import client
 from krappy.spark.options import Options, texts
 from krappy.spark.outgoing import outgoing
 from krappy.spark.schema import arrow_schema
-from krappy.spark.staged import Job, abort_all, commit_all, runs_of, stage_all
+from krappy.spark.staged import SparkJob, abort_all, commit_all, runs_of, stage_all
 from krappy.spark.versions import features
 
 if TYPE_CHECKING:
@@ -60,13 +60,13 @@ class StreamWriter(_Base):  # type: ignore[misc]
         batches = iterator if features().arrow_stream_writer else _batches(iterator, self._schema)
         return stage_all(batches, self._outgoing, client(self._address), job)
 
-    def _job(self) -> Job:
+    def _job(self) -> SparkJob:
         context = TaskContext.get()
         query, batch = (context and context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
         if not query or not batch:
             raise KrappyError(f"this task does not know its micro-batch: Spark gives no {QUERY_ID} and {BATCH_ID}")
         name = "/".join([query, batch, *([self._topic] if self._topic else [])])  # a copied checkpoint, another topic
-        return Job(name, True, self._ttl, self._compression)
+        return SparkJob(name, True, self._ttl, self._compression)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         commit_all(messages, client(self._address))

@@ -30,7 +30,7 @@ ATTRIBUTES = {*TABLE_COLUMNS} - {"offset"}  # columns that are attributes, too: 
 _planning = threading.Lock()
 
 
-def table(spark: SparkSession, topic: str, *, client_address: str | None = None, **options: Any) -> Table:
+def table(spark: SparkSession, topic: str, *, client_address: str | None = None, **options: Any) -> SparkTable:
     """The topic as a table.
 
         users = krappy.spark.table(spark, "users", keyType="string")
@@ -55,10 +55,10 @@ def table(spark: SparkSession, topic: str, *, client_address: str | None = None,
     for name in options:
         if name.lower() in FIXED:
             raise ConfigError(f"krappy.spark.table(…, {name}=…): it reads one whole topic as a table, leave {name} out")
-    return Table(spark, topic, options, client_address)
+    return SparkTable(spark, topic, options, client_address)
 
 
-class Table:
+class SparkTable:
     """Every use loads the table anew: what is true now. What a DataFrame can, it can too, by a new load each time."""
 
     def __init__(
@@ -206,7 +206,7 @@ class TableSnapshot:
     `offsets`: by partition, the offset of the first event that is not in it.
     """
 
-    def __init__(self, table: Table, text: str, offsets: dict[int, int]) -> None:
+    def __init__(self, table: SparkTable, text: str, offsets: dict[int, int]) -> None:
         self.offsets = offsets
         self._table = table
         self._text = text

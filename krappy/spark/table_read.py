@@ -61,7 +61,7 @@ class Part(NamedTuple):
 Piece = Lookups | Whole | Part
 
 
-class TablePartition(InputPartition):
+class TableSplit(InputPartition):
     """What one task reads, one piece after the other."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
@@ -79,8 +79,8 @@ class TableReader(DataSourceReader):
         """Raises UnknownTopic, UnknownPartition, ViewDisabled, Overloaded when the broker holds too many snapshots."""
         pieces = self._pieces()
         if self._options.limit is not None or not pieces:
-            return [TablePartition(pieces)]
-        return [TablePartition([piece]) for piece in pieces]
+            return [TableSplit(pieces)]
+        return [TableSplit([piece]) for piece in pieces]
 
     def _pieces(self) -> list[Piece]:
         options, exact = self._options, self._keys.exact
@@ -118,7 +118,7 @@ class TableReader(DataSourceReader):
         return 1 if size <= SMALL else min(MOST_TASKS, max(2, -(-size // TASK)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, TablePartition)
+        assert isinstance(partition, TableSplit)
         found = (batch for piece in partition.pieces for batch in self._batches(piece))
         return found if self._options.limit is None else first_rows(found, self._options.limit)
 

@@ -12,7 +12,7 @@ from krappy.spark.option_table import NO_CATALOG
 from krappy.types import TopicPartition
 
 
-class Topics(NamedTuple):
+class TopicChoice(NamedTuple):
     """One of them is given. `assigned`: partitions by topic."""
 
     names: tuple[str, ...] | None = None
@@ -58,7 +58,7 @@ def _all(topics: Mapping[str, int]) -> list[TopicPartition]:
     return [TopicPartition(name, each) for name, count in sorted(topics.items()) for each in range(count)]
 
 
-def topics(texts: Mapping[str, str]) -> Topics:
+def topics(texts: Mapping[str, str]) -> TopicChoice:
     """Reads the three options (names in lower case). Raises ConfigError."""
     given = [name for name in ("subscribe", "subscribePattern", "assign") if name.lower() in texts]
     if len(given) != 1:
@@ -73,7 +73,7 @@ def topics(texts: Mapping[str, str]) -> Topics:
         names = tuple(dict.fromkeys(each for each in (part.strip() for part in text.split(",")) if each))
         if not names:
             raise ConfigError("option subscribe: topics are needed, separated by commas")
-        return Topics(names=names)
+        return TopicChoice(names=names)
     if name == "subscribePattern":
         try:
             re.compile(text)
@@ -81,8 +81,8 @@ def topics(texts: Mapping[str, str]) -> Topics:
             raise ConfigError(f"option subscribePattern={text!r:.80}: not a regular expression: {error}") from None
         if not text:
             raise ConfigError("option subscribePattern: a regular expression is needed")
-        return Topics(pattern=text)
-    return Topics(assigned=_assigned(text))
+        return TopicChoice(pattern=text)
+    return TopicChoice(assigned=_assigned(text))
 
 
 def _assigned(text: str) -> dict[str, tuple[int, ...]]:

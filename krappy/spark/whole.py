@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from krappy.spark import hashing
 from krappy.spark.chunk import Chunk, ordered
-from krappy.spark.moments import Rows, Source, together
+from krappy.spark.moments import Rows, TableSource, together
 from krappy.spark.shared import Draft
 
 PIECE = 16 << 20  # bytes that are sorted together, at least,
@@ -19,7 +19,7 @@ class TooLarge(Exception):
     """A table is not worth being read as a whole."""
 
 
-class Limits(NamedTuple):
+class WholeTableLimits(NamedTuple):
     """Of a table: rows, bytes, and those that this process may hold of it for good."""
 
     rows: int
@@ -27,7 +27,7 @@ class Limits(NamedTuple):
     memory: int
 
 
-def read(source: Source, limits: Limits, draft: Draft) -> list[Chunk] | None:
+def read(source: TableSource, limits: WholeTableLimits, draft: Draft) -> list[Chunk] | None:
     """All of the table, which is in the draft, too, if there is room; None: it is only there.
 
     Raises TooLarge, and what `Source.table` does.
@@ -62,7 +62,7 @@ class _Sorter:
             raise TooLarge
 
 
-def _pieces(source: Source, limits: Limits) -> Iterator[list[Rows]]:
+def _pieces(source: TableSource, limits: WholeTableLimits) -> Iterator[list[Rows]]:
     """The table bit by bit. Raises TooLarge as soon as it seems to be, going by its first partition."""
     piece: list[Rows] = []
     rows = size = before = 0

@@ -20,7 +20,7 @@ from krappy.spark.awaiting import await_tables
 from krappy.spark.connections import client
 from krappy.spark.options import Options
 from krappy.spark.outgoing import outgoing
-from krappy.spark.staged import Job, abort_all, commit_all, runs_of, stage_all
+from krappy.spark.staged import SparkJob, abort_all, commit_all, runs_of, stage_all
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -33,7 +33,7 @@ class BatchWriter(DataSourceArrowWriter):
         self._address = options.address
         name, again = options.job_id or uuid.uuid4().hex, options.job_id is not None
         self._await_table = options.await_table
-        self._job = Job(name, again, options.staging_ttl, options.compression)
+        self._job = SparkJob(name, again, options.staging_ttl, options.compression)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return stage_all(iterator, self._outgoing, client(self._address), self._job)

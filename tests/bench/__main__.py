@@ -7,10 +7,10 @@ from typing import Any
 import click
 
 from krappy.bench import report
-from krappy.bench.settings import Settings
+from krappy.bench.settings import BenchSettings
 from krappy.cli import output
 from krappy.cli.commands.bench import KEYS, PARTITIONS, SIZE, VIEW, count
-from krappy.cli.options import Group, connect, json_option
+from krappy.cli.options import CommandGroup, connect, json_option
 from krappy.cli.spawn import spawn_broker
 from tests.bench import backup as backup_module
 from tests.bench import blocks as blocks_module
@@ -22,7 +22,7 @@ ROUNDS = click.option("--rounds", type=click.IntRange(1), default=3, show_defaul
 SPEEDS = ("per_second", "per_second_min", "per_second_max")
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def main() -> None:
     """Measure what `krappy bench` does not: a start, a backup, live views, reads by columns."""
 
@@ -57,7 +57,7 @@ def blocks(of: str, durability: str, as_json: bool, **given: Any) -> None:
       python -m tests.bench blocks --of log --count 1000000
       python -m tests.bench blocks --of lookup --json
     """
-    settings = Settings(**given)
+    settings = BenchSettings(**given)
     with spawn_broker(settings={"durability": durability}) as broker, connect(broker.address) as client:
         rounds = blocks_module.blocks(client, settings, of)
     facts = {"of": of, "record_bytes": settings.record_bytes, "partitions": settings.partitions}
@@ -146,7 +146,7 @@ def tail(cases: tuple[str, ...], durability: str, as_json: bool, **given: Any) -
     for name in cases:
         if name not in known:
             raise click.BadParameter(f"'{name}' is none of: {', '.join(known)}", param_hint="--case")
-    settings = Settings(**given)
+    settings = BenchSettings(**given)
     results = []
     with (
         spawn_broker(settings={"durability": durability, "listen_http": "127.0.0.1:0"}) as broker,

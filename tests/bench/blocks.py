@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from krappy.arrow_layout import binary
 from krappy.bench import load
 from krappy.bench.report import Round
-from krappy.bench.settings import Settings
+from krappy.bench.settings import BenchSettings
 from krappy.bench.topics import fill, own_topic
 from krappy.cli.errors import Failure
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LOOKED_UP = 10_000  # keys of one lookup
 
 
-def blocks(client: Client, settings: Settings, of: str) -> list[Round]:
+def blocks(client: Client, settings: BenchSettings, of: str) -> list[Round]:
     stored = load.every_key(settings.count, settings.record_bytes)
     with own_topic(client, settings) as topic:
         fill(client, topic, stored, settings)

@@ -24,7 +24,7 @@ from urllib.parse import urlencode
 
 from krappy.bench import load
 from krappy.bench.produce import batches
-from krappy.bench.settings import Settings
+from krappy.bench.settings import BenchSettings
 from krappy.bench.topics import own_topic
 from krappy.cli.errors import Failure
 
@@ -68,7 +68,7 @@ class Seen(NamedTuple):
     skipped: int = 0
 
 
-def tail(client: Client, address: str, console: str, pid: int, settings: Settings, case: Case) -> dict[str, Any]:
+def tail(client: Client, address: str, console: str, pid: int, settings: BenchSettings, case: Case) -> dict[str, Any]:
     """Measures one case. `console`: HOST:PORT; `pid`: the broker's. Raises Failure when a tail was not told of all."""
     events = load.make(settings.count, settings.record_bytes, settings.keys)
     pairs: list[tuple[Seen, Seen]] = []
@@ -109,7 +109,7 @@ def _round(
     console: str,
     pid: int,
     events: load.Load,
-    settings: Settings,
+    settings: BenchSettings,
     case: Case,
     beside: bool,
 ) -> Seen:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.groups.group_poll import GroupPolled
 from krappy.broker.partition.partition import Partition
 from krappy.records import batch
@@ -30,11 +30,11 @@ class Got(NamedTuple):
 
 
 @asynccontextmanager
-async def running(data: Path, report: Any = None, **given: Any) -> AsyncIterator[Broker]:
+async def running(data: Path, report: Any = None, **given: Any) -> AsyncIterator[LocalBroker]:
     """A broker on a folder, stopped in an orderly way at the end."""
     config = settings.load({"data": data, "durability": "os", "ballast_bytes": 0, **given}, {})
     async with trio.open_nursery() as nursery:
-        broker = Broker(config, report)
+        broker = LocalBroker(config, report)
         await nursery.start(broker.run)
         try:
             yield broker

@@ -7,10 +7,10 @@ from typing import Any
 
 import trio
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.latest.latest import LatestTables, Some
 from krappy.broker.partition.partition import Partition
-from krappy.core.latest import Reading
+from krappy.core.latest import TableReading
 from krappy.entries.entry import unpack_entry
 from krappy.errors import OffsetOutOfRange
 from krappy.records import batch
@@ -29,11 +29,11 @@ class Consumer:
         self.began = 0  # it knows nothing of what was before
         self.held: dict[bytes, tuple[int, bytes]] = {}
         self.rows: list[Row] = []
-        self.reading = Reading()
+        self.reading = TableReading()
         self.room = room
 
     def reconnect(self) -> None:
-        self.reading = Reading()
+        self.reading = TableReading()
 
     async def fetch(self, tables: LatestTables, partition: Partition) -> bool:
         """One answer. False at the end of the log."""
@@ -92,7 +92,7 @@ async def write(partition: Partition, *pairs: tuple[str, str | None], codec: int
     return (await later.wait()).offset
 
 
-async def table(broker: Broker, partition: Partition) -> dict[bytes, tuple[int, bytes]]:
+async def table(broker: LocalBroker, partition: Partition) -> dict[bytes, tuple[int, bytes]]:
     await partition.view_wait(None, 30)
     entries, _ = broker.views.entries(partition.number, None, 100_000)
     scan = broker.scan([partition], None, None, None, tombstones=False)
@@ -107,12 +107,12 @@ async def table(broker: Broker, partition: Partition) -> dict[bytes, tuple[int, 
     return found
 
 
-async def topic(broker: Broker, **config: Any) -> Partition:
+async def topic(broker: LocalBroker, **config: Any) -> Partition:
     given = {name.replace("_", "."): str(value) for name, value in config.items()}
     return (await broker.create_topic("t", 1, given))[0].led(0)
 
 
-def tables_of(broker: Broker, room: int = 1 << 20, disk_room: int = 1 << 30) -> LatestTables:
+def tables_of(broker: LocalBroker, room: int = 1 << 20, disk_room: int = 1 << 30) -> LatestTables:
     return LatestTables(broker, room, broker.config.data, disk_room)
 
 

@@ -19,7 +19,7 @@ from unittest import mock
 import trio
 import trio.testing
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from tests.broker.engine import running
 
 HOUR = 3_600_000
@@ -155,7 +155,9 @@ class Explorer:
 
 
 @asynccontextmanager
-async def exploring(data: Path, clock: trio.testing.MockClock, **given: Any) -> AsyncIterator[tuple[Broker, Explorer]]:
+async def exploring(
+    data: Path, clock: trio.testing.MockClock, **given: Any
+) -> AsyncIterator[tuple[LocalBroker, Explorer]]:
     """A broker that does nothing by itself."""
     settings = {"durability": "fsync", "retention_check_ms": HOUR, "cleaner_backoff_ms": HOUR} | given
     explorer = Explorer(clock)
@@ -167,7 +169,9 @@ async def exploring(data: Path, clock: trio.testing.MockClock, **given: Any) -> 
             yield broker, explorer
 
 
-def explore(data: Path, scenario: Callable[[Broker, str], Awaitable[Scenario]], limit: int = 400, **given: Any) -> int:
+def explore(
+    data: Path, scenario: Callable[[LocalBroker, str], Awaitable[Scenario]], limit: int = 400, **given: Any
+) -> int:
     """Tries all orders, or the first `limit`; how many. `scenario` is given a name for a topic of its own each time.
 
     An error tells the order in which it came.

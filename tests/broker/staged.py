@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
 from krappy.core.staging import Job
 from krappy.ports import StageOpened
@@ -20,7 +20,7 @@ WAIT = 60_000  # ms that a commit may take here
 class Task:
     """An attempt, as a client of the broker's parts."""
 
-    def __init__(self, broker: Broker, job: str, opened: StageOpened) -> None:
+    def __init__(self, broker: LocalBroker, job: str, opened: StageOpened) -> None:
         self.broker = broker
         self.job = job
         self.id = opened.id
@@ -52,16 +52,16 @@ class Task:
         return await self.broker.staging.seal(self.job, self.id, self.records)
 
 
-async def begin(broker: Broker, job: str, task: str = "0", topic: str = "t", attempt: str = "1") -> Task:
+async def begin(broker: LocalBroker, job: str, task: str = "0", topic: str = "t", attempt: str = "1") -> Task:
     return Task(broker, job, await broker.staging.stage(topic, job, task, attempt, HOUR, None))
 
 
-async def commit(broker: Broker, job: str, *tokens: str) -> Job:
+async def commit(broker: LocalBroker, job: str, *tokens: str) -> Job:
     done, _, _ = await broker.staging.commit(job, tokens, WAIT)
     return done
 
 
-async def staged(broker: Broker, job: str, *keys: str, **where: Any) -> str:
+async def staged(broker: LocalBroker, job: str, *keys: str, **where: Any) -> str:
     """The token of an attempt with these keys."""
     return await (await (await begin(broker, job, **where)).write(*keys)).seal()
 
@@ -70,7 +70,7 @@ async def values(partition: Partition) -> list[bytes | None]:
     return [got.value for got in await read_all(partition) if got.value is not None and b":" in got.value]
 
 
-async def made(broker: Broker, name: str = "t", partitions: int = 1, **config: Any) -> Partition:
+async def made(broker: LocalBroker, name: str = "t", partitions: int = 1, **config: Any) -> Partition:
     topic, _ = await broker.create_topic(name, partitions, config)
     return topic.led(0)
 

@@ -13,7 +13,7 @@ import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
 from krappy.broker.upkeep.backup import AT_ONCE, Hold
-from krappy.core.transactions import Stage
+from krappy.core.transactions import TxnStage
 from krappy.errors import StorageError
 from krappy.store.disk import File
 from krappy.store.hold import MANIFEST
@@ -63,7 +63,7 @@ async def test_a_decision_in_a_backup_does_not_decide_the_next_transaction(tmp_p
             ended = trio.Event()
             async with partition.writing:
                 nursery.start_soon(end, producer, ended)
-                await until(lambda: [each.stage for each in broker.transactions.list()] == [Stage.PREPARE_COMMIT])
+                await until(lambda: [each.stage for each in broker.transactions.list()] == [TxnStage.PREPARE_COMMIT])
                 nursery.start_soon(hold)
                 await until(lambda: all(other.writing.statistics().tasks_waiting for other in others.local.values()))
             await ended.wait()
@@ -72,7 +72,7 @@ async def test_a_decision_in_a_backup_does_not_decide_the_next_transaction(tmp_p
         await until(lambda: held and written)
         copy(held[0].folder, tmp_path / "restored")
     async with running(tmp_path / "restored") as broker:
-        await until(lambda: [each.stage for each in broker.transactions.list()] == [Stage.COMPLETE_COMMIT])
+        await until(lambda: [each.stage for each in broker.transactions.list()] == [TxnStage.COMPLETE_COMMIT])
         assert await values(broker.topic("t").led(0)) == [b"first"]
 
 

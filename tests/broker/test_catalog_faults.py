@@ -17,7 +17,7 @@ import trio
 
 from krappy.broker import broker as broker_module
 from krappy.broker import meta_sync
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.groups import group_writer
 from krappy.broker.staging import staging
 from krappy.broker.transactions import transactions
@@ -32,7 +32,7 @@ from tests.broker.transactional import Producer
 from tests.store.faulty_meta import Faults, FaultyMeta
 
 STRIDE = 1 if os.environ.get("KRAPPY_LONG") else 5
-Step = Callable[[Broker], Awaitable[object]]
+Step = Callable[[LocalBroker], Awaitable[object]]
 AT = TopicPartition("t", 0)
 
 
@@ -47,13 +47,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, 0.01)
 
 
-async def kafka_commit(broker: Broker, group: str, at: int) -> None:
+async def kafka_commit(broker: LocalBroker, group: str, at: int) -> None:
     positions = broker.kafka_groups.offsets
     found = positions.check(group, "", -1, None)
     await positions.commit(found, {("t", 0): Offset(at, -1, "", 5)})
 
 
-async def delete_group(broker: Broker, name: str) -> None:
+async def delete_group(broker: LocalBroker, name: str) -> None:
     """The second time, where the first was refused behind the deed, it is gone."""
     try:
         await broker.groups.delete(name)
@@ -61,7 +61,7 @@ async def delete_group(broker: Broker, name: str) -> None:
         await broker.sync_meta()
 
 
-async def transaction(broker: Broker, commit: bool) -> None:
+async def transaction(broker: LocalBroker, commit: bool) -> None:
     producer = await Producer(broker, "x").init()
     await producer.write((b"k", b"v"))
     broker_of = broker.transactions
@@ -71,7 +71,7 @@ async def transaction(broker: Broker, commit: bool) -> None:
     await producer.end(commit)
 
 
-async def job(broker: Broker, name: str, commit: bool) -> None:
+async def job(broker: LocalBroker, name: str, commit: bool) -> None:
     token = await staged.staged(broker, name, "a", "b")
     if commit:
         await staged.commit(broker, name, token)
@@ -102,7 +102,7 @@ def steps() -> list[tuple[str, Step]]:
     ]
 
 
-def memory(broker: Broker) -> dict[str, Any]:
+def memory(broker: LocalBroker) -> dict[str, Any]:
     """All that a restart must find again."""
     groups, kafka = broker.groups, broker.kafka_groups
     jobs = {name: getattr(broker.staging._find(name), "state", None) for name in ("left", "done")}
@@ -125,7 +125,7 @@ def check_whole(found: dict[str, Any]) -> None:
     assert {name: (id, len(each)) for name, (id, _, each) in found["topics"].items()} == found["served"]
 
 
-async def taken(broker: Broker, name: str, step: Step, refused: list[str]) -> None:
+async def taken(broker: LocalBroker, name: str, step: Step, refused: list[str]) -> None:
     """Tries until it is."""
     while True:
         try:
@@ -142,7 +142,7 @@ async def taken(broker: Broker, name: str, step: Step, refused: list[str]) -> No
 Memory = dict[str, Any]
 
 
-async def settled(broker: Broker) -> Memory:
+async def settled(broker: LocalBroker) -> Memory:
     """What it has in memory once it is through with what was decided, and the disk takes changes."""
     with trio.fail_after(30):
         while broker.meta.failure or any(each.prepared for each in broker.transactions.list()):

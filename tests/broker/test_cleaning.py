@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
 from krappy.broker.upkeep import cleaning
 from krappy.entries.entry import is_tombstone
@@ -21,10 +21,10 @@ from tests.broker.engine import publish, read_all, running, until
 HOUR = 3_600_000
 RATE = "log.cleaner.io.max.bytes.per.second"
 NEVER = {"cleaner_backoff_ms": HOUR, "retention_check_ms": HOUR}
-Work = Callable[[Broker, Partition], Awaitable[None]]
+Work = Callable[[LocalBroker, Partition], Awaitable[None]]
 
 
-async def dirty(broker: Broker) -> Partition:
+async def dirty(broker: LocalBroker) -> Partition:
     """A log of some closed segments in which half of the events are overtaken."""
     config = {"cleanup.policy": "compact,delete", "segment.bytes": 2000, "retention.ms": -1, "retention.bytes": 4000}
     topic, _ = await broker.create_topic("t", 1, config)
@@ -35,27 +35,27 @@ async def dirty(broker: Broker) -> Partition:
     return partition
 
 
-async def begin(nursery: trio.Nursery, broker: Broker, partition: Partition) -> None:
+async def begin(nursery: trio.Nursery, broker: LocalBroker, partition: Partition) -> None:
     """Returns when its compaction is under way."""
     nursery.start_soon(broker.housekeeper.clean, partition, broker.now_ms())
     while broker.cleaner_limiter.borrowed_tokens == 0:
         await trio.lowlevel.checkpoint()
 
 
-async def delete_records(broker: Broker, partition: Partition) -> None:
+async def delete_records(broker: LocalBroker, partition: Partition) -> None:
     assert await partition.delete_records(5) == 5
 
 
-async def expire(broker: Broker, partition: Partition) -> None:
+async def expire(broker: LocalBroker, partition: Partition) -> None:
     await broker.housekeeper.retain(partition)
     assert partition.start_offset > 0
 
 
-async def back_up(broker: Broker, partition: Partition) -> None:
+async def back_up(broker: LocalBroker, partition: Partition) -> None:
     (await broker.hold_backup()).close()
 
 
-async def write(broker: Broker, partition: Partition) -> None:
+async def write(broker: LocalBroker, partition: Partition) -> None:
     await publish(partition, 1, [b"new"])
     assert await partition.view_wait(None, 60)
 

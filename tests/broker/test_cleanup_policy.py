@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
 from krappy.entries.entry import entry_offset
 from krappy.store.overrides import OverrideStore
@@ -17,7 +17,7 @@ from krappy.store.views import Views
 from tests.broker.engine import as_killed, publish, running
 
 KEYS = [b"a", b"b", b"c"]
-Switch = Callable[[Broker], Awaitable[None]]
+Switch = Callable[[LocalBroker], Awaitable[None]]
 
 
 async def live(partition: Partition) -> dict[bytes, int]:
@@ -33,15 +33,15 @@ async def live(partition: Partition) -> dict[bytes, int]:
     return found
 
 
-async def of_the_topic(broker: Broker) -> None:
+async def of_the_topic(broker: LocalBroker) -> None:
     await broker.alter_topic("t", {"cleanup.policy": "compact"}, None)
 
 
-async def of_both_kinds(broker: Broker) -> None:
+async def of_both_kinds(broker: LocalBroker) -> None:
     await broker.alter_topic("t", {"cleanup.policy": "compact,delete"}, None)
 
 
-async def of_all_topics(broker: Broker) -> None:
+async def of_all_topics(broker: LocalBroker) -> None:
     await broker.dynamic.alter("", {"log.cleanup.policy": "compact"})
 
 

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 from trio.testing import trio_test
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition import shortening
 from krappy.broker.partition.partition import Partition
 from krappy.entries.entry import entry_offset
@@ -26,7 +26,7 @@ SMALL = {"segment.bytes": 200}
 KEYS = [b"k%d" % number for number in range(10)]
 
 
-async def made(broker: Broker, **config: object) -> Partition:
+async def made(broker: LocalBroker, **config: object) -> Partition:
     topic, _ = await broker.create_topic("t", 1, {name.replace("_", "."): value for name, value in config.items()})
     return topic.led(0)
 
@@ -55,7 +55,7 @@ def transactional(producer: int, epoch: int, sequence: int) -> bytes:
     )
 
 
-async def begin(broker: Broker, partition: Partition) -> Callable[[], Awaitable[None]]:
+async def begin(broker: LocalBroker, partition: Partition) -> Callable[[], Awaitable[None]]:
     """One event of a transaction that is open then. What commits it."""
     coordinator = broker.transactions
     producer, epoch = await coordinator.init_producer("mover", 60_000)

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import trio_test, wait_all_tasks_blocked
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition import viewed
 from krappy.broker.partition.partition import Partition
 from krappy.broker.tables.snapshots import LeasedSnapshot
@@ -29,7 +29,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(viewed, "LOOK_S", 0.001)
 
 
-async def made(broker: Broker, **config: object) -> Partition:
+async def made(broker: LocalBroker, **config: object) -> Partition:
     given = {"retention.ms": -1, **{name.replace("_", "."): value for name, value in config.items()}}
     partition = (await broker.create_topic("t", 1, given))[0].led(0)
     await publish(partition, COUNT, KEYS)
@@ -76,7 +76,7 @@ async def test_a_table_that_outlives_its_events_is_left_as_it_is(tmp_path: Path)
 
 
 @asynccontextmanager
-async def swept_beside(broker: Broker, partition: Partition) -> AsyncIterator[LeasedSnapshot]:
+async def swept_beside(broker: LocalBroker, partition: Partition) -> AsyncIterator[LeasedSnapshot]:
     """A sweep that waits for a snapshot, which is to be closed before the end."""
     snapshot = broker.open_snapshot([partition], None, None, None, 60_000, tombstones=False)
     await partition.delete_records(40)

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition import appender, applier
 from krappy.broker.partition.partition import Partition
 from krappy.errors import CorruptBatch, KrappyError, ShuttingDown, StorageError, UnknownTopic, ViewDisabled
@@ -139,39 +139,39 @@ def test_a_log_that_the_disk_does_not_read_holds_nobody_up(tmp_path: Path, monke
 HOUR = 3_600_000
 NEVER = {"cleaner_backoff_ms": HOUR, "retention_check_ms": HOUR}
 FULL = {"cleanup.policy": "compact,delete", "segment.bytes": 2000, "retention.ms": 1}
-Work = Callable[[Broker, Partition], Awaitable[object]]
+Work = Callable[[LocalBroker, Partition], Awaitable[object]]
 
 
-async def retain(broker: Broker, partition: Partition) -> None:
+async def retain(broker: LocalBroker, partition: Partition) -> None:
     await broker.housekeeper.retain(partition)
 
 
-async def compact(broker: Broker, partition: Partition) -> None:
+async def compact(broker: LocalBroker, partition: Partition) -> None:
     await broker.housekeeper.clean(partition, broker.now_ms())
 
 
-async def delete_records(broker: Broker, partition: Partition) -> None:
+async def delete_records(broker: LocalBroker, partition: Partition) -> None:
     await partition.delete_records(-1)
 
 
-async def look_up(broker: Broker, partition: Partition) -> None:
+async def look_up(broker: LocalBroker, partition: Partition) -> None:
     await partition.view_wait(None, 3600)
 
 
-async def write_where(broker: Broker, partition: Partition) -> None:
+async def write_where(broker: LocalBroker, partition: Partition) -> None:
     await partition.publish(batch.encode([b"k1"], [b"new"], timestamps=1_000), [(0, 391)]).wait()
 
 
-async def turn_off(broker: Broker) -> None:
+async def turn_off(broker: LocalBroker) -> None:
     await broker.alter_topic("t", {"cleanup.policy": "delete", "view.enable": False}, None)
     assert await engine.publish(broker.topic("t").led(0), 1, [b"k"]) == 410  # nothing is in its way
 
 
-async def delete(broker: Broker) -> None:
+async def delete(broker: LocalBroker) -> None:
     await broker.delete_topic("t")
 
 
-async def stop(broker: Broker) -> None:
+async def stop(broker: LocalBroker) -> None:
     broker.topic("t").led(0).appender.close()
     await broker.topic("t").led(0).close()
 
@@ -186,7 +186,7 @@ def test_nobody_waits_for_a_view_that_has_ended(
     tmp_path: Path,
     impatient: None,
     work: Work,
-    end: Callable[[Broker], Awaitable[None]],
+    end: Callable[[LocalBroker], Awaitable[None]],
     told: type[KrappyError],
 ) -> None:
     """They would wait for ever, and with them whoever waits for the locks that they hold."""

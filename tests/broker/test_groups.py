@@ -15,7 +15,7 @@ from krappy import errors
 from krappy.broker.groups import dead_letters
 from krappy.broker.groups.group_poll import GroupPolled
 from krappy.broker.partition.partition import Partition
-from krappy.broker.partition.queued import Stored
+from krappy.broker.partition.queued import StoredAt
 from krappy.records import batch
 from krappy.types import Record
 from krappy.waiting import Later
@@ -302,12 +302,12 @@ async def test_one_that_its_dead_letter_topic_refuses_holds_up_no_other(
         graveyard, _ = await broker.create_topic("t.g.dead", 1, {})
         take = graveyard.led(0).publish_record
 
-        def refuse(record: Record, **more: Any) -> Later[Stored]:
+        def refuse(record: Record, **more: Any) -> Later[StoredAt]:
             if record.value != b"1":
                 return take(record, **more)
             if refused == "at once":
                 raise errors.RecordTooLarge("too large")
-            later: Later[Stored] = Later()
+            later: Later[StoredAt] = Later()
             later.reject(errors.StorageError("no room"))
             return later
 

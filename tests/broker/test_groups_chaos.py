@@ -16,7 +16,7 @@ import trio
 from trio.testing import trio_test
 
 from krappy import errors
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.groups.member import Member
 from krappy.records import batch
 from tests.broker.engine import Got, events, ranges, read_all, running
@@ -37,13 +37,13 @@ class Chaos:
         self.keys: dict[tuple[int, bytes], list[int]] = defaultdict(list)  # the events of each key
         self.given = 0
 
-    async def join(self, broker: Broker) -> Member:
+    async def join(self, broker: LocalBroker) -> Member:
         lease_ms = self.random.choice([15, 60, 5_000])
         return await broker.groups.join(
             "g", "c", ["t"], order=self.order, lease_ms=lease_ms, max_deliveries=self.max_deliveries
         )
 
-    async def look(self, broker: Broker) -> None:
+    async def look(self, broker: LocalBroker) -> None:
         """What the log holds now."""
         self.keys.clear()
         for partition in broker.topic("t").local.values():
@@ -51,7 +51,7 @@ class Chaos:
                 if event.key is not None:
                     self.keys[partition.index, event.key].append(event.offset)
 
-    async def publish(self, broker: Broker) -> None:
+    async def publish(self, broker: LocalBroker) -> None:
         partition = self.random.choice(broker.topic("t").all_led())
         keys = [self.random.choice(KEYS) for _ in range(self.random.randint(1, 30))]
         values = [b"x" * self.random.choice([1, 10, 2000]) for _ in keys]
@@ -62,7 +62,7 @@ class Chaos:
                 self.keys[partition.index, key].append(offset)
         assert (await later.wait()).offset == first
 
-    async def work(self, broker: Broker, stop: trio.Event) -> None:
+    async def work(self, broker: LocalBroker, stop: trio.Event) -> None:
         """Joins, works a while, and goes, until it is told to stop."""
         while not stop.is_set():
             member = await self.join(broker)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 import trio
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.groups.groups import GroupCoordinator
 from krappy.core.kafka.faults import Refused
 from krappy.core.kafka.offset import Offset
@@ -72,13 +72,13 @@ class Request(NamedTuple):
             return None, "done"
         return found.moved({0: self.at, 1: self.at}), f"done from {dict(found.floors).get(1, 0)}"
 
-    async def send(self, broker: Broker, name: str) -> str:
+    async def send(self, broker: LocalBroker, name: str) -> str:
         try:
             return await self._send(broker, name) or "done"
         except (KrappyError, Refused) as error:
             return type(error).__name__
 
-    async def _send(self, broker: Broker, name: str) -> str | None:
+    async def _send(self, broker: LocalBroker, name: str) -> str | None:
         groups = broker.groups
         if self.kind == "join":
             await groups.join(name, "client", ["t"], start="timestamp", start_at=self.at)
@@ -134,7 +134,7 @@ def test_what_came_of_requests_at_once_is_what_an_order_of_them_comes_to(tmp_pat
             kept = [found(broker.groups, f"g{number}") for number in range(ROUNDS)]
             assert kept == [each and each._replace(members=0) for each in left]
 
-    async def one_round(broker: Broker, name: str, chance: random.Random) -> None:
+    async def one_round(broker: LocalBroker, name: str, chance: random.Random) -> None:
         before: Found = None
         if chance.random() < 0.3:
             first = Request(chance.choice(("commit", "kafka")), chance.randrange(EVENTS))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 import trio
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.core.kafka.faults import Refused
 from krappy.core.kafka.offset import Offset
 from krappy.errors import KrappyError
@@ -31,13 +31,13 @@ PARTITIONS = 3
 class Asked(NamedTuple):
     """`seen`: what the broker shows of it, to be compared."""
 
-    ask: Callable[[Broker, Any], Awaitable[Any]]
-    seen: Callable[[Broker], Any]
-    prepare: Callable[[Broker], Awaitable[Any]] | None = None
+    ask: Callable[[LocalBroker, Any], Awaitable[Any]]
+    seen: Callable[[LocalBroker], Any]
+    prepare: Callable[[LocalBroker], Awaitable[Any]] | None = None
     kept: bool = True  # a restart shows the same
 
 
-def topics(broker: Broker) -> Any:
+def topics(broker: LocalBroker) -> Any:
     """What there is, the same in the catalog and in each partition as it runs."""
     found = {}
     for stored in broker.catalog.list():
@@ -51,32 +51,32 @@ def topics(broker: Broker) -> Any:
     return found
 
 
-def groups(broker: Broker) -> Any:
+def groups(broker: LocalBroker) -> Any:
     return {
         each["group"]: (each["kind"], broker.groups.positions(each["group"])) for each in broker.groups.list_groups()
     }
 
 
-def settings(broker: Broker) -> Any:
+def settings(broker: LocalBroker) -> Any:
     assert {topic.inherited.get("retention.ms") for topic in broker.topics.values()} == {
         broker.dynamic.topic_defaults.get("retention.ms")
     }
     return dict(broker.dynamic.held("")), topics(broker)
 
 
-def job(broker: Broker) -> Any:
+def job(broker: LocalBroker) -> Any:
     found = broker.staging._find("j")
     state = None if found is None else str(found.state)
     return "decided" if state in ("Publishing", "Marking", "Committed") else state
 
 
-def transaction(broker: Broker) -> Any:
+def transaction(broker: LocalBroker) -> Any:
     found = broker.transactions.find("x")
     stage = None if found is None else str(found.stage)
     return "decided" if stage in ("PrepareCommit", "CompleteCommit") else stage
 
 
-async def topic(broker: Broker) -> Any:
+async def topic(broker: LocalBroker) -> Any:
     made, _ = await broker.create_topic("t", PARTITIONS, {})
     for partition in made.local.values():
         await publish(partition, 4, [b"a", b"b", b"c", b"d"])
@@ -84,12 +84,12 @@ async def topic(broker: Broker) -> Any:
     return made
 
 
-async def positions(broker: Broker) -> Any:
+async def positions(broker: LocalBroker) -> Any:
     await topic(broker)
     await broker.groups.commit("g", [("t", index, 1) for index in range(PARTITIONS)])
 
 
-async def kafka_positions(broker: Broker) -> Any:
+async def kafka_positions(broker: LocalBroker) -> Any:
     await topic(broker)
     group = broker.kafka_groups.offsets.check("g", "", -1, None)
     now = broker.clock.steady_ms()
@@ -98,27 +98,27 @@ async def kafka_positions(broker: Broker) -> Any:
     )
 
 
-async def sealed(broker: Broker) -> Any:
+async def sealed(broker: LocalBroker) -> Any:
     await topic(broker)
     return await staged(broker, "j", "a", "b")
 
 
-async def begun(broker: Broker) -> Any:
+async def begun(broker: LocalBroker) -> Any:
     await topic(broker)
     producer = await Producer(broker, "x").init()
     await producer.write((b"k", b"v"))
     return producer
 
 
-async def hold(broker: Broker, _: Any) -> None:
+async def hold(broker: LocalBroker, _: Any) -> None:
     (await broker.hold_backup()).close()
 
 
-def held(broker: Broker) -> Any:
+def held(broker: LocalBroker) -> Any:
     return topics(broker), broker.decisions._closed
 
 
-def gone_below(broker: Broker) -> Any:
+def gone_below(broker: LocalBroker) -> Any:
     """Of the partitions alone: several of them are not one operation."""
     return topics(broker)
 

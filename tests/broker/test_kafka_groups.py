@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.kafka_groups.coordinator import KafkaGroups
 from krappy.broker.kafka_groups.settings import HEARTBEAT, SESSION
 from krappy.core.kafka.classic_member import Join, Joined
@@ -23,18 +23,18 @@ from tests.broker.engine import publish, running, until
 SETTINGS: dict[str, Any] = {"group_initial_rebalance_delay_ms": 0}
 
 
-def offset(broker: Broker, at: int, metadata: str = "", age: int = 0) -> Offset:
+def offset(broker: LocalBroker, at: int, metadata: str = "", age: int = 0) -> Offset:
     return Offset(at, 3, metadata, broker.clock.steady_ms() - age)
 
 
 async def commit(
-    broker: Broker, name: str, offsets: Mapping[At, Offset], member: str = "", generation: int = -1
+    broker: LocalBroker, name: str, offsets: Mapping[At, Offset], member: str = "", generation: int = -1
 ) -> None:
     found = broker.kafka_groups.offsets
     await found.commit(found.check(name, member, generation, None), offsets)
 
 
-async def join(broker: Broker, name: str, session_ms: int = 10_000, **more: Any) -> Joined:
+async def join(broker: LocalBroker, name: str, session_ms: int = 10_000, **more: Any) -> Joined:
     """Alone in its group."""
     ask = Join("", None, "consumer", (("range", b"\0\0\0\0\0\1\0\1t\0\0\0\0"),), session_ms, 60_000, **more)
     joined = await broker.kafka_groups.join(name, ask).wait()
@@ -44,7 +44,7 @@ async def join(broker: Broker, name: str, session_ms: int = 10_000, **more: Any)
     return joined
 
 
-async def beat(broker: Broker, name: str, member: str, epoch: int, **more: Any) -> Beaten:
+async def beat(broker: LocalBroker, name: str, member: str, epoch: int, **more: Any) -> Beaten:
     rebalance = 60_000 if epoch == 0 else -1
     given = {"topics": ("t",) if epoch == 0 else None, **more}
     answer = await broker.kafka_groups.beat(name, Beat(member, epoch, rebalance_ms=rebalance, **given)).wait()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition import applier, large
 from krappy.broker.partition.partition import Partition
 from krappy.core import admission
@@ -76,7 +76,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
-async def one_partition(broker: Broker, **config: Any) -> Partition:
+async def one_partition(broker: LocalBroker, **config: Any) -> Partition:
     topic, _ = await broker.create_topic("t", 1, {"max.message.bytes": 8 << 20, **config})
     return topic.led(0)
 

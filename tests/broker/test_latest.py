@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import trio
 
-from krappy.broker.broker import Broker
-from krappy.core.latest import Reading
+from krappy.broker.broker import LocalBroker
+from krappy.core.latest import TableReading
 from krappy.errors import StorageError, UnknownTopic, ViewDisabled
 from krappy.records import batch
 from tests.broker.latest import Consumer, content, run, tables_of, topic, write
 
 
 def test_one_record_per_live_key_then_every_event(tmp_path: Path) -> None:
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition = await topic(broker)
         await write(partition, ("a", "1"), ("b", "1"), ("c", "1"))
         await write(partition, ("a", "2"), ("c", None), ("d", "1"))
@@ -32,10 +32,10 @@ def test_one_record_per_live_key_then_every_event(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_but_its_offsets(tmp_path: Path) -> None:
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition = await topic(broker)
         await write(partition, ("a", "1"), ("a", None))
-        reading = Reading()
+        reading = TableReading()
         assert reading.at(0, 0, 2)
         some = await tables_of(broker).read(partition, reading, 0, 1 << 20)
         [(header, _)] = batch.split(content(some))
@@ -47,7 +47,7 @@ def test_nothing_is_left_but_its_offsets(tmp_path: Path) -> None:
 
 
 def test_a_deletion_is_given_to_whoever_may_know_what_it_deletes(tmp_path: Path, small: None) -> None:
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition, tables = await topic(broker), tables_of(broker)
         await write(partition, ("a", "1"), ("b", "1"), ("c", "1"), ("d", "1"))
         first, other = Consumer(), Consumer()
@@ -68,7 +68,7 @@ def test_a_deletion_is_given_to_whoever_may_know_what_it_deletes(tmp_path: Path,
 
 
 def test_whoever_lost_its_place_is_given_deletions_from_the_start_on(tmp_path: Path) -> None:
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition, tables = await topic(broker, segment_bytes=100), tables_of(broker)
         await write(partition, ("a", "1"))
         consumer = Consumer()
@@ -93,7 +93,7 @@ def test_whoever_lost_its_place_is_given_deletions_from_the_start_on(tmp_path: P
 def test_records_come_as_they_were_written(tmp_path: Path, codec: int) -> None:
     """Headers, timestamps, and lengths of every kind, out of compressed batches too."""
 
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition = await topic(broker)
         count = 300
         keys: list[bytes | None] = [b"key-%d" % (number % 250) for number in range(count)]
@@ -102,7 +102,7 @@ def test_records_come_as_they_were_written(tmp_path: Path, codec: int) -> None:
         times = [1_000 + number * number for number in range(count)]
         data = batch.encode(keys, list(values), timestamps=times, headers=headers, codec=codec)
         await partition.publish(data).wait()
-        reading = Reading()
+        reading = TableReading()
         assert reading.at(0, 0, count)
         some = await tables_of(broker).read(partition, reading, 0, 1 << 20)
         [(_, view)] = batch.split(content(some))
@@ -119,7 +119,7 @@ def test_records_come_as_they_were_written(tmp_path: Path, codec: int) -> None:
 def test_a_set_is_shared_and_all_of_them_are_bounded(tmp_path: Path, small: None, monkeypatch: Any) -> None:
     monkeypatch.setattr("krappy.broker.latest.latest_sets.LEAST", 1)
 
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition = await topic(broker)
         for number in range(100):
             await write(partition, (f"k{number}", "1"))
@@ -148,10 +148,10 @@ def test_a_set_is_shared_and_all_of_them_are_bounded(tmp_path: Path, small: None
 
 
 def test_a_topic_without_a_view_has_no_table(tmp_path: Path) -> None:
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition = await topic(broker, view_enable="false")
         await write(partition, ("a", "1"))
-        reading = Reading()
+        reading = TableReading()
         assert reading.at(0, 0, 1)
         with pytest.raises(ViewDisabled):
             await tables_of(broker).read(partition, reading, 0, 1 << 20)
@@ -163,10 +163,10 @@ def test_a_topic_without_a_view_has_no_table(tmp_path: Path) -> None:
 def test_a_view_that_goes_away_under_a_reader_is_no_empty_table(tmp_path: Path, monkeypatch: Any, ending: str) -> None:
     monkeypatch.setattr("krappy.broker.latest.latest_sets.SLICE", 1)
 
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition, tables = await topic(broker), tables_of(broker)
         await write(partition, *((f"k{number}", "1") for number in range(100)))
-        reading = Reading()
+        reading = TableReading()
         assert reading.at(0, 0, 100)
         refused = gone = False
         entries = broker.views.entries

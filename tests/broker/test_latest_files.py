@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import trio
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.latest.ahead import Ahead
 from krappy.broker.latest.latest import LatestTables
 from krappy.broker.partition.partition import Partition
-from krappy.core.latest import Reading
+from krappy.core.latest import TableReading
 from krappy.records import batch
 from krappy.types import FilePart
 from tests.broker.latest import Consumer, content, run, table, tables_of, topic, write
@@ -20,7 +20,7 @@ from tests.broker.latest import Consumer, content, run, table, tables_of, topic,
 
 async def read_file(tables: LatestTables, partition: Partition, room: int = 200) -> tuple[bytes, int]:
     """All that a new reader is given of the first part, and how many of its answers came from a file."""
-    reading, at, data, from_file = Reading(), 0, b"", 0
+    reading, at, data, from_file = TableReading(), 0, b"", 0
     reading.told_earliest(partition.start_offset)
     while at < partition.last_stable_offset and reading.at(at, partition.start_offset, partition.last_stable_offset):
         some = await tables.read(partition, reading, at, room)
@@ -31,7 +31,7 @@ async def read_file(tables: LatestTables, partition: Partition, room: int = 200)
 
 
 def test_what_was_made_for_one_is_sent_to_the_next_from_a_file(tmp_path: Path, small: None) -> None:
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition, tables = await topic(broker), tables_of(broker)
         for number in range(40):
             await write(partition, (f"k{number}", "1"), ("same", str(number)))
@@ -58,7 +58,7 @@ def test_what_was_made_for_one_is_sent_to_the_next_from_a_file(tmp_path: Path, s
 
 
 def test_many_who_begin_at_once_are_given_what_one_of_them_made(tmp_path: Path, small: None, monkeypatch: Any) -> None:
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition, tables = await topic(broker), tables_of(broker)
         for number in range(100):
             await write(partition, (f"k{number}", "1"))
@@ -90,7 +90,7 @@ def test_many_who_begin_at_once_are_given_what_one_of_them_made(tmp_path: Path, 
 def test_a_table_that_changed_is_made_out_of_the_file_before(
     tmp_path: Path, small: None, monkeypatch: Any, damaged: bool
 ) -> None:
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition, tables = await topic(broker), tables_of(broker)
         want = {}
         for number in range(300):
@@ -134,7 +134,7 @@ def test_a_table_that_changed_is_made_out_of_the_file_before(
 def test_a_table_made_ahead_serves_its_first_reader_and_those_after_more_was_written(
     tmp_path: Path, small: None
 ) -> None:
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition, tables = await topic(broker, latest_ahead_enable=True), tables_of(broker)
         maker = Ahead(broker, tables)
         await maker.look()
@@ -169,7 +169,7 @@ def test_a_table_made_ahead_serves_its_first_reader_and_those_after_more_was_wri
 
 
 def test_what_is_made_ahead_and_has_no_room_is_not_made_again_and_again(tmp_path: Path, small: None) -> None:
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition, tables = await topic(broker, latest_ahead_enable=True), tables_of(broker, disk_room=100)
         maker = Ahead(broker, tables)
         for number in range(20):
@@ -190,7 +190,7 @@ def test_what_is_made_ahead_and_has_no_room_is_not_made_again_and_again(tmp_path
 def test_a_table_made_ahead_is_not_followed_by_what_may_have_been_compacted(
     tmp_path: Path, small: None, compacted: bool
 ) -> None:
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         policy = "compact" if compacted else "delete"
         partition = await topic(
             broker,
@@ -220,7 +220,7 @@ def test_a_table_made_ahead_is_not_followed_by_what_may_have_been_compacted(
 
 
 def test_files_are_bounded_and_go_when_nobody_reads(tmp_path: Path, small: None, monkeypatch: Any) -> None:
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition, tables = await topic(broker), tables_of(broker, disk_room=2000)
         for number in range(100):
             await write(partition, (f"k{number}", "1"))
@@ -243,7 +243,7 @@ def test_files_are_bounded_and_go_when_nobody_reads(tmp_path: Path, small: None,
 def test_a_file_that_has_all_serves_without_its_set(tmp_path: Path, small: None, monkeypatch: Any) -> None:
     monkeypatch.setattr("krappy.broker.latest.latest_sets.LEAST", 1)
 
-    async def body(broker: Broker) -> None:
+    async def body(broker: LocalBroker) -> None:
         partition, tables = await topic(broker), tables_of(broker, room=2000)
         for number in range(100):
             await write(partition, (f"k{number}", "1"))

@@ -15,7 +15,7 @@ import trio
 from trio.testing import trio_test
 
 from krappy import arrow_layout
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.viewed import Viewed
 from krappy.errors import KrappyError, RecordTooLarge, UnknownTopic, ViewDisabled
 from krappy.handlers.native import columns, table
@@ -29,23 +29,23 @@ from tests.broker.engine import publish, running
 
 COUNT = 3000
 KEYS = [b"%06d" % number for number in range(COUNT)]
-Change = Callable[[Broker], Awaitable[None]]
+Change = Callable[[LocalBroker], Awaitable[None]]
 
 
-async def delete(broker: Broker) -> None:
+async def delete(broker: LocalBroker) -> None:
     await broker.delete_topic("t")
 
 
-async def make_anew(broker: Broker) -> None:
+async def make_anew(broker: LocalBroker) -> None:
     await broker.delete_topic("t")
     await broker.create_topic("t", 2, {})
 
 
-async def turn_off(broker: Broker) -> None:
+async def turn_off(broker: LocalBroker) -> None:
     await broker.alter_topic("t", {"view.enable": "false"}, None)
 
 
-async def turn_off_and_on(broker: Broker) -> None:
+async def turn_off_and_on(broker: LocalBroker) -> None:
     await turn_off(broker)
     await broker.alter_topic("t", {"view.enable": "true"}, None)
 
@@ -61,7 +61,7 @@ CHANGES: dict[Change, type[KrappyError] | None] = {
 class Session:
     """As a handler sees it; when it is made to wait for the first time, `change` happens."""
 
-    def __init__(self, broker: Broker, change: Change | None) -> None:
+    def __init__(self, broker: LocalBroker, change: Change | None) -> None:
         self.broker = broker
         self.access = broker.access()
         self.ready = False
@@ -82,7 +82,7 @@ class Session:
 
 
 @asynccontextmanager
-async def filled(data: Path, *, scattered: bool) -> AsyncIterator[Broker]:
+async def filled(data: Path, *, scattered: bool) -> AsyncIterator[LocalBroker]:
     async with running(data) as broker:
         topic, _ = await broker.create_topic("t", 2, {})
         for partition in topic.all_led():

@@ -11,10 +11,10 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.groups.group import Group
 from krappy.broker.groups.member import Member
-from krappy.broker.groups.shared import Shared
+from krappy.broker.groups.shared import SharedPartition
 from krappy.core.kafka.offset import Offset
 from krappy.core.leases import Leases
 from krappy.handlers.handles import Membership
@@ -65,7 +65,7 @@ class Counter:
 class Session:
     """What a handler that lists groups needs."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: LocalBroker) -> None:
         self.broker = broker
         self.access = broker.access()
         self.pauses = 0
@@ -76,7 +76,7 @@ class Session:
         await self.broker.groups.commit(f"later{self.pauses}", [("t", 0, 0)])
 
 
-async def with_positions(broker: Broker) -> None:
+async def with_positions(broker: LocalBroker) -> None:
     """Half of the groups are native ones."""
     for number in range(MANY // 2):
         await broker.groups.commit(f"native{number}", [("t", 0, 0)])
@@ -167,7 +167,7 @@ async def test_leases_that_they_have_end_at_one_moment(tmp_path: Path, monkeypat
         for number in range(300):
             member = await broker.groups.join(f"g{number}", "a", ["t"], lease_ms=LONG)
             assert member.poll_now(1, 1 << 20)
-        count.of(monkeypatch, Shared, "ring")
+        count.of(monkeypatch, SharedPartition, "ring")
         later = broker.clock.steady_ms() + LONG
         monkeypatch.setattr(broker.clock, "steady_ms", lambda: later)
         async with count.watching():

@@ -9,7 +9,7 @@ import trio
 from trio.testing import trio_test
 
 from krappy.broker.name_locks import NameLocks
-from krappy.broker.transactions.turns import Turns
+from krappy.broker.transactions.turns import IdTurns
 from krappy.errors import ShuttingDown
 from tests import schedules
 
@@ -124,7 +124,7 @@ def test_the_holder_of_everything_is_alone() -> None:
 
 @trio_test
 async def test_turns_end_with_their_closing_but_for_what_goes_on() -> None:
-    turns = Turns()
+    turns = IdTurns()
     turns.closed = True
     with pytest.raises(ShuttingDown):
         async with turns.of("name"):

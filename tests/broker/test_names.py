@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.kafka_groups.group import EACH_GROUP
 from krappy.broker.upkeep import backup
 from krappy.core.kafka.classic_member import Join, Joined
@@ -21,7 +21,7 @@ MIB = 1 << 20
 LONG = "x" * 32_000
 
 
-async def join(broker: Broker, group: str, **more: object) -> Joined:
+async def join(broker: LocalBroker, group: str, **more: object) -> Joined:
     ask = Join("", None, "consumer", (("range", b""),), 600_000, 60_000, id_first=True)._replace(**more)  # type: ignore[arg-type]
     return await broker.kafka_groups.join(group, ask).wait()
 

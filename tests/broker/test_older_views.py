@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
 from krappy.entries.entry import is_tombstone, pack_entry
 from krappy.records import batch
@@ -38,7 +38,7 @@ async def write(partition: Partition, value: bytes | None, *keys: bytes) -> None
         await partition.publish(batch.encode([key], [value], timestamps=1_000)).wait()
 
 
-async def living(broker: Broker) -> set[bytes]:
+async def living(broker: LocalBroker) -> set[bytes]:
     """Those of the keys that the table has."""
     partition = broker.topic("t").led(0)
     await broker.wait_for_views([partition])
@@ -46,7 +46,7 @@ async def living(broker: Broker) -> set[bytes]:
     return {key for key, entry in entries.items() if entry is not None and not is_tombstone(entry)}
 
 
-async def clean(broker: Broker, partition: Partition) -> None:
+async def clean(broker: LocalBroker, partition: Partition) -> None:
     """Until the tombstones have gone."""
     for later in (1, 2):  # the first cleaning sees them, the second takes them
         partition.log.roll()
@@ -54,7 +54,7 @@ async def clean(broker: Broker, partition: Partition) -> None:
         await write(partition, b"v", b"other")
 
 
-async def delete(broker: Broker, partition: Partition) -> None:
+async def delete(broker: LocalBroker, partition: Partition) -> None:
     await partition.delete_records(partition.high_watermark)
 
 
@@ -78,7 +78,7 @@ def torn(data: Path, before: Path) -> None:
 @pytest.mark.parametrize("leave", [clean, delete])
 def test_what_left_the_log_since_is_not_there_again(
     tmp_path: Path,
-    leave: Callable[[Broker, Partition], Awaitable[None]],
+    leave: Callable[[LocalBroker, Partition], Awaitable[None]],
     harm: Callable[[Path, Path], None],
 ) -> None:
     reports: Reports = []

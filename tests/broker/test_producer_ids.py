@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trio.testing import trio_test
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.transactions.producer_ids import OWN, ProducerIds
 from krappy.errors import InvalidTransaction, UnknownProducer
 from krappy.records import batch
@@ -85,7 +85,7 @@ async def test_ids_that_stand_in_logs_are_not_given(tmp_path: Path, monkeypatch:
 async def test_no_two_producers_have_one_id(tmp_path: Path) -> None:
     found: list[int] = []
 
-    async def some(broker: Broker) -> None:
+    async def some(broker: LocalBroker) -> None:
         partition = broker.topics["t"].led(0)
         found.extend([await broker.new_producer_id() for _ in range(3)])
         found.extend([await broker.producer_ids.new_own([partition]) for _ in range(3)])

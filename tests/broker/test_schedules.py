@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
 from krappy.records import batch
 from krappy.types import ABSENT, TopicPartition
@@ -16,14 +16,14 @@ NOW = 1_700_000_000_000
 OLD = NOW - 10_000
 
 
-async def made(broker: Broker, name: str, **config: object) -> Partition:
+async def made(broker: LocalBroker, name: str, **config: object) -> Partition:
     broker.now_ms = lambda: NOW  # type: ignore[method-assign]
     given = {key.replace("_", "."): value for key, value in config.items()}
     topic, _ = await broker.create_topic(name, 1, given)
     return topic.led(0)
 
 
-async def compacted(broker: Broker, name: str) -> Partition:
+async def compacted(broker: LocalBroker, name: str) -> Partition:
     """Some closed segments, in which half of the events are overtaken."""
     given = {"cleanup_policy": "compact", "segment_bytes": 300, "min_cleanable_dirty_ratio": 0}
     partition = await made(broker, name, **given)
@@ -42,7 +42,7 @@ async def publish(partition: Partition, at: int, *keys: bytes) -> int:
 def test_retention_takes_no_event_that_has_not_expired(tmp_path: Path) -> None:
     """However late an event comes in while all that there was expires."""
 
-    async def scenario(broker: Broker, name: str) -> Scenario:
+    async def scenario(broker: LocalBroker, name: str) -> Scenario:
         partition = await made(broker, name, retention_ms=1000)
         await publish(partition, OLD, b"old")
         fresh: list[int] = []
@@ -60,7 +60,7 @@ def test_retention_takes_no_event_that_has_not_expired(tmp_path: Path) -> None:
 
 
 def test_a_deletion_of_records_takes_none_that_came_later(tmp_path: Path) -> None:
-    async def scenario(broker: Broker, name: str) -> Scenario:
+    async def scenario(broker: LocalBroker, name: str) -> Scenario:
         partition = await made(broker, name)
         await publish(partition, NOW, b"old")
         ends: list[int] = []
@@ -83,7 +83,7 @@ def test_a_deletion_of_records_takes_none_that_came_later(tmp_path: Path) -> Non
 def test_a_condition_is_decided_beside_a_deletion_of_records(tmp_path: Path) -> None:
     """It looks at what stands behind an open transaction, which may go meanwhile."""
 
-    async def scenario(broker: Broker, name: str) -> Scenario:
+    async def scenario(broker: LocalBroker, name: str) -> Scenario:
         partition = await made(broker, name)
         producer, at = await Producer(broker, name).init(), TopicPartition(name, 0)
         await producer.write((b"open", b"v"), at=at)
@@ -101,7 +101,7 @@ def test_a_condition_is_decided_beside_a_deletion_of_records(tmp_path: Path) -> 
 
 
 def test_nothing_expires_by_a_setting_that_is_not_in_force_any_more(tmp_path: Path) -> None:
-    async def scenario(broker: Broker, name: str) -> Scenario:
+    async def scenario(broker: LocalBroker, name: str) -> Scenario:
         partition = await made(broker, name, retention_ms=1000, cleanup_policy="compact,delete")
         await publish(partition, OLD, b"old")
         starts: list[int] = []
@@ -119,7 +119,7 @@ def test_nothing_expires_by_a_setting_that_is_not_in_force_any_more(tmp_path: Pa
 
 
 def test_nothing_is_compacted_once_its_topic_is_not_to_be(tmp_path: Path) -> None:
-    async def scenario(broker: Broker, name: str) -> Scenario:
+    async def scenario(broker: LocalBroker, name: str) -> Scenario:
         partition = await compacted(broker, name)
         sizes: list[int] = []
 
@@ -138,7 +138,7 @@ def test_nothing_is_compacted_once_its_topic_is_not_to_be(tmp_path: Path) -> Non
 def test_one_thread_is_enough(tmp_path: Path) -> None:
     """With background.threads=1: nobody waits, holding it, for another who needs it."""
 
-    async def scenario(broker: Broker, name: str) -> Scenario:
+    async def scenario(broker: LocalBroker, name: str) -> Scenario:
         broker.disk_limiter.total_tokens = 1
         partition = await compacted(broker, name)
         other = await made(broker, f"{name}-other", retention_ms=1000)
@@ -161,7 +161,7 @@ def test_one_thread_is_enough(tmp_path: Path) -> None:
 def test_a_consumer_reads_what_is_committed_beside_a_cleaning(tmp_path: Path) -> None:
     """That takes an abort marker, and goes on with other segments for long."""
 
-    async def scenario(broker: Broker, name: str) -> Scenario:
+    async def scenario(broker: LocalBroker, name: str) -> Scenario:
         given = {"cleanup_policy": "compact", "segment_bytes": 500, "delete_retention_ms": 0}
         partition = await made(broker, name, **given)
         producer, at = await Producer(broker, name).init(), TopicPartition(name, 0)

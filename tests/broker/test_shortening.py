@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
 from krappy.broker.topics.topic import Topic
 from krappy.entries.entry import entry_offset
@@ -19,7 +19,7 @@ from tests.broker.engine import as_killed, publish, running, until
 KEYS = [b"k%d" % number for number in range(10)]
 
 
-async def damaged(broker: Broker, policy: str) -> Partition:
+async def damaged(broker: LocalBroker, policy: str) -> Partition:
     """A partition of 20 batches of ten, of which a batch in the first segment can't be read; its view stops there."""
     given = {"segment.bytes": 500, "retention.ms": -1, "view.enable": False}
     partition = (await broker.create_topic("t", 1, given))[0].led(0)

@@ -11,7 +11,7 @@ import trio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
 from krappy.broker.tables import snapshots, splits
 from krappy.broker.tables.snapshots import LeasedSnapshot
@@ -25,7 +25,9 @@ ALL = Chosen()
 Table = dict[tuple[int, bytes], bytes | None]
 
 
-async def taken(broker: Broker, topic: str, chosen: Chosen = ALL, ttl_ms: int = 60_000, **how: Any) -> LeasedSnapshot:
+async def taken(
+    broker: LocalBroker, topic: str, chosen: Chosen = ALL, ttl_ms: int = 60_000, **how: Any
+) -> LeasedSnapshot:
     partitions = broker.topic(topic).all_led()
     await broker.wait_for_views(partitions)
     return broker.open_snapshot(list(partitions), *chosen, ttl_ms, tombstones=how.get("tombstones", False))
@@ -129,7 +131,7 @@ def test_the_ranges_of_a_snapshot_are_the_fold_of_the_log_at_its_offsets(
     trio.run(main)
 
 
-async def many(broker: Broker, count: int) -> None:
+async def many(broker: LocalBroker, count: int) -> None:
     topic, _ = await broker.create_topic("t", 1, {})
     keys = [b"%06d" % number for number in range(count)]
     for at in range(0, count, 5000):
@@ -163,7 +165,7 @@ def test_ranges_are_about_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     trio.run(main)
 
 
-def in_broker(tmp_path: Path, test: Callable[[Broker], Any], events: list[str] | None = None) -> None:
+def in_broker(tmp_path: Path, test: Callable[[LocalBroker], Any], events: list[str] | None = None) -> None:
     def report(event: str, **facts: Any) -> None:
         if events is not None:
             events.append(event)
@@ -179,7 +181,7 @@ def in_broker(tmp_path: Path, test: Callable[[Broker], Any], events: list[str] |
 def test_a_snapshot_that_is_not_used_ends(tmp_path: Path) -> None:
     events: list[str] = []
 
-    async def test(broker: Broker) -> None:
+    async def test(broker: LocalBroker) -> None:
         short, long = await taken(broker, "t", ttl_ms=1), await taken(broker, "t")
         await until(lambda: len(broker.snapshots) == 1)
         with pytest.raises(SnapshotGone), broker.snapshots.reading(short.id):
@@ -204,7 +206,7 @@ def test_a_snapshot_that_is_not_used_ends(tmp_path: Path) -> None:
 def test_only_so_many_are_held_and_each_gives_its_place_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "MOST", 2)
 
-    async def test(broker: Broker) -> None:
+    async def test(broker: LocalBroker) -> None:
         first, _ = await taken(broker, "t"), await taken(broker, "t")
         with pytest.raises(Overloaded, match="2 snapshots are held"):
             await taken(broker, "t")
@@ -220,7 +222,7 @@ def test_only_so_many_are_held_and_each_gives_its_place_back(tmp_path: Path, mon
 
 
 def test_a_topic_that_is_deleted_or_loses_its_view_takes_its_snapshots_with_it(tmp_path: Path) -> None:
-    async def test(broker: Broker) -> None:
+    async def test(broker: LocalBroker) -> None:
         snapshot = await taken(broker, "t")
         with pytest.raises(UnknownPartition):
             snapshot.rows(1, None, None, 100, tombstones=False)
@@ -239,7 +241,7 @@ def test_a_topic_that_is_deleted_or_loses_its_view_takes_its_snapshots_with_it(t
 def test_a_broker_that_stops_lets_them_go(tmp_path: Path) -> None:
     held: list[LeasedSnapshot] = []
 
-    async def test(broker: Broker) -> None:
+    async def test(broker: LocalBroker) -> None:
         held.append(await taken(broker, "t"))
         broker.begin_stop()
         with pytest.raises(ShuttingDown):
@@ -249,7 +251,7 @@ def test_a_broker_that_stops_lets_them_go(tmp_path: Path) -> None:
     with pytest.raises(SnapshotGone):
         held[0].rows(0, None, None, 100, tombstones=False)
 
-    async def again(broker: Broker) -> None:
+    async def again(broker: LocalBroker) -> None:
         with pytest.raises(SnapshotGone), broker.snapshots.reading(held[0].id):
             pass
 
@@ -261,7 +263,7 @@ def test_a_broker_that_stops_lets_them_go(tmp_path: Path) -> None:
 
 
 def test_events_that_expired_before_are_not_in_it_and_those_after_are(tmp_path: Path) -> None:
-    async def test(broker: Broker) -> None:
+    async def test(broker: LocalBroker) -> None:
         before = await taken(broker, "t")
         await broker.topic("t").led(0).delete_records(600)
         after = await taken(broker, "t")

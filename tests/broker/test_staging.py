@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy.core.staging import Job, State
+from krappy.core.staging import Job, JobState
 from krappy.errors import InvalidRequest, StagingCommitted, StagingFenced, UnknownStaging
 from krappy.records import batch
 from krappy.types import TopicPartition
@@ -31,7 +31,7 @@ async def test_a_job_appears_at_once_in_every_partition_and_topic(tmp_path: Path
         assert [partition.high_watermark for partition in broker.topic("t").local.values()] == [0, 0, 0]
         assert broker.staging.used == sum(each.size for each in broker.staging.list()) > 0
         job = await commit(broker, "j", *tokens)
-        assert job.state is State.COMMITTED
+        assert job.state is JobState.COMMITTED
         assert sorted(job.published) == [("t", 0, 0, 5, 6), ("t", 1, 0, 5, 6), ("t", 2, 0, 5, 6), ("u", 0, 0, 0, 1)]
         for each in broker.topic("t").local.values():
             expected = [f"j:{number}-{letter}".encode() for number in range(3) for letter in "ab"]
@@ -225,7 +225,7 @@ async def test_an_empty_job_is_committed_too(tmp_path: Path) -> None:
         await made(broker)
         token = await (await begin(broker, "j")).seal()
         assert (await commit(broker, "j", token)).published == ()
-        assert (await commit(broker, "k")).state is State.COMMITTED
+        assert (await commit(broker, "k")).state is JobState.COMMITTED
         with pytest.raises(StagingCommitted):
             await begin(broker, "k")
 

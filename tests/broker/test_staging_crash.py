@@ -13,9 +13,9 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.staging import publication
-from krappy.core.staging import State
+from krappy.core.staging import JobState
 from krappy.errors import KrappyError, StorageError, UnknownTopic
 from krappy.store.log import Log
 from krappy.store.staging import StagedFiles, StagingStore
@@ -57,7 +57,7 @@ class Copies:
         self._monkeypatch.setattr(cls, name, step)
 
 
-async def prepared(broker: Broker) -> list[str]:
+async def prepared(broker: LocalBroker) -> list[str]:
     await made(broker, "t", 2)
     tokens = []
     for number in "01":
@@ -69,7 +69,7 @@ async def prepared(broker: Broker) -> list[str]:
     return tokens
 
 
-async def there(broker: Broker) -> dict[int, list[bytes | None]]:
+async def there(broker: LocalBroker) -> dict[int, list[bytes | None]]:
     """What is committed, and that the table says the same."""
     found = {}
     for partition in broker.topic("t").local.values():
@@ -195,7 +195,7 @@ async def test_a_disk_that_refuses_for_a_while(tmp_path: Path, monkeypatch: pyte
     async with running(tmp_path) as broker:
         tokens = await prepared(broker)
         monkeypatch.setattr(Log, "append", append)
-        assert (await broker.staging.commit("j", tokens, 0))[0].state is State.PUBLISHING
+        assert (await broker.staging.commit("j", tokens, 0))[0].state is JobState.PUBLISHING
         await until(lambda: broker.staging._live["j"].trouble)
         with pytest.raises(StorageError, match="no space"):
             await broker.staging.commit("j", tokens, 0)
@@ -219,7 +219,7 @@ async def test_a_broker_that_stops_does_not_try_again(tmp_path: Path, monkeypatc
 
         with monkeypatch.context() as patch:
             patch.setattr(StagedFiles, "read", read)
-            assert (await broker.staging.commit("j", tokens, 0))[0].state is State.PUBLISHING
+            assert (await broker.staging.commit("j", tokens, 0))[0].state is JobState.PUBLISHING
             await until(lambda: tried)
             broker.begin_stop()
             before = tried
@@ -257,7 +257,7 @@ async def test_a_log_that_has_forgotten_the_producer(tmp_path: Path, monkeypatch
         assert await there(broker) == EXPECTED
 
 
-async def commit_patiently(broker: Broker, name: str, tokens: list[str]) -> Any:
+async def commit_patiently(broker: LocalBroker, name: str, tokens: list[str]) -> Any:
     while True:
         try:
             return await commit(broker, name, *tokens)
@@ -310,5 +310,5 @@ async def test_readers_beside_a_publication_see_nothing_of_it(tmp_path: Path, mo
 
         monkeypatch.setattr(StagingStore, "put", put)
         await commit(broker, "j", *tokens)
-        assert ends == {(State.PUBLISHING, 1, 1), (State.MARKING, 7, 1)}
+        assert ends == {(JobState.PUBLISHING, 1, 1), (JobState.MARKING, 7, 1)}
         assert partition.last_stable_offset == 8

@@ -13,10 +13,10 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
 from krappy.broker.staging.publication import Publication
-from krappy.core.staging import Published, Staging, State
+from krappy.core.staging import JobState, PublishedPart, StagedTask
 from krappy.errors import KrappyError, StagingCommitted
 from krappy.records import batch
 from tests import schedules
@@ -39,7 +39,7 @@ async def committed(partition: Partition) -> list[bytes | None]:
     return found
 
 
-async def one_round(broker: Broker, partition: Partition, name: str, chance: random.Random) -> None:
+async def one_round(broker: LocalBroker, partition: Partition, name: str, chance: random.Random) -> None:
     first, second = await begin(broker, name, "0"), await begin(broker, name, "1")
     await first.write("a", "b")
     await second.write("c")
@@ -48,7 +48,7 @@ async def one_round(broker: Broker, partition: Partition, name: str, chance: ran
 
     async def commit() -> None:
         job, _, _ = await broker.staging.commit(name, [token], WAIT)
-        assert job.state is State.COMMITTED
+        assert job.state is JobState.COMMITTED
         assert [each.records for each in job.published] == [2], "what it says of itself"
         assert [topic for topic, _ in job.topics] == ["t"]
         done["commit"] = True
@@ -108,7 +108,7 @@ async def test_an_attempt_that_is_late_does_not_touch_a_job_that_is_published(
     syncing, synced, go_on = trio.Event(), trio.Event(), trio.Event()
     write = Publication.write
 
-    async def write_later(self: Publication) -> list[Published]:
+    async def write_later(self: Publication) -> list[PublishedPart]:
         await go_on.wait()
         return await write(self)
 
@@ -121,8 +121,8 @@ async def test_an_attempt_that_is_late_does_not_touch_a_job_that_is_published(
         attempt: Any = second.attempt
         sync = attempt.sync
 
-        async def sync_long() -> Staging:
-            found: Staging = await sync()
+        async def sync_long() -> StagedTask:
+            found: StagedTask = await sync()
             syncing.set()
             await synced.wait()
             return found
@@ -138,9 +138,9 @@ async def test_an_attempt_that_is_late_does_not_touch_a_job_that_is_published(
                 nursery.start_soon(seal)
                 await syncing.wait()
                 job, _, _ = await broker.staging.commit("j", [token], 0)
-                assert job.state is State.PUBLISHING
+                assert job.state is JobState.PUBLISHING
                 synced.set()
             go_on.set()
             job, _, _ = await broker.staging.commit("j", [token], WAIT)
-        assert (job.state, [each.records for each in job.published]) == (State.COMMITTED, [1])
+        assert (job.state, [each.records for each in job.published]) == (JobState.COMMITTED, [1])
         assert await committed(partition) == [b"j:a"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from trio.testing import trio_test
 
-from krappy.broker.staging.staged_attempt import Attempt
-from krappy.core.staging import Staging, State
+from krappy.broker.staging.staged_attempt import StagedAttempt
+from krappy.core.staging import JobState, StagedTask
 from krappy.errors import (
     CorruptBatch,
     InvalidRecord,
@@ -223,7 +223,7 @@ async def test_a_broker_that_stops_in_the_middle_publishes_after_its_next_start(
                 await task.write(*(f"{number}-{row}" for row in range(500)), partition=partition)
             tokens.append(await task.seal())
         job, _, _ = await broker.staging.commit("j", tokens, 0)
-        assert job.state is State.PUBLISHING
+        assert job.state is JobState.PUBLISHING
     async with running(tmp_path) as broker:
         job = await commit(broker, "j")
         assert sorted(each[1:] for each in job.published) == [(0, 0, 9_999, 10_000), (1, 0, 9_999, 10_000)]
@@ -237,14 +237,14 @@ async def test_what_comes_after_the_sync_is_not_sealed(tmp_path: Path, monkeypat
     async with running(tmp_path) as broker:
         partition = await made(broker)
         task = await (await begin(broker, "j")).write("a")
-        sync = Attempt.sync
+        sync = StagedAttempt.sync
 
-        async def synced(attempt: Attempt) -> Staging:
+        async def synced(attempt: StagedAttempt) -> StagedTask:
             found = await sync(attempt)
             await task.write("b")
             return found
 
-        monkeypatch.setattr(Attempt, "sync", synced)
+        monkeypatch.setattr(StagedAttempt, "sync", synced)
         with pytest.raises(InvalidRequest, match="2 records were to be sealed, and 1 are staged"):
             await broker.staging.seal("j", task.id, 2)
         token = await broker.staging.seal("j", task.id, 2)

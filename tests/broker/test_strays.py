@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.latest import latest_sets
 from krappy.broker.partition import strays as strays_module
 from krappy.broker.partition.applier import Applier
@@ -48,7 +48,7 @@ async def folded(topic: Topic) -> None:
         assert await partition.view_wait(None, 60)
 
 
-async def new(broker: Broker, count: int = COUNT, **config: Any) -> Topic:
+async def new(broker: LocalBroker, count: int = COUNT, **config: Any) -> Topic:
     return (await broker.create_topic("t", count, config))[0]
 
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.tables.table import STRETCH, TableScan
 from krappy.entries.entry import key_of_bin
 from krappy.errors import KrappyError, RequestTimeout, UnknownHandle, UnknownTopic, ViewDisabled
@@ -21,7 +21,7 @@ from tests.broker.engine import publish, running
 MANY = 3 * STRETCH + 1
 
 
-async def scan_of_tombstones(broker: Broker) -> TableScan:
+async def scan_of_tombstones(broker: LocalBroker) -> TableScan:
     """Of a table of very many deleted keys, and one behind them that has a value."""
     partition = (await broker.create_topic("t", 1, {}))[0].led(0)
     keys = [b"%09d" % number for number in range(MANY)]
@@ -75,7 +75,7 @@ async def test_a_scan_that_is_closed_meanwhile_says_so(tmp_path: Path) -> None:
 )
 @trio_test
 async def test_a_scan_whose_table_went_meanwhile_says_so(
-    tmp_path: Path, change: Callable[[Broker], Awaitable[None]], expected: type[KrappyError]
+    tmp_path: Path, change: Callable[[LocalBroker], Awaitable[None]], expected: type[KrappyError]
 ) -> None:
     """Not that its disk has failed, after which a client would try again for ever."""
     async with running(tmp_path) as broker:

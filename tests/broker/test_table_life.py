@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from trio.testing import trio_test
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
 from krappy.entries.entry import entry_offset, is_tombstone
 from krappy.records import batch
@@ -71,7 +71,7 @@ class Model:
 class Life:
     """One life of a broker, and of the producer of its transactions."""
 
-    def __init__(self, broker: Broker, model: Model, random: Random) -> None:
+    def __init__(self, broker: LocalBroker, model: Model, random: Random) -> None:
         self.broker, self.model, self.random = broker, model, random
         self.partition: Partition = broker.topic("t").led(0)
         self.keeper = broker.housekeeper

@@ -16,7 +16,7 @@ from trio.testing import trio_test
 from krappy import descriptors
 from krappy.broker import broker as broker_module
 from krappy.broker import meta_sync
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.topics import deletion, opening, topic_changes
 from krappy.broker.topics.topic import Topic
 from krappy.errors import InvalidTopic, KrappyError, StorageError, TopicExists, UnknownTopic
@@ -52,7 +52,7 @@ async def test_many_are_made_and_deleted_at_once(tmp_path: Path) -> None:
 async def test_of_those_that_ask_for_one_name_one_makes_it(tmp_path: Path) -> None:
     outcomes: list[Any] = []
 
-    async def create(broker: Broker, name: str) -> None:
+    async def create(broker: LocalBroker, name: str) -> None:
         try:
             outcomes.append((await broker.create_topic(name, 1, {}))[1])
         except KrappyError as error:
@@ -241,7 +241,7 @@ def test_a_topic_that_is_made_anew_at_once_has_nothing_of_the_old_one(tmp_path: 
     acknowledged: dict[bytes, list[bytes]] = {}  # by topic's id
     told: list[Topic] = []
 
-    async def write(broker: Broker, number: int) -> None:
+    async def write(broker: LocalBroker, number: int) -> None:
         topic = broker.topics.get("t")
         value = b"%d" % number
         if topic is not None:
@@ -252,16 +252,16 @@ def test_a_topic_that_is_made_anew_at_once_has_nothing_of_the_old_one(tmp_path: 
                 return
             acknowledged.setdefault(topic.id, []).append(value)
 
-    async def watch(broker: Broker, topic: Topic) -> None:
+    async def watch(broker: LocalBroker, topic: Topic) -> None:
         partition = topic.led(0)
         await broker.wait_for_moves([partition], lambda: partition.gone is not None, 10**9)
         told.append(topic)
 
-    async def commit(broker: Broker, number: int) -> None:
+    async def commit(broker: LocalBroker, number: int) -> None:
         with suppress(KrappyError):
             await broker.groups.commit(f"g{number}", [("t", 0, 0), ("t", 1, 0)])
 
-    async def anew(broker: Broker) -> None:
+    async def anew(broker: LocalBroker) -> None:
         await broker.delete_topic("t")
         for _ in range(chance.randrange(4)):
             await trio.lowlevel.checkpoint()

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.errors import ConfigError
 from krappy.records import batch
 from krappy.store.catalog import FORMAT, Catalog
@@ -21,7 +21,7 @@ WEEK_MS = 604_800_000
 QUIET = {"retention_check_ms": 10**9, "cleaner_backoff_ms": 10**9}
 
 
-async def kept(broker: Broker, topic: str) -> bool:
+async def kept(broker: LocalBroker, topic: str) -> bool:
     """Whether an event that is a year old outlives a look for what has expired."""
     partition = broker.topic(topic).led(0)
     data = batch.encode([b"k"], [b"v"], timestamps=broker.now_ms() - 365 * 86_400_000)

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import trio_test
 
-from krappy.core.transactions import Stage
+from krappy.core.transactions import TxnStage
 from krappy.entries.entry import entry_offset
 from krappy.errors import (
     InvalidTransaction,
@@ -199,8 +199,8 @@ async def test_what_was_decided_is_carried_out_after_a_crash(tmp_path: Path) -> 
         await made(broker)
         for name in ("commits", "aborts"):
             await (await Producer(broker, name).init()).write((name.encode(), b"1"))
-    decide(tmp_path, "commits", Stage.PREPARE_COMMIT)
-    decide(tmp_path, "aborts", Stage.PREPARE_ABORT)
+    decide(tmp_path, "commits", TxnStage.PREPARE_COMMIT)
+    decide(tmp_path, "aborts", TxnStage.PREPARE_ABORT)
     async with running(tmp_path) as broker:
         partition = broker.topic("t").led(0)
         await until(lambda: partition.last_stable_offset == 4)
@@ -209,10 +209,10 @@ async def test_what_was_decided_is_carried_out_after_a_crash(tmp_path: Path) -> 
         assert (await value(partition, b"commits"), await value(partition, b"aborts")) == (b"1", None)
 
 
-COMPLETE = {Stage.COMPLETE_ABORT, Stage.COMPLETE_COMMIT}
+COMPLETE = {TxnStage.COMPLETE_ABORT, TxnStage.COMPLETE_COMMIT}
 
 
-def decide(data: Path, name: str, stage: Stage | None) -> None:
+def decide(data: Path, name: str, stage: TxnStage | None) -> None:
     """Puts a transactional id of a stopped broker into this state; None: the broker has lost it."""
     meta = Meta(data / "meta")
     store = TransactionStore(meta)

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
 from krappy.entries.entry import entry_offset
 from krappy.errors import StorageError
@@ -24,7 +24,7 @@ from tests.broker.engine import publish, running, until
 KEYS = [b"%05d" % number for number in range(2_000)]
 
 
-async def filled(broker: Broker, name: str, rounds: int = 3) -> Partition:
+async def filled(broker: LocalBroker, name: str, rounds: int = 3) -> Partition:
     """A topic of these keys in so many batches, all in the files of the views."""
     topic, _ = await broker.create_topic(name, 1, {})
     partition = topic.led(0)

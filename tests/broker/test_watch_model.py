@@ -17,7 +17,7 @@ import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.tables import table as table_module
 from krappy.entries.entry import is_tombstone, key_of_bin, unpack_entry
 from krappy.records import batch
@@ -54,7 +54,7 @@ steps = st.one_of(
 class Watcher:
     """A client: its state, and the place that it would go on from."""
 
-    def __init__(self, broker: Broker, prefix: bytes | None) -> None:
+    def __init__(self, broker: LocalBroker, prefix: bytes | None) -> None:
         self.broker = broker
         self.prefix = prefix
         self.state: dict[tuple[int, bytes], bytes] = {}
@@ -129,13 +129,13 @@ class Watcher:
         return {where: entry for where, entry in self.state.items() if not is_tombstone(entry)}
 
 
-async def compact(broker: Broker) -> None:
+async def compact(broker: LocalBroker) -> None:
     for partition in broker.topic("t").all_led():
         await partition.reshape(partition.log.roll)
         await broker.housekeeper.clean(partition, broker.now_ms())
 
 
-async def table(broker: Broker, prefix: bytes | None) -> dict[tuple[int, bytes], bytes]:
+async def table(broker: LocalBroker, prefix: bytes | None) -> dict[tuple[int, bytes], bytes]:
     partitions = list(broker.topic("t").all_led())
     await broker.wait_for_views(partitions)
     found: dict[tuple[int, bytes], bytes] = {}

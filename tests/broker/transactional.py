@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.broker.partition.partition import Partition
 from krappy.entries.entry import unpack_entry
 from krappy.records import batch
@@ -18,7 +18,7 @@ MINUTE = 60_000
 class Producer:
     """One transactional producer, as a client of the broker's parts."""
 
-    def __init__(self, broker: Broker, name: str) -> None:
+    def __init__(self, broker: LocalBroker, name: str) -> None:
         self.broker = broker
         self.name = name
         self.id = self.epoch = -1
@@ -55,7 +55,7 @@ class Producer:
         await self.broker.transactions.end(self.name, self.id, self.epoch, commit)
 
 
-async def made(broker: Broker, **config: Any) -> Partition:
+async def made(broker: LocalBroker, **config: Any) -> Partition:
     given = {name.replace("_", "."): value for name, value in config.items()}
     topic, _ = await broker.create_topic("t", 1, given)
     return topic.led(0)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from krappy.cli.errors import Failure
-from krappy.cli.inputs import FORMATS, BadInput, Item, Source, guess_format, open_input, parse
+from krappy.cli.inputs import FORMATS, BadInput, InputSource, Item, guess_format, open_input, parse
 from krappy.cli.output import event_json, to_json
 from krappy.types import Event
 
@@ -111,7 +111,7 @@ def test_wrong_input_names_its_line(
 def test_no_bytes_raise_anything_else(data: bytes, format: str, word: str | None) -> None:
     stream = io.BytesIO(data)
     try:
-        for item in parse(Source("x", stream, stream, len(data)), format, key=word, separator=word):
+        for item in parse(InputSource("x", stream, stream, len(data)), format, key=word, separator=word):
             assert item.value is None or isinstance(item.value, bytes)
     except BadInput:
         pass
@@ -127,7 +127,7 @@ def test_an_event_printed_as_json_reads_back_the_same(
 ) -> None:
     line = to_json(event_json(Event("t", 0, 1, timestamp, key, value, headers))).encode()
     stream = io.BytesIO(line)
-    assert list(parse(Source("x", stream, stream, None), "events")) == [Item(value, key, headers, timestamp)]
+    assert list(parse(InputSource("x", stream, stream, None), "events")) == [Item(value, key, headers, timestamp)]
 
 
 def test_a_gzipped_file_is_unpacked(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console as RichConsole
 
-from krappy.cli.commands.top import Console, latencies, looks, rates, screen
+from krappy.cli.commands.top import TopScreen, latencies, looks, rates, screen
 from krappy.cli.main import run
 from krappy.testing.running import RunningBroker, run_broker
 from krappy.types import TopicPartition
@@ -73,7 +73,7 @@ def test_every_topic_and_group_is_walked(console: RunningBroker, monkeypatch: py
             client.create_topic(f"walked-{number}", if_absent=True)
             client.commit(f"walkers-{number}", {TopicPartition(f"walked-{number}", 0): 0})
     monkeypatch.setattr(top_module, "PAGE", 3)
-    told = Console(console.http_address, TOKEN).look()
+    told = TopScreen(console.http_address, TOKEN).look()
     assert len(told["topics"]) == told["overview"]["topics"] >= 8
     assert len(told["groups"]) == told["overview"]["groups"] >= 8
     assert len({each["name"] for each in told["topics"]}) == len(told["topics"])
@@ -81,7 +81,7 @@ def test_every_topic_and_group_is_walked(console: RunningBroker, monkeypatch: py
 
 def test_a_broker_that_goes_away_and_comes_back(tmp_path: Path) -> None:
     with run_broker(tmp_path, listen_http="127.0.0.1:0") as broker:
-        watched = Console(broker.http_address, None)
+        watched = TopScreen(broker.http_address, None)
         first = watched.look()
         seen = looks(watched, first, 0.0)
         assert next(seen)[1] == ""
@@ -105,7 +105,7 @@ def rendered(shown: Any, width: int) -> str:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_it_fits_a_terminal(console: RunningBroker, width: int) -> None:
-    told = Console(console.http_address, TOKEN).look()
+    told = TopScreen(console.http_address, TOKEN).look()
     lines = rendered(screen(told, told), width).splitlines()
     assert max(map(len, lines)) <= width
     assert any("topic" in line for line in lines)

@@ -14,7 +14,7 @@ from krappy import errors
 from krappy.bench import load, report
 from krappy.cli import output
 from krappy.cli.errors import HINTS, explain
-from krappy.cli.options import Separator, Setting, Start, key_bytes, moment
+from krappy.cli.options import Separator, SettingOption, Start, key_bytes, moment
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,10 @@ def test_no_place(text: str) -> None:
 
 def test_separators_and_settings() -> None:
     assert Separator().convert(r"\t", None, None) == "\t"
-    assert Setting().convert("a.b=c=d", None, None) == ("a.b", "c=d")
+    assert SettingOption().convert("a.b=c=d", None, None) == ("a.b", "c=d")
     for wrong in ("a", "=b"):
         with pytest.raises(click.BadParameter):
-            Setting().convert(wrong, None, None)
+            SettingOption().convert(wrong, None, None)
 
 
 @given(st.one_of(st.none(), st.binary(max_size=30)))

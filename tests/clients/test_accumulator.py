@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from krappy.clients.accumulator import Accumulator, Limits
-from krappy.clients.lane import Batch, Settled, cut, too_large
+from krappy.clients.lane import LaneBatch, Settled, cut, too_large
 from krappy.errors import (
     ConnectionLost,
     KrappyError,
@@ -58,7 +58,7 @@ def add(a: Accumulator, value: bytes, partition: int = 0, now: float = 0.0, expe
     return told
 
 
-def values(a: Accumulator, batch: Batch) -> list[bytes | None]:
+def values(a: Accumulator, batch: LaneBatch) -> list[bytes | None]:
     return record_batch.decode(a.encode(batch)).values
 
 
@@ -403,8 +403,8 @@ class Life:
         self.now = 0.0
         limits = Limits(linger=0.01, batch_bytes=self.chance.choice([1, 150, 400]), timeout=1e9)
         self.a = Accumulator(limits)
-        self.line: deque[tuple[Batch, bytes]] = deque()  # of the connection that lives
-        self.ghosts: list[deque[tuple[Batch, bytes]]] = []  # of those that were lost
+        self.line: deque[tuple[LaneBatch, bytes]] = deque()  # of the connection that lives
+        self.ghosts: list[deque[tuple[LaneBatch, bytes]]] = []  # of those that were lost
         self.told: list[tuple[int, bytes, Told]] = []
         self.register()
 
@@ -504,7 +504,7 @@ def test_random_lives_are_not_dull(seed: int) -> None:
 
 
 def test_of_a_batch_too_large_the_largest_record_is_named() -> None:
-    batch = Batch(2, 0.0)
+    batch = LaneBatch(2, 0.0)
     for key, value, headers in (
         (b"a", b"x" * 600, ()),
         (b"b", b"", (("h", b"x" * 700), ("n", None))),

@@ -12,7 +12,7 @@ import trio.abc
 
 from krappy.console import slices
 from krappy.console.api import MAX_BODY, MAX_EVENT
-from krappy.console.shown import WHOLE, Header, Shown
+from krappy.console.shown import WHOLE, HeaderRow, Shown
 from krappy.console.table import MAX_PAGE, EntryShown, TablePage, _trim
 from krappy.testing.running import RunningBroker
 from tests.console.web import CHANGES, Web, api
@@ -31,7 +31,7 @@ class Steps(trio.abc.Instrument):
 @pytest.mark.parametrize("binary", [False, True])
 def test_an_answer_is_encoded_item_by_item(monkeypatch: pytest.MonkeyPatch, binary: bool) -> None:
     monkeypatch.setattr(slices, "SLICE_SECONDS", 0.0)  # so that every item is a slice
-    entry = EntryShown(Shown("text", "k", 1), "value", 0, 1, 2, Shown("text", "ä\0", 3), [Header("h", None)])
+    entry = EntryShown(Shown("text", "k", 1), "value", 0, 1, 2, Shown("text", "ä\0", 3), [HeaderRow("h", None)])
     page = TablePage([entry] * 500, "cursor", {"0": 5}, "watch")
     steps = Steps()
     made = trio.run(lambda: slices.encode_in_slices(page, binary=binary), instruments=[steps])

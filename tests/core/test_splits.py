@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from krappy.core.splits import KeyFile, Piece, allot, cut, midpoint, pieces, weight
+from krappy.core.splits import KeyFile, WeightedPiece, allot, cut, midpoint, pieces, weight
 
 KEYS = st.binary(min_size=1, max_size=6)
 
@@ -35,18 +35,18 @@ def test_pieces_begin_in_the_range_and_hold_what_the_files_have(
 
 
 def test_cuts_are_near_to_equal() -> None:
-    fine = [Piece(b"%03d" % number, 10) for number in range(1000)]
+    fine = [WeightedPiece(b"%03d" % number, 10) for number in range(1000)]
     assert cut(fine, 4) == [b"250", b"500", b"750"]
     assert cut(fine, 1) == []
-    skewed = [Piece(b"a", 1), Piece(b"b", 1000), Piece(b"c", 1)]
+    skewed = [WeightedPiece(b"a", 1), WeightedPiece(b"b", 1000), WeightedPiece(b"c", 1)]
     assert cut(skewed, 8) == [b"b", b"c"]
-    assert cut([Piece(b"a", 5)], 8) == []
+    assert cut([WeightedPiece(b"a", 5)], 8) == []
     assert cut([], 8) == []
 
 
 @given(st.lists(st.integers(0, 50), max_size=50), st.integers(1, 20))
 def test_cuts_ascend_and_no_part_is_heavier_than_its_share_and_two_pieces(weights: list[int], parts: int) -> None:
-    some = [Piece(b"%03d" % number, each) for number, each in enumerate(weights)]
+    some = [WeightedPiece(b"%03d" % number, each) for number, each in enumerate(weights)]
     starts = cut(some, parts)
     assert starts == sorted(set(starts))
     assert len(starts) < parts

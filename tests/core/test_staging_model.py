@@ -8,23 +8,23 @@ from random import Random
 import pytest
 
 from krappy.core import staging as core
-from krappy.core.staging import Job, Published, Staging, State
+from krappy.core.staging import Job, JobState, PublishedPart, StagedTask
 from krappy.errors import InvalidRequest, KrappyError, StagingCommitted, StagingExpired, StagingFenced, UnknownStaging
 
 NAME = "j"
 MOVES = {  # the only ways from state to state
-    (None, State.OPEN),
-    (None, State.ABORTED),
-    (None, State.PUBLISHING),
-    (State.OPEN, State.OPEN),
-    (State.OPEN, State.PUBLISHING),
-    (State.OPEN, State.ABORTED),
-    (State.OPEN, State.EXPIRED),
-    (State.EXPIRED, State.OPEN),
-    (State.EXPIRED, State.ABORTED),
-    (State.PUBLISHING, State.MARKING),
-    (State.PUBLISHING, State.ABORTED),
-    (State.MARKING, State.COMMITTED),
+    (None, JobState.OPEN),
+    (None, JobState.ABORTED),
+    (None, JobState.PUBLISHING),
+    (JobState.OPEN, JobState.OPEN),
+    (JobState.OPEN, JobState.PUBLISHING),
+    (JobState.OPEN, JobState.ABORTED),
+    (JobState.OPEN, JobState.EXPIRED),
+    (JobState.EXPIRED, JobState.OPEN),
+    (JobState.EXPIRED, JobState.ABORTED),
+    (JobState.PUBLISHING, JobState.MARKING),
+    (JobState.PUBLISHING, JobState.ABORTED),
+    (JobState.MARKING, JobState.COMMITTED),
 }
 
 
@@ -33,7 +33,7 @@ class Coordinated:
         self.random = random
         self.now = 0
         self.job: Job | None = None
-        self.stagings: dict[str, Staging] = {}
+        self.stagings: dict[str, StagedTask] = {}
         self.number = 0
         self.ever: list[str] = []  # every token that there was
         self.published: list[tuple[str, ...]] = []
@@ -45,7 +45,7 @@ class Coordinated:
         if job is self.job:
             return
         assert (before, job.state) in MOVES
-        if job.state is State.PUBLISHING:
+        if job.state is JobState.PUBLISHING:
             assert not self.aborted
             chosen = [self.stagings[token] for token in job.tokens]
             assert all(staging.sealed for staging in chosen)
@@ -60,11 +60,11 @@ class Coordinated:
         self.number += 1
         id = f"id-{self.number}"
         self.ever.append(id)
-        self.stagings[id] = Staging(id, "t", b"t", str(self.random.randrange(3)), str(self.number))
+        self.stagings[id] = StagedTask(id, "t", b"t", str(self.random.randrange(3)), str(self.number))
 
     def seal(self) -> None:
         id = self.random.choice([*self.ever, "nonsense"])
-        if self.job is None or self.job.state is not State.OPEN or id not in self.stagings:
+        if self.job is None or self.job.state is not JobState.OPEN or id not in self.stagings:
             return
         count = self.random.randrange(3)
         staging = self.stagings[id]
@@ -92,13 +92,13 @@ class Coordinated:
         """The publication's next step."""
         if self.job is None:
             return
-        if self.job.state is State.PUBLISHING:
+        if self.job.state is JobState.PUBLISHING:
             if self.random.random() < 0.1:
                 self.take(core.fail(self.job, self.now, "damage"))
             else:
                 stagings = [self.stagings[token] for token in self.job.tokens]
-                self.take(core.written(self.job, [Published("t", 0, 0, 0, 1)], stagings))
-        elif self.job.state is State.MARKING:
+                self.take(core.written(self.job, [PublishedPart("t", 0, 0, 0, 1)], stagings))
+        elif self.job.state is JobState.MARKING:
             self.take(core.complete(self.job, self.now))
 
     def time(self) -> None:
@@ -108,11 +108,11 @@ class Coordinated:
 
     def step(self) -> None:
         refusals = {
-            State.ABORTED: StagingFenced,
-            State.EXPIRED: StagingExpired,
-            State.COMMITTED: StagingCommitted,
-            State.PUBLISHING: StagingCommitted,
-            State.MARKING: StagingCommitted,
+            JobState.ABORTED: StagingFenced,
+            JobState.EXPIRED: StagingExpired,
+            JobState.COMMITTED: StagingCommitted,
+            JobState.PUBLISHING: StagingCommitted,
+            JobState.MARKING: StagingCommitted,
         }
         run = self.random.choice([self.stage, self.stage, self.seal, self.seal, self.commit, self.time, self.go_on])
         if self.random.random() < 0.02:
@@ -146,4 +146,4 @@ def test_every_end_is_come_to() -> None:
             model.step()
             if model.job is not None:
                 ends.add(model.job.state)
-    assert ends == set(State)
+    assert ends == set(JobState)

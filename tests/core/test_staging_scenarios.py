@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from krappy.core import staging as core
-from krappy.core.staging import Job, Published, Staging, State
+from krappy.core.staging import Job, JobState, PublishedPart, StagedTask
 from krappy.errors import KrappyError
 from tests.core.scenarios import check, obey
 
@@ -36,7 +36,7 @@ class Coordinator:
         self.now = 0
         self.there = {name: name.encode() for name in "tuvw"}  # ids of topics
         self.jobs: dict[str, Job] = {}
-        self.stagings: dict[str, dict[str, Staging]] = {}  # by job, by attempt: its token
+        self.stagings: dict[str, dict[str, StagedTask]] = {}  # by job, by attempt: its token
 
     def run_stage(self, words: list[str], options: dict[str, str]) -> str:
         name, attempt = words[0].split("/")
@@ -44,13 +44,13 @@ class Coordinator:
         ttl = int(options.get("ttl", 1_000))
         job = core.begin(self.jobs.get(name), name, ttl, self.now, topic, self.there.get)
         task, _, number = attempt.partition(".")
-        self.stagings.setdefault(name, {})[attempt] = Staging(attempt, topic, topic.encode(), task, number)
+        self.stagings.setdefault(name, {})[attempt] = StagedTask(attempt, topic, topic.encode(), task, number)
         return self._keep(job)
 
     def run_seal(self, words: list[str], options: dict[str, str]) -> str:
         name, attempt = words[0].split("/")
         job, records = self.jobs[name], int(words[1])
-        if job.state is not State.OPEN:
+        if job.state is not JobState.OPEN:
             raise core.refusal(job)
         staging = self.stagings[name][attempt]
         if not staging.sealed:
@@ -68,7 +68,7 @@ class Coordinator:
         job = self.jobs[words[0]]
         count = sum(self.stagings[job.name][token].records for token in job.tokens)
         stagings = [self.stagings[name][token] for name in words[:1] for token in job.tokens]
-        return self._keep(core.written(job, [Published("t", 0, 0, count - 1, count)], stagings))
+        return self._keep(core.written(job, [PublishedPart("t", 0, 0, count - 1, count)], stagings))
 
     def run_delete(self, words: list[str], options: dict[str, str]) -> str:
         del self.there[words[0]]
@@ -107,7 +107,7 @@ class Coordinator:
         for job in self.jobs.values():
             sealed = [each.id for each in self.stagings.get(job.name, {}).values() if each.sealed]
             parts = [f"  {job.name}: {job.state} since {job.touched_ms}"]
-            if job.state is State.OPEN:
+            if job.state is JobState.OPEN:
                 parts.append(f"ttl {job.ttl_ms}, sealed {' '.join(sealed) or '-'}")
             if job.tokens:
                 parts.append(f"publishes {' '.join(job.tokens)}")

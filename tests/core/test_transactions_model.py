@@ -8,13 +8,13 @@ from collections import Counter
 from random import Random
 
 from krappy.core import transactions as core
-from krappy.core.transactions import Stage, Transaction
+from krappy.core.transactions import Transaction, TxnStage
 from krappy.errors import InvalidTransaction, KrappyError, TransactionFenced, TransactionPending
 from krappy.types import TopicPartition
 
 AT = TopicPartition("t", 0)
 OTHER = TopicPartition("t", 1)
-MARKS = {Stage.PREPARE_COMMIT: True, Stage.PREPARE_ABORT: False}
+MARKS = {TxnStage.PREPARE_COMMIT: True, TxnStage.PREPARE_ABORT: False}
 
 
 class Client:
@@ -43,8 +43,8 @@ class Coordinated:
         before, self.state = self.state, state
         assert state.epoch >= self.highest.get(state.producer_id, 0), "an epoch went back"
         self.highest[state.producer_id] = state.epoch
-        was_open = before is not None and before.stage is Stage.ONGOING
-        if state.stage is Stage.ONGOING and not was_open:
+        was_open = before is not None and before.stage is TxnStage.ONGOING
+        if state.stage is TxnStage.ONGOING and not was_open:
             self.number += 1
         if state.stage in MARKS and was_open:
             assert self.number not in self.outcomes, "decided twice"
@@ -107,7 +107,7 @@ class Coordinated:
             self.take(core.fence(self.state, self.now))
 
     def wear_out(self) -> None:
-        if self.state is not None and self.state.stage is Stage.EMPTY and self.state.last_epoch < 0:
+        if self.state is not None and self.state.stage is TxnStage.EMPTY and self.state.last_epoch < 0:
             owners = [each for each in self.clients if (each.id, each.epoch) == self.state[1:3]]
             self.take(self.state._replace(epoch=core.MAX_EPOCH))
             for each in owners:
@@ -124,7 +124,7 @@ class Coordinated:
                 except KrappyError:
                     continue
                 raise AssertionError(f"epoch {epoch} may write, and {state.epoch} is the owner's")
-        if state.stage is not Stage.ONGOING:
+        if state.stage is not TxnStage.ONGOING:
             assert state.due_ms is None
 
 

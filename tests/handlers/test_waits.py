@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.handlers.kafka.fetch import fetch
 from krappy.handlers.native import consume, staging
 from krappy.handlers.waits import LONGEST_MS
@@ -23,7 +23,7 @@ from tests.broker.engine import running
 WEEKS = 2**31 - 1  # ms
 
 
-async def poll(broker: Broker, group: str | None) -> None:
+async def poll(broker: LocalBroker, group: str | None) -> None:
     session = native_session(broker)
     consumer = await consume.register_consumer(session, m.ConsumerRegistration(["t"], group=group))
     answer: Any = consume.poll(session, m.Poll(consumer.handle, max_wait=WEEKS))
@@ -31,7 +31,7 @@ async def poll(broker: Broker, group: str | None) -> None:
     session.remove(consumer.handle)
 
 
-async def poll_kafka(broker: Broker) -> None:
+async def poll_kafka(broker: LocalBroker) -> None:
     session: Any = kafka_session(broker)
     partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
     topics = [{"topic": "t", "partitions": [partition]}]
@@ -43,7 +43,7 @@ async def poll_kafka(broker: Broker) -> None:
     assert found["responses"][0]["partitions"][0]["error_code"] == 0
 
 
-async def commit(broker: Broker) -> None:
+async def commit(broker: LocalBroker) -> None:
     """A publication that the disk holds up."""
     token = (await broker.staging.stage("t", "j", "0", "1", 3_600_000, None)).id
     await broker.staging.seal("j", token, 0)
@@ -52,7 +52,7 @@ async def commit(broker: Broker) -> None:
     assert not done.done
 
 
-WAITS: dict[str, Callable[[Broker], Awaitable[None]]] = {
+WAITS: dict[str, Callable[[LocalBroker], Awaitable[None]]] = {
     "a reader's poll": lambda broker: poll(broker, None),
     "a member's poll": lambda broker: poll(broker, "g"),
     "a fetch": poll_kafka,

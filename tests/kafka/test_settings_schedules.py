@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trio
 
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.handlers.kafka.alter_configs import alter_configs
-from krappy.handlers.kafka.incremental_alter_configs import Operation, incremental_alter_configs
+from krappy.handlers.kafka.incremental_alter_configs import ConfigOperation, incremental_alter_configs
 from tests.broker.schedules import Scenario, explore
 
 TOPIC, BROKER, GROUP = 2, 4, 32
@@ -20,7 +20,7 @@ THROTTLED = "leader.replication.throttled.replicas"
 class Peer:
     """A connection, as far as these requests need one."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: LocalBroker) -> None:
         self.broker = broker
         self.access = broker.access()
         self.state: dict[str, Any] = {}
@@ -28,7 +28,9 @@ class Peer:
     async def pause(self) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def change(self, kind: int, name: str, settings: dict[str, str], operation: Operation | None = None) -> None:
+    async def change(
+        self, kind: int, name: str, settings: dict[str, str], operation: ConfigOperation | None = None
+    ) -> None:
         """`operation` None: by AlterConfigs, which replaces what there is."""
         configs = [{"name": key, "value": value, "config_operation": operation} for key, value in settings.items()]
         resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]
@@ -39,16 +41,16 @@ class Peer:
 
 
 def test_two_who_append_to_one_list(tmp_path: Path) -> None:
-    async def scenario(broker: Broker, name: str) -> Scenario:
+    async def scenario(broker: LocalBroker, name: str) -> Scenario:
         topic, _ = await broker.create_topic(name, 1, {THROTTLED: "9:9"})
         done: list[str] = []
 
         async def append(item: str) -> None:
-            await Peer(broker).change(TOPIC, name, {THROTTLED: item}, Operation.APPEND)
+            await Peer(broker).change(TOPIC, name, {THROTTLED: item}, ConfigOperation.APPEND)
             done.append(item)
 
         async def subtract() -> None:
-            await Peer(broker).change(TOPIC, name, {THROTTLED: "9:9"}, Operation.SUBTRACT)
+            await Peer(broker).change(TOPIC, name, {THROTTLED: "9:9"}, ConfigOperation.SUBTRACT)
             done.append("-")
 
         def check() -> None:
@@ -74,7 +76,7 @@ def test_who_replaces_all_settings_leaves_none_of_another(
 ) -> None:
     """After both have replaced everything, one's settings are there, and nothing beside them."""
 
-    async def scenario(broker: Broker, name: str) -> Scenario:
+    async def scenario(broker: LocalBroker, name: str) -> Scenario:
         topic, _ = await broker.create_topic(name, 1, {})
         await broker.dynamic.alter("", {"log.retention.ms": None, "log.roll.ms": None})
         of = name if kind != BROKER else ""

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from krappy.broker.access import Access
-from krappy.broker.broker import Broker
+from krappy.broker.broker import LocalBroker
 from krappy.core.security.operations import Need, Op, Resource
 from krappy.core.transactions import Transaction
 from krappy.errors import KrappyError
@@ -141,7 +141,7 @@ ARRAYS = [(key, path) for key, shape in TABLE.items() for path, _ in arrays(read
 
 
 async def ask(
-    broker: Broker, key: ApiKey, version: int, body: dict[str, Any], turns: Turns, witness: Any = None
+    broker: LocalBroker, key: ApiKey, version: int, body: dict[str, Any], turns: Turns, witness: Any = None
 ) -> int:
     """The bytes of the answer. Calls are counted while the request is read, and until its answer is made."""
     session: Any = kafka_session(broker)

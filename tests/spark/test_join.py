@@ -124,7 +124,7 @@ def test_batches_are_looked_up_together_and_given_back_one_by_one() -> None:
         asked.append(len(keys))
         return pa.array([f"{key}{number}" for key, number in zip(keys.to_pylist(), numbers.to_pylist(), strict=True)])
 
-    ahead = join.Ahead(look_up)
+    ahead = join.LookAhead(look_up)
     batches = [(pa.array(["a"] * size, pa.string()), pa.array(range(size), pa.int64())) for size in (2, 0, 3, 1)]
     found = [each for batch in batches for each in ahead.put(*batch)]
     assert asked == [2]  # the first at once: it shows how large the values are

@@ -13,7 +13,7 @@ from krappy.blocking import Client
 from krappy.errors import SnapshotGone, ViewDisabled
 from krappy.spark import by_key, kept
 from krappy.spark.kept import Kept
-from krappy.spark.moments import TooMuch
+from krappy.spark.moments import TooManyChanges
 from tests.spark.test_by_key import fill, values
 
 
@@ -131,7 +131,7 @@ def test_a_few_changes_that_are_large_are_not_read(client: Client, topic: str, a
         for each in range(5):
             producer.send(b"x" * 900_000, key=f"u{each}")
     assert sum(len(found) for found, _ in source.changes(before, source.moment(), 5_000_000)) == 5
-    with pytest.raises(TooMuch):
+    with pytest.raises(TooManyChanges):
         list(source.changes(before, source.moment(), 4_400_000))
     known(topic)._most = 4_400_000
     assert [value and len(value) for value in values(client, topic, keys)][:6] == [900_000] * 5 + [2]

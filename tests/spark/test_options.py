@@ -11,15 +11,19 @@ from krappy.errors import ConfigError
 from krappy.spark.keys import Keys
 from krappy.spark.option_table import OPTIONS, Use
 from krappy.spark.options import parse, texts
-from krappy.spark.places import Place, offsets_text
-from krappy.spark.topics import Topics
+from krappy.spark.places import StartPlace, offsets_text
+from krappy.spark.topics import TopicChoice
 
 S = {"subscribe": "t"}
 
 
 def test_the_defaults_are_those_of_the_kafka_source() -> None:
     batch, stream = parse(S, "log"), parse(S, "stream")
-    assert (batch.start, batch.end, stream.start) == (Place("earliest"), Place("latest"), Place("latest"))
+    assert (batch.start, batch.end, stream.start) == (
+        StartPlace("earliest"),
+        StartPlace("latest"),
+        StartPlace("latest"),
+    )
     assert (batch.fail_on_data_loss, batch.min_partitions, batch.max_records) == (True, None, None)
     assert (stream.max_offsets_per_trigger, stream.min_offsets_per_trigger, stream.max_trigger_delay) == (
         None,
@@ -44,23 +48,23 @@ def test_names_in_any_case() -> None:
 
 
 def test_topics() -> None:
-    assert parse({"subscribe": " a, b,a"}, "log").topics == Topics(names=("a", "b"))
-    assert parse({"subscribePattern": "a.*"}, "log").topics == Topics(pattern="a.*")
-    assert parse({"assign": '{"a":[2,0,2]}'}, "log").topics == Topics(assigned={"a": (0, 2)})
+    assert parse({"subscribe": " a, b,a"}, "log").topics == TopicChoice(names=("a", "b"))
+    assert parse({"subscribePattern": "a.*"}, "log").topics == TopicChoice(pattern="a.*")
+    assert parse({"assign": '{"a":[2,0,2]}'}, "log").topics == TopicChoice(assigned={"a": (0, 2)})
 
 
 def test_places() -> None:
     given = {**S, "startingOffsets": '{"t":{"0":5,"1":-2}}', "endingOffsets": '{"t":{"0":-1,"1":9}}'}
     found = parse(given, "log")
-    assert found.start == Place("offsets", {"t": {0: 5, 1: -2}})
-    assert found.end == Place("offsets", {"t": {0: -1, 1: 9}})
+    assert found.start == StartPlace("offsets", {"t": {0: 5, 1: -2}})
+    assert found.end == StartPlace("offsets", {"t": {0: -1, 1: 9}})
     given |= {"startingOffsetsByTimestamp": '{"t":{"0":7}}', "endingTimestamp": "8"}
-    assert parse(given, "log").start == Place("timestamps", {"t": {0: 7}})
-    assert parse(given, "log").end == Place("timestamp", timestamp=8)
-    assert parse({**given, "startingTimestamp": "9"}, "log").start == Place("timestamp", timestamp=9)
-    assert parse({**S, "startingOffsets": "snapshot"}, "stream").start == Place("snapshot")
+    assert parse(given, "log").start == StartPlace("timestamps", {"t": {0: 7}})
+    assert parse(given, "log").end == StartPlace("timestamp", timestamp=8)
+    assert parse({**given, "startingTimestamp": "9"}, "log").start == StartPlace("timestamp", timestamp=9)
+    assert parse({**S, "startingOffsets": "snapshot"}, "stream").start == StartPlace("snapshot")
     text = offsets_text({"t": {0: 5, 1: -2}})
-    assert parse({**S, "startingOffsets": text}, "log").start == Place("offsets", {"t": {0: 5, 1: -2}})
+    assert parse({**S, "startingOffsets": text}, "log").start == StartPlace("offsets", {"t": {0: 5, 1: -2}})
 
 
 def test_keys() -> None:

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructField, StructType
 
 from krappy.errors import ConfigError, InvalidRecord
 from krappy.partitioner import partition_for
-from krappy.spark.outgoing import Rows, outgoing
+from krappy.spark.outgoing import OutgoingRows, outgoing
 from krappy.spark.schema import arrow_schema, spark_schema
 
 TEXT, BINARY = types.StringType(), types.BinaryType()
@@ -23,14 +23,16 @@ def struct(**columns: types.DataType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
 
 
-def rows(schema: StructType, given: list[tuple[Any, ...]], topic: str | None = "t") -> list[Rows]:
+def rows(schema: StructType, given: list[tuple[Any, ...]], topic: str | None = "t") -> list[OutgoingRows]:
     named = [dict(zip(schema.names, row, strict=True)) for row in given]
     batch = pa.RecordBatch.from_pylist(named, arrow_schema(schema))
     return list(outgoing(schema, topic).rows(batch, NOW, lambda topic: PARTITIONS))
 
 
 def test_a_value_is_enough() -> None:
-    assert rows(struct(value=TEXT), [("ä",), (None,)]) == [Rows("t", None, None, ["ä".encode(), None], None, None)]
+    assert rows(struct(value=TEXT), [("ä",), (None,)]) == [
+        OutgoingRows("t", None, None, ["ä".encode(), None], None, None)
+    ]
     assert rows(struct(value=TEXT), []) == []
 
 
@@ -40,7 +42,7 @@ def test_every_column() -> None:
     given = [(b"k", b"v", 3, at, [{"key": "h", "value": b"1"}, {"key": "n", "value": None}]), (b"j", None, 3, None, [])]
     ms = 1_767_323_045_678
     assert rows(schema, given) == [
-        Rows("t", 3, [b"k", b"j"], [b"v", None], [(("h", b"1"), ("n", None)), ()], [ms, NOW])
+        OutgoingRows("t", 3, [b"k", b"j"], [b"v", None], [(("h", b"1"), ("n", None)), ()], [ms, NOW])
     ]
 
 
@@ -49,7 +51,7 @@ def test_keys_name_their_partitions() -> None:
     keys = ["u1", None, "u2", "u1", "ü" * 600, "u5", "u1", None]
     given = [(key, str(row), None) for row, key in enumerate(keys)]
     found = rows(schema, given)
-    assert found[0] == Rows("t", None, [None, None], [b"1", b"7"], None, None)
+    assert found[0] == OutgoingRows("t", None, [None, None], [b"1", b"7"], None, None)
     for each in found[1:]:
         assert each.keys is not None
         assert {partition_for(key or b"", PARTITIONS) for key in each.keys} == {each.partition}

@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 from krappy.blocking import Client
 from krappy.spark import kept, lookup, shared, whole
 from krappy.spark.chunk import ordered
-from krappy.spark.moments import Source
+from krappy.spark.moments import TableSource
 from tests.spark.test_by_key import fill, values
 from tests.spark.test_kept import known, written_and_looked_up
 
@@ -207,9 +207,9 @@ def test_without_room_for_the_file_each_worker_has_what_it_may_keep(
 def test_two_that_write_at_once_do_not_mix(client: Client, topic: str, folder: Path) -> None:
     """As they may where locks do not work: one of them counts, as a whole."""
     client.create_topic(topic, 1)
-    source = Source(client, topic, ("value",))
+    source = TableSource(client, topic, ("value",))
     folder.mkdir()
-    two = [shared.Shared(folder, source) for _ in range(2)]
+    two = [shared.SharedAmongWorkers(folder, source) for _ in range(2)]
     chunks = [
         ordered(np.arange(n, dtype=np.uint64), pa.array([b"k"] * n), pa.array([{"value": b"v"}] * n)) for n in (3, 5)
     ]
@@ -219,7 +219,7 @@ def test_two_that_write_at_once_do_not_mix(client: Client, topic: str, folder: P
     for draft in drafts:
         draft.publish()
         draft.close()
-    found = shared.Shared(folder, source).newer()
+    found = shared.SharedAmongWorkers(folder, source).newer()
     assert found is not None
     assert [len(each) for each in found[1]] in ([3], [5])
     assert [each.suffix for each in folder.iterdir()] == [".arrow"]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from krappy.spark.stream_offsets import Position, begins, decoded, encoded, initial, lag, losses
+from krappy.spark.stream_offsets import StreamPosition, begins, decoded, encoded, initial, lag, losses
 from krappy.types import TopicPartition
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b-c.d", 0)
@@ -15,17 +15,17 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b-c
 @pytest.mark.parametrize(
     ("position", "text"),
     [
-        (Position({A1: 7, A0: 12, B0: 0}), '{"a": {"0": 12, "1": 7}, "b-c.d": {"0": 0}}'),
-        (Position({A0: 12}, first={A0: 9}), '{"a": {"0": 12}, "$first": {"offsets": {"a": {"0": 9}}}}'),
-        (Position({A0: 1}, snapshots={"a": "0f"}), '{"a": {"0": 1}, "$first": {"snapshots": {"a": "0f"}}}'),
+        (StreamPosition({A1: 7, A0: 12, B0: 0}), '{"a": {"0": 12, "1": 7}, "b-c.d": {"0": 0}}'),
+        (StreamPosition({A0: 12}, first={A0: 9}), '{"a": {"0": 12}, "$first": {"offsets": {"a": {"0": 9}}}}'),
+        (StreamPosition({A0: 1}, snapshots={"a": "0f"}), '{"a": {"0": 1}, "$first": {"snapshots": {"a": "0f"}}}'),
         (
-            Position({A0: 1, B0: 2}, {"b-c.d": "y", "a": "x"}),
+            StreamPosition({A0: 1, B0: 2}, {"b-c.d": "y", "a": "x"}),
             '{"a": {"0": 1}, "b-c.d": {"0": 2}, "$ids": {"a": "x", "b-c.d": "y"}}',
         ),
-        (Position({}), "{}"),
+        (StreamPosition({}), "{}"),
     ],
 )
-def test_a_position_has_one_text(position: Position, text: str) -> None:
+def test_a_position_has_one_text(position: StreamPosition, text: str) -> None:
     assert json.dumps(encoded(position)) == text
     assert decoded(json.loads(text)) == position
 
@@ -61,8 +61,8 @@ def test_where_a_stream_goes_on_and_what_it_has_lost(
     before: str | None, after: str | None, now: int | None, begin: int | None, lost: str
 ) -> None:
     """Ids tell a topic from another one of its name, whatever offsets that has; a position of old has none."""
-    at = Position({A0: 7}, {} if before is None else {"a": before})
-    to = Position({} if now is None else {A0: now, B0: 3}, {} if after is None else {"a": after, "b-c.d": "z"})
+    at = StreamPosition({A0: 7}, {} if before is None else {"a": before})
+    to = StreamPosition({} if now is None else {A0: now, B0: 3}, {} if after is None else {"a": after, "b-c.d": "z"})
     assert begins(at, to) == ({} if begin is None else {A0: begin, B0: 0})
     told = list(losses(at, to, lambda each: True))
     assert len(told) == bool(lost)

@@ -14,7 +14,7 @@ from krappy.blocking import Client
 from krappy.errors import KrappyError, StagingFenced
 from krappy.spark.outgoing import outgoing
 from krappy.spark.schema import arrow_schema, spark_schema
-from krappy.spark.staged import Attempt, Job, Staged, abort_all, commit_all, stage_all
+from krappy.spark.staged import SparkJob, StagedWrite, TaskAttempt, abort_all, commit_all, stage_all
 from krappy.types import Event
 from tests.process import wait_until
 from tests.spark.faults import DIED, PUBLISHED, STAGED, FailingSource
@@ -202,7 +202,7 @@ def test_a_job_id_of_a_topic_that_was_made_anew(spark: SparkSession, client: Cli
     assert len(values(client, topic)) == 10
 
 
-def staged(client: Client, topic: str, job: Job, value: bytes) -> Staged:
+def staged(client: Client, topic: str, job: SparkJob, value: bytes) -> StagedWrite:
     schema = spark_schema(("value",))
     batch = pa.RecordBatch.from_pylist([{"value": value}], arrow_schema(schema))
     return stage_all([batch], outgoing(schema, topic), client, job)
@@ -211,9 +211,9 @@ def staged(client: Client, topic: str, job: Job, value: bytes) -> Staged:
 def test_an_abort_overtakes_writes(client: Client, topic: str) -> None:
     """A task that was at work, one that comes late, and a commit that comes late."""
     client.create_topic(topic)
-    job = Job(f"{topic}-job", False, 60.0)
+    job = SparkJob(f"{topic}-job", False, 60.0)
     first = staged(client, topic, job, b"1")
-    with Attempt(client, job) as at_work:
+    with TaskAttempt(client, job) as at_work:
         at_work.stage(topic).send_columns(None, [b"2"])
         abort_all([job.name], client)
         with pytest.raises(StagingFenced):
@@ -227,7 +227,7 @@ def test_an_abort_overtakes_writes(client: Client, topic: str) -> None:
 
 def test_a_job_that_comes_again_after_an_abort_has_another_run(client: Client, topic: str) -> None:
     client.create_topic(topic)
-    job = Job(f"{topic}-job", True, 60.0)
+    job = SparkJob(f"{topic}-job", True, 60.0)
     first = staged(client, topic, job, b"1")
     abort_all([first.run], client)
     second = staged(client, topic, job, b"2")
@@ -248,7 +248,7 @@ def test_a_job_that_comes_again_after_an_abort_has_another_run(client: Client, t
 def test_of_two_attempts_of_a_task_one_is_published(client: Client, topic: str) -> None:
     """As with speculation: both are sealed, and Spark names the one that won."""
     client.create_topic(topic)
-    job = Job(f"{topic}-job", False, 60.0)
+    job = SparkJob(f"{topic}-job", False, 60.0)
     lost, won = staged(client, topic, job, b"same"), staged(client, topic, job, b"same")
     assert lost.tokens != won.tokens
     commit_all([won], client)

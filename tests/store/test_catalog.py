@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from krappy.errors import InvalidConfig, InvalidPartitions, InvalidTopic, StorageError, TopicExists, UnknownTopic
 from krappy.settings.topic import GENERATION
-from krappy.store.catalog import FORMAT, NEXT_NUMBER, NUMBERS, Catalog, Topic, new_id
+from krappy.store.catalog import FORMAT, NEXT_NUMBER, NUMBERS, Catalog, StoredTopic, new_id
 from krappy.store.format import DATA_FORMAT
 from krappy.store.format_2 import TOPIC
 from krappy.store.keys import MAX_NUMBER
@@ -83,7 +83,7 @@ def test_ids_differ_and_never_look_like_an_option() -> None:
 
 def test_a_topic_is_kept_as_it_was_made(catalog: Catalog, meta: Meta) -> None:
     made = catalog.create("a", 3, {"retention.ms": 5, "segment.ms": None})
-    assert made == Topic("a", made.id, {"retention.ms": "5"}, [1, 2, 3], GENERATION)
+    assert made == StoredTopic("a", made.id, {"retention.ms": "5"}, [1, 2, 3], GENERATION)
     assert len(made.id) == 16
     assert catalog.get("a") == made
     assert "a" in catalog
@@ -115,7 +115,7 @@ def test_partitions_only_grow(catalog: Catalog) -> None:
     first = catalog.create("a", 2)
     catalog.create("b", 1)
     grown = catalog.add_partitions("a", 4)
-    assert grown == Topic("a", first.id, {}, [1, 2, 4, 5], GENERATION)
+    assert grown == StoredTopic("a", first.id, {}, [1, 2, 4, 5], GENERATION)
     for total in (4, 1, 0, -1, 100_001):
         with pytest.raises(InvalidPartitions):
             catalog.add_partitions("a", total)
@@ -147,11 +147,11 @@ def test_a_deleted_topic_is_remembered_until_it_is_gone_from_disk(catalog: Catal
     assert again.id != first.id
     assert again.numbers == [3]
     reopened = Catalog(meta)
-    assert list(reopened.deleting()) == [Topic("a", first.id, {}, first.numbers)]
+    assert list(reopened.deleting()) == [StoredTopic("a", first.id, {}, first.numbers)]
     assert list(reopened.list()) == [again]
     reopened.delete("a")
     reopened.forget(first)
-    left = Topic("a", again.id, {}, again.numbers)
+    left = StoredTopic("a", again.id, {}, again.numbers)
     assert list(reopened.deleting()) == list(Catalog(meta).deleting()) == [left]
     reopened.forget(left)
     assert not [key for key, _ in meta.items(NUMBERS)]
@@ -192,8 +192,8 @@ class CatalogHistory(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="krappy-catalog-"))
-        self.topics: dict[str, Topic] = {}
-        self.deleting: dict[bytes, Topic] = {}
+        self.topics: dict[str, StoredTopic] = {}
+        self.deleting: dict[bytes, StoredTopic] = {}
         self.numbers: set[int] = set()
         self.ids: set[bytes] = set()
         self.producers: set[int] = set()
@@ -238,7 +238,7 @@ class CatalogHistory(RuleBasedStateMachine):
         if name in self.topics:
             gone = self.topics.pop(name)
             assert self.catalog.delete(name) == gone
-            self.deleting[gone.id] = Topic(name, gone.id, {}, gone.numbers)
+            self.deleting[gone.id] = StoredTopic(name, gone.id, {}, gone.numbers)
 
     @rule()
     def forget(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from krappy.store.cleaner import Pace
+from krappy.store.cleaner import CleaningPace
 from tests.store.compacted import CONFIG, Table
 from tests.store.logs import opened, rows
 
@@ -18,7 +18,7 @@ class Ended(Exception):
     pass
 
 
-class Counting(Pace):
+class Counting(CleaningPace):
     """Counts the work, and ends it after so many bytes."""
 
     def __init__(self, most: int = 10**12) -> None:

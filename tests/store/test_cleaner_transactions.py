@@ -11,7 +11,7 @@ import pytest
 from krappy.core.stability import Stability, marker
 from krappy.errors import StorageError
 from krappy.records import batch
-from krappy.store.cleaner import Candidate, Pace
+from krappy.store.cleaner import Candidate, CleaningPace
 from krappy.store.log import Log
 from tests.store.compacted import CONFIG
 from tests.store.faulty_disk import Everything, FaultyDisk, Keep, PowerLoss
@@ -23,7 +23,7 @@ SETTINGS = replace(CONFIG, delete_retention_ms=0)
 ACCOUNTS = {b"account-%d" % number for number in range(5)}
 
 
-class Readers(Pace):
+class Readers(CleaningPace):
     """What readers beside a cleaning are told, as the broker keeps it: apart from what the log itself knows."""
 
     def __init__(self, log: Log) -> None:
@@ -71,8 +71,8 @@ def end(log: Log, producer: int, *, commit: bool) -> None:
     log.append([(batch.check(data), data)], 0, NOW)
 
 
-def clean(log: Log, pace: Pace | None = None) -> None:
-    log.clean(survives, log.segments[-1].base_offset, NOW, pace or Pace())
+def clean(log: Log, pace: CleaningPace | None = None) -> None:
+    log.clean(survives, log.segments[-1].base_offset, NOW, pace or CleaningPace())
 
 
 def due(disk: FaultyDisk) -> Log:

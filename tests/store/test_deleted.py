@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from krappy.errors import StorageError
-from krappy.store.cleaner import Candidate, Pace
+from krappy.store.cleaner import Candidate, CleaningPace
 from krappy.store.log import Log
 from tests.store.compacted import CONFIG, Table
 from tests.store.faulty_disk import FaultyDisk
@@ -18,7 +18,7 @@ def remade(log: Log, disk: FaultyDisk) -> Log:
     return filled(FOLDER, 20, config=CONFIG, disk=disk)
 
 
-class Deleting(Pace):
+class Deleting(CleaningPace):
     """The log is deleted, and another made, at the pause `at` of a cleaning."""
 
     def __init__(self, log: Log, disk: FaultyDisk, at: int) -> None:

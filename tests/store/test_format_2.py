@@ -11,11 +11,11 @@ from typing import Any
 import msgpack
 import pytest
 
-from krappy.core.cluster.state import State
+from krappy.core.cluster.state import PartitionState
 from krappy.errors import StorageError
 from krappy.store import catalog as catalog_module
 from krappy.store import format_2
-from krappy.store.catalog import FORMAT, Catalog, Topic
+from krappy.store.catalog import FORMAT, Catalog, StoredTopic
 from krappy.store.local_tree import LocalTree
 from krappy.store.meta import Meta
 from krappy.store.overrides import FOR_ALL, STATIC, OverrideStore
@@ -48,8 +48,11 @@ OLD: Mapping[bytes, bytes] = {
 
 def check(catalog: Catalog) -> None:
     assert catalog.cluster_id == text_id(b"\x07" * 16)
-    assert list(catalog.list()) == [Topic("B.b_-", IDS[1], {}, [4]), Topic("a", IDS[0], {"segment.ms": "5"}, [1, 2], 1)]
-    assert list(catalog.deleting()) == [Topic("gone", IDS[2], {}, [3, 8])]
+    assert list(catalog.list()) == [
+        StoredTopic("B.b_-", IDS[1], {}, [4]),
+        StoredTopic("a", IDS[0], {"segment.ms": "5"}, [1, 2], 1),
+    ]
+    assert list(catalog.deleting()) == [StoredTopic("gone", IDS[2], {}, [3, 8])]
     assert catalog.was_given(2999)
     assert not catalog.was_given(3000)
     brokers, groups = (OverrideStore(catalog.tree, kind).load() for kind in ("brokers", "groups"))
@@ -64,7 +67,7 @@ def check_goes_on(catalog: Catalog) -> None:
     catalog.register(3)
     image = catalog.tree.image
     assert [each.replicas for each in image.topics["a"].partitions] == [(3,), (3,)]
-    assert image.topics["a"].partitions[1].state == State(3, 0, 0, (3,))
+    assert image.topics["a"].partitions[1].state == PartitionState(3, 0, 0, (3,))
     assert catalog.create("new", 1).numbers == [9]
     assert catalog.next_producer_id() == 3000
     catalog.forget(catalog.deleting()[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from krappy.core.staging import Job, Staging, State
+from krappy.core.staging import Job, JobState, StagedTask
 from krappy.core.transactions import Transaction
 from krappy.entries.entry import pack_entry
 from krappy.store import catalog, group_offsets, groups, overrides, rocks, staging, transactions
@@ -46,8 +46,8 @@ def test_the_keys_of_the_catalog_are_in_the_table(tmp_path: Path) -> None:
     )
     transactions.TransactionStore(meta).put(Transaction("id", 1, 0, 1_000))
     jobs = staging.StagingStore(meta)
-    jobs.put(Job("j"), Staging("id", "a", b"", "task", "attempt"))
-    jobs.end(Job("k", State.COMMITTED, touched_ms=1_000), [])
+    jobs.put(Job("j"), StagedTask("id", "a", b"", "task", "attempt"))
+    jobs.end(Job("k", JobState.COMMITTED, touched_ms=1_000), [])
     overrides.OverrideStore(made.tree, "brokers").save(overrides.STATIC, {"num.partitions": "3"})
     overrides.OverrideStore(made.tree, "brokers").save("5", {"num.partitions": "4"})
     overrides.OverrideStore(made.tree, "groups").save("k/2", {"consumer.heartbeat.interval.ms": "5000"})

@@ -19,7 +19,7 @@ import trio
 from krappy.broker.groups import group_reads
 from krappy.broker.groups.group_reads import Read
 from krappy.broker.partition import large
-from krappy.broker.partition.queued import Stored, record_size
+from krappy.broker.partition.queued import StoredAt, record_size
 from krappy.errors import KrappyError
 from krappy.partitioner import partition_for
 from krappy.records import batch as batches
@@ -29,7 +29,7 @@ from krappy.types import NO_TIMESTAMP, Record
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
-    from krappy.broker.groups.shared import Shared
+    from krappy.broker.groups.shared import SharedPartition
     from krappy.broker.partition.partition import Partition
     from krappy.broker.runtime import Runtime
     from krappy.core.leases import Lease
@@ -54,7 +54,7 @@ class Undertaker:
         self._idle = trio.Event()
         self._idle.set()
 
-    def bury(self, shared: Shared) -> None:
+    def bury(self, shared: SharedPartition) -> None:
         """Sees to it that the dead of this partition get to their topic. Once it is started, it needs no reminder."""
         if not self._closing.is_set():
             shared.burying = True
@@ -67,7 +67,7 @@ class Undertaker:
         self._closing.set()
         await self._idle.wait()
 
-    async def _run(self, shared: Shared) -> None:
+    async def _run(self, shared: SharedPartition) -> None:
         pause = FIRST_PAUSE_S
         group = shared.group
         try:
@@ -89,7 +89,7 @@ class Undertaker:
             if not self._at_work:
                 self._idle.set()
 
-    async def _bury_all(self, shared: Shared) -> None:
+    async def _bury_all(self, shared: SharedPartition) -> None:
         """Buries all that are dead now, but for those that their topic refuses. Raises the last trouble there was."""
         trouble: KrappyError | None = None
         shared.trim()
@@ -107,11 +107,11 @@ class Undertaker:
         if trouble is not None:
             raise trouble
 
-    async def _bury_some(self, shared: Shared, read: Read, target: Sequence[Partition]) -> KrappyError | None:
+    async def _bury_some(self, shared: SharedPartition, read: Read, target: Sequence[Partition]) -> KrappyError | None:
         """Buries what a read has of the dead. What is refused stays, and the others do not wait for it, nor are they
         written again for its sake: the last trouble there was."""
         trouble: KrappyError | None = None
-        under_way: list[tuple[int, Later[Stored]]] = []
+        under_way: list[tuple[int, Later[StoredAt]]] = []
         size = 0
         try:
             for piece, _ in group_reads.touching(read.pieces, shared.leases.graves()):
@@ -139,7 +139,7 @@ class Undertaker:
             shared.group.stir(shared)
         return trouble
 
-    async def _topic(self, shared: Shared) -> list[Partition]:
+    async def _topic(self, shared: SharedPartition) -> list[Partition]:
         name = topic_for(shared.at[0], shared.group.name, shared.group.settings.dead_letter)
         topics = self._runtime.topics
         if name not in topics:
@@ -157,7 +157,7 @@ def _rows(columns: Columns, graves: Iterable[Lease]) -> Iterator[tuple[int, Leas
             yield row, grave
 
 
-async def _settle(shared: Shared, under_way: list[tuple[int, Later[Stored]]]) -> KrappyError | None:
+async def _settle(shared: SharedPartition, under_way: list[tuple[int, Later[StoredAt]]]) -> KrappyError | None:
     """Waits for these and buries them, but for those that were refused: the last trouble there was."""
     trouble: KrappyError | None = None
     for offset, later in under_way:
@@ -171,7 +171,7 @@ async def _settle(shared: Shared, under_way: list[tuple[int, Later[Stored]]]) ->
     return trouble
 
 
-async def _publish(partition: Partition, record: Record) -> Later[Stored]:
+async def _publish(partition: Partition, record: Record) -> Later[StoredAt]:
     if record_size(record) <= partition.config.max_message_bytes:
         return partition.publish_record(record, taken=True)
     return partition.publish(await large.opened(partial(_compressed, record)), taken=True)
@@ -183,7 +183,7 @@ def _compressed(record: Record) -> bytes:
     return batches.encode([record.key], [record.value], timestamps=time, headers=headers, codec=codecs.ZSTD)
 
 
-def _record(shared: Shared, columns: Columns, row: int, grave: Lease) -> Record:
+def _record(shared: SharedPartition, columns: Columns, row: int, grave: Lease) -> Record:
     topic, partition = shared.at
     origin = {
         "topic": topic,

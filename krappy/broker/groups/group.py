@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from krappy.broker.groups.member import Member
-from krappy.broker.groups.shared import Settings, Shared
+from krappy.broker.groups.shared import SharedPartition, SharedSettings
 from krappy.core.keyed_leases import KeyedLeases
 from krappy.core.leases import Leases
 from krappy.core.members import Members
@@ -37,16 +37,16 @@ class _Waiter:
 
 
 class Group:
-    def __init__(self, keeper: GroupKeeper, name: str, settings: Settings) -> None:
+    def __init__(self, keeper: GroupKeeper, name: str, settings: SharedSettings) -> None:
         self.keeper = keeper
         self.name = name
         self.settings = settings
-        self.shared: dict[tuple[str, int], Shared] = {}
+        self.shared: dict[tuple[str, int], SharedPartition] = {}
         self.members: dict[str, Member] = {}
         self.gone = False
         self._names = Members(name, keeper.max_members)
         self._waiters: dict[_Waiter, None] = {}  # in the order of their coming
-        self._orders: dict[tuple[str, ...], list[Shared]] = {}  # topics -> their partitions
+        self._orders: dict[tuple[str, ...], list[SharedPartition]] = {}  # topics -> their partitions
         self._turn = 0
 
     # --- members
@@ -77,10 +77,10 @@ class Group:
 
     # --- partitions
 
-    def changed(self, shared: Shared) -> None:
+    def changed(self, shared: SharedPartition) -> None:
         self.keeper.changed(shared)
 
-    def attend(self, shared: Shared) -> None:
+    def attend(self, shared: SharedPartition) -> None:
         self.keeper.attend(shared)
 
     def new_leases(self, floor: int) -> Leases:
@@ -94,8 +94,8 @@ class Group:
     def _kind(self) -> type[Leases]:
         return KeyedLeases if self.settings.order == "key" else Leases
 
-    def add(self, partition: Partition, leases: Leases) -> Shared:
-        shared = Shared(self, partition, leases)
+    def add(self, partition: Partition, leases: Leases) -> SharedPartition:
+        shared = SharedPartition(self, partition, leases)
         self.shared[shared.at] = shared
         self.keeper.held_positions += 1
         self._orders.clear()
@@ -103,7 +103,7 @@ class Group:
             partition.moved.subscribe(shared.moved)
         return shared
 
-    def remove(self, topic: str) -> list[Shared]:
+    def remove(self, topic: str) -> list[SharedPartition]:
         """The topic is gone. Returns what the group had of it."""
         removed = [shared for shared in self.shared.values() if shared.at[0] == topic]
         for shared in removed:
@@ -125,7 +125,7 @@ class Group:
                 field="order",
             )
 
-    def adopt(self, settings: Settings) -> bool:
+    def adopt(self, settings: SharedSettings) -> bool:
         """Takes other settings, of which the order changes only while nothing is leased. Whether any changed."""
         before, self.settings = self.settings, settings
         for shared in self.shared.values():
@@ -140,7 +140,7 @@ class Group:
 
     # --- waiting
 
-    def stir(self, shared: Shared | None = None) -> None:
+    def stir(self, shared: SharedPartition | None = None) -> None:
         """Something may be there to be leased (in `shared`, if given): wakes the first in line who can have it."""
         if not self._waiters:
             return
@@ -179,7 +179,7 @@ class Group:
         finally:
             self._waiters.pop(waiter, None)
 
-    def in_turn(self, topics: tuple[str, ...]) -> list[Shared]:
+    def in_turn(self, topics: tuple[str, ...]) -> list[SharedPartition]:
         """The partitions of these topics, another one first each time. Raises UnknownTopic when all are gone."""
         order = self._order(topics)
         if not order:
@@ -187,7 +187,7 @@ class Group:
         self._turn = turn = (self._turn + 1) % len(order)
         return order[turn:] + order[:turn]
 
-    def _order(self, topics: tuple[str, ...]) -> list[Shared]:
+    def _order(self, topics: tuple[str, ...]) -> list[SharedPartition]:
         """The partitions of these topics."""
         order = self._orders.get(topics)
         if order is None:

@@ -11,7 +11,7 @@ from krappy.broker.groups.group_reads import KeptReads
 from krappy.broker.groups.group_writer import GroupWriter
 
 if TYPE_CHECKING:
-    from krappy.broker.groups.shared import Shared
+    from krappy.broker.groups.shared import SharedPartition
     from krappy.broker.runtime import Runtime
     from krappy.store.groups import GroupStore
 
@@ -35,12 +35,12 @@ class GroupKeeper:
         """Of the clock that nobody sets: leases and delays do not depend on the wall's."""
         return self._runtime.clock.steady_ms()
 
-    def changed(self, shared: Shared) -> None:
+    def changed(self, shared: SharedPartition) -> None:
         """The leases of a partition have changed: they are written soon."""
         self.writer.mark(shared)
         self.attend(shared)
 
-    def attend(self, shared: Shared) -> None:
+    def attend(self, shared: SharedPartition) -> None:
         """Sees to what falls due, and to the dead."""
         leases = shared.leases
         if leases.due is not None:

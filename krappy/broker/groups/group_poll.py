@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from krappy.broker.groups import group_reads
-from krappy.broker.groups.group_reads import Piece, Read
+from krappy.broker.groups.group_reads import LogPiece, Read
 from krappy.broker.partition import large
 from krappy.core.leases import Lease
 from krappy.errors import KrappyError, OffsetOutOfRange
@@ -19,7 +19,7 @@ from krappy.types import Span
 
 if TYPE_CHECKING:
     from krappy.broker.groups.group_keeper import GroupKeeper
-    from krappy.broker.groups.shared import Shared
+    from krappy.broker.groups.shared import SharedPartition
 
 AHEAD_RECORDS = 200  # events that a read is for at least, since the next poll will want them
 AHEAD_BYTES = 128 << 10  # but then not more bytes than this, nor for what waits: often that is one event
@@ -37,11 +37,11 @@ class _Taken:
     """What there is of one partition so far. Its batches are sent once, however often they were looked at."""
 
     def __init__(self) -> None:
-        self.pieces: dict[int, Piece] = {}
+        self.pieces: dict[int, LogPiece] = {}
         self.leases: list[Lease] = []
 
 
-class Poll:
+class GroupPoll:
     """One, for a member. `among`: the partitions in which it looks, in this order."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Poll:
         keeper: GroupKeeper,
         member: str,
         lease_ms: int,
-        among: Sequence[Shared],
+        among: Sequence[SharedPartition],
         by_key: bool,
         max_records: int,
         max_bytes: int,
@@ -61,11 +61,11 @@ class Poll:
         self._by_key = by_key
         self._left = max_records
         self._room = max_bytes
-        self._taken: dict[Shared, _Taken] = {}
+        self._taken: dict[SharedPartition, _Taken] = {}
         # One time for all of it: else a short lease could end, and the event be leased again, within one answer.
         self._now = self._keeper.now_ms()
 
-    def gather(self) -> Shared | None:
+    def gather(self) -> SharedPartition | None:
         """Leases what can be read at once. When that is nothing because the disk would have to be waited for, returns
         the partition that `gather_from` is to be called for. Raises CorruptBatch, StorageError."""
         trouble: KrappyError | None = None
@@ -90,7 +90,7 @@ class Poll:
             raise trouble
         return None
 
-    async def gather_from(self, shared: Shared, closed: Callable[[], bool]) -> None:
+    async def gather_from(self, shared: SharedPartition, closed: Callable[[], bool]) -> None:
         """Leases from one partition, waiting for the disk. `closed`: the member has left meanwhile."""
         async with shared.reading:
             offset = shared.wanted(self._now)
@@ -120,16 +120,16 @@ class Poll:
             polled.leases.extend((topic, index, *lease) for lease in leases)
         return polled
 
-    def _limits(self, shared: Shared, offset: int) -> tuple[int, None, int]:
+    def _limits(self, shared: SharedPartition, offset: int) -> tuple[int, None, int]:
         """Bytes, limit (none) and records of a read."""
         if self._left >= AHEAD_RECORDS and offset >= shared.leases.frontier:
             return self._room, None, self._left
         return AHEAD_BYTES, None, AHEAD_RECORDS
 
-    def _read(self, shared: Shared, offset: int, span: Span, *, inline: bool = True) -> Read:
+    def _read(self, shared: SharedPartition, offset: int, span: Span, *, inline: bool = True) -> Read:
         return Read(offset, span, keys=self._by_key, cleaned=shared.partition.log.clean_upto, inline=inline)
 
-    def _take(self, shared: Shared, offset: int, read: Read) -> None:
+    def _take(self, shared: SharedPartition, offset: int, read: Read) -> None:
         log, pieces = read.part(offset, self._left, self._room)
         alone = not self._taken
         leases = shared.leases.lease(self._now, self._member, self._lease_ms, log, self._left, alone=alone)

@@ -20,7 +20,7 @@ from krappy.records.batch import BatchHeader, Columns
 from krappy.types import Span
 
 if TYPE_CHECKING:
-    from krappy.broker.groups.shared import Shared
+    from krappy.broker.groups.shared import SharedPartition
 
 KEPT = 4 << 20  # bytes of reads that are kept, over all groups
 ROOM = 4 << 20  # bytes that the batches of one read may open to, about; a single one may to more
@@ -28,7 +28,7 @@ TOKEN = 40  # bytes that a key's token takes
 CUT_FROM = 8 << 10  # bytes of a batch from which on it is worth cutting
 
 
-class Piece:
+class LogPiece:
     """One batch that holds events. `spans` and `tokens` as in LogSlice."""
 
     __slots__ = ("_columns", "buffer", "cost", "data", "header", "position", "spans", "tokens")
@@ -99,13 +99,13 @@ class Read:
         """`keys`: whether their order matters. `inline`: on the event loop; raises BlockingIOError for what is too
         much there. Where its batches open to very much, it ends before what was read does. Raises CorruptBatch."""
         data = memoryview(read.data)
-        self.pieces: list[Piece] = []
+        self.pieces: list[LogPiece] = []
         self.end = max(offset, read.next_offset)
         position, room = 0, INLINE if inline else ROOM
         while position < len(data):
             header = batches.read_header(data, position)
             if header.count and not header.is_control:
-                piece = Piece(header, data, position)
+                piece = LogPiece(header, data, position)
                 self.pieces.append(piece)
                 if keys or not header.dense:
                     room -= _look(piece, keys, room, inline)
@@ -124,7 +124,7 @@ class Read:
         """Bytes that keeping it takes, about."""
         return self._size + sum(piece.cost for piece in self.pieces)
 
-    def part(self, offset: int, max_records: int, max_bytes: int) -> tuple[LogSlice, list[Piece]]:
+    def part(self, offset: int, max_records: int, max_bytes: int) -> tuple[LogSlice, list[LogPiece]]:
         """What of it begins with the batch of `offset`: as many batches as reach one of the limits, at least one."""
         first = max(0, bisect_right(self._bases, offset) - 1)
         if self.pieces and self.pieces[first].header.last_offset < offset:
@@ -147,7 +147,7 @@ class Read:
         return LogSlice(start, end, spans, tokens if self._keys else None), pieces
 
 
-def _look(piece: Piece, keys: bool, room: int, inline: bool) -> int:
+def _look(piece: LogPiece, keys: bool, room: int, inline: bool) -> int:
     """Opens a batch and takes from it what leases go by; the bytes that it took. In a thread nothing else is kept."""
     if not inline:
         return piece.look(batches.decode(piece.data), keys)
@@ -169,17 +169,19 @@ class KeptReads:
 
     def __init__(self, limit: int = KEPT) -> None:
         self._limit = limit
-        self._held: OrderedDict[Shared, tuple[Read, int]] = OrderedDict()  # and how large it was when it was kept
+        self._held: OrderedDict[SharedPartition, tuple[Read, int]] = (
+            OrderedDict()
+        )  # and how large it was when it was kept
         self._size = 0
 
-    def find(self, shared: Shared, offset: int) -> Read | None:
+    def find(self, shared: SharedPartition, offset: int) -> Read | None:
         """A read that tells what is at `offset`."""
         held, _ = self._held.get(shared, (None, 0))
         if held is None or not held.start <= offset < held.end or held.cleaned != shared.partition.log.clean_upto:
             return None
         return held
 
-    def keep(self, shared: Shared, read: Read) -> None:
+    def keep(self, shared: SharedPartition, read: Read) -> None:
         size = read.size  # it grows as batches of it are opened
         if self._held.get(shared) != (read, size):
             self.drop(shared)
@@ -189,13 +191,13 @@ class KeptReads:
             while self._size > self._limit:
                 self._size -= self._held.popitem(last=False)[1][1]
 
-    def drop(self, shared: Shared) -> None:
+    def drop(self, shared: SharedPartition) -> None:
         held = self._held.pop(shared, None)
         if held is not None:
             self._size -= held[1]
 
 
-def touching(pieces: Sequence[Piece], leases: Sequence[Lease]) -> Iterator[tuple[Piece, Sequence[Lease]]]:
+def touching(pieces: Sequence[LogPiece], leases: Sequence[Lease]) -> Iterator[tuple[LogPiece, Sequence[Lease]]]:
     """Each batch that leases touch, with these. Both ascend."""
     at = 0
     for piece in pieces:
@@ -208,7 +210,7 @@ def touching(pieces: Sequence[Piece], leases: Sequence[Lease]) -> Iterator[tuple
             yield piece, leases[at:after]
 
 
-def join(pieces: Sequence[Piece], leases: Sequence[Lease]) -> bytes | memoryview:
+def join(pieces: Sequence[LogPiece], leases: Sequence[Lease]) -> bytes | memoryview:
     """What a member gets of one partition. Both ascend. Batches that were read together are not copied."""
     parts: list[bytes | memoryview] = []
     end: tuple[memoryview, int] | None = None  # of the last part, in the buffer that it is in

@@ -17,7 +17,7 @@ from krappy.errors import KrappyError, StorageError
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
-    from krappy.broker.groups.shared import Owner, Shared
+    from krappy.broker.groups.shared import Owner, SharedPartition
     from krappy.broker.runtime import Runtime
     from krappy.store.groups import GroupStore
 
@@ -30,11 +30,11 @@ class GroupWriter:
         self._runtime = runtime
         self._store = store
         self._groups: dict[Owner, None] = {}  # whose settings are to be written
-        self._states: dict[Shared, None] = {}
+        self._states: dict[SharedPartition, None] = {}
         self._waiting: list[Later[None]] = []
         self._work = trio.Event()
 
-    def mark(self, shared: Shared) -> None:
+    def mark(self, shared: SharedPartition) -> None:
         """Its state is written soon."""
         shared.version += 1
         self._states[shared] = None
@@ -45,7 +45,7 @@ class GroupWriter:
         self._groups[group] = None
         self._work.set()
 
-    def durable(self, states: Iterable[Shared] = (), *, always: bool = False) -> Later[None]:
+    def durable(self, states: Iterable[SharedPartition] = (), *, always: bool = False) -> Later[None]:
         """When these states, as they are now, are on disk. `always`: whatever was marked, too."""
         later: Later[None] = Later()
         unsynced = [shared for shared in states if shared.durable != shared.version]
@@ -89,9 +89,9 @@ class GroupWriter:
                 if not waiting:
                     await trio.lowlevel.checkpoint()
 
-    async def _write(self, groups: dict[Owner, None], states: Iterable[Shared]) -> None:
+    async def _write(self, groups: dict[Owner, None], states: Iterable[SharedPartition]) -> None:
         """Each group's in one go, and of very many with turns for others: what is gone by its turn is left out."""
-        changed: dict[Owner, list[Shared]] = {group: [] for group in groups}
+        changed: dict[Owner, list[SharedPartition]] = {group: [] for group in groups}
         for shared in states:
             changed.setdefault(shared.group, []).append(shared)
         for number, (group, some) in enumerate(changed.items(), 1):
@@ -102,7 +102,7 @@ class GroupWriter:
                 self._store.put(group.name, pack_settings(group) if group in groups else None, packed)
 
 
-def pack_state(shared: Shared, ahead_ms: int) -> bytes:
+def pack_state(shared: SharedPartition, ahead_ms: int) -> bytes:
     """`ahead_ms`: of the clock by which the next start will read it."""
     packed: bytes = msgpack.packb(shared.leases.dump(ahead_ms))
     return packed

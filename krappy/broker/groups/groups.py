@@ -20,7 +20,7 @@ from krappy.broker.groups.group import Group
 from krappy.broker.groups.group_keeper import GroupKeeper
 from krappy.broker.groups.group_writer import unpack
 from krappy.broker.groups.member import Member
-from krappy.broker.groups.shared import Settings
+from krappy.broker.groups.shared import SharedSettings
 from krappy.broker.name_locks import NameLocks
 from krappy.errors import (
     GroupNotEmpty,
@@ -214,7 +214,7 @@ class GroupCoordinator(GroupKeeper):
             # Kafka's clients, who do not wait for this lock, may have made it while the disk was waited for.
             self._check_kind(name)
             group, is_new = self._groups.get(name), name not in self._groups
-            settings = Settings("shared", order, max_deliveries, dead_letter)
+            settings = SharedSettings("shared", order, max_deliveries, dead_letter)
             self._check_room(group, starts)
             if group is None:
                 group = Group(self, name, settings)
@@ -300,7 +300,7 @@ class GroupCoordinator(GroupKeeper):
             _check_empty(group)
         self._check_room(group, {partition for partition, _ in found})
         if group is None:
-            group = self._groups[name] = Group(self, name, Settings("positions"))
+            group = self._groups[name] = Group(self, name, SharedSettings("positions"))
             self.writer.mark_group(group)
         await self._move(group, found)
 
@@ -440,8 +440,8 @@ def _check_dead_letter(topic: str, group: str, topics: Sequence[str], dead_lette
         raise InvalidTopic(f"the dead-letter topic '{name}' can't be: {error}; name another in dead_letter") from None
 
 
-def _settings(name: str, packed: bytes) -> Settings:
+def _settings(name: str, packed: bytes) -> SharedSettings:
     try:
-        return Settings(**unpack(f"the settings of group '{name}'", packed))
+        return SharedSettings(**unpack(f"the settings of group '{name}'", packed))
     except TypeError as error:
         raise StorageError(f"the settings of group '{name}' can't be read: {error}") from error

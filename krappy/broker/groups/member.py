@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from krappy.broker.groups.group_poll import GroupPolled, Poll
+from krappy.broker.groups.group_poll import GroupPoll, GroupPolled
 from krappy.errors import InvalidRequest, LeaseLost
 from krappy.waiting import Later
 
 if TYPE_CHECKING:
     from krappy.broker.groups.group import Group
-    from krappy.broker.groups.shared import Shared
+    from krappy.broker.groups.shared import SharedPartition
 
 MAX_BYTES = 16 << 20  # of one answer; a single larger batch still comes whole
 
@@ -63,13 +63,13 @@ class Member:
                 await group.wait(self, left)
         return GroupPolled([], [])
 
-    def _begin(self, max_records: int, max_bytes: int) -> Poll:
+    def _begin(self, max_records: int, max_bytes: int) -> GroupPoll:
         group = self.group
         by_key = group.settings.order == "key"
         room = max(1, min(max_bytes, MAX_BYTES))
-        return Poll(group.keeper, self.name, self.lease_ms, group.in_turn(self.topics), by_key, max_records, room)
+        return GroupPoll(group.keeper, self.name, self.lease_ms, group.in_turn(self.topics), by_key, max_records, room)
 
-    def _answer(self, poll: Poll) -> GroupPolled:
+    def _answer(self, poll: GroupPoll) -> GroupPolled:
         polled = poll.answer()
         if polled.leases:
             self.bytes += sum(len(part[4]) for part in polled.parts)
@@ -85,7 +85,7 @@ class Member:
         the rest is settled all the same. Raises InvalidRequest.
         """
         lost: list[Range] = []
-        asked: dict[Shared, int] = {}  # how many events were unsettled
+        asked: dict[SharedPartition, int] = {}  # how many events were unsettled
         for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
             asked.setdefault(shared, shared.leases.unsettled)
             lost += [(topic, partition, *span) for span in shared.leases.ack(self.name, first, last)]
@@ -104,7 +104,7 @@ class Member:
         """Gives events back, to be leased again after `delay_ms`. Raises LeaseLost as `ack` does, InvalidRequest."""
         now = self.group.keeper.now_ms()
         lost: list[Range] = []
-        touched: dict[Shared, None] = {}
+        touched: dict[SharedPartition, None] = {}
         for shared, (topic, partition, first, last) in self._ranges(ranges, lost):
             spans = shared.leases.nack(now, self.name, first, last, delay_ms)
             lost += [(topic, partition, *span) for span in spans]
@@ -137,7 +137,7 @@ class Member:
         for shared, (_, _, first, last) in self._ranges(ranges, []):
             shared.leases.uncount(self.name, first, last)
 
-    def _ranges(self, ranges: Sequence[Range], lost: list[Range]) -> list[tuple[Shared, Range]]:
+    def _ranges(self, ranges: Sequence[Range], lost: list[Range]) -> list[tuple[SharedPartition, Range]]:
         for topic, partition, first, last in ranges:
             if last < first:
                 raise InvalidRequest(f"offsets {first} to {last} of {topic}-{partition}: the last before the first")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from krappy.broker.partition.partition import Partition
 
 
-class Settings(NamedTuple):
+class SharedSettings(NamedTuple):
     """What is kept of a group beside its states. `kind`: "shared", or "positions" when only Commit made it."""
 
     kind: str = "shared"
@@ -25,15 +25,15 @@ class Owner(Protocol):
     """The group that has it."""
 
     name: str
-    settings: Settings
+    settings: SharedSettings
     gone: bool
 
-    def stir(self, shared: Shared | None = None) -> None: ...
-    def changed(self, shared: Shared) -> None: ...
-    def attend(self, shared: Shared) -> None: ...
+    def stir(self, shared: SharedPartition | None = None) -> None: ...
+    def changed(self, shared: SharedPartition) -> None: ...
+    def attend(self, shared: SharedPartition) -> None: ...
 
 
-class Shared:
+class SharedPartition:
     """One partition as one group has it."""
 
     def __init__(self, group: Owner, partition: Partition, leases: Leases) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from krappy.core.kafka.classic import ClassicGroup
-from krappy.core.kafka.classic_member import State
+from krappy.core.kafka.classic_member import GroupState
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import ModernGroup
 
 if TYPE_CHECKING:
-    from krappy.broker.kafka_groups.registry import Registry
+    from krappy.broker.kafka_groups.registry import GroupRegistry
 
 NATIVE = "krappy"  # the protocol type, and the type, by which Kafka's tools see a native group
 
@@ -23,7 +23,7 @@ class Listed(NamedTuple):
     state: str
 
 
-class Described(NamedTuple):
+class DescribedGroup(NamedTuple):
     """`members`: (id, instance id, client id, client host, metadata, assignment)."""
 
     state: str
@@ -33,7 +33,7 @@ class Described(NamedTuple):
 
 
 class Admin:
-    def __init__(self, owner: Registry) -> None:
+    def __init__(self, owner: GroupRegistry) -> None:
         self._owner = owner
         self._runtime = owner.runtime
 
@@ -48,17 +48,17 @@ class Admin:
         for name, members in self._owner.natives.sizes().items():
             yield Listed(name, NATIVE, NATIVE, "Stable" if members else "Empty")
 
-    def describe(self, name: str) -> Described:
+    def describe(self, name: str) -> DescribedGroup:
         """A classic group, or a native one. Raises Refused, GROUP_ID_NOT_FOUND."""
         if self._owner.natives.has(name):
             told = self._owner.natives.describe(name)
             who = [(each["name"], None, "", each["client"], b"", b"") for each in told["members"]]
-            return Described("Stable" if who else "Empty", NATIVE, told["order"], who)
+            return DescribedGroup("Stable" if who else "Empty", NATIVE, told["order"], who)
         machine = self._owner.find(name).machine
         if not isinstance(machine, ClassicGroup):
             raise Refused(Fault.GROUP_ID_NOT_FOUND, f"Group {name:.249} is not a classic group.")
-        stable = machine.state is State.STABLE
-        return Described(
+        stable = machine.state is GroupState.STABLE
+        return DescribedGroup(
             machine.state,
             machine.protocol_type or "",
             machine.protocol or "",

@@ -22,11 +22,11 @@ from krappy.broker.alarms import Alarms
 from krappy.broker.kafka_groups.admin import Admin
 from krappy.broker.kafka_groups.group import EACH_MEMBER, KafkaGroup, load
 from krappy.broker.kafka_groups.native import NativeView
-from krappy.broker.kafka_groups.offsets import Offsets
-from krappy.broker.kafka_groups.registry import Natives, Registry, check_name
+from krappy.broker.kafka_groups.offsets import KafkaOffsets
+from krappy.broker.kafka_groups.registry import GroupRegistry, Natives, check_name
 from krappy.core.kafka import mixed
 from krappy.core.kafka.classic import ClassicGroup
-from krappy.core.kafka.classic_member import LONGEST_NAME, Join, Joined, Reply, Synced, brought, taken
+from krappy.core.kafka.classic_member import LONGEST_NAME, Join, Joined, Reply, SyncAnswer, brought, taken
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.migration import Policy, downgrade, downgrade_for, only_classic, replaces_last, upgrade
 from krappy.core.kafka.modern import ModernGroup, check_beat
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from krappy.store.overrides import OverrideStore
 
 
-class KafkaGroups(Registry):
+class KafkaGroups(GroupRegistry):
     def __init__(
         self,
         runtime: Runtime,
@@ -59,7 +59,7 @@ class KafkaGroups(Registry):
         config = runtime.config
         self.policy = Policy(config.group_consumer_migration_policy)
         self.sessions = (config.group_min_session_timeout_ms, config.group_max_session_timeout_ms)
-        self.offsets = Offsets(self)
+        self.offsets = KafkaOffsets(self)
         self.admin = Admin(self)
         self.native = NativeView(self, self.offsets, self.admin)
         self._alarms = Alarms(self.now)
@@ -94,7 +94,7 @@ class KafkaGroups(Registry):
                 for member in group.machine.members.values():
                     for later, answer in (
                         (member.join, Joined(Fault.COORDINATOR_NOT_AVAILABLE, member.id)),
-                        (member.sync, Synced(Fault.COORDINATOR_NOT_AVAILABLE)),
+                        (member.sync, SyncAnswer(Fault.COORDINATOR_NOT_AVAILABLE)),
                     ):
                         if later is not None:
                             later.resolve(answer)
@@ -153,14 +153,14 @@ class KafkaGroups(Registry):
         protocol_type: str | None,
         protocol: str | None,
         assignments: Mapping[str, bytes],
-    ) -> Later[Synced]:
+    ) -> Later[SyncAnswer]:
         """SyncGroup: answered when the leader has assigned."""
-        later: Later[Synced] = Later()
+        later: Later[SyncAnswer] = Later()
         group = self.groups.get(name)
         if group is None:
-            later.resolve(Synced(Fault.UNKNOWN_MEMBER_ID if name else Fault.INVALID_GROUP_ID))
+            later.resolve(SyncAnswer(Fault.UNKNOWN_MEMBER_ID if name else Fault.INVALID_GROUP_ID))
         elif self.runtime.stopped:
-            later.resolve(Synced(Fault.COORDINATOR_NOT_AVAILABLE))
+            later.resolve(SyncAnswer(Fault.COORDINATOR_NOT_AVAILABLE))
         elif isinstance(group.machine, ClassicGroup):
             group.machine.sync(
                 self.now(), later, member_id, generation, instance_id, protocol_type, protocol, assignments
@@ -171,7 +171,7 @@ class KafkaGroups(Registry):
             try:
                 synced = mixed.sync(group.machine, self.now(), who, protocol_type, protocol, self.topics)
             except Refused as refusal:
-                synced = Synced(refusal.fault)
+                synced = SyncAnswer(refusal.fault)
             self._attend(group)
             later.resolve(synced)
         return later
@@ -368,7 +368,7 @@ class KafkaGroups(Registry):
 def _failed(reply: Reply) -> Reply:
     if isinstance(reply.answer, Joined):
         return Reply(reply.token, Joined(Fault.COORDINATOR_NOT_AVAILABLE, reply.answer.member_id))
-    return Reply(reply.token, Synced(Fault.COORDINATOR_NOT_AVAILABLE))
+    return Reply(reply.token, SyncAnswer(Fault.COORDINATOR_NOT_AVAILABLE))
 
 
 def _check_own(*names: str | None) -> None:

@@ -11,15 +11,15 @@ from krappy.errors import GroupNotEmpty, UnknownGroup
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.admin import Admin
     from krappy.broker.kafka_groups.group import KafkaGroup
-    from krappy.broker.kafka_groups.offsets import Offsets
-    from krappy.broker.kafka_groups.registry import Registry
+    from krappy.broker.kafka_groups.offsets import KafkaOffsets
+    from krappy.broker.kafka_groups.registry import GroupRegistry
     from krappy.broker.partition.partition import Partition
 
 
 class NativeView:
     """Every method that is given the name of a group raises UnknownGroup when there is none."""
 
-    def __init__(self, owner: Registry, offsets: Offsets, admin: Admin) -> None:
+    def __init__(self, owner: GroupRegistry, offsets: KafkaOffsets, admin: Admin) -> None:
         self._owner = owner
         self._offsets = offsets
         self._admin = admin

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.core.kafka.classic import ClassicGroup
-from krappy.core.kafka.classic_member import State
+from krappy.core.kafka.classic_member import GroupState
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.mixed import speaks_classic
 from krappy.core.kafka.offset import At, Offset
@@ -23,7 +23,7 @@ from krappy.waiting import Later
 
 if TYPE_CHECKING:
     from krappy.broker.kafka_groups.group import KafkaGroup
-    from krappy.broker.kafka_groups.registry import Registry
+    from krappy.broker.kafka_groups.registry import GroupRegistry
 
 LONGEST_METADATA = 4096  # characters; Kafka's offset.metadata.max.bytes
 CHECK_MS = 600_000  # Kafka's offsets.retention.check.interval.ms
@@ -34,8 +34,8 @@ BETWEEN_TURNS = 100  # groups that are looked at, while others wait for their tu
 EPOCH_SINCE = 9  # the version of OffsetCommit that a member of a KIP-848 group needs
 
 
-class Offsets:
-    def __init__(self, owner: Registry) -> None:
+class KafkaOffsets:
+    def __init__(self, owner: GroupRegistry) -> None:
         self._owner = owner
         self._runtime = owner.runtime
         self._store = owner.store
@@ -226,7 +226,7 @@ class Offsets:
         machine = group.machine
         kept: set[str] | None = set()
         if not machine.empty:
-            settled = not isinstance(machine, ClassicGroup) or machine.state is State.STABLE
+            settled = not isinstance(machine, ClassicGroup) or machine.state is GroupState.STABLE
             kept = machine.topics() if settled else None
         since = group.empty_since or 0
         if kept is not None:

@@ -39,7 +39,7 @@ class Natives(Protocol):
     async def delete(self, name: str) -> None: ...
 
 
-class Registry:
+class GroupRegistry:
     """`on_forget`: called with each group that is about to be forgotten."""
 
     def __init__(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from krappy.broker.latest.latest import LatestTables
-from krappy.core.latest import Reading
+from krappy.core.latest import TableReading
 from krappy.errors import KrappyError
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Ahead:
 
 async def make(tables: LatestTables, partition: Partition, moment: int) -> None:
     """Reads the table as of `moment`, or later. Raises as `LatestTables.read` does."""
-    reading = Reading()
+    reading = TableReading()
     start = offset = partition.start_offset
     reading.told_earliest(start)
     if reading.at(offset, start, moment):

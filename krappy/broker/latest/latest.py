@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from krappy.broker.latest import table_file
-from krappy.broker.latest.latest_sets import Before, Held, LatestSets, Services
+from krappy.broker.latest.latest_sets import Before, Held, LatestServices, LatestSets
 from krappy.broker.latest.table_file import Mark
 from krappy.broker.partition import large
 from krappy.core.admission import INLINE, INLINE_PARTS
-from krappy.core.latest import Reading, Readings
+from krappy.core.latest import Readings, TableReading
 from krappy.core.live_offsets import Cursor
 from krappy.errors import CorruptBatch, OffsetOutOfRange
 from krappy.records.batch import HEADER_SIZE, measure, nothing
@@ -73,7 +73,7 @@ class LatestTables:
     `room`: bytes of memory that its sets may take, about; `disk_room`: bytes that its files may take, in `folder`.
     """
 
-    def __init__(self, services: Services, room: int, folder: Path, disk_room: int) -> None:
+    def __init__(self, services: LatestServices, room: int, folder: Path, disk_room: int) -> None:
         self.sets = LatestSets(services, room, folder, disk_room)
         self._readers: weakref.WeakSet[Readings] = weakref.WeakSet()  # of the connections there are
 
@@ -83,7 +83,7 @@ class LatestTables:
         self._readers.add(made)
         return made
 
-    def reading(self, readings: Readings, partition: Partition, topic_id: bytes) -> Reading:
+    def reading(self, readings: Readings, partition: Partition, topic_id: bytes) -> TableReading:
         """A connection's place in a partition. All of them take about half of the room at the most."""
         most = max(FEW, self.sets.room // 2 // READING // max(1, len(self._readers)))
         return readings.find(topic_id, partition.index, most)
@@ -93,7 +93,7 @@ class LatestTables:
         self.sets.forget(number)
 
     async def read(
-        self, partition: Partition, reading: Reading, offset: int, max_bytes: int, *, min_one: bool = True
+        self, partition: Partition, reading: TableReading, offset: int, max_bytes: int, *, min_one: bool = True
     ) -> Some:
         """The table's events from `offset` up to the reading's boundary: about `max_bytes`, one batch at least.
 
@@ -122,7 +122,7 @@ class LatestTables:
         reading.given(found.last, found.end)
         return Some(found.part, found.end)
 
-    def _check(self, partition: Partition, reading: Reading, offset: int) -> None:
+    def _check(self, partition: Partition, reading: TableReading, offset: int) -> None:
         if offset < partition.start_offset:
             reading.lost()
             raise OffsetOutOfRange(
@@ -131,7 +131,7 @@ class LatestTables:
                 end=partition.high_watermark,
             )
 
-    def _from_file(self, reading: Reading, max_bytes: int) -> bool:
+    def _from_file(self, reading: TableReading, max_bytes: int) -> bool:
         """Whether a file serves it: it is given no deletions, and takes parts as large as a file has."""
         blank, boundary = reading.blank, reading.boundary
         anew = blank is None if boundary is None else blank is not None and blank >= boundary
@@ -141,7 +141,7 @@ class LatestTables:
         self,
         partition: Partition,
         held: Held,
-        reading: Reading,
+        reading: TableReading,
         offset: int,
         end: int,
         max_bytes: int,

@@ -17,7 +17,7 @@ from krappy.broker.latest import table_file
 from krappy.broker.latest.table_file import Mark, TableFile
 from krappy.broker.tables.newest_rows import NewestRows
 from krappy.core import latest, live_offsets
-from krappy.core.latest import Reading
+from krappy.core.latest import TableReading
 from krappy.core.live_offsets import Cursor, LiveOffsets
 from krappy.errors import RequestTimeout, StorageError
 
@@ -33,7 +33,7 @@ SLACK = 2.0  # times as old as it took to make may a set be that serves new read
 UNUSED_S = 900.0  # after which a set and its file go, if nobody reads
 
 
-class Services(Protocol):
+class LatestServices(Protocol):
     """What this needs of its broker."""
 
     views: Views
@@ -100,7 +100,7 @@ class Held:
 class LatestSets:
     """Those of all partitions. `room`: bytes of memory that they may take, about; `disk_room`: bytes of their files."""
 
-    def __init__(self, services: Services, room: int, folder: Path, disk_room: int) -> None:
+    def __init__(self, services: LatestServices, room: int, folder: Path, disk_room: int) -> None:
         self.room = room
         self.disk_room = disk_room
         self._services = services
@@ -122,7 +122,7 @@ class LatestSets:
         found = [(number, held) for number, several in self._held.items() for held in several]
         return sorted(found, key=lambda each: each[1].used)
 
-    async def serving(self, partition: Partition, reading: Reading, offset: int, from_file: bool) -> Held:
+    async def serving(self, partition: Partition, reading: TableReading, offset: int, from_file: bool) -> Held:
         """A set with this offset in it that is no older than the reading's boundary.
 
         With `from_file` it may be a file alone. Raises ViewDisabled, RequestTimeout when the view does not catch up.
@@ -144,7 +144,7 @@ class LatestSets:
             del self._making[number]
             done.set()
 
-    def _serves(self, held: Held, partition: Partition, reading: Reading, offset: int, from_file: bool) -> bool:
+    def _serves(self, held: Held, partition: Partition, reading: TableReading, offset: int, from_file: bool) -> bool:
         if not held.low <= offset < held.high:
             return False
         if held.live is None and not (

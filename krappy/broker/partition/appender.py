@@ -19,7 +19,7 @@ from krappy.broker.partition import large
 from krappy.broker.partition.commit import INLINE
 from krappy.broker.partition.conditions import Conditions
 from krappy.broker.partition.elsewhere import Elsewhere
-from krappy.broker.partition.queued import Accepted, Loose, Publish, Stored, demanded, record_size
+from krappy.broker.partition.queued import Accepted, Loose, Publish, StoredAt, demanded, record_size
 from krappy.broker.partition.undecided import UNDECIDED
 from krappy.broker.partition.viewed import Viewed
 from krappy.core.admission import MAX_OPENED, Times, admit_header, admit_records, may_be_large
@@ -60,7 +60,7 @@ class Appender:
         *,
         by_header: bool = False,
         taken: bool = False,
-    ) -> Later[Stored]:
+    ) -> Later[StoredAt]:
         """Queues one record batch. Raises at once what is wrong with the batch itself."""
         partition = self._partition
         times = None if taken else Times(partition.config, partition.now_ms())
@@ -73,11 +73,11 @@ class Appender:
         times: Times | None,
         *,
         by_header: bool = False,
-    ) -> Later[Stored]:
+    ) -> Later[StoredAt]:
         config = self._partition.config
         header = admit_header(data, config)
         admission = partial(admit_records, header, data, config, times, by_header=by_header)
-        later: Later[Stored]
+        later: Later[StoredAt]
         try:
             admitted = admission(inline=True)
         except CorruptBatch:
@@ -91,7 +91,7 @@ class Appender:
         self._queue(Publish(admitted.header, admitted.data, admitted.columns, expect, later, cost=admitted.cost))
         return later
 
-    def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[Stored]:
+    def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[StoredAt]:
         """Queues one record; it shares a batch with those that arrive beside it. `taken`: it is an event that was taken
         once, so that its timestamp is good."""
         config = self._partition.config
@@ -117,23 +117,23 @@ class Appender:
             last = Loose()
             self._queue(last)
         assert isinstance(last, Loose)
-        later: Later[Stored] = Later()
+        later: Later[StoredAt] = Later()
         last.add(record, now, later)
         return later
 
-    def publish_own(self, header: BatchHeader, data: bytes) -> Later[Stored]:
+    def publish_own(self, header: BatchHeader, data: bytes) -> Later[StoredAt]:
         """Queues a batch of a transaction of the broker's own, which was checked when it came in."""
         if header.size > self._partition.config.max_message_bytes:
             raise RecordTooLarge(
                 f"a batch of {header.size} bytes; max.message.bytes is {self._partition.config.max_message_bytes} now"
             )
-        later: Later[Stored] = Later()
+        later: Later[StoredAt] = Later()
         self._queue(Publish(header, data, None, None, later, own=True))
         return later
 
-    def publish_marker(self, data: bytes) -> Later[Stored]:
+    def publish_marker(self, data: bytes) -> Later[StoredAt]:
         """Queues a control batch of the broker's own."""
-        later: Later[Stored] = Later()
+        later: Later[StoredAt] = Later()
         self._queue(Publish(batches.read_header(data), data, None, None, later))
         return later
 

@@ -16,7 +16,7 @@ from time import perf_counter
 
 import trio
 
-from krappy.broker.partition.queued import Accepted, Stored
+from krappy.broker.partition.queued import Accepted, StoredAt
 from krappy.broker.partition.replica import Replica
 from krappy.errors import KrappyError, StorageError
 from krappy.records.batch import BatchHeader
@@ -28,12 +28,12 @@ MAX_UNSYNCED = 32 << 20  # bytes written ahead of the sync
 RETRY_S = 0.1  # pause after a sync that could not begin
 
 
-class Commit:
+class GroupCommit:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self._unsynced: deque[Accepted] = deque()
         self._bytes = 0
-        self._again: list[tuple[int, Later[Stored], Stored]] = []  # retries of what is not durable yet
+        self._again: list[tuple[int, Later[StoredAt], StoredAt]] = []  # retries of what is not durable yet
         self._syncing = False
 
     async def write(self, accepted: list[Accepted]) -> None:
@@ -154,9 +154,9 @@ class Commit:
         self._again.clear()
         self._bytes = 0
 
-    def answer_again(self, offset: int, header: BatchHeader, later: Later[Stored]) -> None:
+    def answer_again(self, offset: int, header: BatchHeader, later: Later[StoredAt]) -> None:
         """Answers a retry with what its original came to, no sooner than the original itself."""
-        stored = Stored(offset, header.max_timestamp, duplicate=True)
+        stored = StoredAt(offset, header.max_timestamp, duplicate=True)
         if offset < self._replica.high_watermark:
             later.resolve(stored)
         elif self._replica.log.broken:  # no sync will cover it any more

@@ -12,7 +12,7 @@ import trio
 from krappy.broker.partition import raw_reads
 from krappy.broker.partition.appender import Appender
 from krappy.broker.partition.lent import Lent
-from krappy.broker.partition.queued import Stored
+from krappy.broker.partition.queued import StoredAt
 from krappy.broker.partition.raw_reads import Raw
 from krappy.broker.partition.shortening import Shortening
 from krappy.broker.partition.strays import Strays
@@ -50,7 +50,7 @@ class Partition(Viewed):
         *,
         by_header: bool = False,
         taken: bool = False,
-    ) -> Later[Stored]:
+    ) -> Later[StoredAt]:
         """Appends one RecordBatch v2. Raises what is wrong with it; the rest comes through the Later.
 
         `expect`: (index of a record, the offset that its key must stand at, or ABSENT); `by_header`: they are taken
@@ -61,19 +61,19 @@ class Partition(Viewed):
             self._lent.check_room(len(data))
         return self.appender.publish(data, expect, by_header=by_header, taken=taken)
 
-    def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[Stored]:
+    def publish_record(self, record: Record, expect: int | None = None, *, taken: bool = False) -> Later[StoredAt]:
         """`taken`: an event that was taken once: its timestamp is not judged again."""
         self._alive()
         if not taken:
             self._lent.check_room(len(record.value or b""))
         return self.appender.publish_record(record, expect, taken=taken)
 
-    def publish_own(self, header: BatchHeader, data: bytes) -> Later[Stored]:
+    def publish_own(self, header: BatchHeader, data: bytes) -> Later[StoredAt]:
         """Appends a batch of a transaction of the broker's own. Raises RecordTooLarge."""
         self._alive()
         return self.appender.publish_own(header, data)
 
-    def end_transaction(self, producer_id: int, epoch: int, commit: bool) -> Later[Stored]:
+    def end_transaction(self, producer_id: int, epoch: int, commit: bool) -> Later[StoredAt]:
         """Appends the marker that ends a producer's transaction here, behind everything that was published before."""
         self._alive()
         return self.appender.publish_marker(marker(producer_id, epoch, commit, self.now_ms()))

@@ -13,7 +13,7 @@ from krappy.types import Headers, Record
 from krappy.waiting import Later
 
 
-class Stored(NamedTuple):
+class StoredAt(NamedTuple):
     """Where a publish went: the offset of its first record, its (max) timestamp in ms, whether it was a retry."""
 
     offset: int
@@ -32,7 +32,7 @@ class Publish:
         data: bytes | memoryview,
         columns: Columns | None,
         expect: Sequence[tuple[int, int]] | None,
-        later: Later[Stored],
+        later: Later[StoredAt],
         *,
         own: bool = False,
         cost: int = 0,
@@ -85,7 +85,7 @@ class Loose:
         self.values: list[bytes | None] = []
         self.timestamps: list[int] = []
         self.headers: dict[int, Headers] = {}
-        self.laters: list[Later[Stored]] = []
+        self.laters: list[Later[StoredAt]] = []
         self.size = 0
 
     @property
@@ -93,7 +93,7 @@ class Loose:
         """Bytes that the columns take."""
         return self.size + len(self.keys) * RECORD_COST
 
-    def add(self, record: Record, now: int, later: Later[Stored]) -> None:
+    def add(self, record: Record, now: int, later: Later[StoredAt]) -> None:
         if record.headers:
             self.headers[len(self.keys)] = record.headers
         self.keys.append(record.key)
@@ -142,7 +142,7 @@ class Accepted(NamedTuple):
     data: bytes | memoryview
     columns: Columns | None
     offset: int
-    laters: list[Later[Stored]]
+    laters: list[Later[StoredAt]]
     timestamps: list[int] | None  # of loose records, one each; None: the header's max
     cost: int = 0  # bytes that the columns take
 
@@ -153,10 +153,10 @@ class Accepted(NamedTuple):
 
     def resolve(self) -> None:
         if self.timestamps is None:
-            self.laters[0].resolve(Stored(self.offset, self.header.max_timestamp))
+            self.laters[0].resolve(StoredAt(self.offset, self.header.max_timestamp))
         else:
             for index, later in enumerate(self.laters):
-                later.resolve(Stored(self.offset + index, self.timestamps[index]))
+                later.resolve(StoredAt(self.offset + index, self.timestamps[index]))
 
     def reject(self, error: KrappyError) -> None:
         for later in self.laters:

@@ -20,7 +20,7 @@ from krappy.broker.partition.lent import Lent
 from krappy.broker.partition.queued import Accepted
 from krappy.core.cluster.replica_set import ReplicaSet
 from krappy.core.cluster.roles import Role
-from krappy.core.cluster.state import State
+from krappy.core.cluster.state import PartitionState
 from krappy.core.stability import without
 from krappy.errors import KrappyError, OffsetOutOfRange, StorageError
 from krappy.ports import ActiveProducer
@@ -63,7 +63,7 @@ class Replica:
     def __str__(self) -> str:
         return f"{self.topic}-{self.index}"
 
-    def lead(self, state: State, broker: int) -> None:
+    def lead(self, state: PartitionState, broker: int) -> None:
         """From here on it is the broker with this id that leads it, in a new epoch (KIP-101)."""
         self.role, self.epoch, self.runtime = Role.LEADER, state.leader_epoch, broker
         self.epochs.lead(state.leader_epoch, self.log.end_offset)

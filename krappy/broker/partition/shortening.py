@@ -37,7 +37,7 @@ class Shortening:
         """Whether retention has anything to do: a look without the lock, which decides nothing."""
         partition = self._partition
         log = partition.log
-        return self._retention() != retention.Shortening(False, log.start_offset)
+        return self._retention() != retention.ShorteningPlan(False, log.start_offset)
 
     async def retain(self) -> list[SegmentInfo]:
         """Closes a segment that is old and takes away what has expired; the segments that went. Raises StorageError."""
@@ -51,7 +51,7 @@ class Shortening:
 
         return await self._shorten(decide)
 
-    def _retention(self) -> retention.Shortening:
+    def _retention(self) -> retention.ShorteningPlan:
         partition = self._partition
         # What is not decided has not been folded into the view.
         log, stable = partition.log, partition.last_stable_offset

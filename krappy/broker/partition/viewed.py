@@ -11,7 +11,7 @@ from typing import TypeVar
 import trio
 
 from krappy.broker.partition.applier import Applier
-from krappy.broker.partition.commit import Commit
+from krappy.broker.partition.commit import GroupCommit
 from krappy.broker.partition.lent import Lent
 from krappy.broker.partition.queued import Accepted
 from krappy.broker.partition.replica import Replica
@@ -50,7 +50,7 @@ class Viewed(Replica):
         strays: Strays[Viewed],
     ) -> None:
         super().__init__(lent, topic, index, number, config, log)
-        self.commit = Commit(self)
+        self.commit = GroupCommit(self)
         self.strays = strays  # of its topic
         self.undecided = Undecided(self)
         self.swept = Swept()

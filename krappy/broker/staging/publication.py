@@ -18,9 +18,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from krappy.broker.partition.queued import Stored
+from krappy.broker.partition.queued import StoredAt
 from krappy.broker.transactions.turns import written
-from krappy.core.staging import Job, Published, Staging
+from krappy.core.staging import Job, PublishedPart, StagedTask
 from krappy.errors import KrappyError, ShuttingDown, StorageError, UnknownPartition, UnknownTopic
 from krappy.records import batch as batches
 from krappy.records.batch import BatchHeader
@@ -41,13 +41,13 @@ class Forgotten(Exception):
     """The log does not know any more how much of the job it has: it is begun anew under another producer id."""
 
 
-class Batch(NamedTuple):
+class StagedBatch(NamedTuple):
     at: At
     header: BatchHeader
     data: bytes
 
 
-class Place:
+class PublishedPlace:
     """One partition that the job goes to."""
 
     def __init__(self, partition: Partition, producer_id: int) -> None:
@@ -74,7 +74,7 @@ class Publication:
         runtime: Runtime,
         files: StagedFiles,
         job: Job,
-        stagings: list[Staging],
+        stagings: list[StagedTask],
         progress: Callable[[int], None],
     ) -> None:
         self._runtime = runtime
@@ -83,19 +83,19 @@ class Publication:
         self._stagings = stagings
         self._progress = progress
 
-    async def write(self) -> list[Published]:
+    async def write(self) -> list[PublishedPart]:
         """Appends what is not in the logs yet; what they have then, on disk.
 
         Raises StorageError and ShuttingDown: to be called again; Forgotten; CorruptBatch and others for a job that
         can't be published.
         """
         producer_id = self._job.producer_id
-        places: dict[At, Place] = {}
+        places: dict[At, PublishedPlace] = {}
         for staging in self._stagings:
             topic = self._runtime.topics.by_id.get(staging.topic_id)
             for index, _ in staging.counts:
                 if topic is not None and (staging.topic_id, index) not in places:
-                    places[staging.topic_id, index] = Place(topic.led(index), producer_id)
+                    places[staging.topic_id, index] = PublishedPlace(topic.led(index), producer_id)
         under_way: deque[tuple[int, Later[None]]] = deque()
         try:
             await self._append_all(places, under_way)
@@ -106,12 +106,12 @@ class Publication:
         for place in places.values():
             await self._settled(place)
         return [
-            Published(place.partition.topic, place.partition.index, place.first, place.last, place.seen)
+            PublishedPart(place.partition.topic, place.partition.index, place.first, place.last, place.seen)
             for place in places.values()
             if place.partition.gone is None
         ]
 
-    async def _append_all(self, places: dict[At, Place], under_way: deque[tuple[int, Later[None]]]) -> None:
+    async def _append_all(self, places: dict[At, PublishedPlace], under_way: deque[tuple[int, Later[None]]]) -> None:
         size = 0
         for staging in self._stagings:
             blocks = self._blocks(staging, places)
@@ -133,12 +133,12 @@ class Publication:
         await later.wait()
         return size
 
-    def _blocks(self, staging: Staging, places: dict[At, Place]) -> Iterator[list[Batch]]:
+    def _blocks(self, staging: StagedTask, places: dict[At, PublishedPlace]) -> Iterator[list[StagedBatch]]:
         """What is to be appended, some MiB at a time. Runs in a worker thread."""
         if not staging.size:
             return
         for frames in self._files.read(staging.id, staging.size):
-            block: list[Batch] = []
+            block: list[StagedBatch] = []
             for index, header, data in frames:
                 place = places.get((staging.topic_id, index))
                 if place is None:
@@ -147,13 +147,13 @@ class Publication:
                 place.seen += header.count
                 if place.seen > place.done:
                     copy = batches.in_transaction(data, self._job.producer_id, EPOCH, sequence)
-                    block.append(Batch((staging.topic_id, index), batches.read_header(copy), copy))
+                    block.append(StagedBatch((staging.topic_id, index), batches.read_header(copy), copy))
             yield block
 
-    def _append(self, place: Place, item: Batch) -> Later[None]:
+    def _append(self, place: PublishedPlace, item: StagedBatch) -> Later[None]:
         answer: Later[None] = Later()
 
-        def stored(found: Stored | None, error: Exception | None) -> None:
+        def stored(found: StoredAt | None, error: Exception | None) -> None:
             if found is not None:
                 place.stored(found.offset, item.header.count)
             if error is None or isinstance(error, UnknownTopic):  # deleted, and all that went there with it
@@ -167,7 +167,7 @@ class Publication:
             answer.resolve(None)
         return answer
 
-    async def _settled(self, place: Place) -> None:
+    async def _settled(self, place: PublishedPlace) -> None:
         partition = place.partition
         await partition.commit.settled()
         if partition.gone is None and partition.high_watermark <= place.last:

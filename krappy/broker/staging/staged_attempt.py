@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import trio
 
-from krappy.broker.partition.queued import Stored
+from krappy.broker.partition.queued import StoredAt
 from krappy.core.admission import Times, admit
-from krappy.core.staging import Staging
+from krappy.core.staging import StagedTask
 from krappy.errors import InvalidRecord, InvalidRequest, KrappyError, StorageError, UnknownStaging, UnknownTopic
 from krappy.records.batch import TRANSACTIONAL, BatchHeader
 from krappy.store.producers import ProducerStates
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MAX_WRITE = 16 << 20  # bytes written at once
 
 
-class Services(Protocol):
+class StagingServices(Protocol):
     """What an attempt needs of its broker."""
 
     disk_limiter: trio.CapacityLimiter
@@ -40,19 +40,19 @@ class Waiting(NamedTuple):
     header: BatchHeader
     data: bytes | memoryview
     keyless: bool
-    later: Later[Stored]
+    later: Later[StoredAt]
 
 
-class Attempt:
+class StagedAttempt:
     """`claim(bytes)` takes room on the disk, or raises that there is none; a negative number gives it back. `touch()`
     says that there was activity."""
 
     def __init__(
         self,
-        services: Services,
+        services: StagingServices,
         check_room: Callable[[int], None],
         files: StagedFiles,
-        staging: Staging,
+        staging: StagedTask,
         topic: Topic | None,
         claim: Callable[[int], None],
         touch: Callable[[], None],
@@ -75,7 +75,7 @@ class Attempt:
         self._file = trio.Lock()  # held by whoever writes it, or removes it
         self._dropped: KrappyError | None = None
 
-    def publish(self, partition: int, data: bytes | memoryview) -> Later[Stored]:
+    def publish(self, partition: int, data: bytes | memoryview) -> Later[StoredAt]:
         """Queues one record batch. Raises at once what is wrong with it; the rest comes through the Later.
 
         The offset in the answer counts the attempt's records of that partition.
@@ -92,7 +92,7 @@ class Attempt:
         if header.attributes & TRANSACTIONAL:
             raise InvalidRecord("a transactional batch can't be staged: its commit is the job's")
         keyless = not config.compact and (columns is None or None in columns.keys)  # for what can't be told: perhaps
-        later: Later[Stored] = Later(0 if columns is None else cost)
+        later: Later[StoredAt] = Later(0 if columns is None else cost)
         self._waiting.append(Waiting(partition, header, data, keyless, later))
         self._touch()
         if not self._running:
@@ -140,7 +140,7 @@ class Attempt:
         before = {at: self._states(at).copy() for at in {item.partition for item in items}}
         counts = self.counts.copy()
         parts: list[Any] = []
-        answers: list[tuple[Later[Stored], Stored]] = []
+        answers: list[tuple[Later[StoredAt], StoredAt]] = []
         size = 0
         keyless = False
         for item in items:
@@ -155,14 +155,14 @@ class Attempt:
                 continue
             time = item.header.max_timestamp
             if original is not None:
-                answers.append((item.later, Stored(original, time, duplicate=True)))
+                answers.append((item.later, StoredAt(original, time, duplicate=True)))
                 continue
             states.apply(item.header, there, self._services.now_ms())
             counts[item.partition] = there + item.header.count
             parts += framed(item.partition, item.data)
             size += HEAD.size + len(item.data)
             keyless |= item.keyless
-            answers.append((item.later, Stored(there, time)))
+            answers.append((item.later, StoredAt(there, time)))
         if parts:
             try:
                 await trio.to_thread.run_sync(
@@ -185,7 +185,7 @@ class Attempt:
     def _states(self, partition: int) -> ProducerStates:
         return self._producers.setdefault(partition, ProducerStates())
 
-    async def sync(self) -> Staging:
+    async def sync(self) -> StagedTask:
         """All that was staged is on disk; the attempt as it is there. Raises StorageError, or why it was dropped."""
         await wait_any([self._ended], lambda: not self._running)
         async with self._file:

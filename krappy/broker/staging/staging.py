@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from krappy.broker.staging.publication import Forgotten, Publication
-from krappy.broker.staging.staged_attempt import Attempt
-from krappy.broker.transactions.turns import Turns
+from krappy.broker.staging.staged_attempt import StagedAttempt
+from krappy.broker.transactions.turns import IdTurns
 from krappy.core import staging as core
-from krappy.core.staging import Job, Staging, State
+from krappy.core.staging import Job, JobState, StagedTask
 from krappy.errors import (
     InvalidRecord,
     KrappyError,
@@ -34,7 +34,7 @@ from krappy.errors import (
     UnknownStaging,
     UnknownTopic,
 )
-from krappy.ports import StagedJob, StageOpened
+from krappy.ports import StagedJobRow, StageOpened
 from krappy.store.staging import StagedFiles, StagingStore
 from krappy.waiting import Signal, wait_any
 
@@ -52,12 +52,12 @@ PUBLISHING = 4  # jobs that are published at a time
 RETRY_S = 1.0  # pause after the disk refused
 
 
-class Live:
+class LiveJob:
     """A job that is not over, and when it is, for whoever still holds it."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.attempts: dict[str, Attempt] = {}
+        self.attempts: dict[str, StagedAttempt] = {}
         self.moved = Signal()  # the publication went on, or ended
         self.done = 0  # bytes of it that are behind us
         self.total = 0
@@ -65,7 +65,7 @@ class Live:
         self.stale: list[Job] = []  # as it was under producer ids whose transactions are still to be aborted
 
     @property
-    def staged(self) -> dict[str, Staging]:
+    def staged(self) -> dict[str, StagedTask]:
         return {id: attempt.staging for id, attempt in self.attempts.items()}
 
 
@@ -88,8 +88,8 @@ class StagingCoordinator:
         self.files = files
         self._limit = runtime.config.staging_bytes
         self._outcome_ms = runtime.config.staging_outcome_ms
-        self._live: dict[str, Live] = {}
-        self._turns = Turns()
+        self._live: dict[str, LiveJob] = {}
+        self._turns = IdTurns()
         self._owners = producer_ids.owned  # of jobs that are being published
         self._attempts = 0
         self._outcomes = 0
@@ -106,7 +106,7 @@ class StagingCoordinator:
         found = await self._runtime.in_thread(self._store.load_all)
         self._outcomes = await self._runtime.in_thread(self._store.count_outcomes)
         for job, sealed in found:
-            live = self._live[job.name] = Live(job._replace(touched_ms=now) if job.state is State.OPEN else job)
+            live = self._live[job.name] = LiveJob(job._replace(touched_ms=now) if job.state is JobState.OPEN else job)
             for staging in sealed:
                 self._add(live, staging, None)
                 self.used += staging.size
@@ -153,9 +153,9 @@ class StagingCoordinator:
                     f"{len(self._live)} jobs with {self._attempts} attempts are staged: commit or abort some"
                 )
             producer = await self._producer_ids.new()
-            live = self._live.setdefault(name, Live(job))
+            live = self._live.setdefault(name, LiveJob(job))
             live.job = job
-            staging = Staging(secrets.token_hex(8), topic.name, topic.id, task, attempt_name)
+            staging = StagedTask(secrets.token_hex(8), topic.name, topic.id, task, attempt_name)
             attempt = self._add(live, staging, topic)
             attempt.producer = producer, 0
             return StageOpened(staging.id, attempt, *attempt.producer)
@@ -194,7 +194,7 @@ class StagingCoordinator:
                 job = job._replace(producer_id=await self._producer_ids.new_own(targets))
                 await self._runtime.decisions.wait()
                 await self._runtime.sync_meta(self._store.put(job))
-                live = self._live.setdefault(name, Live(job))
+                live = self._live.setdefault(name, LiveJob(job))
                 live.job = job
                 self._owners.add(job.producer_id)
                 self._start(live)
@@ -205,7 +205,7 @@ class StagingCoordinator:
             lambda: self._turns.closed or self._runtime.stopped or live.job.state in core.OVER,
             max_wait_ms / 1000,
         )
-        if live.job.state is State.ABORTED:
+        if live.job.state is JobState.ABORTED:
             raise core.refusal(live.job)
         if live.job.publishing and live.trouble is not None:
             raise live.trouble
@@ -215,7 +215,7 @@ class StagingCoordinator:
         found = self._runtime.topics.get(name)
         return None if found is None else found.id
 
-    def _check_topic(self, staging: Staging) -> None:
+    def _check_topic(self, staging: StagedTask) -> None:
         """Before anything is decided: what is told now can still be mended."""
         topic = self._runtime.topics.by_id.get(staging.topic_id)
         if topic is None:
@@ -228,7 +228,7 @@ class StagingCoordinator:
                 "events without a key"
             )
 
-    def _targets(self, stagings: Sequence[Staging]) -> list[Partition]:
+    def _targets(self, stagings: Sequence[StagedTask]) -> list[Partition]:
         """The partitions that these go to, as far as they are there."""
         targets: dict[Partition, None] = {}
         for staging in stagings:
@@ -248,17 +248,17 @@ class StagingCoordinator:
             if id is None:
                 job = core.abort(found, name, self._runtime.clock.steady_ms())
                 if job is not found:
-                    await self._end(live or Live(job), job)
-            elif live is not None and live.job.state is State.OPEN and id in live.attempts:
+                    await self._end(live or LiveJob(job), job)
+            elif live is not None and live.job.state is JobState.OPEN and id in live.attempts:
                 attempt = live.attempts[id]
                 if attempt.staging.sealed:
                     await self._runtime.sync_meta(self._store.drop(name, id))
                 self._drop(live, id, UnknownStaging("this attempt was dropped"))
 
-    def list(self) -> list[StagedJob]:
+    def list(self) -> list[StagedJobRow]:
         """Every job that is not over, by name."""
         return [
-            StagedJob(
+            StagedJobRow(
                 name,
                 str(live.job.state),
                 len(live.attempts),
@@ -292,11 +292,11 @@ class StagingCoordinator:
         live = self._live.get(name)
         return self._store.find(name) if live is None else live.job
 
-    def _attempt(self, name: str, id: str) -> tuple[Live, Attempt]:
+    def _attempt(self, name: str, id: str) -> tuple[LiveJob, StagedAttempt]:
         found = self._find(name)
         live = self._live.get(name)
         attempt = None if live is None else live.attempts.get(id)
-        if found is not None and found.state is not State.OPEN:
+        if found is not None and found.state is not JobState.OPEN:
             raise core.refusal(found)
         if live is None or attempt is None:
             raise UnknownStaging(
@@ -306,11 +306,11 @@ class StagingCoordinator:
         attempt.check()
         return live, attempt
 
-    def _add(self, live: Live, staging: Staging, topic: Any) -> Attempt:
+    def _add(self, live: LiveJob, staging: StagedTask, topic: Any) -> StagedAttempt:
         def touch() -> None:
             live.job = live.job._replace(touched_ms=self._runtime.clock.steady_ms())
 
-        attempt = Attempt(self._runtime, self._check_room, self.files, staging, topic, self._claim, touch)
+        attempt = StagedAttempt(self._runtime, self._check_room, self.files, staging, topic, self._claim, touch)
         live.attempts[staging.id] = attempt
         self._attempts += 1
         return attempt
@@ -323,31 +323,31 @@ class StagingCoordinator:
             )
         self.used += size
 
-    def _drop(self, live: Live, id: str, error: KrappyError) -> None:
+    def _drop(self, live: LiveJob, id: str, error: KrappyError) -> None:
         attempt = live.attempts.pop(id)
         self._attempts -= 1
         attempt.drop(error)
         self._spawn(self._remove, attempt)
 
-    async def _remove(self, attempt: Attempt) -> None:
+    async def _remove(self, attempt: StagedAttempt) -> None:
         try:
             await attempt.remove()
         except StorageError as error:
             self._runtime.report("staged_file_not_removed", error=str(error))
 
-    async def _end(self, live: Live, job: Job) -> None:
+    async def _end(self, live: LiveJob, job: Job) -> None:
         """The job is over, durably so."""
         await self._save_end(live, job)
         self._over(live)
 
-    async def _save_end(self, live: Live, job: Job, *, sync: bool = True) -> None:
+    async def _save_end(self, live: LiveJob, job: Job, *, sync: bool = True) -> None:
         take_back = self._store.end(job, [id for id, attempt in live.attempts.items() if attempt.staging.sealed])
         if sync:
             await self._runtime.sync_meta(take_back)
         live.job = job
         self._outcomes += 1
 
-    def _over(self, live: Live) -> None:
+    def _over(self, live: LiveJob) -> None:
         """It is looked up on disk from now on; its files go."""
         self._live.pop(live.job.name, None)
         self._owners.discard(live.job.producer_id)
@@ -358,7 +358,7 @@ class StagingCoordinator:
 
     # --- publication
 
-    def _start(self, live: Live) -> None:
+    def _start(self, live: LiveJob) -> None:
         self._spawn(self._publish, live)
 
     def _spawn(self, run: Callable[..., Any], *args: Any) -> None:
@@ -372,7 +372,7 @@ class StagingCoordinator:
         self._at_work += 1
         self._runtime.spawn(counted)
 
-    async def _publish(self, live: Live) -> None:
+    async def _publish(self, live: LiveJob) -> None:
         """Completes what was decided, whatever it takes."""
         while not self._turns.closed:
             try:
@@ -387,7 +387,7 @@ class StagingCoordinator:
                 live.moved.fire()
             await wait_any([self._runtime.stopping], lambda: self._turns.closed or self._runtime.stopped, RETRY_S)
 
-    async def _carry_out(self, live: Live) -> None:
+    async def _carry_out(self, live: LiveJob) -> None:
         job = live.job
         stagings = [live.attempts[token].staging for token in job.tokens]
         live.done, live.total = 0, sum(staging.size for staging in stagings)
@@ -401,7 +401,7 @@ class StagingCoordinator:
             live.stale.remove(stale)
             self._owners.discard(stale.producer_id)
         publication = Publication(self._runtime, self.files, job, stagings, progress)
-        if job.state is State.PUBLISHING:
+        if job.state is JobState.PUBLISHING:
             try:
                 published = await publication.write()
             except Forgotten:
@@ -414,17 +414,17 @@ class StagingCoordinator:
             else:
                 await self._save(live, core.written(job, published, stagings))
         live.trouble = None
-        commit = live.job.state is State.MARKING
+        commit = live.job.state is JobState.MARKING
         await publication.mark(commit=commit)
         if commit:  # should this be lost, the markers are found to be there on the next start
             await self._save_end(live, core.complete(live.job, self._runtime.clock.steady_ms()), sync=False)
         self._over(live)
 
-    async def _save(self, live: Live, job: Job) -> None:
+    async def _save(self, live: LiveJob, job: Job) -> None:
         await self._runtime.sync_meta(self._store.put(job))
         live.job = job
 
-    async def _anew(self, live: Live) -> None:
+    async def _anew(self, live: LiveJob) -> None:
         """What is in the logs is aborted, and all is appended again. After a crash, the next start aborts it."""
         before = live.job
         targets = self._targets([live.attempts[token].staging for token in before.tokens])
@@ -435,7 +435,7 @@ class StagingCoordinator:
         live.stale.append(before)
         await self._carry_out(live)
 
-    async def _fail(self, live: Live, error: KrappyError) -> None:
+    async def _fail(self, live: LiveJob, error: KrappyError) -> None:
         """Nothing of it will be published: decided first, then its transaction is aborted, now or by the next start."""
         failed = core.fail(live.job, self._runtime.clock.steady_ms(), error.text)
         self._runtime.report("staged_job_failed", job=failed.name, error=error.text)

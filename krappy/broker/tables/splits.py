@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import trio
 
 from krappy.core import splits
-from krappy.core.splits import FINE, Piece
+from krappy.core.splits import FINE, WeightedPiece
 from krappy.store.keys import PREFIX_SIZE, key_range
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def reckoned(views: Views, partitions: Sequence[Partition], chosen: Chosen) -> f
     return sum(splits.weight(splits.pieces(first, end, files)) for first, end in bounds) + views.unflushed()
 
 
-async def _refined(views: Views, bounds: Sequence[tuple[bytes, bytes]], parts: int) -> list[list[Piece]]:
+async def _refined(views: Views, bounds: Sequence[tuple[bytes, bytes]], parts: int) -> list[list[WeightedPiece]]:
     """The pieces of each range, none of them much heavier than it may be."""
     files = views.files()
     known = [splits.pieces(first, end, files) for first, end in bounds]
@@ -65,9 +65,9 @@ async def _refined(views: Views, bounds: Sequence[tuple[bytes, bytes]], parts: i
     heavy = max(total, unflushed) / parts / FINE
     sampled = sum(piece.weight > heavy or len(some) == 1 for some in known for piece in some)
     most = max(2, min(MOST, MOST_IN_ALL // max(1, sampled)))
-    found: list[list[Piece]] = []
+    found: list[list[WeightedPiece]] = []
     for some, (_, end) in zip(known, bounds, strict=True):
-        fine: list[Piece] = []
+        fine: list[WeightedPiece] = []
         for piece, following in zip(some, [*(each.start for each in some[1:]), end], strict=True):
             if few:
                 fine += await _counted(views, piece.start, following)
@@ -79,12 +79,12 @@ async def _refined(views: Views, bounds: Sequence[tuple[bytes, bytes]], parts: i
     return found
 
 
-async def _counted(views: Views, first: bytes, end: bytes) -> list[Piece]:
-    found: list[Piece] = []
+async def _counted(views: Views, first: bytes, end: bytes) -> list[WeightedPiece]:
+    found: list[WeightedPiece] = []
     start: bytes | None = first
     while start is not None:
         keys = views.keys(start, end, STRETCH)
-        found += [Piece(keys[at], min(STEP, len(keys) - at)) for at in range(0, len(keys), STEP)]
+        found += [WeightedPiece(keys[at], min(STEP, len(keys) - at)) for at in range(0, len(keys), STEP)]
         start = keys[-1] + b"\0" if len(keys) == STRETCH else None
         await trio.lowlevel.checkpoint()
     return found
@@ -106,7 +106,7 @@ class _Halves(NamedTuple):
     two: tuple[tuple[bytes, bytes], tuple[bytes, bytes]] | None
 
 
-async def _sampled(views: Views, piece: Piece, end: bytes, heavy: float, most: int) -> list[Piece]:
+async def _sampled(views: Views, piece: WeightedPiece, end: bytes, heavy: float, most: int) -> list[WeightedPiece]:
     """The piece in finer ones: again and again its heaviest in two, as long as that is too heavy."""
     chance = random.Random(0)
     parts = [_Part(await _estimate(views, piece.start, end, chance), piece.start, end, False)]
@@ -121,7 +121,7 @@ async def _sampled(views: Views, piece: Piece, end: bytes, heavy: float, most: i
             parts.append(_Part(await _estimate(views, *half, chance), *half, False))
     parts.sort(key=lambda part: part.start)
     scale = piece.weight / sum(part.weight for part in parts) if piece.weight else 1.0
-    return [Piece(part.start, part.weight * scale) for part in parts]
+    return [WeightedPiece(part.start, part.weight * scale) for part in parts]
 
 
 async def _estimate(views: Views, start: bytes, end: bytes, chance: random.Random) -> float:

@@ -17,7 +17,7 @@ import trio
 from krappy.broker.topics.topic import Topic
 from krappy.errors import KrappyError, StorageError, UnknownTopic
 from krappy.store import identity
-from krappy.store.catalog import Topic as StoredTopic
+from krappy.store.catalog import StoredTopic as StoredTopic
 from krappy.store.disk import OS_DISK
 from krappy.types import text_id
 

@@ -14,7 +14,7 @@ from typing import Any
 from krappy.broker.partition.raw_reads import Raw
 from krappy.broker.topics.topic import not_led
 from krappy.core.cluster.image import PartitionImage, TopicImage
-from krappy.core.cluster.state import State
+from krappy.core.cluster.state import PartitionState
 from krappy.core.epochs import Epochs
 from krappy.settings.topic import TopicConfig
 from krappy.waiting import Signal
@@ -78,7 +78,7 @@ class InternalTopic:
     def __init__(self, name: str, cluster_id: str, broker: int) -> None:
         self.name = name
         self.id = uuid.uuid5(uuid.NAMESPACE_OID, f"{cluster_id}/{name}").bytes  # the same after every start
-        state = State(broker, 0, 0, (broker,))
+        state = PartitionState(broker, 0, 0, (broker,))
         self.count = PARTITIONS
         self.image = TopicImage(name, self.id, (PartitionImage((broker,), state, 0),) * PARTITIONS)
         self.given = INTERNAL[name]

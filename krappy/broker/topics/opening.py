@@ -24,7 +24,7 @@ from krappy.store.offline import OfflineLog
 NEW_AT_ONCE = 16  # new logs that one thread makes at a stretch: each is done in a fraction of a millisecond
 
 
-class Place(NamedTuple):
+class LogPlace(NamedTuple):
     """Where a partition's log is. `name`: of the partition, for people; `topic_id`: as Kafka writes it. `applied`: the
     offset up to which its view has seen events."""
 
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 async def open_logs(
-    places: Sequence[Place],
+    places: Sequence[LogPlace],
     limiter: trio.CapacityLimiter,
     report: Callable[..., None],
     check_stop: Callable[[], None],
@@ -109,7 +109,7 @@ def check_room(partitions: int) -> None:
         raise StorageError(f"every partition keeps a file open, and the broker may have {most} (RLIMIT_NOFILE)")
 
 
-def _open(place: Place, check_stop: Callable[[], None], *, new: bool) -> Log:
+def _open(place: LogPlace, check_stop: Callable[[], None], *, new: bool) -> Log:
     if place.applied and not any(place.folder.glob("*" + LOG)):
         raise StorageError(f"{place.folder} is missing or empty, and its log had offsets up to {place.applied}")
     identity.claim(place.folder, place.topic_id)
@@ -131,7 +131,7 @@ def _is_ours(error: Exception) -> bool:
     return not isinstance(error, KrappyError)
 
 
-def _make_folders(places: Sequence[Place]) -> None:
+def _make_folders(places: Sequence[LogPlace]) -> None:
     """All of them, with one sync of the folder that they are in. Blocks. Raises StorageError."""
     try:
         for place in places:

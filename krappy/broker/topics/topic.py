@@ -16,7 +16,7 @@ from krappy.core.cluster.roles import Role
 from krappy.core.cluster.state import NOBODY
 from krappy.errors import KrappyError, NotLeader, UnknownPartition
 from krappy.settings.topic import TopicConfig, effective
-from krappy.store.catalog import Topic as StoredTopic
+from krappy.store.catalog import StoredTopic as StoredTopic
 from krappy.types import text_id
 
 

@@ -24,7 +24,7 @@ import trio
 from krappy.broker.name_locks import NameLocks
 from krappy.broker.partition.partition import Partition
 from krappy.broker.topics import deletion
-from krappy.broker.topics.opening import Place, check_room, open_logs
+from krappy.broker.topics.opening import LogPlace, check_room, open_logs
 from krappy.broker.topics.topic import Topic
 from krappy.broker.topics.topic_names import TopicNames
 from krappy.errors import KrappyError, StorageError, TopicExists, UnknownTopic
@@ -32,7 +32,7 @@ from krappy.settings.topic import TopicConfig, merge
 from krappy.settings.topic_table import Changes, changes_of
 from krappy.store import identity
 from krappy.store.catalog import MAX_PARTITIONS
-from krappy.store.catalog import Topic as StoredTopic
+from krappy.store.catalog import StoredTopic as StoredTopic
 from krappy.store.log import Log
 from krappy.types import text_id
 
@@ -260,9 +260,9 @@ class TopicChanges:
     async def _open_logs(self, wanted: Sequence[tuple[Topic, int, int]], *, new: bool) -> list[Log]:
         runtime = self._runtime
 
-        def find() -> list[Place]:
+        def find() -> list[LogPlace]:
             return [
-                Place(
+                LogPlace(
                     f"{topic.name}-{index}",
                     runtime.folder_of(topic.name, index),
                     topic.config,

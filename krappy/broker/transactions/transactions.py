@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from krappy.broker.transactions.turns import Turns, written
+from krappy.broker.transactions.turns import IdTurns, written
 from krappy.core import transactions as core
-from krappy.core.transactions import Stage, Transaction
+from krappy.core.transactions import Transaction, TxnStage
 from krappy.errors import KrappyError, Overloaded, StorageError, UnknownPartition, UnknownTopic
 from krappy.ports import GroupMember, Position
 from krappy.store.group_offsets import Offset
@@ -52,7 +52,7 @@ class TransactionCoordinator:
         self._life_ms = runtime.config.transactional_id_expiration_ms
         self._all: dict[str, Transaction] = {}
         self._names: dict[int, str] = {}  # by producer id
-        self._turns = Turns()
+        self._turns = IdTurns()
         self._due: dict[str, int] = {}  # when an ongoing transaction is aborted
         self._woken = trio.Event()
         self._looks_at = math.inf  # ms: when `_watch` wakes by itself
@@ -84,7 +84,7 @@ class TransactionCoordinator:
                     if producer_id in self._producer_ids.owned:
                         continue
                     found = self._of(producer_id)
-                    alive = found is not None and (found.stage is Stage.ONGOING or found.prepared)
+                    alive = found is not None and (found.stage is TxnStage.ONGOING or found.prepared)
                     if found is None or not alive or at not in found.partitions:
                         self._runtime.report("transaction_orphaned", partition=str(partition), producer_id=producer_id)
                         partition.end_transaction(producer_id, found.epoch if found else 0, commit=False)
@@ -97,7 +97,7 @@ class TransactionCoordinator:
             await self._ended.wait()
             if self._runtime.clock.was_set:
                 for transaction in self._all.values():
-                    if transaction.stage is Stage.ONGOING:
+                    if transaction.stage is TxnStage.ONGOING:
                         self._keep(transaction)
 
     def _set(self, transaction: Transaction) -> None:
@@ -229,7 +229,7 @@ class TransactionCoordinator:
             found = self._all.get(name)
             changed = change(found, self._now())
             if changed is not found:
-                if found is None or found.stage is not Stage.ONGOING:
+                if found is None or found.stage is not TxnStage.ONGOING:
                     await self._runtime.decisions.wait()
                 await self._save(changed, sync=sync)
 
@@ -259,7 +259,7 @@ class TransactionCoordinator:
                 self._runtime.spawn(self._finish, transaction.name)
 
     async def _carry_out(self, transaction: Transaction) -> None:
-        commit = transaction.stage is Stage.PREPARE_COMMIT
+        commit = transaction.stage is TxnStage.PREPARE_COMMIT
         markers = []
         refused: StorageError | None = None
         for at in sorted(transaction.partitions):

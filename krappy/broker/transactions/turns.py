@@ -11,7 +11,7 @@ from krappy.errors import KrappyError, ShuttingDown, UnknownTopic
 from krappy.waiting import Later
 
 
-class Turns:
+class IdTurns:
     """One change at a time of what a name stands for."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from krappy.core import retention
 from krappy.core.throttle import Throttle
 from krappy.entries.entry import entry_offset, floor, is_tombstone
 from krappy.errors import KrappyError
-from krappy.store.cleaner import Candidate, CleanResult, Pace
+from krappy.store.cleaner import Candidate, CleaningPace, CleanResult
 from krappy.waiting import wait_any
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class _Over(Exception):
     """What the view was asked for may have been answered by an empty one, or the topic is not compacted any more."""
 
 
-class _Pace(Pace):
+class _Pace(CleaningPace):
     """For the cleaner's thread, which trio started."""
 
     def __init__(self, runtime: Runtime, partition: Partition, throttle: Throttle) -> None:

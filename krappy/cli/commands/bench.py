@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 import click
 
 from krappy.bench import report
-from krappy.bench.settings import Settings
+from krappy.bench.settings import BenchSettings
 from krappy.cli import output
-from krappy.cli.options import Group, connect, json_option
+from krappy.cli.options import CommandGroup, connect, json_option
 from krappy.cli.spawn import spawn_broker
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def bench() -> None:
     """Measure a broker: one that is started for it, or the one at --address.
 
@@ -243,16 +243,16 @@ def everything(address: str | None, durability: str, as_json: bool, rounds: int)
     results = []
     for name, setting in ALL:
         output.note(f"{name} {_words(setting)}")
-        results.append(_measure(name, UNITS[name], Settings(**setting, rounds=rounds), address, durability))
+        results.append(_measure(name, UNITS[name], BenchSettings(**setting, rounds=rounds), address, durability))
     _print(results, address, durability, as_json)
 
 
 def _run(name: str, unit: str, given: dict[str, Any]) -> None:
     address, durability, as_json = given.pop("address"), given.pop("durability"), given.pop("as_json")
-    _print([_measure(name, unit, Settings(**given), address, durability)], address, durability, as_json)
+    _print([_measure(name, unit, BenchSettings(**given), address, durability)], address, durability, as_json)
 
 
-def _measure(name: str, unit: str, settings: Settings, address: str | None, durability: str) -> dict[str, Any]:
+def _measure(name: str, unit: str, settings: BenchSettings, address: str | None, durability: str) -> dict[str, Any]:
     module = importlib.import_module(f"krappy.bench.{'table' if name in ('get', 'scan') else name}")
     measure = getattr(module, name)
     if address is None:
@@ -275,7 +275,7 @@ _SETTINGS = {
 }
 
 
-def _setting(name: str, settings: Settings) -> dict[str, Any]:
+def _setting(name: str, settings: BenchSettings) -> dict[str, Any]:
     names = list(_SETTINGS[name])
     if name == "produce" and settings.single:
         names[names.index("batch")] = "window"

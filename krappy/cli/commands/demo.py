@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import click
 
-from krappy.cli.options import Group, connect, json_option
+from krappy.cli.options import CommandGroup, connect, json_option
 from krappy.cli.spawn import spawn_broker
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def demo() -> None:
     """Small programs that show what Krappy does, and fail when it does not.
 

@@ -13,7 +13,7 @@ from krappy.cli.options import data_option, json_option
 from krappy.cli.progress import progress
 
 if TYPE_CHECKING:
-    from krappy.cli.checkup import Findings, Partition
+    from krappy.cli.checkup import CheckedPartition, Findings
 
 
 @click.command()
@@ -100,7 +100,7 @@ def _print_json(found: Findings) -> None:
     )
 
 
-def _facts(partition: Partition) -> dict[str, Any]:
+def _facts(partition: CheckedPartition) -> dict[str, Any]:
     return {
         "topic": partition.topic,
         "partition": partition.index,

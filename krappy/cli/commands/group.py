@@ -6,7 +6,7 @@ import click
 
 from krappy.cli import output
 from krappy.cli.options import (
-    Group,
+    CommandGroup,
     Start,
     address_option,
     complete_groups,
@@ -18,7 +18,7 @@ from krappy.cli.options import (
 from krappy.clients.values import StartAt
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def group() -> None:
     """Look at consumer groups, move their positions, delete them.
 

@@ -14,7 +14,7 @@ import click
 
 from krappy.cli import output
 from krappy.cli.errors import Failure
-from krappy.cli.options import Group, Setting, Stopwatch, address_option, complete_topics, json_option
+from krappy.cli.options import CommandGroup, SettingOption, Stopwatch, address_option, complete_topics, json_option
 from krappy.errors import KrappyError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,7 +30,7 @@ DIFFERENT = 5  # exit status of `reconcile`
 EXAMPLE = ("difference", "partition", "key", "log_offset", "table_offset")  # in JSON; --save has the rest
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def pipeline() -> None:
     """Data pipelines on Spark: archive, backfill, rollup, reconcile, scd2.
 
@@ -61,7 +61,7 @@ def on_spark(command: F) -> F:
         json_option,
         address_option,
         click.option(
-            "--conf", "settings", type=Setting(), multiple=True, metavar="NAME=VALUE", help="A setting of Spark."
+            "--conf", "settings", type=SettingOption(), multiple=True, metavar="NAME=VALUE", help="A setting of Spark."
         ),
         click.option(
             "--master", metavar="URL", help="Where Spark runs: local[4], spark://host:7077, yarn, …  [default: here]"
@@ -199,7 +199,7 @@ def backfill(
 @click.argument("source", shell_complete=complete_topics)
 @click.option("--to", required=True, metavar="TOPIC", help="The compacted topic with the aggregate; made if absent.")
 @click.option(
-    "--agg", "aggregates", type=Setting(), multiple=True, required=True, metavar="NAME=SQL", help="An aggregate."
+    "--agg", "aggregates", type=SettingOption(), multiple=True, required=True, metavar="NAME=SQL", help="An aggregate."
 )
 @click.option("--fields", metavar="DDL", help="Values are JSON with these: 'city STRING, eur DOUBLE'.  [default: text]")
 @click.option("--by", default="key", show_default=True, metavar="SQL", help="What is grouped by.")

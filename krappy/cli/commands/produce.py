@@ -20,7 +20,7 @@ from krappy.cli.progress import telling
 
 if TYPE_CHECKING:
     from krappy.blocking import TopicProducer
-    from krappy.cli.inputs import Item, Source
+    from krappy.cli.inputs import InputSource, Item
     from krappy.types import Compression
 
 CHUNK = 2_000  # events of a file handed to the producer at a time
@@ -114,7 +114,7 @@ def produce(
     output.note(f"{_events(sent.events)} to {topic} in {watch.seconds:.2f} s{keyless}")
 
 
-class Sent(NamedTuple):
+class SentLine(NamedTuple):
     events: int
     without_key: int
 
@@ -143,11 +143,11 @@ def _header(text: str) -> tuple[str, bytes]:
 def _send_all(
     producer: TopicProducer,
     items: Iterator[Item],
-    source: Source,
+    source: InputSource,
     partition: int | None,
     common: list[tuple[str, bytes]],
     advance: Callable[[int], None],
-) -> Sent:
+) -> SentLine:
     """Publishes everything. Stops at the first event that the broker refuses, and at wrong input, once all before it
     is stored. Raises Failure."""
     deliveries = deque[Any]()
@@ -181,7 +181,7 @@ def _send_all(
         settle(0)
         raise Failure(f"{wrong.message}; {_events(count)} before it {'is' if count == 1 else 'are'} stored") from None
     settle(0)
-    return Sent(count, keyless)
+    return SentLine(count, keyless)
 
 
 def _chunks(items: Iterator[Item]) -> Iterator[list[Item]]:
@@ -213,7 +213,7 @@ def _send(producer: TopicProducer, chunk: list[Item], partition: int | None, com
 
 
 @contextmanager
-def _progress(source: Source) -> Iterator[Callable[[int], None]]:
+def _progress(source: InputSource) -> Iterator[Callable[[int], None]]:
     """A bar over the bytes of a file, or a count for a pipe; silent when stderr is no terminal, or when somebody is
     typing."""
     if not sys.stderr.isatty() or (source.total is None and sys.stdin.isatty()):

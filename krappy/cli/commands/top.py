@@ -24,7 +24,7 @@ PAGE = 1000  # topics or groups asked for at once: as many as may be
 ROWS = 8  # topics, groups and connections that are shown
 
 
-class Console:
+class TopScreen:
     def __init__(self, url: str, token: str | None) -> None:
         self._url = url.rstrip("/") if "://" in url else f"http://{url}".rstrip("/")
         self._headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
@@ -107,7 +107,7 @@ def top(url: str, token: str | None, interval: float, once: bool, as_json: bool)
       krappy top --json | jq .rates.appended_events
       krappy top --url http://broker.example:8092 --token "$TOKEN"
     """
-    console = Console(url, token)
+    console = TopScreen(url, token)
     before = console.look()
     if once or as_json:
         time.sleep(interval)
@@ -125,7 +125,7 @@ def top(url: str, token: str | None, interval: float, once: bool, as_json: bool)
             before = after
 
 
-def looks(console: Console, last: dict[str, Any], interval: float) -> Iterator[tuple[dict[str, Any], str]]:
+def looks(console: TopScreen, last: dict[str, Any], interval: float) -> Iterator[tuple[dict[str, Any], str]]:
     """One after each interval, for ever. While the console does not answer: the last there was, and why."""
     while True:
         time.sleep(interval)

@@ -8,9 +8,9 @@ import click
 
 from krappy.cli import output
 from krappy.cli.options import (
-    Group,
+    CommandGroup,
     Lifetime,
-    Setting,
+    SettingOption,
     Start,
     address_option,
     complete_topics,
@@ -24,7 +24,7 @@ CONFIG = click.option(
     "-c",
     "--config",
     "config",
-    type=Setting(),
+    type=SettingOption(),
     multiple=True,
     metavar="NAME=VALUE",
     help="A topic setting, by Kafka's names, such as cleanup.policy=compact; may be given several times.",
@@ -46,7 +46,7 @@ def _settings(config: tuple[tuple[str, str], ...], retention: int | None) -> dic
     return found
 
 
-@click.group(cls=Group)
+@click.group(cls=CommandGroup)
 def topic() -> None:
     """Make, show, change and delete topics.
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from krappy.clients.blocks import ColumnBlock
-from krappy.clients.snapshots import Reading
+from krappy.clients.snapshots import SnapshotPages
 
 
 class Blocks:
     """The blocks of a read. Leave the loop to end it: the broker keeps nothing of it."""
 
-    def __init__(self, core: Reading[Any]) -> None:
+    def __init__(self, core: SnapshotPages[Any]) -> None:
         self._core = core
 
     def __aiter__(self) -> Blocks:

@@ -15,7 +15,7 @@ from krappy.errors import KrappyError
 NOT_OPEN = "this client is not open: use `async with`"
 
 
-class Connection:
+class ClientConnection:
     """What a client has: one link for all it asks, and more for those that need one of their own."""
 
     def __init__(self, to: str | None, timeout: float, keepalive: float = 30.0) -> None:

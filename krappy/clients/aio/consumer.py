@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, overload
 
-from krappy.clients.aio.connection import Connection
+from krappy.clients.aio.connection import ClientConnection
 from krappy.clients.consuming import Acknowledged, Choice, Consuming
 from krappy.clients.events import EventBatch
 from krappy.clients.values import StartAt, names
@@ -26,7 +26,7 @@ class Consumer:
     """
 
     @overload
-    def __init__(self, topics: Choice, *, connection: Connection) -> None: ...
+    def __init__(self, topics: Choice, *, connection: ClientConnection) -> None: ...
 
     @overload
     def __init__(
@@ -51,7 +51,7 @@ class Consumer:
         self,
         topics: Choice | str | Iterable[str],
         *,
-        connection: Connection | None = None,
+        connection: ClientConnection | None = None,
         to: str | None = None,
         timeout: float = 30.0,
         group: str | None = None,
@@ -65,7 +65,7 @@ class Consumer:
         max_records: int | None = None,
         max_bytes: int = 1 << 20,
     ) -> None:
-        self._connection = connection or Connection(to, timeout)
+        self._connection = connection or ClientConnection(to, timeout)
         self._owns = connection is None
         if isinstance(topics, Choice):
             self._choice = topics

@@ -65,7 +65,7 @@ class AnyioSignal:
         return self._set
 
 
-class Alarms:
+class Timeouts:
     """Sets events when their time has come. For the long time limits of requests, which are hardly ever reached: a
     cancel scope for each would cost as much as the rest of a small request."""
 
@@ -262,7 +262,7 @@ class AnyioRuntime:
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
         self._tasks = tasks
-        self._alarms: Alarms | None = None
+        self._alarms: Timeouts | None = None
         self.lock = nullcontext()  # one task runs at a time, and nothing here awaits while it changes something
 
     def now(self) -> float:
@@ -277,7 +277,7 @@ class AnyioRuntime:
     def alarm(self, event: anyio.Event, seconds: float) -> AbstractContextManager[None]:
         """Sets the event after `seconds`, unless the `with` ends before."""
         if self._alarms is None:
-            self._alarms = Alarms()
+            self._alarms = Timeouts()
             self.spawn(self._alarms.run, "krappy alarms")
         return self._alarms.alarm(event, seconds)
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 
 from krappy.clients.accumulator import Limits
-from krappy.clients.aio.connection import Connection
+from krappy.clients.aio.connection import ClientConnection
 from krappy.clients.aio.io import Delivery
 from krappy.clients.columns import Columned, receipts
 from krappy.clients.producing import Producing
@@ -21,7 +21,7 @@ from krappy.types import Compression, Receipt, Record
 class TopicProducer:
     """Sends events to one topic. Leaving its `async with` waits for everything sent; any number of tasks may use it."""
 
-    def __init__(self, connection: Connection, topic: str, limits: Limits, name: str | None = None) -> None:
+    def __init__(self, connection: ClientConnection, topic: str, limits: Limits, name: str | None = None) -> None:
         self.topic = topic
         self._connection = connection
         self._limits = limits
@@ -181,7 +181,7 @@ class Producer:
         compression: Compression | None = None,
         idempotent: bool = True,
     ) -> None:
-        self._connection = Connection(to, timeout)
+        self._connection = ClientConnection(to, timeout)
         self._limits = make_limits(linger_ms, batch_bytes, 32 << 20, compression, idempotent, max(timeout, 0.001))
         self._producers: dict[str, TopicProducer] = {}
         self._stack = AsyncExitStack()  # leaves every producer, whatever becomes of the others

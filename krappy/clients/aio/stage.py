@@ -7,9 +7,9 @@ from contextlib import suppress
 from types import TracebackType
 
 from krappy.clients.accumulator import Limits
-from krappy.clients.aio.connection import Connection
+from krappy.clients.aio.connection import ClientConnection
 from krappy.clients.aio.io import Delivery
-from krappy.clients.attempt import Attempt, Staging
+from krappy.clients.attempt import Attempt, StagingProducing
 from krappy.clients.receipts import Failures, Stored
 from krappy.clients.values import HeadersIn, Text, Time
 from krappy.errors import KrappyError
@@ -22,16 +22,16 @@ class Stage:
     Leaving its `async with` unsealed drops what was staged.
     """
 
-    def __init__(self, connection: Connection, topic: str, attempt: Attempt, limits: Limits) -> None:
+    def __init__(self, connection: ClientConnection, topic: str, attempt: Attempt, limits: Limits) -> None:
         self.topic = topic
         self._connection = connection
         self._attempt = attempt
         self._limits = limits
         self._failures = Failures()
-        self._opened: Staging | None = None
+        self._opened: StagingProducing | None = None
 
     async def __aenter__(self) -> Stage:
-        core = Staging(self._connection.link, self.topic, self._attempt, self._limits)
+        core = StagingProducing(self._connection.link, self.topic, self._attempt, self._limits)
         await core.open()
         self._opened = core
         return self
@@ -46,7 +46,7 @@ class Stage:
                 core.give_up()
 
     @property
-    def _core(self) -> Staging:
+    def _core(self) -> StagingProducing:
         if self._opened is None:
             raise KrappyError("this stage is not open: use `async with`")
         return self._opened
@@ -88,7 +88,7 @@ class Stage:
         core.add_columns(delivery, keys, values, headers=headers, timestamps=timestamps, partition=partition)
         core.count(len(values))
 
-    async def _ready(self) -> Staging:
+    async def _ready(self) -> StagingProducing:
         core = self._core
         core.check()
         self._failures.check()

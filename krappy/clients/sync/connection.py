@@ -19,7 +19,7 @@ PARTING = 5.0  # seconds that closing waits for threads
 PATIENCE = 1.0  # seconds that a fork waits for what other threads are in the middle of
 
 
-class Connection:
+class ClientConnection:
     """What a client has: one link for all it asks, and more for those that need one of their own."""
 
     def __init__(self, to: str | None, timeout: float, keepalive: float = 30.0) -> None:
@@ -84,7 +84,7 @@ class Connection:
 
 
 # A fork happens between two steps of each connection; the child then has none.
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+_connections: weakref.WeakSet[ClientConnection] = weakref.WeakSet()
 _registering = threading.Lock()
 _held: list[ThreadRuntime] = []  # while one forks, who has `_registering`
 

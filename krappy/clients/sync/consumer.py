@@ -10,7 +10,7 @@ from typing import Literal, overload
 from krappy.clients.consuming import Acknowledged, Choice, Consuming
 from krappy.clients.events import EventBatch
 from krappy.clients.runtime import run
-from krappy.clients.sync.connection import Connection
+from krappy.clients.sync.connection import ClientConnection
 from krappy.clients.sync.opened import Opened
 from krappy.clients.values import StartAt, names
 from krappy.errors import KrappyError
@@ -30,7 +30,7 @@ class Consumer(Opened):
     """
 
     @overload
-    def __init__(self, topics: Choice, *, connection: Connection) -> None: ...
+    def __init__(self, topics: Choice, *, connection: ClientConnection) -> None: ...
 
     @overload
     def __init__(
@@ -55,7 +55,7 @@ class Consumer(Opened):
         self,
         topics: Choice | str | Iterable[str],
         *,
-        connection: Connection | None = None,
+        connection: ClientConnection | None = None,
         to: str | None = None,
         timeout: float = 30.0,
         group: str | None = None,
@@ -69,7 +69,7 @@ class Consumer(Opened):
         max_records: int | None = None,
         max_bytes: int = 1 << 20,
     ) -> None:
-        self._connection = connection or Connection(to, timeout)
+        self._connection = connection or ClientConnection(to, timeout)
         self._owns = connection is None
         if isinstance(topics, Choice):
             self._choice = topics

@@ -14,7 +14,7 @@ from krappy.clients.producing import Producing
 from krappy.clients.producing import limits as make_limits
 from krappy.clients.receipts import Failures, Stored
 from krappy.clients.runtime import run
-from krappy.clients.sync.connection import Connection
+from krappy.clients.sync.connection import ClientConnection
 from krappy.clients.sync.io import Delivery
 from krappy.clients.sync.opened import Opened
 from krappy.clients.values import Expected, HeadersIn, Text, Time
@@ -25,7 +25,7 @@ from krappy.types import Compression, Receipt, Record
 class TopicProducer(Opened):
     """Sends events to one topic. Leaving its `with` waits for everything sent; any number of threads may use it."""
 
-    def __init__(self, connection: Connection, topic: str, limits: Limits, name: str | None = None) -> None:
+    def __init__(self, connection: ClientConnection, topic: str, limits: Limits, name: str | None = None) -> None:
         self.topic = topic
         self._connection = connection
         self._limits = limits
@@ -170,7 +170,7 @@ class Producer(Opened):
         compression: Compression | None = None,
         idempotent: bool = True,
     ) -> None:
-        self._connection = Connection(to, timeout)
+        self._connection = ClientConnection(to, timeout)
         self._limits = make_limits(linger_ms, batch_bytes, 32 << 20, compression, idempotent, max(timeout, 0.001))
         self._producers: dict[str, TopicProducer] = {}
         self._stack = ExitStack()  # leaves every producer, whatever becomes of the others

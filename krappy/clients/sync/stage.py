@@ -9,10 +9,10 @@ from contextlib import suppress
 from types import TracebackType
 
 from krappy.clients.accumulator import Limits
-from krappy.clients.attempt import Attempt, Staging
+from krappy.clients.attempt import Attempt, StagingProducing
 from krappy.clients.receipts import Failures, Stored
 from krappy.clients.runtime import run
-from krappy.clients.sync.connection import Connection
+from krappy.clients.sync.connection import ClientConnection
 from krappy.clients.sync.io import Delivery
 from krappy.clients.sync.opened import Opened
 from krappy.clients.values import HeadersIn, Text, Time
@@ -26,16 +26,16 @@ class Stage(Opened):
     Leaving its `with` unsealed drops what was staged.
     """
 
-    def __init__(self, connection: Connection, topic: str, attempt: Attempt, limits: Limits) -> None:
+    def __init__(self, connection: ClientConnection, topic: str, attempt: Attempt, limits: Limits) -> None:
         self.topic = topic
         self._connection = connection
         self._attempt = attempt
         self._limits = limits
         self._failures = Failures()
-        self._opened: Staging | None = None
+        self._opened: StagingProducing | None = None
 
     def __enter__(self) -> Stage:
-        core = Staging(self._connection.link, self.topic, self._attempt, self._limits)
+        core = StagingProducing(self._connection.link, self.topic, self._attempt, self._limits)
         run(core.open())
         self._opened = core
         return self
@@ -50,7 +50,7 @@ class Stage(Opened):
                 core.give_up()
 
     @property
-    def _core(self) -> Staging:
+    def _core(self) -> StagingProducing:
         if self._opened is None:
             raise KrappyError("this stage is not open: use `with`, or open()")
         return self._opened
@@ -92,7 +92,7 @@ class Stage(Opened):
         core.add_columns(delivery, keys, values, headers=headers, timestamps=timestamps, partition=partition)
         core.count(len(values))
 
-    def _ready(self) -> Staging:
+    def _ready(self) -> StagingProducing:
         core = self._core
         core.check()
         self._failures.check()

@@ -13,7 +13,7 @@ from krappy.clients import tables, watching
 from krappy.clients.blocks import ColumnBlock
 from krappy.clients.catching_up import Progress, catch_up
 from krappy.clients.runtime import run
-from krappy.clients.sync.connection import Connection
+from krappy.clients.sync.connection import ClientConnection
 from krappy.clients.values import Text
 from krappy.clients.watching import SnapshotEnd
 from krappy.types import Entry
@@ -22,7 +22,7 @@ from krappy.types import Entry
 class Table:
     """A topic's latest value for each key. Every answer includes all that was committed when it was asked for."""
 
-    def __init__(self, connection: Connection, topic: str) -> None:
+    def __init__(self, connection: ClientConnection, topic: str) -> None:
         self.topic = topic
         self._connection = connection
 
@@ -92,7 +92,7 @@ class Table:
         `for entry in table.scan()`, partition by partition, in the order of keys; `.pages()` gives lists of
         entries, which is faster. When the connection is lost in the middle, the snapshot is too: ConnectionLost.
         """
-        chosen = tables.Chosen(prefix, start, end)
+        chosen = tables.KeyRangeChoice(prefix, start, end)
         return Scan(tables.Scanning(self._connection.link, self.topic, chosen, partitions, tombstones, page_entries))
 
     def watch(
@@ -109,13 +109,13 @@ class Table:
         `for item in table.watch()`: entries, deletions as entries whose value is None. It goes on after a lost
         connection. It has a connection of its own: a slow watcher holds up nobody else.
         """
-        chosen = tables.Chosen(prefix, start, end)
+        chosen = tables.KeyRangeChoice(prefix, start, end)
         link = self._connection.new_link()
         return Watch(watching.Watching(link, self.topic, chosen, partitions, tombstones, random.random))
 
     def history(self, key: Text, *, partition: int | None = None, start: int = 0) -> History:
         """Every event of a key that the log still has, oldest first, from offset `start` on."""
-        return History(tables.History(self._connection.link, self.topic, key, partition, start))
+        return History(tables.KeyHistory(self._connection.link, self.topic, key, partition, start))
 
 
 class Scan:
@@ -159,7 +159,7 @@ class Scan:
 class Pages:
     """The pages of a scan or a history."""
 
-    def __init__(self, core: tables.Scanning | tables.History, keep: object = None) -> None:
+    def __init__(self, core: tables.Scanning | tables.KeyHistory, keep: object = None) -> None:
         self._core = core
         self._keep = keep  # a scan that nobody refers to is closed
 
@@ -176,7 +176,7 @@ class Pages:
 class History:
     """The events of one key, as entries."""
 
-    def __init__(self, core: tables.History) -> None:
+    def __init__(self, core: tables.KeyHistory) -> None:
         self._core = core
         self._page: Iterable[Entry] = iter(())
 

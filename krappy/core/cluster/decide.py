@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from krappy.core.cluster import places
 from krappy.core.cluster.image import Image, PartitionImage, TopicImage
-from krappy.core.cluster.state import NOBODY, State, elected, first_state, normalise, write_state
+from krappy.core.cluster.state import NOBODY, PartitionState, elected, first_state, normalise, write_state
 from krappy.core.cluster.tree import Changes, Create, Operation, Put
 
 MIN_INSYNC = 1
@@ -38,7 +38,7 @@ def touched(image: Image, changes: Changes) -> Iterable[TopicImage]:
     return [image.topics[name] for name in names if name in image.topics]
 
 
-def _is_led(image: Image, state: State) -> bool:
+def _is_led(image: Image, state: PartitionState) -> bool:
     leader = image.brokers.get(state.leader)
     return leader is not None and leader.epoch == state.leader_inc
 
@@ -47,7 +47,7 @@ def _begin(image: Image, topic: TopicImage, index: int, partition: PartitionImag
     leader, isr = first_state(partition.replicas, image.brokers)
     if leader == NOBODY:
         return []
-    state = State(leader, 0, image.brokers[leader].epoch, isr)
+    state = PartitionState(leader, 0, image.brokers[leader].epoch, isr)
     path = places.partition(topic.name, index)
     return [Create(path), Create(f"{path}/state", write_state(normalise(state, partition.replicas, MIN_INSYNC)))]
 

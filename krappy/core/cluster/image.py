@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from krappy.core.cluster import places
 from krappy.core.cluster.document import Document, numbers
 from krappy.core.cluster.places import KINDS, Kind
-from krappy.core.cluster.state import State, read_state
+from krappy.core.cluster.state import PartitionState, read_state
 from krappy.core.cluster.tree import Changes, Znode
 from krappy.types import id_of
 
@@ -44,7 +44,7 @@ class PartitionImage(NamedTuple):
     """`version`: the partition epoch, which each change of `state` raises; −1: it has none yet."""
 
     replicas: tuple[int, ...]
-    state: State = State()
+    state: PartitionState = PartitionState()
     version: int = -1
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
@@ -173,7 +173,7 @@ class _Fold:
             if not 0 <= index < len(partitions):
                 continue
             try:
-                state, version = (State(), -1) if znode is None else (read_state(znode.data), znode.version)
+                state, version = (PartitionState(), -1) if znode is None else (read_state(znode.data), znode.version)
             except ValueError:
                 self._unreadable.add(path)
             else:
@@ -217,7 +217,10 @@ def _topic(name: str, znode: Znode, before: TopicImage | None) -> TopicImage:
         id,
         tuple(
             PartitionImage(
-                assigned[index], *states.get(index, (State(), -1)), adding.get(index, ()), removing.get(index, ())
+                assigned[index],
+                *states.get(index, (PartitionState(), -1)),
+                adding.get(index, ()),
+                removing.get(index, ()),
             )
             for index in range(len(assigned))
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from krappy.core.cluster.state import State
+from krappy.core.cluster.state import PartitionState
 
 
 class Role(StrEnum):
@@ -13,7 +13,7 @@ class Role(StrEnum):
     LEADER = "leader"
 
 
-def role(state: State, broker: int, broker_epoch: int) -> Role:
+def role(state: PartitionState, broker: int, broker_epoch: int) -> Role:
     """A broker that was started again is not who was elected before: it does not go on in its old epoch."""
     if state.leader != broker:
         return Role.FOLLOWER

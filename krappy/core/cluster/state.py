@@ -14,7 +14,7 @@ from krappy.core.cluster.document import Document
 NOBODY = -1
 
 
-class State(NamedTuple):
+class PartitionState(NamedTuple):
     """As the znode `/brokers/topics/T/partitions/P/state` has it; `leader_inc`: the leader's broker epoch."""
 
     leader: int = NOBODY
@@ -27,10 +27,10 @@ class State(NamedTuple):
     controller_epoch: int = 0
 
 
-def read_state(data: bytes) -> State:
+def read_state(data: bytes) -> PartitionState:
     """Raises ValueError."""
     found = Document.of(data)
-    return State(
+    return PartitionState(
         found.number("leader"),
         found.number("leader_epoch"),
         found.number("leader_inc", -1),
@@ -42,13 +42,13 @@ def read_state(data: bytes) -> State:
     )
 
 
-def write_state(state: State, before: bytes | None = None) -> bytes:
+def write_state(state: PartitionState, before: bytes | None = None) -> bytes:
     """`before`: what the znode has. Fields that this version does not know stay in it."""
     fields: dict[str, Any] = {"version": 1, **state._asdict()}
     return Document.of(before or b"{}").with_fields(fields)
 
 
-def normalise(state: State, replicas: Sequence[int], min_insync: int) -> State:
+def normalise(state: PartitionState, replicas: Sequence[int], min_insync: int) -> PartitionState:
     """After every change. `min_insync`: the setting min.insync.replicas."""
     min_isr = max(1, min(min_insync, len(replicas)))
     whole = len(state.isr) >= min_isr
@@ -62,7 +62,7 @@ def first_state(replicas: Sequence[int], alive: Collection[int]) -> tuple[int, t
     return (isr[0] if isr else NOBODY), isr
 
 
-def elected(state: State, replicas: Sequence[int], alive: Collection[int]) -> tuple[int, tuple[int, ...]]:
+def elected(state: PartitionState, replicas: Sequence[int], alive: Collection[int]) -> tuple[int, tuple[int, ...]]:
     """Who leads now, and who is in sync then: the first replica that is there and in sync, else one of the ELR, alone.
     NOBODY: there is none that has all."""
     for isr in (state.isr, state.elr):

@@ -73,7 +73,7 @@ class Refusal(StrEnum):
     NO_CHILDREN_FOR_EPHEMERALS = "NOCHILDRENFOREPHEMERALS"
 
 
-class Refused(Exception):
+class RefusedMulti(Exception):
     """`index`: the operation that kept all of them from being done, counted from 0."""
 
     def __init__(self, index: int, operation: Operation, why: Refusal) -> None:
@@ -154,7 +154,7 @@ class Plan:
                 raise ValueError(f"{operation.path!r} is no path of a znode")
             why = self._refusal(operation)
             if why is not None:
-                raise Refused(index, operation, why)
+                raise RefusedMulti(index, operation, why)
             self._do(operation)
 
     def _find(self, path: str) -> Znode | None:

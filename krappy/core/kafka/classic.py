@@ -25,13 +25,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from krappy.core.kafka.classic_member import (
+    ClassicMember,
+    GroupState,
     Join,
     Joined,
-    Member,
     Reply,
     Rules,
-    State,
-    Synced,
+    SyncAnswer,
     common,
     elect,
     same_subscription,
@@ -47,12 +47,12 @@ class ClassicGroup:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        self.state = State.EMPTY
+        self.state = GroupState.EMPTY
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicMember] = {}
         self.out: list[Reply] = []
         self.saved = True
         self.wake: int | None = None
@@ -110,11 +110,11 @@ class ClassicGroup:
             return
         member = self._member(ask.member_id, ask.instance_id)
         changed = member.protocols != ask.protocols
-        if self.state is State.PREPARING:
+        if self.state is GroupState.PREPARING:
             self._update(now, token, member, ask)
             self._complete_if_all_joined(now)
-        elif (self.state is State.COMPLETING and not changed) or (
-            self.state is State.STABLE and not changed and member.id != self.leader
+        elif (self.state is GroupState.COMPLETING and not changed) or (
+            self.state is GroupState.STABLE and not changed and member.id != self.leader
         ):
             member.expires = self._wake_at(now + member.session_ms)
             self.out.append(Reply(token, self._joined(member)))  # its answer was lost, and nothing has changed
@@ -123,7 +123,7 @@ class ClassicGroup:
             self.rebalance(now)
 
     def _add(self, now: int, token: Any, ask: Join, member_id: str) -> None:
-        member = Member(
+        member = ClassicMember(
             member_id, ask.instance_id, ask.client_id, ask.client_host, ask.session_ms, ask.rebalance_ms, ask.protocols
         )
         if not self.members:
@@ -138,13 +138,13 @@ class ClassicGroup:
         self._park_join(now, token, member)
         self.rebalance(now)
 
-    def _park_join(self, now: int, token: Any, member: Member) -> None:
+    def _park_join(self, now: int, token: Any, member: ClassicMember) -> None:
         if member.join is not None:  # it asked again: who waited first is told so, for answers go out in order
             self.out.append(Reply(member.join, Joined(Fault.REBALANCE_IN_PROGRESS, member.id)))
         member.join = token
         member.expires = self._wake_at(now + NEW_MEMBER_MS) if member.is_new else None
 
-    def _update(self, now: int, token: Any, member: Member, ask: Join) -> None:
+    def _update(self, now: int, token: Any, member: ClassicMember, ask: Join) -> None:
         member.protocols = ask.protocols
         member.session_ms, member.rebalance_ms = ask.session_ms, ask.rebalance_ms
         member.client_id, member.client_host = ask.client_id, ask.client_host
@@ -155,7 +155,7 @@ class ClassicGroup:
         assert ask.instance_id is not None
         old = self.members.pop(self._static[ask.instance_id])
         self._answer_parked(old, Fault.FENCED_INSTANCE_ID)
-        member = Member.load(old.dump())
+        member = ClassicMember.load(old.dump())
         member.id = ask.fresh_id
         self.members[member.id] = member
         self._static[ask.instance_id] = member.id
@@ -165,7 +165,7 @@ class ClassicGroup:
             self.leader = member.id
         self._update(now, token, member, ask)
         same = same_subscription(old.metadata(self.protocol), member.metadata(self.protocol))
-        if self.state is State.STABLE and elect([*self.members.values()]) == self.protocol and same:
+        if self.state is GroupState.STABLE and elect([*self.members.values()]) == self.protocol and same:
             member.join, member.expires = None, self._wake_at(now + member.session_ms)
             answer = self._joined(member)
             if led and ask.may_skip:
@@ -174,7 +174,7 @@ class ClassicGroup:
                 answer = answer._replace(leader=old.id, members=())
             self.saved = False
             self.out.append(Reply(token, answer))
-        elif self.state is State.PREPARING:
+        elif self.state is GroupState.PREPARING:
             self._complete_if_all_joined(now)
         else:
             self.rebalance(now)
@@ -183,12 +183,12 @@ class ClassicGroup:
 
     def rebalance(self, now: int) -> None:
         """Begins one, or sees whether the one under way is complete."""
-        if self.state is State.PREPARING:
+        if self.state is GroupState.PREPARING:
             self._complete_if_all_joined(now)
             return
-        was_empty = self.state is State.EMPTY
+        was_empty = self.state is GroupState.EMPTY
         self._stop_syncing(now)
-        self.state = State.PREPARING
+        self.state = GroupState.PREPARING
         longest = self._longest_rebalance()
         self._first = was_empty and self.rules.initial_delay_ms > 0
         if self._first:
@@ -233,9 +233,9 @@ class ClassicGroup:
         self.epochs.clear()
         self.saved = False
         if not joined:
-            self.state, self.protocol, self.leader = State.EMPTY, None, None
+            self.state, self.protocol, self.leader = GroupState.EMPTY, None, None
             return
-        self.state = State.COMPLETING
+        self.state = GroupState.COMPLETING
         self.protocol = elect([*self.members.values()])
         if self.leader is None or self.leader not in self.members or self.members[self.leader].join is None:
             self.leader = joined[0].id
@@ -248,7 +248,7 @@ class ClassicGroup:
             member.join, member.is_new = None, False
             member.expires = self._wake_at(now + member.session_ms)
 
-    def _joined(self, member: Member) -> Joined:
+    def _joined(self, member: ClassicMember) -> Joined:
         assert self.leader is not None
         # The list is the leader's alone: one for each member takes long in a group of a thousand.
         of_all = self.members.values() if member.id == self.leader else ()
@@ -281,30 +281,30 @@ class ClassicGroup:
             member = self._member(member_id, instance_id)
             self._check_generation(member, generation)
             given = (protocol_type or self.protocol_type, protocol or self.protocol)
-            if self.state is not State.PREPARING and given != (self.protocol_type, self.protocol):
+            if self.state is not GroupState.PREPARING and given != (self.protocol_type, self.protocol):
                 raise Refused(Fault.INCONSISTENT_GROUP_PROTOCOL)
-            if self.state is State.PREPARING:
+            if self.state is GroupState.PREPARING:
                 raise Refused(Fault.REBALANCE_IN_PROGRESS)
             assigned = assignments or {}
             held = sum(each.size for each in self.members.values())
             if held + sum(map(len, assigned.values())) > 2 * self.rules.max_bytes:
                 raise Refused(Fault.INVALID_REQUEST)
         except Refused as refusal:
-            self.out.append(Reply(token, Synced(refusal.fault)))
+            self.out.append(Reply(token, SyncAnswer(refusal.fault)))
             return
         self._unsynced.discard(member.id)
-        if self.state is State.STABLE:
+        if self.state is GroupState.STABLE:
             member.expires = self._wake_at(now + member.session_ms)
             self.out.append(Reply(token, self._synced(member)))
             return
         if member.sync is not None:
-            self.out.append(Reply(member.sync, Synced(Fault.REBALANCE_IN_PROGRESS)))
+            self.out.append(Reply(member.sync, SyncAnswer(Fault.REBALANCE_IN_PROGRESS)))
         member.sync, member.expires = token, None
         if member.id == self.leader:
             self._settle(now, assigned)
 
     def _settle(self, now: int, assignments: Mapping[str, bytes]) -> None:
-        self.state = State.STABLE
+        self.state = GroupState.STABLE
         self.saved = False
         for member in self.members.values():
             member.assignment = assignments.get(member.id, b"")
@@ -312,15 +312,15 @@ class ClassicGroup:
                 self.out.append(Reply(member.sync, self._synced(member)))
                 member.sync, member.expires = None, self._wake_at(now + member.session_ms)
 
-    def _synced(self, member: Member) -> Synced:
-        return Synced(Fault.NONE, self.protocol_type, self.protocol, member.assignment)
+    def _synced(self, member: ClassicMember) -> SyncAnswer:
+        return SyncAnswer(Fault.NONE, self.protocol_type, self.protocol, member.assignment)
 
     def _stop_syncing(self, now: int) -> None:
         self._sync_by = None
         self._unsynced.clear()
         for member in self.members.values():
             if member.sync is not None:
-                self.out.append(Reply(member.sync, Synced(Fault.REBALANCE_IN_PROGRESS)))
+                self.out.append(Reply(member.sync, SyncAnswer(Fault.REBALANCE_IN_PROGRESS)))
                 member.sync = None
                 if member.join is None:
                     member.expires = self._wake_at(now + member.session_ms)
@@ -336,7 +336,7 @@ class ClassicGroup:
             return refusal.fault
         if member.join is None and member.sync is None:
             member.expires = self._wake_at(now + member.session_ms)
-        return Fault.REBALANCE_IN_PROGRESS if self.state is State.PREPARING else Fault.NONE
+        return Fault.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else Fault.NONE
 
     def leave(self, now: int, leaving: Sequence[tuple[str, str | None]]) -> list[Fault]:
         """Each is (member id, instance id); a static member may be named by its instance alone (KIP-345)."""
@@ -362,10 +362,10 @@ class ClassicGroup:
         return faults
 
     def _someone_left(self, now: int) -> None:
-        if self.state is not State.EMPTY:
+        if self.state is not GroupState.EMPTY:
             self.rebalance(now)
 
-    def _forget(self, member: Member) -> None:
+    def _forget(self, member: ClassicMember) -> None:
         self._answer_parked(member, Fault.UNKNOWN_MEMBER_ID)
         del self.members[member.id]
         self._unsynced.discard(member.id)
@@ -374,14 +374,14 @@ class ClassicGroup:
         if self.leader == member.id:
             self.leader = next(iter(self.members), None)
 
-    def _answer_parked(self, member: Member, fault: Fault) -> None:
+    def _answer_parked(self, member: ClassicMember, fault: Fault) -> None:
         if member.join is not None:
             self.out.append(Reply(member.join, Joined(fault, member.id)))
         if member.sync is not None:
-            self.out.append(Reply(member.sync, Synced(fault)))
+            self.out.append(Reply(member.sync, SyncAnswer(fault)))
         member.join = member.sync = None
 
-    def _member(self, member_id: str, instance_id: str | None) -> Member:
+    def _member(self, member_id: str, instance_id: str | None) -> ClassicMember:
         """Raises Refused: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID for one whose instance another has taken."""
         if instance_id is not None:
             holder = self._static.get(instance_id)
@@ -394,7 +394,7 @@ class ClassicGroup:
             raise Refused(Fault.UNKNOWN_MEMBER_ID)
         return member
 
-    def _check_generation(self, member: Member, generation: int) -> None:
+    def _check_generation(self, member: ClassicMember, generation: int) -> None:
         """Raises Refused, ILLEGAL_GENERATION."""
         if generation != self.epochs.get(member.id, self.generation):
             raise Refused(Fault.ILLEGAL_GENERATION)
@@ -418,7 +418,7 @@ class ClassicGroup:
             self._unsynced.clear()
         for member in expired:
             self._forget(member)
-        if expired or (lapsed and self.state is State.PREPARING):
+        if expired or (lapsed and self.state is GroupState.PREPARING):
             self._someone_left(now)
         if self._rebalance_by is not None and self._rebalance_by <= now:
             self._rebalance_timed_out(now)
@@ -433,7 +433,7 @@ class ClassicGroup:
         for member in self.members.values():
             self._answer_parked(member, Fault.REBALANCE_IN_PROGRESS)
 
-    def place(self, now: int, member: Member) -> None:
+    def place(self, now: int, member: ClassicMember) -> None:
         """One that was a member before, here or elsewhere."""
         member.expires = self._wake_at(now + member.session_ms)
         self.members[member.id] = member
@@ -468,7 +468,7 @@ class ClassicGroup:
             return
         member = self._member(member_id, instance_id)
         self._check_generation(member, generation)
-        if self.state is State.COMPLETING and not transactional:
+        if self.state is GroupState.COMPLETING and not transactional:
             raise Refused(Fault.REBALANCE_IN_PROGRESS)
         if member.join is None and member.sync is None:
             member.expires = self._wake_at(now + member.session_ms)
@@ -485,7 +485,7 @@ class ClassicGroup:
 
     def dump(self) -> list[Any]:
         """The state as plain values, to be kept. In mid-rebalance only the generation: its members must join again."""
-        members = [member.dump() for member in self.members.values()] if self.state is State.STABLE else []
+        members = [member.dump() for member in self.members.values()] if self.state is GroupState.STABLE else []
         return [self.generation, self.protocol_type, self.protocol if members else None, self.leader, members]
 
     @classmethod
@@ -494,7 +494,7 @@ class ClassicGroup:
         group = cls(rules)
         group.generation, group.protocol_type, group.protocol, leader, members = state
         for each in members:
-            group.place(now, Member.load(each))
-        group.state = State.STABLE if group.members else State.EMPTY
+            group.place(now, ClassicMember.load(each))
+        group.state = GroupState.STABLE if group.members else GroupState.EMPTY
         group.leader = leader if leader in group.members else next(iter(group.members), None)
         return group

@@ -27,7 +27,7 @@ def brought(protocols: Protocols) -> int:
     return sum(EACH_PROTOCOL + len(name) + len(metadata) for name, metadata in protocols)
 
 
-class State(StrEnum):
+class GroupState(StrEnum):
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
@@ -70,7 +70,7 @@ class Joined(NamedTuple):
     skip_assignment: bool = False
 
 
-class Synced(NamedTuple):
+class SyncAnswer(NamedTuple):
     fault: Fault
     protocol_type: str | None = None
     protocol: str | None = None
@@ -81,11 +81,11 @@ class Reply(NamedTuple):
     """An answer for who waits with `token`."""
 
     token: Any
-    answer: Joined | Synced
+    answer: Joined | SyncAnswer
 
 
 @dataclass(slots=True, eq=False)
-class Member:
+class ClassicMember:
     id: str
     instance_id: str | None
     client_id: str
@@ -120,7 +120,7 @@ class Member:
         return [*who, self.session_ms, self.rebalance_ms, protocols, self.assignment]
 
     @classmethod
-    def load(cls, state: Sequence[Any]) -> Member:
+    def load(cls, state: Sequence[Any]) -> ClassicMember:
         id, instance_id, client_id, client_host, session_ms, rebalance_ms, protocols, assignment = state
         known = tuple((name, bytes(metadata)) for name, metadata in protocols)
         member = cls(id, instance_id, client_id, client_host, session_ms, rebalance_ms, known, bytes(assignment))
@@ -128,7 +128,7 @@ class Member:
         return member
 
 
-def common(members: Iterable[Member]) -> set[str]:
+def common(members: Iterable[ClassicMember]) -> set[str]:
     """The protocols that all of them speak."""
     found: set[str] | None = None
     for member in members:
@@ -137,7 +137,7 @@ def common(members: Iterable[Member]) -> set[str]:
     return found or set()
 
 
-def elect(members: Sequence[Member]) -> str | None:
+def elect(members: Sequence[ClassicMember]) -> str | None:
     """The protocol that most of them like best among those that all speak; of equals the first member's favourite."""
     candidates = common(members)
     votes = Counter(next(name for name, _ in member.protocols if name in candidates) for member in members)

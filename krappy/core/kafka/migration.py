@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from krappy.core.kafka.classic import ClassicGroup
-from krappy.core.kafka.classic_member import Join, Member, Rules, State, elect
+from krappy.core.kafka.classic_member import ClassicMember, GroupState, Join, Rules, elect
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.mixed import CONSUMER, assigned_to, check_join
 from krappy.core.kafka.modern import ModernGroup, ModernRules, Topics
-from krappy.core.kafka.modern_member import AWAY, ClassicSide, ModernMember, Step
+from krappy.core.kafka.modern_member import AWAY, ClassicSide, MemberStep, ModernMember
 from krappy.core.kafka.subscription import Assignment, NamedPartition, Subscription, assignment, subscription
 
 
@@ -63,13 +63,13 @@ def upgrade(classic: ClassicGroup, rules: ModernRules, now: int, topics: Topics)
                 classic=ClassicSide(member.session_ms, member.protocols),
             )
         )
-    if classic.state is State.STABLE:
+    if classic.state is GroupState.STABLE:
         group.settle(topics)
     classic.dissolve()
     return group
 
 
-def _read(classic: ClassicGroup, member: Member) -> tuple[Member, Subscription, Assignment]:
+def _read(classic: ClassicGroup, member: ClassicMember) -> tuple[ClassicMember, Subscription, Assignment]:
     """With what it subscribes to, and was given. Raises Refused."""
     wants = subscription(member.metadata(classic.protocol) or member.protocols[0][1])
     given = assignment(member.assignment)
@@ -81,13 +81,13 @@ def _read(classic: ClassicGroup, member: Member) -> tuple[Member, Subscription, 
 
 
 def _held(
-    read: Sequence[tuple[Member, Subscription, Assignment]], classic: ClassicGroup, topics: Topics
+    read: Sequence[tuple[ClassicMember, Subscription, Assignment]], classic: ClassicGroup, topics: Topics
 ) -> dict[str, set[NamedPartition]]:
     """Who has what: what they were given; or, of those who have joined since, what they say. And what a member had when
     it joined and nobody was given: a cooperative one may still be about to let go of it."""
-    claims: list[tuple[Member, Subscription, frozenset[NamedPartition]]] = []
+    claims: list[tuple[ClassicMember, Subscription, frozenset[NamedPartition]]] = []
     for member, wants, given in read:
-        joined = classic.state is State.PREPARING and member.join is not None
+        joined = classic.state is GroupState.PREPARING and member.join is not None
         claims.append((member, wants, wants.owned if joined else given.partitions))
     claims += [(member, wants, wants.owned) for member, wants, _ in read]
     held: dict[str, set[NamedPartition]] = {member.id: set() for member, _, _ in read}
@@ -129,7 +129,7 @@ def downgrade_for(group: ModernGroup, ask: Join, rules: Rules, now: int, topics:
     wants = check_join(group, ask)
     last = group.static(ask.instance_id or "")
     assert last is not None
-    calm = all(each.epoch in (group.epoch, AWAY) and each.step is Step.STABLE for each in group.members.values())
+    calm = all(each.epoch in (group.epoch, AWAY) and each.step is MemberStep.STABLE for each in group.members.values())
     calm &= group.target_epoch == group.epoch and not last.regex and wants.topics == {*last.topics}
     last.classic = ClassicSide(ask.session_ms, ask.protocols)
     classic = _settled(group, rules, now, topics)
@@ -144,13 +144,13 @@ def _settled(group: ModernGroup, rules: Rules, now: int, topics: Topics) -> Clas
     classic.generation, classic.protocol_type, classic.saved = group.epoch, CONSUMER, False
     for each in group.members.values():
         assert each.classic is not None
-        member = Member(
+        member = ClassicMember(
             *(each.id, each.instance_id, each.client_id, each.client_host),
             *(each.classic.session_ms, each.rebalance_ms, each.classic.protocols, assigned_to(each, topics)),
             is_new=False,
         )
         classic.place(now, member)
         classic.epochs[member.id] = each.previous_epoch if each.epoch == AWAY else each.epoch
-    classic.state, classic.leader = State.STABLE, next(iter(classic.members))
+    classic.state, classic.leader = GroupState.STABLE, next(iter(classic.members))
     classic.protocol = elect([*classic.members.values()])
     return classic

@@ -14,10 +14,10 @@ Whoever is told to join, or has joined, has its rebalance timeout to do the next
 from __future__ import annotations
 
 from krappy.core.kafka.assignors import Partition
-from krappy.core.kafka.classic_member import Join, Joined, Synced
+from krappy.core.kafka.classic_member import Join, Joined, SyncAnswer
 from krappy.core.kafka.faults import Fault, Refused
 from krappy.core.kafka.modern import ModernGroup, Topics
-from krappy.core.kafka.modern_member import AWAY, JOINING, NOTHING, Beat, ClassicSide, ModernMember, Step
+from krappy.core.kafka.modern_member import AWAY, JOINING, NOTHING, Beat, ClassicSide, MemberStep, ModernMember
 from krappy.core.kafka.subscription import NamedPartition, Subscription, encode_assignment, subscription
 
 CONSUMER = "consumer"  # the protocol type that can be translated
@@ -120,7 +120,7 @@ def sync(
     protocol_type: str | None,
     protocol: str | None,
     topics: Topics,
-) -> Synced:
+) -> SyncAnswer:
     """`who`: member id, instance id, generation. Raises Refused."""
     member = _classic(group, *who)
     given = (protocol_type or CONSUMER, protocol or _protocol(member))
@@ -128,11 +128,11 @@ def sync(
         raise Refused(Fault.INCONSISTENT_GROUP_PROTOCOL)
     assert member.classic is not None
     member.expires = group.wake_at(now + member.classic.session_ms)
-    if group.epoch > member.epoch and member.step is not Step.UNREVOKED:
+    if group.epoch > member.epoch and member.step is not MemberStep.UNREVOKED:
         member.revoke_by = group.wake_at(now + member.rebalance_ms)
         raise Refused(Fault.REBALANCE_IN_PROGRESS)
     member.revoke_by = None
-    return Synced(Fault.NONE, CONSUMER, _protocol(member), assigned_to(member, topics))
+    return SyncAnswer(Fault.NONE, CONSUMER, _protocol(member), assigned_to(member, topics))
 
 
 def heartbeat(
@@ -151,7 +151,7 @@ def heartbeat(
 
 
 def _has_to_join(group: ModernGroup, member: ModernMember) -> bool:
-    if member.epoch < group.epoch or member.step is Step.UNREVOKED:
+    if member.epoch < group.epoch or member.step is MemberStep.UNREVOKED:
         return True
     missing = group.target.get(member.id, NOTHING) - member.assigned
-    return member.step is Step.UNRELEASED and all(group.is_free(partition, member.id) for partition in missing)
+    return member.step is MemberStep.UNRELEASED and all(group.is_free(partition, member.id) for partition in missing)

@@ -25,7 +25,17 @@ from typing import Any, NamedTuple
 
 from krappy.core.kafka.assignors import ASSIGNORS, DEFAULT_ASSIGNOR, Partition, Wants
 from krappy.core.kafka.faults import Fault, Refused
-from krappy.core.kafka.modern_member import AWAY, JOINING, LEAVING, NOTHING, Beat, Beaten, ModernMember, Step, reconcile
+from krappy.core.kafka.modern_member import (
+    AWAY,
+    JOINING,
+    LEAVING,
+    NOTHING,
+    Beat,
+    Beaten,
+    MemberStep,
+    ModernMember,
+    reconcile,
+)
 from krappy.core.kafka.topic_regex import TopicRegex
 
 
@@ -297,9 +307,9 @@ class ModernGroup:
                 del self._holders[partition]
         for partition in after - before:
             self._holders[partition] = member.id
-        if member.step is not Step.UNREVOKED:
+        if member.step is not MemberStep.UNREVOKED:
             member.revoke_by = None
-        elif step is not Step.UNREVOKED or was != member.epoch:
+        elif step is not MemberStep.UNREVOKED or was != member.epoch:
             member.revoke_by = self.wake_at(now + member.rebalance_ms)
 
     # --- leaving
@@ -314,8 +324,8 @@ class ModernGroup:
                 for partition in member.revoking:  # its process is gone, and so is what it held
                     self._holders.pop(partition, None)
                 member.revoking = NOTHING
-                if member.step is Step.UNREVOKED:
-                    member.step = Step.UNRELEASED
+                if member.step is MemberStep.UNREVOKED:
+                    member.step = MemberStep.UNRELEASED
                 self.dirty.add(member.id)
         else:
             self._forget(member)
@@ -373,7 +383,7 @@ class ModernGroup:
     @property
     def _calm(self) -> bool:
         """Whether every member has reached the group's epoch, and has what it is to have in it."""
-        return all(each.epoch == self.epoch and each.step is Step.STABLE for each in self.members.values())
+        return all(each.epoch == self.epoch and each.step is MemberStep.STABLE for each in self.members.values())
 
     @property
     def empty(self) -> bool:
@@ -424,7 +434,7 @@ class ModernGroup:
         for each in members:
             member = ModernMember.load(each)
             member.expires = group.wake_at(now + (member.classic.session_ms if member.classic else rules.session_ms))
-            if member.step is Step.UNREVOKED:
+            if member.step is MemberStep.UNREVOKED:
                 member.revoke_by = group.wake_at(now + member.rebalance_ms)
             group.take_over(member)
         group.dirty.clear()

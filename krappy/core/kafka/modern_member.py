@@ -44,7 +44,7 @@ class Beaten(NamedTuple):
     assignment: frozenset[Partition] | None = None
 
 
-class Step(StrEnum):
+class MemberStep(StrEnum):
     """How far a member has come; KIP-848's names."""
 
     STABLE = "stable"
@@ -80,7 +80,7 @@ class ModernMember:
     assignor: str | None = None
     epoch: int = 0
     previous_epoch: int = 0
-    step: Step = Step.STABLE
+    step: MemberStep = MemberStep.STABLE
     assigned: frozenset[Partition] = NOTHING
     revoking: frozenset[Partition] = NOTHING  # taken away, and not given up yet
     expires: int | None = field(default=None)  # when its session ends
@@ -107,7 +107,7 @@ class ModernMember:
             classic = ClassicSide(session_ms, tuple((name, bytes(metadata)) for name, metadata in protocols))
         return cls(
             *(id, instance_id, rack, client_id, client_host, rebalance_ms),
-            *(tuple(topics), regex, assignor, epoch, previous, Step(step)),
+            *(tuple(topics), regex, assignor, epoch, previous, MemberStep(step)),
             assigned=frozenset((bytes(topic), index) for topic, index in assigned),
             revoking=frozenset((bytes(topic), index) for topic, index in revoking),
             classic=classic,
@@ -130,18 +130,18 @@ def reconcile(
     def still_owns(partitions: frozenset[Partition]) -> bool:
         return bool(partitions) and (owned is None or not owned.isdisjoint(partitions))
 
-    if member.step is Step.STABLE and member.epoch == target_epoch:
+    if member.step is MemberStep.STABLE and member.epoch == target_epoch:
         return
-    if member.step is Step.UNREVOKED and still_owns(member.revoking):
+    if member.step is MemberStep.UNREVOKED and still_owns(member.revoking):
         return
     kept = member.assigned & target
     surplus = member.assigned - target
     missing = target - kept
     free = frozenset(partition for partition in missing if not taken(partition))
     if still_owns(surplus):
-        member.step, member.assigned, member.revoking = Step.UNREVOKED, kept, surplus
+        member.step, member.assigned, member.revoking = MemberStep.UNREVOKED, kept, surplus
         return
     member.assigned, member.revoking = kept | free, NOTHING
-    member.step = Step.STABLE if free == missing else Step.UNRELEASED
+    member.step = MemberStep.STABLE if free == missing else MemberStep.UNRELEASED
     if member.epoch != target_epoch:
         member.previous_epoch, member.epoch = member.epoch, target_epoch

@@ -50,14 +50,14 @@ class Shape(NamedTuple):
     response: str
 
 
-class Span(NamedTuple):
+class VersionSpan(NamedTuple):
     """Versions from `low` to `high`, both included."""
 
     low: int
     high: int
 
     @classmethod
-    def read(cls, text: str | None) -> Span:
+    def read(cls, text: str | None) -> VersionSpan:
         if not text:
             return ALWAYS
         low, dash, high = text.partition("-")
@@ -69,8 +69,8 @@ class Span(NamedTuple):
         return isinstance(version, int) and self.low <= version <= self.high
 
 
-ALWAYS = Span(0, 1 << 15)
-NEVER = Span(1, 0)
+ALWAYS = VersionSpan(0, 1 << 15)
+NEVER = VersionSpan(1, 0)
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class Field:
     name: str
     kind: str
     array: bool
-    versions: Span
-    nulls: Span
+    versions: VersionSpan
+    nulls: VersionSpan
     default: Any
     tag: int | None
     fields: tuple[Field, ...] = ()
@@ -142,9 +142,11 @@ def _field(line: str, inner: tuple[Field, ...]) -> Field:
         raise ValueError(f"an unknown type, or fields missing: {line!r}")
     if once is not None and not (array and set(once) <= {each.name for each in inner} and bool(once) == is_struct):
         raise ValueError(f"once by what? {line!r}")
-    nulls = Span.read(match[4]) if match[3] else NEVER
+    nulls = VersionSpan.read(match[4]) if match[3] else NEVER
     value = None if array or is_struct or nulls != NEVER else _default(kind, default)
-    return Field(name, "struct" if is_struct else kind, array, Span.read(versions), nulls, value, tag, inner, once)
+    return Field(
+        name, "struct" if is_struct else kind, array, VersionSpan.read(versions), nulls, value, tag, inner, once
+    )
 
 
 def _default(kind: str, text: str | None) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from krappy.core.cluster import image as image_module
 from krappy.core.cluster import places
 from krappy.core.cluster.image import Image, PartitionImage, Registration
-from krappy.core.cluster.state import State, elected, normalise, read_state, write_state
+from krappy.core.cluster.state import PartitionState, elected, normalise, read_state, write_state
 from krappy.core.cluster.tree import Changes, Create, Delete, Operation, Put, Tree, Znode
 from krappy.types import text_id
 
@@ -67,7 +67,7 @@ class Life:
         index = str(self.random.randint(0, 5))
         at = places.partition(name, int(index))
         parents = [] if self.tree.get(at) else [Create(at)]
-        state = write_state(State(1, self.random.randint(0, 9), isr=(1, 2)))
+        state = write_state(PartitionState(1, self.random.randint(0, 9), isr=(1, 2)))
         return [*parents, *self.either(f"{at}/state", state if self.random.random() < 0.8 else b"{}")]
 
     def either(self, path: str, data: bytes) -> list[Operation]:
@@ -95,7 +95,7 @@ def test_it_is_the_image_of_the_whole_tree(seed: int) -> None:
 
 def test_what_it_tells() -> None:
     tree = rooted()
-    state = write_state(State(2, 7, 3, (2, 1), (3,), (), 2, 1))
+    state = write_state(PartitionState(2, 7, 3, (2, 1), (3,), (), 2, 1))
     tree.apply(
         tree.plan(
             [
@@ -167,25 +167,25 @@ def test_any_name_is_a_part_of_a_path(name: str) -> None:
 
 def test_fields_of_others_stay() -> None:
     before = document(version=1, leader=1, leader_epoch=2, theirs={"a": [1]})
-    after = json.loads(write_state(State(3, 4), before))
+    after = json.loads(write_state(PartitionState(3, 4), before))
     assert (after["leader"], after["leader_epoch"], after["theirs"]) == (3, 4, {"a": [1]})
 
 
 @pytest.mark.parametrize(
     ("state", "alive", "expected"),
     [
-        (State(isr=(3, 2)), {2, 3}, (2, (3, 2))),  # by the order of the replicas
-        (State(isr=(1,), elr=(2, 3)), {2, 3}, (2, (2,))),
-        (State(isr=(), elr=(2,)), {3}, (-1, ())),
-        (State(isr=(1,)), {2, 3}, (-1, (1,))),
+        (PartitionState(isr=(3, 2)), {2, 3}, (2, (3, 2))),  # by the order of the replicas
+        (PartitionState(isr=(1,), elr=(2, 3)), {2, 3}, (2, (2,))),
+        (PartitionState(isr=(), elr=(2,)), {3}, (-1, ())),
+        (PartitionState(isr=(1,)), {2, 3}, (-1, (1,))),
     ],
 )
-def test_who_is_elected(state: State, alive: set[int], expected: tuple[int, tuple[int, ...]]) -> None:
+def test_who_is_elected(state: PartitionState, alive: set[int], expected: tuple[int, tuple[int, ...]]) -> None:
     assert elected(state, (1, 2, 3), alive) == expected
 
 
 def test_an_elr_is_of_an_isr_that_is_too_small() -> None:
-    small = State(isr=(1,), elr=(1, 2, 9))
-    assert normalise(small, (1, 2, 3), 2) == State(isr=(1,), elr=(2,), min_isr=2)
-    assert normalise(small, (1, 2, 3), 1) == State(isr=(1,), min_isr=1)
+    small = PartitionState(isr=(1,), elr=(1, 2, 9))
+    assert normalise(small, (1, 2, 3), 2) == PartitionState(isr=(1,), elr=(2,), min_isr=2)
+    assert normalise(small, (1, 2, 3), 1) == PartitionState(isr=(1,), min_isr=1)
     assert normalise(small, (1,), 5).min_isr == 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from krappy.core.cluster.replica_set import ReplicaSet
 from krappy.core.cluster.roles import Role, role
-from krappy.core.cluster.state import State
+from krappy.core.cluster.state import PartitionState
 
 
 @given(
@@ -40,4 +40,4 @@ def test_one_replica_commits_what_it_has() -> None:
     ("leader", "incarnation", "expected"), [(1, 4, Role.LEADER), (1, 3, Role.OFFLINE), (2, 4, Role.FOLLOWER)]
 )
 def test_who_leads(leader: int, incarnation: int, expected: Role) -> None:
-    assert role(State(leader, 0, incarnation), 1, 4) is expected
+    assert role(PartitionState(leader, 0, incarnation), 1, 4) is expected

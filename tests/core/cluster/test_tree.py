@@ -17,7 +17,7 @@ from krappy.core.cluster.tree import (
     Operation,
     Put,
     Refusal,
-    Refused,
+    RefusedMulti,
     Tree,
     Znode,
     split,
@@ -69,7 +69,7 @@ def test_as_the_model(sets: list[list[Operation]]) -> None:
         copy, why = dict(nodes), None
         for index, operation in enumerate(each):
             if (why := done(copy, operation)) is not None:
-                with pytest.raises(Refused) as refused:
+                with pytest.raises(RefusedMulti) as refused:
                     tree.plan(each)
                 assert (refused.value.index, refused.value.why) == (index, why)
                 break
@@ -114,5 +114,5 @@ def test_names_that_begin_with_dots() -> None:
 
 
 def test_a_refusal_names_the_operation() -> None:
-    with pytest.raises(Refused, match="Put /b: NONODE"):
+    with pytest.raises(RefusedMulti, match="Put /b: NONODE"):
         Tree().plan([Create("/a"), Put("/b", b"")])

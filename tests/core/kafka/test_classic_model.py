@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from krappy.core.kafka.classic import ClassicGroup
-from krappy.core.kafka.classic_member import Join, Joined, Rules, State
+from krappy.core.kafka.classic_member import GroupState, Join, Joined, Rules
 from krappy.core.kafka.faults import Fault
 
 SESSION, REBALANCE = 10_000, 30_000
@@ -155,8 +155,10 @@ class Lives(RuleBasedStateMachine):
 
     @invariant()
     def a_stable_group_has_a_leader_among_its_members(self) -> None:
-        assert (self.group.state is State.EMPTY) == (not self.group.members) or self.group.state is State.PREPARING
-        if self.group.state in (State.STABLE, State.COMPLETING):
+        assert (self.group.state is GroupState.EMPTY) == (
+            not self.group.members
+        ) or self.group.state is GroupState.PREPARING
+        if self.group.state in (GroupState.STABLE, GroupState.COMPLETING):
             assert self.group.leader in self.group.members
 
     def teardown(self) -> None:
@@ -166,7 +168,7 @@ class Lives(RuleBasedStateMachine):
             self._pass(500)
         alive = {client.member_id for client in self.clients.values()}
         assert {*self.group.members} == alive
-        assert self.group.state is (State.STABLE if alive else State.EMPTY)
+        assert self.group.state is (GroupState.STABLE if alive else GroupState.EMPTY)
         for client in self.clients.values():
             assert client.generation == self.group.generation
             assert client.assignment.endswith(f":{client.member_id}".encode()) or client.static
@@ -178,7 +180,7 @@ class Lives(RuleBasedStateMachine):
             client.member_id, client.joins = "", True
             self._act(client)
             assert not client.waits
-            assert (self.group.generation, self.group.state) == (before, State.STABLE)
+            assert (self.group.generation, self.group.state) == (before, GroupState.STABLE)
             assert client.assignment == had
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from krappy.core.kafka.classic import ClassicGroup
-from krappy.core.kafka.classic_member import Join, Joined, Member, Rules
+from krappy.core.kafka.classic_member import ClassicMember, Join, Joined, Rules
 
 MOST = 1000
 
@@ -16,14 +16,14 @@ def test_a_rebalance_looks_at_each_members_metadata_once(monkeypatch: pytest.Mon
         ask = Join("", None, "consumer", (("range", b"m"),), 10_000, 10_000, fresh_id=f"member-{number}")
         group.join(0, number, ask)
     looked = 0
-    metadata = Member.metadata
+    metadata = ClassicMember.metadata
 
-    def counted(member: Member, protocol: str | None) -> bytes:
+    def counted(member: ClassicMember, protocol: str | None) -> bytes:
         nonlocal looked
         looked += 1
         return metadata(member, protocol)
 
-    monkeypatch.setattr(Member, "metadata", counted)
+    monkeypatch.setattr(ClassicMember, "metadata", counted)
     group.out.clear()
     for now in (3000, 6000, 9000, 10_000):  # the first rebalance is put off while members come
         group.tick(now)

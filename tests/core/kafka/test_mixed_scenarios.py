@@ -23,7 +23,7 @@ import pytest
 
 from krappy.core.kafka import mixed
 from krappy.core.kafka.classic import ClassicGroup
-from krappy.core.kafka.classic_member import Join, Joined, Rules, Synced
+from krappy.core.kafka.classic_member import Join, Joined, Rules, SyncAnswer
 from krappy.core.kafka.faults import Refused
 from krappy.core.kafka.migration import downgrade, downgrade_for, only_classic, replaces_last, upgrade
 from krappy.core.kafka.modern import KnownTopic, ModernGroup, ModernRules
@@ -210,7 +210,7 @@ class Player:
             self.group = downgrade(self.group, RULES, self.now, self.topics)
         return self._said()
 
-    def _said(self, who: str = "", answer: Joined | Synced | None = None) -> list[str]:
+    def _said(self, who: str = "", answer: Joined | SyncAnswer | None = None) -> list[str]:
         answers = [] if answer is None else [(who, answer)]
         if isinstance(self.group, ClassicGroup):
             answers += [(reply.token, reply.answer) for reply in self.group.out]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from krappy.errors import ProtocolError
-from krappy.wire.kafka.notation import ALWAYS, NEVER, Span, at, read
+from krappy.wire.kafka.notation import ALWAYS, NEVER, VersionSpan, at, read
 from krappy.wire.kafka.reading import compile_reader
 from krappy.wire.kafka.writing import compile_writer
 
@@ -22,12 +22,12 @@ def test_a_field_in_all_its_parts() -> None:
         """
     )
     topics, leader, auto = fields
-    assert (topics.name, topics.kind, topics.array, topics.versions) == ("topics", "struct", True, Span(2, 4))
+    assert (topics.name, topics.kind, topics.array, topics.versions) == ("topics", "struct", True, VersionSpan(2, 4))
     name, epochs = topics.fields
-    assert (name.kind, name.array, name.versions, name.nulls) == ("string", False, ALWAYS, Span(3, ALWAYS.high))
-    assert (epochs.kind, epochs.array, epochs.versions, epochs.nulls) == ("int32", True, Span(0, 3), NEVER)
+    assert (name.kind, name.array, name.versions, name.nulls) == ("string", False, ALWAYS, VersionSpan(3, ALWAYS.high))
+    assert (epochs.kind, epochs.array, epochs.versions, epochs.nulls) == ("int32", True, VersionSpan(0, 3), NEVER)
     assert (leader.kind, leader.array, leader.tag, leader.fresh()) == ("struct", False, 2, "{'id': -1}")
-    assert (auto.versions, auto.default, auto.tag) == (Span(1, 1), True, None)
+    assert (auto.versions, auto.default, auto.tag) == (VersionSpan(1, 1), True, None)
 
 
 def test_a_version_of_it() -> None:
