@@ -14,9 +14,9 @@ import pytest
 import krappy.spark.pyspark_krappy
 from krappy import blocking
 from krappy.blocking import Client
+from krappy.cli.spawn import spawn_broker
 from krappy.errors import ConfigError
 from krappy.spark.session import java_home, session
-from krappy.testing.running import run_broker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -85,9 +85,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory, address: str) -> Iterator[Sp
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker for all tests of the package, which deletes and compacts nothing by itself: tests send old events."""
+    """A broker for all tests of the package, which deletes and compacts nothing by itself: tests send old events.
+
+    It is a process of its own, for it holds a file for each partition: Py4J waits by select(2), which knows the first
+    1,024 of a process. Beyond, its thread that serves the JVM ends, and whatever asks it waits for ever.
+    """
     never = {"retention_check_ms": 86_400_000, "cleaner_backoff_ms": 86_400_000}
-    with run_broker(tmp_path_factory.mktemp("broker") / "data", durability="os", **never) as broker:
+    with spawn_broker(tmp_path_factory.mktemp("broker") / "data", {"durability": "os", **never}) as broker:
         yield broker.address
 
 
