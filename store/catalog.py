@@ -10,7 +10,7 @@ has changed; numbers and ids that it took stay taken. A change of topics comes i
   takes the note away. What is noted on open is finished then. A new topic of the same name may exist at once: it has
   another id and other partition numbers.
 
-A topic keeps the defaults of settings that it was made under (`topic_settings.GENERATIONS`), whatever a later version's
+A topic keeps the defaults of settings that it was made under (`topic_table.GENERATIONS`), whatever a later version's
 are: its znode tells the number of their generation.
 
 Partition numbers and producer ids are never given twice, whatever is deleted.

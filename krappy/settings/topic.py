@@ -1,7 +1,7 @@
 """The settings of one topic, ready for use; and what a topic may be called.
 
 A topic stores only the settings that were given for it; `TopicConfig` holds the effective ones. What there is to
-set stands in `topic_settings`.
+set stands in `topic_table`.
 """
 
 from __future__ import annotations

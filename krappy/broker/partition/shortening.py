@@ -7,7 +7,7 @@ was seen before an await may not be so after it, for events were appended or set
    are in the next one.
 2. Without it: the view is made ready to lose these events, which may take long.
 3. Under the lock: decide again, and delete what both decisions say. If the settings are others now, begin anew. They
-   become no others meanwhile where that matters: who makes the view outlive its events holds `Broker.shrinking` too.
+   become no others meanwhile where that matters: who makes the view outlive its events holds `Runtime.shrinking` too.
 """
 
 from __future__ import annotations

@@ -267,6 +267,6 @@ class Viewed(Replica):
 
 def outlives(before: TopicConfig, after: TopicConfig) -> bool:
     """Whether entries that are absent under the settings `before` would be there under those `after`. From before the
-    change is prepared until it is in force nothing is taken out of the log (`Broker.shrinking`): what goes by the old
+    change is prepared until it is in force nothing is taken out of the log (`Runtime.shrinking`): what goes by the old
     settings need not stand in the view, and what goes by the new ones must."""
     return before.view and after.view and after.compact and not before.compact
