@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import resource
 import shlex
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -234,6 +237,17 @@ def test_serve_refuses_a_folder_that_it_may_not_make() -> None:
     assert "/proc/none" in result.stderr
 
 
+def unread(pipe: int) -> int:
+    """How many bytes the pipe holds."""
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"\0" * 4))
+    return int(count)
+
+
+def sleeps(pid: int) -> bool:
+    """Whether the process's main thread waits in the kernel for something that a signal interrupts."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
+
+
 def test_serve_ends_on_a_signal_before_it_has_begun(tmp_path: Path) -> None:
     """Its settings file is a pipe that nobody writes to, so it is known where the signal meets it."""
     settings = tmp_path / "krappy.toml"
@@ -246,7 +260,10 @@ def test_serve_ends_on_a_signal_before_it_has_begun(tmp_path: Path) -> None:
         return bool(ends)
 
     with started("serve", "--data", str(tmp_path / "data"), *FREE, "--config", str(settings)) as process:
-        wait_until(it_reads, "it reads its settings")
+        wait_until(it_reads, "it opens its settings")
+        os.write(ends[0], b"#")
+        # A signal that comes before the read(2) is handled after it: it must wait in there already.
+        wait_until(lambda: unread(ends[0]) == 0 and sleeps(process.pid), "it waits for the rest of its settings")
         assert end(process, signal.SIGTERM) == 0
     os.close(ends[0])
     assert not (tmp_path / "data").exists()
