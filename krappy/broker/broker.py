@@ -376,21 +376,31 @@ class LocalBroker(Runtime):
         return await table.wait_for_views(partitions, min_offset)
 
     def scan(
-        self, partitions: list[Partition], *chosen: Bound, tombstones: bool, whole: bool = False
+        self,
+        partitions: list[Partition],
+        prefix: Bound,
+        start: Bound,
+        end: Bound,
+        *,
+        tombstones: bool,
+        whole: bool = False,
     ) -> table.TableScan:
-        """A snapshot of these partitions' tables: prefix, start, end. The caller has waited for the views."""
-        return table.TableScan(self, partitions, table.Chosen(*chosen), tombstones=tombstones, whole=whole)
+        chosen = table.Chosen(prefix, start, end)
+        return table.TableScan(self, partitions, chosen, tombstones=tombstones, whole=whole)
 
     def watch(
         self,
         partitions: list[Partition],
-        *chosen: Bound,
+        prefix: Bound,
+        start: Bound,
+        end: Bound,
+        *,
         tombstones: bool,
         grows_with: Mapping[int, Partition] = MappingProxyType({}),
         whole: bool = False,
     ) -> table.TableWatch:
-        wanted = table.Chosen(*chosen)
-        return table.TableWatch(self, partitions, wanted, tombstones=tombstones, grows_with=grows_with, whole=whole)
+        chosen = table.Chosen(prefix, start, end)
+        return table.TableWatch(self, partitions, chosen, tombstones=tombstones, grows_with=grows_with, whole=whole)
 
     def open_snapshot(
         self,

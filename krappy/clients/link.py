@@ -300,6 +300,10 @@ class Link:
     ) -> A:
         """The answer to a request. With `generation`, only on that connection, and never sent again after its loss.
 
+        `again`: it is sent anew when the connection is lost before the answer, though it may have been carried out.
+        What would do more the second time needs `again=False`. What the broker refuses for now is asked again in any
+        case.
+
         `timeout` in seconds; None: the link's own. `abandoned` gets an answer that comes after its asker was cancelled
         or gave up, to undo what it stands for. Raises the broker's error, ConnectionLost, RequestTimeout.
         """

@@ -19,7 +19,7 @@ from krappy.ports.sessions import (
     SessionPort,
     StreamPort,
 )
-from krappy.ports.tables import Bound, FoldedPort, ScanPort, SnapshotPort, SnapshotsPort
+from krappy.ports.tables import Bound, FoldedPort, ScanPage, ScanPort, SnapshotPort, SnapshotsPort
 from krappy.ports.transactions import AttemptPort, StagedJobRow, StageOpened, StagingPort, TransactionsPort
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "Position",
     "Registered",
     "RequestTimesPort",
+    "ScanPage",
     "ScanPort",
     "ServerPort",
     "SessionPort",

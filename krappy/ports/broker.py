@@ -81,8 +81,17 @@ class BrokerPort(Protocol):
     async def wait_for_moves(
         self, parts: Sequence[Any], ready: Callable[[], bool], seconds: float, *, topics: bool = False, told: Any = None
     ) -> bool: ...
-    async def wait_for_views(self, partitions: Sequence[Any], min_offset: int | None = None) -> FoldedPort: ...
-    def scan(self, partitions: list[Any], *chosen: Bound, tombstones: bool, whole: bool = False) -> ScanPort: ...
+    async def wait_for_views(self, partitions: Sequence[Any], min_offset: int | None = None) -> FoldedPort:
+        """Returns once each view includes what was committed when this was called, or `min_offset`. Raises
+        RequestTimeout, and why a view never will."""
+
+    def scan(
+        self, partitions: list[Any], prefix: Bound, start: Bound, end: Bound, *, tombstones: bool, whole: bool = False
+    ) -> ScanPort:
+        """A snapshot of these partitions' tables; the caller has waited for the views. Which keys: a prefix, or from
+        `start` (inclusive) to `end` (exclusive). `whole`: they are read as a part of their topic, or all of it, not
+        each for itself: a key has one row, also while the topic has strays."""
+
     def open_snapshot(
         self,
         partitions: list[Any],
@@ -93,15 +102,24 @@ class BrokerPort(Protocol):
         *,
         tombstones: bool,
         whole: bool = False,
-    ) -> SnapshotPort: ...
+    ) -> SnapshotPort:
+        """As `scan`, held under an id for every connection."""
+
     def watch(
         self,
         partitions: list[Any],
-        *chosen: Bound,
+        prefix: Bound,
+        start: Bound,
+        end: Bound,
+        *,
         tombstones: bool,
         grows_with: Mapping[int, Any] = MappingProxyType({}),
         whole: bool = False,
-    ) -> Any: ...
+    ) -> Any:
+        """As `scan`, then every change. `grows_with`: all partitions of the topic, as they are at any time; those that
+        come later are watched from their beginning."""
+
     async def history(
         self, partition: Any, key: bytes, offset: int, max_records: int, max_bytes: int
-    ) -> tuple[list[bytes], int | None]: ...
+    ) -> tuple[list[bytes], int | None]:
+        """The events of a key from `offset` on, as packed entries, and where the next page starts (None: the end)."""

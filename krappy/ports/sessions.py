@@ -26,27 +26,45 @@ class PacedPort(Protocol):
     """A session as far as back-pressure goes, whatever its protocol."""
 
     @property
-    def ready(self) -> bool: ...
-    async def writable(self) -> None: ...
+    def ready(self) -> bool:
+        """Whether the peer keeps up with what it is sent, and there is memory for another answer."""
+
+    async def writable(self) -> None:
+        """Waits until both are so."""
+
     @property
-    def answer_bytes(self) -> int: ...
-    def answering(self, limit: int) -> AbstractAsyncContextManager[int]: ...
-    async def pause(self) -> None: ...
+    def answer_bytes(self) -> int:
+        """How large an answer that is made now should be at the most: less when memory is short."""
+
+    def answering(self, limit: int) -> AbstractAsyncContextManager[int]:
+        """`async with` while an answer is made that takes its time: gives how large it may be, up to `limit`."""
+
+    async def pause(self) -> None:
+        """Lets others have their turn, in the middle of long work."""
 
 
 class SessionPort(PacedPort, Protocol):
     client: str
     max_frame: int
 
-    access: AccessPort
+    access: AccessPort  # to whatever has a name
 
     @property
     def broker(self) -> BrokerPort: ...
-    def add(self, registration: Registered) -> int: ...
-    def registration(self, handle: int) -> Registered: ...
-    def find(self, handle: int, kind: type[T]) -> T: ...
-    def remove(self, handle: int) -> None: ...
-    def forget(self, handle: int) -> None: ...
+    def add(self, registration: Registered) -> int:
+        """A handle for a registration, which is closed with the connection. Raises Overloaded."""
+
+    def registration(self, handle: int) -> Registered:
+        """Raises UnknownHandle."""
+
+    def find(self, handle: int, kind: type[T]) -> T:
+        """A registration of this kind. Raises UnknownHandle."""
+
+    def remove(self, handle: int) -> None:
+        """Closes a registration. Raises UnknownHandle."""
+
+    def forget(self, handle: int) -> None:
+        """As `remove`, but nothing when it is gone already."""
 
 
 class RequestTimesPort(Protocol):

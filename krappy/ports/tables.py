@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 Bound = bytes | None  # of a range of keys
 
@@ -16,11 +16,24 @@ class FoldedPort(Protocol):
     def after(self, pause: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]: ...
 
 
-class ScanPort(Protocol):
-    offsets: list[tuple[int, int]]
+class ScanPage(NamedTuple):
+    partition: int  # of all its items
+    items: list[bytes]  # packed key, packed entry, …
+    last: bool
 
-    async def page(self, max_entries: int, max_bytes: int) -> Any: ...
-    def close(self) -> None: ...
+
+class ScanPort(Protocol):
+    """A snapshot of some partitions, handed out a page at a time, partition by partition, in key order."""
+
+    offsets: list[tuple[int, int]]  # (partition, offset): the next one after what it includes
+
+    async def page(self, max_entries: int, max_bytes: int) -> ScanPage:
+        """The next page; only the last may be empty, and after it the scan is closed. Others have their turn while it
+        passes over what it leaves out, as tombstones. Raises UnknownHandle once it is closed, also meanwhile."""
+
+    def close(self) -> None:
+        """Whoever leaves it before its last page closes it: it pins old data."""
+
     def describe(self) -> dict[str, Any]: ...
 
 

@@ -39,36 +39,32 @@ class Allowance:
 
 
 class Paced:
-    """What a session of either protocol may ask of its connection: how much it may be sent, and when."""
+    """What a session of either protocol may ask of its connection: how much it may be sent, and when. `PacedPort` says
+    what each means."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
 
     @property
     def ready(self) -> bool:
-        """Whether the peer keeps up with what it is sent, and there is memory for another answer."""
         return self._peer.ready
 
     async def writable(self) -> None:
-        """Waits until both are so."""
         await self._peer.writable()
 
     @property
     def answer_bytes(self) -> int:
-        """How large an answer that is made now should be at the most: less when memory is short."""
         return self._peer.answer_bytes
 
     def answering(self, limit: int) -> AbstractAsyncContextManager[int]:
-        """`async with` while an answer is made that takes its time: gives how large it may be, up to `limit`."""
         return self._peer.answering(limit)
 
     async def pause(self) -> None:
-        """Lets others have their turn, in the middle of long work."""
         await self._peer.turn()
 
 
 class Session(Paced):
-    """`client` names the peer for people; `principal` is who it is for authorisation (nobody yet)."""
+    """A `SessionPort`. `client` names the peer for people; `principal` is who it is for authorisation (nobody yet)."""
 
     def __init__(self, broker: BrokerPort, client: str, peer: Peer, max_frame: int, allowance: Allowance) -> None:
         super().__init__(peer)
@@ -83,7 +79,6 @@ class Session(Paced):
         self._next = 1
 
     def add(self, registration: Registered) -> int:
-        """A handle for a registration, which is closed with the connection."""
         if self.closed:
             registration.close()
             return 0
@@ -100,14 +95,12 @@ class Session(Paced):
         return handle
 
     def registration(self, handle: int) -> Registered:
-        """Raises UnknownHandle."""
         found = self.handles.get(handle)
         if found is None:
             raise UnknownHandle(f"handle {handle} is not registered on this connection", handle=handle)
         return found
 
     def find(self, handle: int, kind: type[T]) -> T:
-        """A registration of this kind. Raises UnknownHandle."""
         found = self.handles.get(handle)
         if isinstance(found, kind):
             return found
@@ -120,7 +113,6 @@ class Session(Paced):
             self._allowance.used -= 1
 
     def forget(self, handle: int) -> None:
-        """As `remove`, but nothing when it is gone already."""
         if handle in self.handles:
             self.remove(handle)
 

@@ -21,6 +21,7 @@ from krappy.broker.tables.changes import Change, judged
 from krappy.broker.tables.newest_rows import newest_rows
 from krappy.entries.entry import entry_offset, pack_entry, packed_rows
 from krappy.errors import InvalidRequest, RequestTimeout, ShuttingDown, UnknownHandle
+from krappy.ports import ScanPage
 from krappy.records import batch as batches
 from krappy.records.batch import Columns
 from krappy.waiting import Signal, wait_any
@@ -53,12 +54,6 @@ class Chosen(NamedTuple):
         if self.prefix is not None:
             return key.startswith(self.prefix)
         return (self.start is None or key >= self.start) and (self.end is None or key < self.end)
-
-
-class ScanPage(NamedTuple):
-    partition: int
-    items: list[bytes]  # packed key, packed entry, …
-    last: bool
 
 
 class Folded:
@@ -146,8 +141,7 @@ class TableScan:
             runtime.scans.add(self)
 
     async def page(self, max_entries: int, max_bytes: int) -> ScanPage:
-        """The next page; only the last may be empty, and after it the scan is closed. Others have their turn while it
-        passes over what it leaves out, as tombstones. Raises UnknownHandle once it is closed, also meanwhile."""
+        """As `ScanPort.page`."""
         keys: list[bytes] = []
         entries: list[bytes] = []
         room, stretch, looked = max_bytes, max_entries, 0
