@@ -138,6 +138,17 @@ def test_every_path_exists() -> None:
     assert not missing
 
 
+def test_the_example_of_a_request_is_what_the_code_has() -> None:
+    rows = re.findall(
+        r"^\| (?:`([\w./]+)` )?\| `(.+)` \|$", README.partition("## For the first change")[2], re.MULTILINE
+    )
+    assert len(rows) > 10
+    path = ""
+    for named, code in rows:
+        path = named or path
+        assert code in (ROOT / path).read_text("utf-8"), f"{path} has no `{code}`"
+
+
 def test_the_two_commands_stand_on_the_first_screen() -> None:
     first = README.splitlines()[:30]
     assert any(line.strip().startswith("make demo") for line in first)

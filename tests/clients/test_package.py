@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import krappy
+from krappy.wire import messages
 
 
 def test_a_client_needs_nothing_of_the_broker() -> None:
@@ -33,6 +36,20 @@ def test_every_name_that_the_package_offers_is_there() -> None:
     assert set(dir(krappy)) == set(krappy.__all__)
     with pytest.raises(AttributeError):
         krappy.nothing  # noqa: B018
+
+
+def test_the_clients_make_every_request() -> None:
+    """What is served and never asked is of no use to anybody but who writes bytes."""
+    made = set()
+    root = Path(krappy.__file__).parent
+    for path in [root / "client.py", *(root / "clients").glob("*.py"), *(root / "clients" / "aio").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            match node:
+                case ast.Attribute(ast.Name("messages"), name) | ast.Name(name):
+                    made.add(name)
+    asked_as_batches = {"Message"}
+    without = {each.__name__ for each in messages.REQUESTS.values()} - made - asked_as_batches
+    assert not without, f"nothing in krappy/clients/ or krappy/client.py makes {without}"
 
 
 def test_the_two_clients_have_the_same_names() -> None:

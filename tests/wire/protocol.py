@@ -217,3 +217,4 @@ def _shown(value: Any) -> str:
 
 if __name__ == "__main__":
     DOCUMENT.write_text(written(DOCUMENT.read_text("utf-8")), "utf-8")
+    print(f"krappy/wire/{DOCUMENT.name}")  # noqa: T201

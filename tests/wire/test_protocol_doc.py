@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.metadata
+import pkgutil
 import re
 from typing import Any
 
@@ -18,7 +19,7 @@ from krappy.wire.frames import ERROR, FrameReader
 from krappy.wire.messages import Answer
 from tests.wire import protocol
 from tests.wire.examples import EXAMPLES
-from tests.wire.protocol import class_of, frame_of, written
+from tests.wire.protocol import CHAPTERS, class_of, frame_of, written
 
 DOCUMENT = protocol.DOCUMENT.read_text("utf-8")
 HEX = re.compile(r"^((?:[0-9a-f]{2} ?)+?)(?:\s{2,}.*)?$")
@@ -60,7 +61,25 @@ def test_an_example_is_read_as_it_was_written(name: str, fields: dict[str, Any])
 
 def test_every_message_has_an_example() -> None:
     told = {cls.__name__ for cls in (*messages.REQUESTS.values(), *messages.ANSWERS.values())}
-    assert {name for name, _ in EXAMPLES} == told
+    without = told - {name for name, _ in EXAMPLES}
+    assert not without, f"tests/wire/examples.py has no example of {without}"
+
+
+def test_every_module_of_messages_is_a_chapter() -> None:
+    there = {each.name for each in pkgutil.iter_modules(messages.__path__)}
+    assert there == set(CHAPTERS), "CHAPTERS of tests/wire/protocol.py names the modules of krappy/wire/messages/"
+    for name in there:
+        module = importlib.import_module(f"{messages.__name__}.{name}")
+        classes = [each for each in vars(module).values() if isinstance(each, type)]
+        theirs = [each for each in classes if each.__module__ == module.__name__]
+        left_out = {each.__name__ for each in theirs if getattr(messages, each.__name__, None) is not each}
+        assert not left_out, f"krappy/wire/messages/__init__.py does not import {name}: {left_out}"
+
+
+def test_every_request_has_its_answer() -> None:
+    alone = {kind: cls.__name__ for kind, cls in messages.REQUESTS.items() if kind not in messages.ANSWERS}
+    alone |= {kind: cls.__name__ for kind, cls in messages.ANSWERS.items() if kind not in messages.REQUESTS}
+    assert not alone, "a request and its answer have the same number, which no other has"
 
 
 def test_the_document_is_what_the_messages_say() -> None:
