@@ -1,4 +1,4 @@
-"""What a session can hold a handle to, beside the watches and backups that the broker makes."""
+"""The registrations that a session holds under its handles. (Watches and held backups are the broker's own objects.)"""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class ProducerHandle:
     def __init__(self, topic: TopicPort, name: str | None) -> None:
         self.topic = topic
         self.name = name
-        self.bytes = 0  # of events that it has sent
+        self.bytes = 0  # of the events it has sent
         self._robin = 0
 
     def next_partition(self) -> int:
-        """Round-robin, for events without a key."""
+        """The partition of the next event without a key: round-robin."""
         self._robin += 1
         return self._robin % self.topic.count
 
@@ -31,7 +31,7 @@ class ProducerHandle:
 
 
 class Membership:
-    """A member of a group. Each may hold events all over the group's partitions: very many end in turns."""
+    """A member of a group."""
 
     def __init__(self, member: MemberPort) -> None:
         self.member = member
@@ -57,13 +57,13 @@ class ScanCursor:
 
 
 class Stager:
-    """An attempt of a task that stages. It outlives the connection: its sender may come back over another one."""
+    """An attempt of a task to stage events. It outlives the connection: its sender may continue over another one."""
 
     def __init__(self, attempt: AttemptPort) -> None:
         self.attempt = attempt
 
     def close(self) -> None:
-        """It ends with its job."""
+        """Does nothing: the attempt ends with its job."""
 
     def describe(self) -> dict[str, Any]:
         return {"kind": "stager", "topics": [self.attempt.topic.name]}
@@ -75,8 +75,8 @@ class Reader:
     def __init__(self, partitions: dict[TopicPartition, PartitionPort], positions: dict[TopicPartition, int]) -> None:
         self.partitions = partitions
         self.positions = positions
-        self.bytes = 0  # of batches that it was given
-        self.rotation = 0  # which partition is served first: they take turns
+        self.bytes = 0  # of the batches it was given
+        self.rotation = 0  # index of the partition that is served first: they take turns
         self.closed = False
         self._waiting: dict[Callable[[], None], None] = {}
 
@@ -85,7 +85,7 @@ class Reader:
         for wake in tuple(self._waiting):
             wake()
 
-    # A poll that waits for events waits for the reader's end, too: it is a signal, as a partition has one.
+    # A waiting poll must wake when the reader is closed, so a reader has the same signal as a partition.
 
     @property
     def moved(self) -> Reader:

@@ -1,13 +1,13 @@
-"""Which handler serves which message: what is registered here is what the broker speaks.
+"""Which handler serves which message of the native protocol.
 
-A handler is a function of (session, request). It returns its Answer when it has it, a Later when somebody else will
-finish it, or (an `async def`) a coroutine, which then runs as a task of its own. A streaming handler is given a
-third argument, the stream, sends any number of answers through it, and returns the last one.
+A handler is a function of (session, request). It returns its Answer; or a Later, when other code will finish it; or (an
+`async def`) a coroutine, which runs as a task of its own. A streaming handler gets a third argument, the stream. It
+sends any number of answers through it and returns the last one.
 
     @serves(messages.Get, needs=needs.topic(Op.READ))
     def get(session: SessionPort, request: messages.Get) -> messages.Got: …
 
-`needs` says what the request asks of whatever it names: each of these is asked of `session.access`, and nothing else.
+`needs` lists the operations that the handler asks of `session.access`: exactly these, for what the request names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Registry:
         self.served: dict[type[Request], Served] = {}
 
     def serves(self, message: type[Request], *, needs: tuple[Need, ...], streams: bool = False) -> Callable[[H], H]:
-        """The handler serves `message`. Raises ValueError when it is served already."""
+        """Decorator: the function serves `message`. Raises ValueError when the message has a handler already."""
 
         def register(handler: H) -> H:
             if message in self.served:

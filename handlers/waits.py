@@ -1,4 +1,4 @@
-"""How long a request may wait, of either protocol: a peer says it, and may say weeks."""
+"""How long a request of either protocol may wait at most: a client could ask for weeks."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ LONGEST_MS = 600_000
 
 
 def bounded_ms(asked_ms: int) -> int:
-    """As long as was asked for, or the longest there is. What is negative is no time."""
+    """The wait that was asked for, between 0 and `LONGEST_MS`."""
     return max(0, min(asked_ms, LONGEST_MS))

@@ -1,4 +1,5 @@
-"""The handlers of Kafka's protocol, one file for each API. A module of this package is found by being here."""
+"""The handlers of Kafka's protocol, one file for each API. Every module in this package is imported, which registers
+its handlers."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from krappy.handlers.kafka.registry import REGISTRY, KafkaRegistry
 
 
 def registry() -> KafkaRegistry:
-    """Every API that is served, by its key, with the versions that are."""
+    """The registry of all APIs and versions that the broker serves."""
     for each in pkgutil.iter_modules(__path__):
         import_module(f"{__name__}.{each.name}")
     return REGISTRY

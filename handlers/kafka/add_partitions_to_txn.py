@@ -1,6 +1,6 @@
-"""AddPartitionsToTxn (24): where a producer is about to write in its transaction (KIP-98).
+"""AddPartitionsToTxn (24): names the partitions that a producer is about to write to in its transaction (KIP-98).
 
-All or nothing: beside a partition that is not there the others are not attempted.
+All or nothing: if one partition does not exist, none is added.
 """
 
 from __future__ import annotations

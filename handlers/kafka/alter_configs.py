@@ -1,4 +1,4 @@
-"""AlterConfigs (33): what is set for a topic, broker or group is from now on what is given, and nothing else."""
+"""AlterConfigs (33): replaces all settings of a topic, broker or group by those given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterPartitionReassignments (45): partitions may stay where they are, on the only broker (KIP-455)."""
+"""AlterPartitionReassignments (45): there is one broker, so a partition can only stay where it is (KIP-455)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Message = dict[str, Any]
 
 @serves(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 0, needs=needs.cluster(Op.ALTER) + needs.topic(Op.DESCRIBE))
 async def alter_partition_reassignments(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """Each partition is answered for: to this broker is done at once, elsewhere is impossible, nothing is to cancel."""
+    """Answers for each partition: a move to this broker is done at once, any other is refused. So is a cancellation,
+    since no move is in progress."""
     session.access.cluster(Op.ALTER)
     responses = []
     for asked in request["topics"]:
@@ -37,7 +38,7 @@ async def alter_partition_reassignments(session: KafkaSessionPort, request: Mess
 
 
 def _check(index: int, count: int, assigned: Sequence[int] | None, brokers: Collection[int]) -> None:
-    """`assigned`: the brokers that partition `index` of `count` is to be on; None gives a move up. Raises Refused."""
+    """`assigned`: the brokers that are to have partition `index` of `count`; None cancels a move. Raises RefusedApi."""
     if not 0 <= index < count:
         raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
     if assigned is None:

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs (34): replicas may stay where they are, in the only folder (KIP-113)."""
+"""AlterReplicaLogDirs (34): there is one folder, so a replica can only stay where it is (KIP-113)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Message = dict[str, Any]
 
 @serves(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, needs=needs.cluster(Op.ALTER) + needs.topic(Op.DESCRIBE))
 async def alter_replica_log_dirs(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """The folder that DescribeLogDirs names is where each partition is already; there is no other."""
+    """A move to the folder that DescribeLogDirs names succeeds: the partition is there. Others: LOG_DIR_NOT_FOUND."""
     folder, _, _ = await session.access.cluster(Op.ALTER).log_dir()
     results = []
     for place in request["dirs"]:

@@ -1,4 +1,4 @@
-"""ApiVersions (18): what this broker speaks, from the registry itself (KIP-35, KIP-511)."""
+"""ApiVersions (18): the APIs and versions that this broker serves, as the registry has them (KIP-35, KIP-511)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from krappy.wire.kafka import ApiKey
 
 INVALID_REQUEST = 42
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")  # KIP-511
-_NAMED_SINCE = 3  # the version from which clients say what software they are
+_NAMED_SINCE = 3  # the version from which clients name their software
 
 
 @serves(ApiKey.API_VERSIONS, 0, 4, needs=needs.NOTHING)
@@ -25,7 +25,7 @@ def api_versions(session: KafkaSessionPort, request: dict[str, Any], version: in
 
 
 def what_is_served(error: int = 0) -> dict[str, Any]:
-    """The answer. With an error, the server's to a version of this API that does not exist."""
+    """The answer, with an error code. The server sends it too, when a request's version of this API is not served."""
     features = REGISTRY.features.items()
     return {
         "error_code": error,

@@ -1,4 +1,4 @@
-"""What AlterConfigs and IncrementalAlterConfigs share: each resource once, its changes checked, then made or not."""
+"""What AlterConfigs and IncrementalAlterConfigs share: a resource's changes are checked, then all made or none."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from krappy.settings.topic_table import Held
 from krappy.wire.kafka import Code
 
 Message = dict[str, Any]
-Wanted = dict[str, str | None]  # None takes a setting back to its default
+Wanted = dict[str, str | None]  # None resets a setting to its default
 Asked = Callable[[Target, list[Message], Held, Held], Wanted]
 
 
 async def change_configs(session: KafkaSessionPort, request: Message, asked_of: Asked) -> Message:
-    """The answer. `asked_of` says what a resource's entry asks of its target, by what was set for it and what is in
-    force. It is asked twice: for what can be refused at once, and when others can't change the same settings."""
+    """The answer. `asked_of(target, configs, held, effective)` gives the changes that a resource's entry asks for, by
+    the settings set for the target and those in force. It is called twice: to check the changes, and again when they
+    are made, while nobody else can change the same settings."""
     resources = request["resources"]
     asked = {(each["resource_type"], each["resource_name"]): each for each in resources}
     twice = more_than_once((each["resource_type"], each["resource_name"]) for each in resources)
@@ -45,7 +46,7 @@ async def change_configs(session: KafkaSessionPort, request: Message, asked_of: 
 
 
 def value_of(config: Message) -> str:
-    """Raises Refused for a null, which stands for nothing in these requests."""
+    """The value. Raises RefusedApi for null, which has no meaning in these requests."""
     value = config["value"]
     if value is None:
         raise RefusedApi(Code.INVALID_REQUEST, f"Null value not supported for '{config['name']:.{SHOWN}}'")

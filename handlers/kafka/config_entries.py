@@ -50,9 +50,9 @@ def topic_entries(
     synonyms: bool,
     documentation: bool,
 ) -> list[Message]:
-    """A topic's settings, all or those named, where `given` were set for it, and `inherited` for the broker (layers, as
-    `BrokerPort.dynamic` has them), and `older` are the defaults that it keeps from when it was made. Not to be changed:
-    some are shared."""
+    """A topic's settings, or those among `keys`. `given`: values set for the topic. `inherited`: values set for the
+    broker (layers, as `BrokerPort.dynamic` has them). `older`: defaults that the topic keeps from when it was created.
+    The caller must not change the entries: some are shared."""
     defaults = _defaults(synonyms, documentation)
     return [
         _topic_entry(
@@ -70,7 +70,7 @@ def topic_entries(
 
 
 def created_entries(given: Mapping[str, str], inherited: Mapping[str, Sequence[Any]]) -> list[Message]:
-    """A new topic's settings, as CreateTopics shows them: fields that it lacks are dropped when it is written."""
+    """A new topic's settings, for CreateTopics. (Encoding drops the fields that its answer does not have.)"""
     return topic_entries(given, None, inherited, {}, synonyms=False, documentation=False)
 
 
@@ -79,7 +79,7 @@ def _defaults(synonyms: bool, documentation: bool) -> dict[str, Message]:
     return {setting.name: _topic_entry(setting, None, (), synonyms, documentation) for setting in SETTINGS.values()}
 
 
-Chain = list[tuple[str, str | None, ConfigSource]]  # (name, value, source) from what is in force to what it hides
+Chain = list[tuple[str, str | None, ConfigSource]]  # (name, value, source): the value in force, then those it hides
 
 
 def _topic_entry(
@@ -127,7 +127,8 @@ def _entry(
 def broker_entries(
     rows: Sequence[Any], dynamic: Any, keys: Collection[str] | None, *, synonyms: bool, documentation: bool
 ) -> list[Message]:
-    """The broker's settings (`BrokerPort.settings`), all or those named; `dynamic`: `BrokerPort.dynamic`."""
+    """The broker's settings, or those among `keys`. `rows`: as `BrokerPort.settings` gives them; `dynamic`:
+    `BrokerPort.dynamic`."""
     entries = []
     for row in rows:
         if keys is None or row.name in keys:
@@ -146,7 +147,7 @@ def broker_entries(
 def held_entries(
     settings: SettingsPort, name: str, source: ConfigSource, keys: Collection[str] | None, *, documentation: bool
 ) -> list[Message]:
-    """What was set under `name`, and nothing else."""
+    """The settings that were set under `name`, without defaults; or those among `keys`."""
     return [
         _entry(each, (each, value, source), [], settings.known[each].kind, _doc(settings, each, documentation))
         for each, value in sorted(settings.held(name).items())
@@ -157,7 +158,7 @@ def held_entries(
 def group_entries(
     settings: SettingsPort, group: str, keys: Collection[str] | None, *, synonyms: bool, documentation: bool
 ) -> list[Message]:
-    """A group's settings, all or those named."""
+    """A group's settings, or those among `keys`."""
     entries = []
     for name, setting in settings.known.items():
         if keys is None or name in keys:

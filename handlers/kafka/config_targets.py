@@ -1,4 +1,4 @@
-"""What has settings that clients may change: topics, brokers (or all of them, under the name ""), and groups."""
+"""The resources whose settings clients may change: topics, brokers (the name "" means all of them) and groups."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from krappy.wire.kafka import Code
 
 
 class Target(NamedTuple):
-    """`known`: what it can have; `held`: what was set for it; `effective`: what is in force, both as of now. `check`
-    raises what is wrong with changes, `alter` makes them, and asks for them once nobody else can change anything."""
+    """`known`: the settings it can have; `held`: those set for it now; `effective`: those in force now. `check` raises
+    when changes are wrong. `alter` makes changes; it calls a function for them when nobody else can change any."""
 
     what: str  # for people: "topic", "broker", "group"
     known: Mapping[str, Setting]
@@ -28,7 +28,7 @@ class Target(NamedTuple):
 
 
 def target(session: KafkaSessionPort, kind: int, name: str) -> Target:
-    """Raises Refused, KrappyError for what is not there, or has no settings to change."""
+    """The resource. Raises RefusedApi, KrappyError when it does not exist or has no settings to change."""
     access = session.access
     if kind == ConfigResource.TOPIC:
         check_not_internal(session, check_topic_name(name), Op.ALTER_CONFIGS)
@@ -70,7 +70,7 @@ def _of(what: str, settings: SettingsPort, name: str) -> Target:
 
 
 def check_broker(session: KafkaSessionPort, name: str) -> None:
-    """Whether a resource's name is this broker's id. Raises Refused."""
+    """Raises RefusedApi unless a resource's name is this broker's id."""
     node = session.broker.id
     if name != str(node):
         text = f"Unexpected broker id, expected {node} or empty string, but received '{name:.{SHOWN}}'"

@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe (69): KIP-848 groups with their members, and what these have and are to have."""
+"""ConsumerGroupDescribe (69): KIP-848 groups, their members, and the current and target assignment of each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def consumer_group_describe(session: KafkaSessionPort, request: Message, v
 
 
 def _rows(member: Message) -> int:
-    """What a member takes in the answer: two topics of an assignment, or ten names, are like a row."""
+    """How many rows a member counts for: one, and one for every two topics assigned or ten topic names subscribed."""
     parts = len(member["assignment"]["topic_partitions"]) + len(member["target_assignment"]["topic_partitions"])
     return 1 + parts // 2 + len(member["subscribed_topic_names"]) // 10
 

@@ -11,7 +11,7 @@ from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort, LaterPort
 from krappy.wire.kafka import ApiKey, Code
 
-OWN_ID_SINCE = 1  # members make their ids themselves (KIP-1082)
+OWN_ID_SINCE = 1  # the version from which members choose their ids themselves (KIP-1082)
 
 
 @serves(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, needs=needs.group(Op.READ) + needs.topic(Op.DESCRIBE))

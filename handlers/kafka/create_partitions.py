@@ -1,4 +1,4 @@
-"""CreatePartitions (37): a topic gets more partitions. Checks and codes as in Kafka's ReplicationControlManager."""
+"""CreatePartitions (37). The checks and codes are those of Kafka's ReplicationControlManager."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """CreateTopics (19). The checks, their order and their codes are those of Kafka's ReplicationControlManager.
 
-There are no creation policies; one request makes at most `MAX_PARTITIONS`, as in Kafka.
+There are no creation policies. One request creates at most `MAX_PARTITIONS` partitions, as in Kafka.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DEFAULT = -1
 async def create_topics(session: KafkaSessionPort, request: Message, version: int) -> Message:
     broker = session.broker
     timeout = request["timeout_ms"]
-    deadline = broker.clock.steady_ms() + timeout if timeout > 0 else None  # librdkafka's 0: wait for nobody else
+    deadline = broker.clock.steady_ms() + timeout if timeout > 0 else None  # librdkafka sends 0
     topics = request["topics"]
     twice = more_than_once(topic["name"] for topic in topics)
     asked = {topic["name"]: topic for topic in topics}
@@ -71,7 +71,7 @@ async def _create(session: KafkaSessionPort, topic: Message, *, validate_only: b
 
 
 def _partitions(session: KafkaSessionPort, topic: Message) -> int:
-    """How many partitions it is to have. Raises Refused for numbers and assignments that can't be."""
+    """How many partitions the topic gets. Raises RefusedApi for a wrong count, replication factor or assignment."""
     count, factor, assignments = topic["num_partitions"], topic["replication_factor"], topic["assignments"]
     if assignments:
         if factor != DEFAULT or count != DEFAULT:

@@ -1,4 +1,4 @@
-"""DeleteGroups (42): groups without members go, with their offsets (KIP-229); native ones too."""
+"""DeleteGroups (42): deletes groups without members, native ones too, with their offsets (KIP-229)."""
 
 from __future__ import annotations
 

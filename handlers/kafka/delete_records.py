@@ -1,4 +1,4 @@
-"""DeleteRecords (21): moves the starts of logs up (KIP-107)."""
+"""DeleteRecords (21): moves the log start of partitions up (KIP-107)."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
         asked = list(request["topics"])
     timeout = request["timeout_ms"]
     deadline = broker.clock.steady_ms() + timeout if timeout > 0 else None
-    meant = [_name(session, topic) for topic in asked]  # before any of them is gone
+    meant = [_name(session, topic) for topic in asked]  # before any of them is deleted
     twice = more_than_once(name for name in meant if name is not None)
     answers: list[Message] = []
     answered: set[str] = set()
@@ -49,7 +49,7 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
                 raise RefusedApi(Code.UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition.")
             if deadline is not None and broker.clock.steady_ms() >= deadline:
                 raise RefusedApi(Code.REQUEST_TIMED_OUT, "the time allowed was over before this topic's turn came")
-            if topic["name"] is None and found.id != topic["topic_id"]:  # made anew while others were deleted
+            if topic["name"] is None and found.id != topic["topic_id"]:  # created anew while others were deleted
                 raise RefusedApi(Code.UNKNOWN_TOPIC_ID, "This server does not host this topic ID.")
             await session.access.delete_topic(name, found.id)
             answers[-1] |= {"name": name, "topic_id": found.id, **DONE}
@@ -60,7 +60,7 @@ async def delete_topics(session: KafkaSessionPort, request: Message, version: in
 
 
 def _name(session: KafkaSessionPort, topic: Message) -> str | None:
-    """The name of the topic that is meant; None when an id means none."""
+    """The name of the topic that an entry of the request means; None when no topic has its id."""
     if topic["name"] is not None:
         return str(topic["name"])
     found = topic_by_id(session, topic["topic_id"], Op.DELETE, reading=False)

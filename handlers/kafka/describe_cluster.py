@@ -1,4 +1,4 @@
-"""DescribeCluster (60): the brokers there are (KIP-700)."""
+"""DescribeCluster (60): the brokers and the controller (KIP-700)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeConfigs (32): all settings of topics and of this broker, with sources and defaults (KIP-133, KIP-226)."""
+"""DescribeConfigs (32): the settings of topics, groups and this broker, with their sources (KIP-133, KIP-226)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from krappy.wire.kafka import ApiKey, Code
 
 Message = dict[str, Any]
 MAX_ANSWER = 32 << 20
-ENTRY, ENTRY_DOCUMENTED = 150, 250  # bytes that one setting takes at the most, about
+ENTRY, ENTRY_DOCUMENTED = 150, 250  # about how many bytes one setting takes at most, without and with documentation
 
 
 @serves(

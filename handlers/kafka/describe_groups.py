@@ -1,4 +1,4 @@
-"""DescribeGroups (15): classic groups with their members; native groups are told of in the same form."""
+"""DescribeGroups (15): classic groups with their members, and native groups in the same form."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from krappy.handlers.kafka.rows import counted
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import ApiKey, Code
 
-NOT_FOUND_SINCE = 6  # before, a group that is not there is a dead one (KIP-1043)
+NOT_FOUND_SINCE = 6  # the version from which a missing group is an error; before, its state is Dead (KIP-1043)
 
 
 @serves(ApiKey.DESCRIBE_GROUPS, 0, 6, needs=needs.group(Op.DESCRIBE))

@@ -1,4 +1,4 @@
-"""DescribeLogDirs (35): what each partition takes on the disk, and how much room there is (KIP-113, KIP-827)."""
+"""DescribeLogDirs (35): the size of each partition on disk, and the disk's total and free bytes (KIP-113, KIP-827)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Message = dict[str, Any]
 
 @serves(ApiKey.DESCRIBE_LOG_DIRS, 1, 4, needs=needs.cluster(Op.DESCRIBE) + needs.topic(Op.DESCRIBE))
 async def describe_log_dirs(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """All partitions when no topics are named; of those named, the ones there are."""
+    """All partitions if the request names no topics; otherwise those of the named ones that exist."""
     there = session.access.topics(Op.DESCRIBE)
     folder, total, usable = await session.access.cluster(Op.DESCRIBE).log_dir()
     chosen: dict[str, set[int] | None] = dict.fromkeys(there)

@@ -1,4 +1,4 @@
-"""DescribeProducers (61): who writes to a partition, and whose transaction is open there (KIP-664)."""
+"""DescribeProducers (61): the producers of a partition, and the open transaction of each (KIP-664)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""DescribeQuorum (55): who keeps the cluster's metadata (KIP-595, KIP-853): the controller, always up to date.
+"""DescribeQuorum (55): the keepers of the cluster's metadata (KIP-595, KIP-853): the controller, always up to date.
 
-It keeps them in a tree rather than in a log with offsets, so these are shown as 0.
+Krappy keeps metadata in a tree, not in a log with offsets; so all offsets are 0.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
 Message = dict[str, Any]
-PAGE = 2000  # partitions of one answer at the most (Kafka's max.request.partition.size.limit)
+PAGE = 2000  # partitions in one answer at most (Kafka's max.request.partition.size.limit)
 
 
 @serves(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, needs=needs.topic(Op.DESCRIBE))
 async def describe_topic_partitions(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """All topics when none is named. An answer that is full says where the next request is to begin: `next_cursor`."""
+    """All topics if the request names none. `next_cursor` of a full answer says where the next request is to begin."""
     names = {topic["name"] for topic in request["topics"]} or {topic.name for topic in topics_listed(session)}
     cursor = request["cursor"]
     first, skip = ("", 0) if cursor is None else (cursor["topic_name"], max(0, cursor["partition_index"]))

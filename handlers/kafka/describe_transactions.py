@@ -1,4 +1,4 @@
-"""DescribeTransactions (65): what the coordinator knows of some transactional ids (KIP-664)."""
+"""DescribeTransactions (65): the transactions of some transactional ids (KIP-664)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ElectLeaders (43): every partition is led by the only broker already (KIP-183, KIP-460)."""
+"""ElectLeaders (43): there is one broker, which leads every partition already (KIP-183, KIP-460)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Message = dict[str, Any]
 
 @serves(ApiKey.ELECT_LEADERS, 0, 2, needs=needs.cluster(Op.ALTER) + needs.topic(Op.DESCRIBE))
 async def elect_leaders(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """Partitions that are named are answered for, one by one; of all partitions none needs an election."""
+    """Answers ELECTION_NOT_NEEDED for each partition named; if the request means all, the answer is empty."""
     session.access.cluster(Op.ALTER)
     results = []
     for asked in request["topic_partitions"] or ():

@@ -1,12 +1,13 @@
-"""Fetch (1): record batches on their way out.
+"""Fetch (1): reads record batches.
 
-Rules, kept here: an offset inside a batch brings the whole batch. The first partition that has anything brings at least
-one batch, however large; the last batch of a partition may be cut short. What takes long to make is sent before the
-other partitions are looked at. A request is answered at once when it may not
-wait, asks for nothing, meets an error, or there are min_bytes; else it waits for its partitions to move, and costs
-nothing meanwhile. There are no fetch sessions (KIP-227): each is answered with session id 0, which tells the client to
-name all its partitions each time. A request whose session epoch is 0 or -1 names them all, whatever session it ends by
-that; any other epoch continues a session, and is told that there is none.
+- An offset inside a batch brings the whole batch. The last batch of a partition may be cut short; but the first
+  partition that has events brings at least one whole batch, however large.
+- An answer that has taken long to make is sent without the partitions that are left.
+- A request is answered at once if it may not wait, names no partitions, meets an error, or has min_bytes. Otherwise it
+  waits until its partitions move; waiting costs no work.
+- There are no fetch sessions (KIP-227). The answer's session id is 0, which tells the client to name all its partitions
+  each time. A request with session epoch 0 or -1 names them all, and is served. Any other epoch continues a session:
+  FETCH_SESSION_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-51
 READ_COMMITTED = 1
 FULL = (0, -1)  # session epochs of a request that names all its partitions: a new session, or none
 MAX_BYTES = 55 << 20  # of one answer, as Kafka's fetch.max.bytes
-MANY = 500  # partitions that are read in one go
-LARGE = 2000  # a request that names more partitions takes much memory, and so waits for no longer than
-LARGE_SECONDS = 1.0  # this, whatever it says: its client asks again
-LONG_MS = 100  # an answer that took so long to make is sent without the other partitions,
-WORTH = 64 << 10  # if it has as many bytes of records
+MANY = 500  # partitions that are read in one turn
+LARGE = 2000  # a request that names more partitions takes much memory, so it waits at most
+LARGE_SECONDS = 1.0  # this long, and then its client asks again
+LONG_MS = 100  # an answer that has taken this long to make is sent without the partitions that are left,
+WORTH = 64 << 10  # if it has this many bytes of records
 
 
 class Wanted(NamedTuple):
     """One partition of a request, found."""
 
     asked: Message
-    source: Any  # satisfies SourcePort; None: there is an error
+    source: Any  # satisfies SourcePort; None when there is an error
     error: Code
     by_id: bool
 
@@ -54,7 +55,7 @@ class Wanted(NamedTuple):
 
 
 class SourceRead(NamedTuple):
-    """A read that a request is to make, with the arguments of `SourcePort.fetch`."""
+    """One read of a source, with the arguments of `SourcePort.fetch`."""
 
     source: Any
     offset: int
@@ -73,14 +74,14 @@ class Fetch:
         self.by_id = version >= BY_ID_SINCE
         self.topics: list[tuple[Message, list[Wanted]]] = []
         self.wanted: list[Wanted] = []
-        self.failed = False  # a partition has an error: that is to be told at once
-        self._moved: dict[int, Wanted] = {}  # what is to be looked at (again) while it waits, by the ids of sources
-        self._there: dict[int, int] = {}  # bytes that were found there
-        self._bytes = 0  # the sum of these
+        self.failed = False  # a partition has an error, which is answered at once
+        self._moved: dict[int, Wanted] = {}  # the partitions to look at (again) while it waits, by their sources' ids
+        self._there: dict[int, int] = {}  # bytes that were found in each
+        self._bytes = 0  # the sum of `_there`
         self._read = 0  # bytes of records in the answer
 
     def find(self) -> Iterator[None]:
-        """Finds what is asked for; gives others their turn after each `MANY` partitions."""
+        """Finds the partitions asked for; yields after each `MANY`, so that others have their turn."""
         for asked in self.request["topics"]:
             topic = topic_of(self.session, asked["topic"], asked["topic_id"], self.by_id, Op.READ)
             found: list[Wanted] = []
@@ -112,7 +113,7 @@ class Fetch:
 
     @property
     def room(self) -> int:
-        """Bytes of records that the client takes."""
+        """How many bytes of records the answer may have."""
         return max(0, min(int(self.request["max_bytes"]), MAX_BYTES))
 
     # --- when to answer
@@ -122,9 +123,9 @@ class Fetch:
         return self.failed or not self.wanted or self.request["max_wait_ms"] <= 0
 
     def enough(self) -> bool:
-        """Whether there is what the client wants to have before it is answered, or a reason to wait no longer.
+        """Whether there are min_bytes to read, or another reason to answer now.
 
-        Only what has moved is looked at: a request may name very many partitions, and one event moves one of them.
+        It looks only at partitions that have moved: a request may name very many, and one event moves one of them.
         """
         least = self.request["min_bytes"]
         if least <= 0:
@@ -164,15 +165,15 @@ class Fetch:
     # --- the answer
 
     def now(self) -> Message | None:
-        """The answer from what is in memory; None when there is not enough of it to answer at once.
+        """The answer from memory; None if the request has to wait for more bytes.
 
-        Raises BlockingIOError when the disk would have to be waited for.
+        Raises BlockingIOError when it would have to wait for the disk.
         """
         reads = self._reads(min(self.room, self.session.answer_bytes), lambda: False)
         try:
             read = next(reads)
             while True:
-                assert read is not None  # there are not so many
+                assert read is not None  # at most `MANY` partitions: there are no turns
                 try:
                     raw = read.source.fetch_now(read.offset, read.max_bytes, read.limit, min_one=read.min_one)
                 except KrappyError as error:
@@ -207,10 +208,12 @@ class Fetch:
                 return self._answer(done.value)
 
     def _reads(self, room: int, late: Callable[[], bool]) -> Generator[SourceRead | None, Any, list[Message]]:
-        """What is to be read of one partition after the other, at most about `room` bytes in all. Is sent what a read
-        has brought, or thrown its KrappyError; returns the partitions of the answer. None: others are to have a turn.
+        """Yields the reads that the request needs, one after the other, about `room` bytes at most in all. Takes the
+        result of each by `send`, or its KrappyError by `throw`. Yields None when others should have a turn. Returns the
+        partitions of the answer.
 
-        `late`: whether it has taken so long that what there is goes first: the client works on it meanwhile.
+        `late()`: whether the answer has taken so long that it is sent without the partitions that are left. The client
+        works on it meanwhile.
         """
         left, first = room, True
         found: list[Message] = []
@@ -293,7 +296,7 @@ async def _find_many(session: KafkaSessionPort, work: Fetch, finding: Iterator[N
 
 
 def _code(error: KrappyError, wanted: Wanted) -> Code:
-    """A topic that was deleted while it was waited for is unknown by the name that it was asked by."""
+    """The code of an error. A topic that was deleted meanwhile is unknown by id, if the request named it by id."""
     return Code.UNKNOWN_TOPIC_ID if wanted.by_id and isinstance(error, UnknownTopic) else code_for(error)
 
 

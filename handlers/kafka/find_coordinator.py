@@ -1,4 +1,4 @@
-"""FindCoordinator (10): who looks after a group or a transactional id."""
+"""FindCoordinator (10): the broker that coordinates a group or a transactional id."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from krappy.handlers.kafka.rows import FEW
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import ApiKey, Code
 
-GROUP, TRANSACTION = 0, 1  # share groups (KIP-932) have 2
-INTERNAL = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}  # what a Kafka broker makes for them
+GROUP, TRANSACTION = 0, 1  # key types; 2, of share groups (KIP-932), is not served
+INTERNAL = {GROUP: "__consumer_offsets", TRANSACTION: "__transaction_state"}  # Kafka's internal topics for them
 _SEVERAL_SINCE = 4  # the version from which several keys are asked for at once (KIP-699)
 
 

@@ -14,7 +14,7 @@ Message = dict[str, Any]
 
 
 def group_code(error: KrappyError) -> int:
-    """The code for an error of the coordinator; a disk that refuses is a coordinator that can't serve now."""
+    """The code for an error of the coordinator. When the disk fails, it is COORDINATOR_NOT_AVAILABLE: clients retry."""
     if isinstance(error, Refused):
         return error.fault
     if isinstance(error, StorageError | ShuttingDown):
@@ -28,7 +28,7 @@ def kafka_host(session: KafkaSessionPort) -> str:
 
 
 def by_topic(partitions: frozenset[Partition]) -> list[tuple[bytes, list[int]]]:
-    """(topic id, its partitions), in order."""
+    """(topic id, its partitions), both sorted."""
     found: dict[bytes, list[int]] = {}
     for topic, index in sorted(partitions):
         found.setdefault(topic, []).append(index)

@@ -1,4 +1,4 @@
-"""Heartbeat (12): a member of a classic group is alive, and learns whether it must join again."""
+"""Heartbeat (12): a member of a classic group shows that it is alive, and learns whether it must join again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""InitProducerId (22): who a producer is, so that what it sends twice is stored once (KIP-98, KIP-360).
+"""InitProducerId (22): gives a producer an id and an epoch, so that a batch it sends twice is stored once (KIP-98,
+KIP-360).
 
-Without a transactional id it is always a new id with epoch 0: a producer that must start its sequences again bumps
-its epoch by itself, and a broker that has forgotten it gives another id (Kafka's TransactionCoordinator does the same).
+Without a transactional id the answer is always a new id with epoch 0, as from Kafka's TransactionCoordinator. A
+producer that must restart its sequences raises its epoch by itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JoinGroup (11): a consumer joins a classic group, and is answered when the rebalance is over (KIP-62)."""
+"""JoinGroup (11): a consumer joins a classic group. The answer comes when all members have joined (KIP-62)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort, LaterPort
 from krappy.wire.kafka import ApiKey
 
-ID_FIRST_SINCE = 4  # members without an id are told one, and join again (KIP-394)
+ID_FIRST_SINCE = 4  # the version from which a member without an id gets one and joins again (KIP-394)
 NULL_PROTOCOL_SINCE = 7
-SKIP_SINCE = 9  # a leader may be told to skip the assignment (KIP-814)
+SKIP_SINCE = 9  # the version from which a leader can be told to skip the assignment (KIP-814)
 
 
 @serves(ApiKey.JOIN_GROUP, 0, 9, needs=needs.group(Op.READ))

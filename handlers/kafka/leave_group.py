@@ -1,4 +1,4 @@
-"""LeaveGroup (13): members leave at once rather than when their session ends; from version 3 several (KIP-345)."""
+"""LeaveGroup (13): members leave at once, not when their session times out; from version 3 on several (KIP-345)."""
 
 from __future__ import annotations
 

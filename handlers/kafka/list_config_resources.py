@@ -1,4 +1,5 @@
-"""ListConfigResources (74): what has settings (KIP-1142); version 0 asks for client metrics alone (KIP-714): none."""
+"""ListConfigResources (74): the resources that have settings (KIP-1142). Version 0 asks for client metrics alone
+(KIP-714), of which there are none."""
 
 from __future__ import annotations
 

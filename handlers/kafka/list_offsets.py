@@ -1,4 +1,4 @@
-"""ListOffsets (2): the ends of a log, and the offset of a time; exact to the record."""
+"""ListOffsets (2): the start and the end of a log, and the offset of a timestamp, exact to the record."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READ_COMMITTED = 1
 
 @serves(ApiKey.LIST_OFFSETS, 1, 9, needs=needs.topic(Op.DESCRIBE))
 def list_offsets(session: KafkaSessionPort, request: Message, version: int) -> Message | Coroutine[Any, Any, Message]:
-    """A partition that is named twice is refused, as in Kafka (`ListOffsetsRequest.duplicatePartitions`)."""
+    """A partition named twice is refused, as in Kafka (`ListOffsetsRequest.duplicatePartitions`)."""
     asked = [(topic["name"], asked) for topic in request["topics"] for asked in topic["partitions"]]
     twice = more_than_once((name, each["partition_index"]) for name, each in asked) if len(asked) > 1 else set()
     in_log = any(each["timestamp"] >= 0 or each["timestamp"] == MAX_TIMESTAMP for _, each in asked)
@@ -56,7 +56,7 @@ async def _look_up(session: KafkaSessionPort, request: Message, version: int, tw
 def _end(
     session: KafkaSessionPort, name: str, asked: Message, request: Message, version: int, twice: Twice
 ) -> tuple[Message, Any]:
-    """The answer for a partition, and its source when the log has to be searched for it."""
+    """(answer for a partition, its source if the log has to be searched for the answer, otherwise None)."""
     index, time = asked["partition_index"], asked["timestamp"]
     answer: Message = {"partition_index": index, "error_code": 0, "timestamp": -1, "offset": -1}
     if (name, index) in twice:
@@ -75,7 +75,7 @@ def _end(
         answer["error_code"] = Code.UNSUPPORTED_VERSION
     elif time >= 0 or time == MAX_TIMESTAMP:
         return answer, source
-    elif time != LATEST_TIERED:  # of that there is none here
+    elif time != LATEST_TIERED:  # there is no tiered storage
         answer["offset"] = _limit(source, request["isolation_level"]) if time == LATEST else source.told_earliest()
         answer["leader_epoch"] = source.epochs.at(answer["offset"])
     return answer, None

@@ -1,4 +1,4 @@
-"""ListTransactions (66): every transactional id, or those in some states, of some producers, open long (KIP-664)."""
+"""ListTransactions (66): all transactional ids, or those of some states, producers or a duration (KIP-664)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_FILTER = -1
 
 @serves(ApiKey.LIST_TRANSACTIONS, 0, 1, needs=needs.transactional_id(Op.DESCRIBE))
 async def list_transactions(session: KafkaSessionPort, request: dict[str, Any], version: int) -> dict[str, Any]:
-    """`duration_filter`: only transactions that have been open for more ms than that."""
+    """`duration_filter`: only transactions that have been open for longer, in ms."""
     known = set(TxnStage)
     states, producers, ms = request["state_filters"], set(request["producer_id_filters"]), request["duration_filter"]
     wanted = {state for state in states if state in known}

@@ -1,7 +1,7 @@
-"""Metadata (3): the brokers there are, the topics, and who leads their partitions.
+"""Metadata (3): the brokers, the topics, and the leaders of their partitions.
 
-A topic that is asked for by name and does not exist is created, when both the broker (auto_create_topics) and the
-client (from version 4 on) allow it: `MOST_CREATED` by one request. Others are not known yet, and clients ask again.
+A topic that is asked for by name and does not exist is created if the broker (auto_create_topics) and the client (from
+version 4 on) allow it. One request creates `MOST_CREATED` at most; the others are unknown, and the client asks again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code, code_for
 
 Message = dict[str, Any]
-Told = tuple[Message, Any]  # what is told of a topic, still without its partitions, and the topic, if there is one
+Told = tuple[Message, Any]  # (a topic's row of the answer, still without its partitions, and the topic or None)
 
 MOST_CREATED = 100
-MANY = 250  # partitions that are described in one go
+MANY = 250  # partitions that are described in one turn
 
 
 @serves(ApiKey.METADATA, 0, 13, needs=needs.topic(Op.DESCRIBE, Op.CREATE))
@@ -42,7 +42,7 @@ def metadata(session: KafkaSessionPort, request: Message, version: int) -> Messa
 
 
 async def _many(session: KafkaSessionPort, request: Message, asked: list[Message]) -> Message:
-    """The same for very many topics; others have their turn meanwhile."""
+    """The answer for very many topics, made in several turns."""
     absent: list[str] = []
     if request["allow_auto_topic_creation"]:
         for number, topic in enumerate(asked):
@@ -54,10 +54,10 @@ async def _many(session: KafkaSessionPort, request: Message, asked: list[Message
 
 
 async def _create(session: KafkaSessionPort, request: Message, asked: list[Message], absent: list[str]) -> Message:
-    """The answer, once those topics have been made."""
+    """Creates the topics of `absent`, then gives the answer."""
     failed: dict[str, KrappyError] = {}
     for name in absent[:MOST_CREATED]:
-        if session.closed:  # who asked has left
+        if session.closed:  # the client has left
             break
         try:
             await session.access.topic_for_producer(name)
@@ -104,7 +104,7 @@ def _answer(session: KafkaSessionPort, request: Message, told: list[Told]) -> Me
 
 
 async def _long_answer(session: KafkaSessionPort, request: Message, told: list[Told]) -> Message:
-    """The same; others have their turn meanwhile."""
+    """The answer, made in several turns."""
     left = MANY
     for row, topic in told:
         if topic is None:

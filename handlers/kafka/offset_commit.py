@@ -1,4 +1,4 @@
-"""OffsetCommit (8): a group's positions, kept until its next ones; acknowledged when they are on disk."""
+"""OffsetCommit (8): stores a group's positions. Acknowledged when they are on disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from krappy.wire.kafka import ApiKey, Code
 
 Offsets = dict[tuple[str, int], Offset]
 BY_ID_SINCE = 10
-RETENTION_UNTIL = 4  # clients may say for how long
+RETENTION_UNTIL = 4  # the last version in which clients say how long positions are kept
 LONGEST_METADATA = 4096  # characters; Kafka's offset.metadata.max.bytes
 
 
@@ -41,7 +41,7 @@ async def _commit_many(session: KafkaSessionPort, request: Message, version: int
     answers: list[Message] = []
     for _ in _read(session, request, version, offsets, answers):
         await session.pause()
-    gone = {name for name, _ in offsets if topic_named(session, name, Op.READ) is None}  # meanwhile
+    gone = {name for name, _ in offsets if topic_named(session, name, Op.READ) is None}  # deleted meanwhile
     kept = {at: offset for at, offset in offsets.items() if at[0] not in gone} if gone else offsets
     done = _commit(session, request, version, kept, answers)
     return done if isinstance(done, dict) else await done.wait()
@@ -73,8 +73,8 @@ def _commit(
 def _read(
     session: KafkaSessionPort, request: Message, version: int, offsets: Offsets, answers: list[Message]
 ) -> Iterator[None]:
-    """Fills in the offsets of a request that may be committed, and its answer's topics: None as the code of those.
-    Yields where others may have their turn."""
+    """Adds to `offsets` the positions of a request that may be committed, and to `answers` the topics of its answer.
+    There these positions have the code None. Yields when others should have their turn."""
     by_id, rows = version >= BY_ID_SINCE, 0
     now = session.broker.clock.steady_ms()
     retention = request.get("retention_time_ms", -1)
@@ -102,7 +102,7 @@ def _read(
 
 
 def with_code(answers: list[Message], code: int) -> list[Message]:
-    """The answer's topics, with the code of all that could be committed."""
+    """The answer's topics, with `code` for all positions that have the code None."""
     partition: dict[str, Any]
     for topic in answers:
         for partition in topic["partitions"]:

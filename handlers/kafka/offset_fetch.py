@@ -1,4 +1,4 @@
-"""OffsetFetch (9): where groups stand. A partition that a group has no position in has offset -1, and is no error."""
+"""OffsetFetch (9): the positions of groups. Where a group has no position, the offset is -1, without an error."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from krappy.handlers.kafka.sources import topic_named, topic_of
 from krappy.ports import KafkaSessionPort
 from krappy.wire.kafka import UUID_ZERO, ApiKey, Code
 
-CODE_OF_GROUP_SINCE = 2
-SEVERAL_SINCE = 8  # groups (KIP-709)
+CODE_OF_GROUP_SINCE = 2  # the version from which a group has an error code
+SEVERAL_SINCE = 8  # the version from which several groups are asked for at once (KIP-709)
 BY_ID_SINCE = 10
 
 

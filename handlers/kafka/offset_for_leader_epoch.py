@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch (23): where a leader epoch ends, so that a client finds out what a new leader lost (KIP-320)."""
+"""OffsetForLeaderEpoch (23): the end of a leader epoch, by which a client finds what a new leader lost (KIP-320)."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ def _partition(session: KafkaSessionPort, name: str, asked: dict[str, Any]) -> d
         return {"partition": index, "error_code": wrong}
     found = source.epochs.end_of(asked["leader_epoch"], source.high_watermark) if asked["leader_epoch"] >= 0 else None
     if found is None:
-        return {"partition": index, "error_code": 0}  # nothing is known of it: epoch and offset are -1
+        return {"partition": index, "error_code": 0}  # an unknown epoch: epoch and offset are -1
     return {"partition": index, "error_code": 0, "leader_epoch": found[0], "end_offset": found[1]}

@@ -1,6 +1,6 @@
-"""What anybody may do with a resource, as bits of Kafka's AclOperation: everything, as long as nobody is authorised.
+"""The operations that a client may do on a resource, as bits of Kafka's AclOperation.
 
-The same as Kafka answers without an authorizer (KIP-430; AclEntry.supportedOperations).
+There is no authorizer, so clients may do all, as Kafka answers without one (KIP-430; AclEntry.supportedOperations).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A topic's partitions as Metadata and DescribeTopicPartitions tell of them: who leads them, who has them."""
+"""A topic's partitions as rows of Metadata and DescribeTopicPartitions: leader, replicas, ISR."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from krappy.wire.kafka import Code
 
 
 def partition_rows(session: KafkaSessionPort, topic: Any, indexes: Iterable[int]) -> list[dict[str, Any]]:
-    """`topic`: has an image and says which partitions are out of service here. No index is beyond the image."""
+    """The rows of `indexes`. `topic` has an `image` and `is_offline(index)`. Raises IndexError for an index that the
+    image lacks."""
     broker, nodes = session.broker, session.nodes()
     partitions, there = topic.image.partitions, broker.image.brokers
     rows = []
@@ -37,5 +38,5 @@ def partition_rows(session: KafkaSessionPort, topic: Any, indexes: Iterable[int]
 
 
 def _unled(leader: int) -> Code:
-    """Why a client can't be told who leads: nobody does, or who does has no listener like the client's."""
+    """Why the client gets no leader: there is none, or its broker has no listener of the client's name."""
     return Code.LEADER_NOT_AVAILABLE if leader == NOBODY else Code.LISTENER_NOT_FOUND

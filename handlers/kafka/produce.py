@@ -1,9 +1,9 @@
-"""Produce (0): record batches on their way in.
+"""Produce (0): writes record batches.
 
-Each partition's batch goes to `Partition.publish` as it came, a view of the frame, before the next request begins: so
-pipelined requests of a connection keep their order, and meet in one group commit. What acks=1 and acks=-1 wait for is
-the same here; acks=0 waits for nothing, but its bytes count until they are written, and an error closes the connection,
-because there is no answer to tell it. A record's header may make it conditional (core/conditions.py).
+Each batch goes to `Partition.publish` as it came, a view of the frame, before the next request begins. So the pipelined
+requests of a connection keep their order and can share a group commit. acks=1 and acks=-1 wait for the same. acks=0
+waits for nothing, but its bytes count against the budget until they are written; an error closes the connection,
+because there is no answer to tell it. A header can make a record conditional (core/conditions.py).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Message = dict[str, Any]
 BY_ID_SINCE = 13  # the version from which topics are named by their ids (KIP-516)
 ZSTD_SINCE = 7  # KIP-110
 ZSTD = 4
-COST = 1 << 10  # bytes that a batch takes beside its own until it is written
+COST = 1 << 10  # bytes of memory that a batch takes until it is written, beside its own bytes
 Named = AbstractSet[tuple[str, bytes, int]]  # topic, its id, partition
 NOBODY: Named = frozenset()
 NO_ANSWER, LEADER, ALL = 0, 1, -1
@@ -56,7 +56,7 @@ def produce(session: KafkaSessionPort, request: Message, version: int) -> LaterP
 
 
 async def _produce_many(session: KafkaSessionPort, request: Message, version: int, twice: Named) -> Message | None:
-    """The same; others have their turn meanwhile."""
+    """Serves a request with many batches, in several turns."""
     work = Work()
     async with session.answering(COST * sum(len(data["partition_data"]) for data in request["topic_data"])):
         for data in request["topic_data"]:
@@ -80,7 +80,7 @@ class Work:
         self.waiting: list[tuple[Message, bool, Any]] = []  # (answer to complete, LogAppendTime, partition) of each
 
     def topic(self, data: Message) -> list[Message]:
-        """Where the answers to the partitions of this topic go."""
+        """Adds a topic to the answer. Returns its list of partitions, to be filled."""
         answers: list[Message] = []
         self.responses.append({"name": data["name"], "topic_id": data["topic_id"], "partition_responses": answers})
         return answers
@@ -96,7 +96,7 @@ def _publish(
     version: int,
     twice: Named,
 ) -> None:
-    """Publishes these batches to one topic, each before the next."""
+    """Publishes the batches `parts` to one topic, in their order, and adds their answers to `answers`."""
     name, id = data["name"], data["topic_id"]
     topic = topic_of(session, name, id, version >= BY_ID_SINCE, Op.WRITE, reading=False)
     for asked in parts:
@@ -110,7 +110,7 @@ def _publish(
             continue
         try:
             if twice and (name, id, asked["index"]) in twice:
-                # Kafka would write the last one, and acknowledge all of them.
+                # Kafka writes the last batch and acknowledges all.
                 raise InvalidRequest("a partition that the request names more than once; it takes one batch")
             partition = topic.led(asked["index"])
             later = partition.publish(_checked(asked["records"], version), by_header=True)
@@ -145,7 +145,8 @@ def _named_twice(topics: list[Message]) -> Named:
 
 
 def _checked(records: memoryview | None, version: int) -> memoryview:
-    """What Kafka demands of a request's records before it looks at a partition (`ProduceRequest.validateRecords`)."""
+    """The records, if they are one batch of format v2, as Kafka demands (`ProduceRequest.validateRecords`). Raises
+    InvalidRecord, UnsupportedCompression."""
     if records is None or len(records) < HEADER_SIZE:
         raise InvalidRecord("exactly one record batch is expected")
     if records[16] != MAGIC:
@@ -158,7 +159,7 @@ def _checked(records: memoryview | None, version: int) -> memoryview:
 
 
 def _absent(answer: Message, code: Code, read: Any) -> None:
-    """Says why there is no topic to write to. `read`: what could be read there, or a Code."""
+    """Puts into `answer` why there is no topic to write to. `read`: what can be read by its name, or a Code."""
     answer["error_code"] = code
     if not isinstance(read, Code):
         what = "it is an internal topic" if is_internal(read) else "write to the topic that it is the table of"

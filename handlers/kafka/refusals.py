@@ -1,4 +1,4 @@
-"""How an administration handler says no to one part of a request: a code of Kafka's, and words for people."""
+"""How an administration handler refuses one part of a request: with a code of Kafka's, and a text for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHOWN = 300  # characters of a name that an answer repeats
 
 
 class RefusedApi(Exception):
-    """A part of a request that is not done. Never leaves its handler."""
+    """A part of a request is refused. The handler that raises it catches it and puts it into the answer."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -37,12 +37,12 @@ DONE: Mapping[str, Any] = {"error_code": Code.NONE, "error_message": None}
 
 
 def more_than_once(names: Iterable[K]) -> set[K]:
-    """What a request names twice, where Kafka allows it once."""
+    """The names that occur more than once in `names`."""
     return {name for name, count in Counter(names).items() if count > 1}
 
 
 def replicas(assigned: Iterable[int], known: Collection[int]) -> None:
-    """Checks the brokers that a partition is assigned to: one of those there are. Raises Refused."""
+    """Checks the brokers that a partition is assigned to: at least one, each once, all known. Raises RefusedApi."""
     brokers = list(assigned)
     if not brokers:
         raise RefusedApi(Code.INVALID_REPLICA_ASSIGNMENT, "the list of replicas of a partition is empty")

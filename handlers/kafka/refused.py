@@ -1,9 +1,10 @@
-"""What a broker without authentication, authorizer and quotas has to say of them, as Kafka says it.
+"""The APIs of authentication, authorization and quotas, which this broker does not have. The answers are Kafka's.
 
-SaslHandshake (17) and SaslAuthenticate (36): this listener asks nobody who they are. DescribeAcls, CreateAcls and
-DeleteAcls (29 to 31): there is no authorizer. Delegation tokens (38 to 41, KIP-48): Kafka refuses them where nobody
-authenticates. DescribeUserScramCredentials (50, KIP-554): nobody has any. DescribeClientQuotas and AlterClientQuotas
-(48, 49, KIP-546): none would be kept to; what bounds clients here is back-pressure.
+- SaslHandshake (17), SaslAuthenticate (36): the listener asks for no authentication.
+- DescribeAcls, CreateAcls, DeleteAcls (29 to 31): there is no authorizer.
+- Delegation tokens (38 to 41, KIP-48): Kafka refuses them on a listener without authentication.
+- DescribeUserScramCredentials (50, KIP-554): no user has any.
+- DescribeClientQuotas, AlterClientQuotas (48, 49, KIP-546): there are no quotas; back-pressure bounds clients.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ OF_NOBODY = {"principal_type": "User", "principal_name": "ANONYMOUS"}
 NEVER = {"issue_timestamp_ms": -1, "expiry_timestamp_ms": -1, "max_timestamp_ms": -1}
 NOT_ASKED_WHO = "this listener asks for no authentication: connect to it with security.protocol=PLAINTEXT"
 NO_QUOTAS = "this broker keeps to no quotas, so none can be set; its memory budget holds up clients that are too fast"
-ENTITIES = ("user", "client-id", "ip")  # that quotas could be of
+ENTITIES = ("user", "client-id", "ip")  # to which Kafka's quotas apply
 
 
 def _credentials(request: Message) -> Message:
@@ -53,7 +54,7 @@ def _quotas(request: Message) -> Message:
 
 
 def _alter_quotas(request: Message) -> Message:
-    """To take a quota away that nobody has changes nothing, and is done."""
+    """Removing a quota succeeds, since there is none; setting one is refused."""
     entries = []
     for entry in request["entries"]:
         sets = any(not op["remove"] for op in entry["ops"])

@@ -1,21 +1,21 @@
-"""Which handler serves which API of Kafka's protocol, in which versions: what is registered here is what is advertised.
+"""Which handler serves which API of Kafka's protocol, in which versions. ApiVersions advertises what is registered.
 
-A handler is a function of (session, request, version); `request` is the decoded message as a dict, and so is the
-answer. It returns
+A handler is a function of (session, request, version); `request` is the decoded message, a dict, and so is the answer.
+It returns
 
-- the answer, when it has it: nothing is faster;
-- a Later of it, when somebody else will finish the work: requests behind it on its connection go on meanwhile;
+- the answer, which is the fastest way;
+- a Later of it, when other code will finish the work: the connection's next requests begin meanwhile;
 - a coroutine (an `async def`): it runs as a task, and the connection's next request begins when it has ended, as in
-  Kafka (`SocketServer` mutes a channel), so a request's effects come in the order of the requests;
-- None, or a Later or coroutine that comes to None: there is no answer (Produce with acks=0).
+  Kafka (`SocketServer` mutes a channel), so requests take effect in their order;
+- None, or a Later or coroutine whose result is None: there is no answer (Produce with acks=0).
 
-Answers leave in the order of the requests, whatever the handlers return. A KrappyError that leaves a handler closes the
-connection: what Kafka has an error code for goes into the answer.
+Answers leave in the order of the requests, whatever the handlers return. A KrappyError that a handler raises closes the
+connection; a handler puts an error that has a code of Kafka's into its answer.
 
     @serves(ApiKey.FETCH, 4, 17, needs=needs.topic(Op.READ))
     def fetch(session: KafkaSessionPort, request: Message, version: int) -> Message: …
 
-`needs` says what the request asks of whatever it names: each of these is asked of `session.access`, and nothing else.
+`needs` lists the operations that the handler asks of `session.access`: exactly these, for what the request names.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class KafkaRegistry:
         self.features: dict[str, int] = {}  # finalized features (KIP-584) and their levels, for ApiVersions
 
     def serves(self, api_key: int, low: int, high: int, *, needs: tuple[Need, ...]) -> Callable[[H], H]:
-        """The handler serves versions `low` to `high` of an API. Raises ValueError when it is served already."""
+        """Decorator: the function serves versions `low` to `high` of an API. Raises ValueError when the API has a
+        handler already."""
 
         def register(handler: H) -> H:
             if api_key in self.served:
@@ -55,7 +56,7 @@ class KafkaRegistry:
         return register
 
     def find(self, api_key: int, version: int) -> Handler | None:
-        """None when this API, or this version of it, is not served."""
+        """The handler; None when this API, or this version of it, is not served."""
         served = self.served.get(api_key)
         return served.handler if served is not None and served.low <= version <= served.high else None
 

@@ -1,4 +1,4 @@
-"""Long answers: others have their turn while one is made, and memory bounds how long it may be."""
+"""Long answers: they are made in several turns, and the memory that is free bounds their size."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import asynccontextmanager
 from krappy.errors import InvalidRequest
 from krappy.ports import KafkaSessionPort
 
-ROW = 512  # bytes that a row of an answer takes while it is made, at the most, beside the names in it
-FEW = 250  # rows that are made in one go
-LEAST = 20_000  # rows that are always possible: one for each thing that a request may name
+ROW = 512  # bytes of memory that a row of an answer takes at most, without the names in it
+FEW = 250  # rows that are made in one turn
+LEAST = 20_000  # rows that an answer may always have: one for each item that a request can name
 MOST = 50_000 * ROW
 
 
 class BatchedRows:
-    """Counts what is put into one answer."""
+    """Counts the rows of one answer."""
 
     def __init__(self, session: KafkaSessionPort, most: int) -> None:
         self._session = session
@@ -23,9 +23,9 @@ class BatchedRows:
         self._turn = 0
 
     async def add(self, count: int) -> None:
-        """Call it once for each piece of work, with the rows that it made; one that made none is as good as a row.
+        """Called after each piece of work, with the number of rows that it made; work without rows counts as one row.
 
-        Raises InvalidRequest, which is to close the connection, when they are too many.
+        Raises InvalidRequest when the answer has too many rows; the handler lets it close the connection.
         """
         self._left -= count
         if self._left < 0:
@@ -38,6 +38,6 @@ class BatchedRows:
 
 @asynccontextmanager
 async def counted(session: KafkaSessionPort) -> AsyncIterator[BatchedRows]:
-    """`async with` while the answer is made: its memory is set aside meanwhile."""
+    """`async with` around the making of an answer: its memory counts against the budget meanwhile."""
     async with session.answering(MOST) as allowed:
         yield BatchedRows(session, max(LEAST, allowed // ROW))

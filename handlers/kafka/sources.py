@@ -1,10 +1,9 @@
-"""What Kafka's clients may name as a topic, and read from as a partition.
+"""Finds the topic that a request of Kafka's clients means by a name or an id.
 
-The one place where a name, or an id, becomes a topic. Two kinds of names stand for something else that is read like
-one: those of tables, which no new topic can have, and those of Kafka's internal topics. What the door gives for them
-(`Access.find_special`) has a topic's name, id, image and `led`, and its partitions satisfy `SourcePort`; so everything
-that reads (Metadata, ListOffsets, Fetch, OffsetForLeaderEpoch) serves such names without knowing of them. What writes
-does not ask for them.
+Beside topics there are special names that can only be read: those of tables (`TOPIC@latest`), which no new topic can
+have, and those of Kafka's internal topics. `Access.find_special` gives an object for such a name: it has a topic's
+name, id, image and `led`, and its partitions satisfy `SourcePort`. So the handlers that read (Metadata, ListOffsets,
+Fetch, OffsetForLeaderEpoch) serve special names like topics. With `reading=False`, for writing, only topics are found.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from krappy.wire.kafka import UUID_ZERO, Code
 
 
 def topic_named(session: KafkaSessionPort, name: str, op: Op, *, reading: bool = True) -> Any:
-    """The topic, or None."""
+    """The topic, or None. `reading`: special names count too."""
     found = session.access.find_topic(name, op)
     if found is None and reading:
         return session.access.find_special(name, op, session.state)
@@ -27,7 +26,7 @@ def topic_named(session: KafkaSessionPort, name: str, op: Op, *, reading: bool =
 
 
 def topic_by_id(session: KafkaSessionPort, id: bytes, op: Op, *, reading: bool = True) -> Any:
-    """The topic, or None. One that is read under a name of its own may have an id of its own too."""
+    """The topic, or None. `reading`: the ids of special names count too."""
     found = session.access.find_topic_by_id(id, op)
     if found is None and reading:
         return session.access.find_special_by_id(id, op, session.state)
@@ -35,24 +34,24 @@ def topic_by_id(session: KafkaSessionPort, id: bytes, op: Op, *, reading: bool =
 
 
 def topics_listed(session: KafkaSessionPort) -> list[Any]:
-    """What a client is told of that asks for all topics."""
+    """All topics, for a client that asks for all: also the internal ones, but not tables."""
     access = session.access
     return [*access.topics(Op.DESCRIBE).values(), *access.internal_topics(Op.DESCRIBE)]
 
 
 def is_internal(topic: Any) -> bool:
-    """Whether it is one of Kafka's own, which nobody may change."""
+    """Whether it is one of Kafka's internal topics, which clients can't change."""
     return getattr(topic, "internal", False)
 
 
 def check_not_internal(session: KafkaSessionPort, name: str, op: Op) -> None:
-    """Raises InvalidTopic for what can only be read."""
+    """Raises InvalidTopic when the name is an internal topic's."""
     if is_internal(topic_named(session, name, op)):
         raise InvalidTopic(f"'{name}' is an internal topic: it can only be read")
 
 
 def topic_of(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, op: Op, *, reading: bool = True) -> Any:
-    """The topic that an entry of a request means, or the Code that says why there is none."""
+    """The topic that an entry of a request means, by its id or by its name; or the Code that says why there is none."""
     if not by_id:
         return topic_named(session, name, op, reading=reading) or Code.UNKNOWN_TOPIC_OR_PARTITION
     if id == UUID_ZERO:
@@ -61,14 +60,13 @@ def topic_of(session: KafkaSessionPort, name: str, id: bytes, by_id: bool, op: O
 
 
 def is_there(session: KafkaSessionPort, at: TopicPartition, op: Op) -> bool:
-    """Whether there is such a partition, whoever leads it."""
+    """Whether the partition exists, on this broker or another."""
     topic = session.access.find_topic(at.topic, op)
     return topic is not None and 0 <= at.partition < topic.count
 
 
 def source_for(session: KafkaSessionPort, name: str, index: int, op: Op) -> Any:
-    """What is read as this partition: something that satisfies `SourcePort`. Raises UnknownTopic, UnknownPartition,
-    NotLeader."""
+    """The partition to read from, which satisfies `SourcePort`. Raises UnknownTopic, UnknownPartition, NotLeader."""
     topic = topic_named(session, name, op)
     if topic is None:
         raise UnknownTopic(f"there is no topic '{name}'", topic=name)
@@ -76,7 +74,7 @@ def source_for(session: KafkaSessionPort, name: str, index: int, op: Op) -> Any:
 
 
 def wrong_epoch(source: Any, epoch: int) -> Code:
-    """What is wrong with the leader epoch that a client believes in (KIP-320); -1: it has none to check."""
+    """The Code for a client's leader epoch (KIP-320), NONE when it is right. The epoch -1 is not checked."""
     if epoch < 0 or epoch == source.epoch:
         return Code.NONE
     return Code.FENCED_LEADER_EPOCH if epoch < source.epoch else Code.UNKNOWN_LEADER_EPOCH

@@ -1,4 +1,4 @@
-"""SyncGroup (14): the leader of a classic group says who gets what, and each member learns its part."""
+"""SyncGroup (14): the leader of a classic group brings the assignment, and each member gets its part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from krappy.handlers.kafka.registry import serves
 from krappy.ports import KafkaSessionPort, LaterPort
 from krappy.wire.kafka import ApiKey
 
-PROTOCOL_SINCE = 5  # members say which protocol they believe in (KIP-559)
+PROTOCOL_SINCE = 5  # the version from which members name the group's protocol (KIP-559)
 
 
 @serves(ApiKey.SYNC_GROUP, 0, 5, needs=needs.group(Op.READ))

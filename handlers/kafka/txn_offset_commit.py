@@ -1,6 +1,6 @@
 """TxnOffsetCommit (28): a consumer's offsets as a part of its producer's transaction (KIP-98, KIP-447).
 
-From version 3 on the consumer says who it is in its group, so that one that the group has lost can't commit any more.
+From version 3 on the request names the consumer's member and generation, so that a fenced member can't commit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def txn_offset_commit(session: KafkaSessionPort, request: dict[str, Any], 
     codes: dict[TopicPartition, Code] = {}
     positions: dict[TopicPartition, Position] = {}
     for topic in request["topics"]:
-        source = topic_named(session, topic["name"], Op.READ)  # what is read by a name of its own has positions, too
+        source = topic_named(session, topic["name"], Op.READ)  # special names have positions, too
         for asked in topic["partitions"]:
             at = TopicPartition(topic["name"], asked["partition_index"])
             metadata = asked["committed_metadata"] or ""

@@ -1,4 +1,4 @@
-"""UpdateFeatures (57): features are at the only level that there is of them; others are refused (KIP-584, KIP-778)."""
+"""UpdateFeatures (57): each feature has one level, and any other is refused (KIP-584, KIP-778)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Message = dict[str, Any]
 
 @serves(ApiKey.UPDATE_FEATURES, 0, 2, needs=needs.cluster(Op.ALTER))
 def update_features(session: KafkaSessionPort, request: Message, version: int) -> Message:
-    """One update that fails fails them all, as with Kafka's controller."""
+    """If one update is refused, all are, as by Kafka's controller."""
     updates = request["feature_updates"]
     try:
         for update in updates:

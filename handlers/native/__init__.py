@@ -1,4 +1,4 @@
-"""The native protocol's handlers. A module of this package is found by being here."""
+"""The native protocol's handlers. Every module in this package is imported, which registers its handlers."""
 
 from __future__ import annotations
 

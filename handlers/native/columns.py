@@ -1,4 +1,5 @@
-"""OpenSnapshot, ReadSnapshot, KeepSnapshot, CloseSnapshot and ReadLog: much of a table or a log, for many readers."""
+"""OpenSnapshot, ReadSnapshot, KeepSnapshot, CloseSnapshot, GetColumns and ReadLog: large reads of a table or a log, by
+one reader or many."""
 
 from __future__ import annotations
 
@@ -28,9 +29,9 @@ from krappy.wire import messages
 
 ALL = ("key", "value", "offset", "timestamp", "headers")
 MOST_KEYS = 100_000  # of one lookup
-STRETCH = 1_000  # keys looked up before others have their turn, where entries are small
+STRETCH = 1_000  # small entries looked up in one turn
 ABSENT = pack_entry(0, -1, None)
-ROW = 32  # bytes that a row counts for beside its own, in the size of an answer
+ROW = 32  # bytes that a row adds to the size of an answer beside its key and entry
 
 
 @serves(messages.OpenSnapshot, needs=needs.topic(Op.READ))
@@ -51,7 +52,7 @@ async def open_snapshot(session: SessionPort, request: messages.OpenSnapshot) ->
         with snapshots.reading(snapshot.id):
             size = None if request.measure is None else await snapshot.measure(request.measure)
             ranges = await snapshot.ranges(request.splits)
-    except BaseException:  # whoever asked has left, say
+    except BaseException:  # for example: the client has left
         snapshots.close(snapshot.id)
         raise
     return messages.SnapshotOpened(snapshot.id, snapshot.offsets, ranges, size)
@@ -114,7 +115,7 @@ async def get_columns(session: SessionPort, request: messages.GetColumns) -> mes
     size, step = 0, SLICE
     async with session.answering(MAX_ANSWER) as room:
         check_size(len(request.offsets), room)  # the answer's own offsets take as much
-        keys = _keys(request)  # not before: they take much more than the column that they come in
+        keys = _keys(request)  # only now: a list of keys takes much more memory than the column they come in
         await views.wait()
         while len(entries) < len(keys):
             some = keys[len(entries) : len(entries) + step]
@@ -177,7 +178,7 @@ def _log_read(request: messages.ReadLog, span: Span) -> messages.LogRead:
 
 
 def _topic(session: SessionPort, request: messages.OpenSnapshot | messages.ReadLog) -> TopicPort:
-    """The topic by its name, and by its id where that is named, too."""
+    """The topic of that name. Raises UnknownTopic when there is none, or when the request gives another topic's id."""
     if request.topic_id is None:
         return session.access.topic(request.topic, Op.READ)
     found = session.access.find_topic(request.topic, Op.READ)
@@ -190,7 +191,7 @@ def _topic(session: SessionPort, request: messages.OpenSnapshot | messages.ReadL
 
 
 def _check_range(partition: PartitionPort, request: messages.ReadLog) -> None:
-    """What was asked for must be there: fewer events than asked for would pass for all there are."""
+    """Raises OffsetOutOfRange unless all offsets asked for can be read: a shorter answer would look complete."""
     if partition.gone is not None:
         raise partition.gone
     if request.offset > request.end:

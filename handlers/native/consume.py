@@ -1,6 +1,6 @@
-"""ConsumerRegistration, Poll, Seek and Offsets: events on their way out, to readers that own their position.
+"""ConsumerRegistration, Poll, Seek and Offsets: reading a log from a position that the client's registration keeps.
 
-Group members take the same messages; their side of them is the group coordinator's.
+Members of groups register and poll by the same messages; `groups` serves those.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ async def _poll_later(session: SessionPort, reader: Reader, request: messages.Po
             )
 
         await session.broker.wait_for_moves([*reader.partitions.values(), reader], ready, seconds)
-        if reader.closed and not session.broker.stopped:  # which ends registrations too, and the poll with no events
+        if reader.closed and not session.broker.stopped:  # a stop closes readers too: then the poll brings no events
             raise groups.ended(request.handle)
         parts = await _gather_from_disk(session, reader, request)
     return messages.Polled(parts)
@@ -100,10 +100,11 @@ Part = tuple[str, int, int, int, bytes]
 
 
 def _gather(reader: Reader, request: messages.Poll, room: int) -> list[Part]:
-    """What is there now, at most about `room` bytes, partitions taking turns in being first; moves the positions.
+    """Takes the events in memory, about `room` bytes at most, and moves the positions. The partitions take turns in
+    being first.
 
-    Raises BlockingIOError when the disk would have to be waited for, and what is wrong with a partition, before
-    anything has been taken: an answer with events of others must not be lost for it, and its turn to be first comes.
+    Raises BlockingIOError when it would have to wait for the disk, and a partition's KrappyError; but only while
+    nothing was taken, because events of other partitions must not be lost. That partition's turn to be first comes.
     """
     parts: list[Part] = []
     records = request.max_records
@@ -138,7 +139,7 @@ async def _gather_from_disk(session: SessionPort, reader: Reader, request: messa
             offset = reader.positions[at]
             if partition.last_stable_offset > offset:
                 span = await partition.read(offset, max(room, 1), max_records=request.max_records)
-                if reader.positions[at] == offset:  # else another poll of this handle took them meanwhile
+                if reader.positions[at] == offset:  # otherwise another poll of this handle took these events meanwhile
                     _take(reader, at, partition, offset, span, parts)
                 break
         return parts

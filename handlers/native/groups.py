@@ -1,4 +1,4 @@
-"""Shared groups: a member's messages (its registration and polls come in by `consume`), and their administration."""
+"""Native groups: the messages of members (`consume` passes on their registrations and polls) and administration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from krappy.handlers.waits import bounded_ms
 from krappy.ports import LaterPort, MemberPort, SessionPort
 from krappy.wire import messages
 
-FEW = 250  # rows of an answer that are made in one go
+FEW = 250  # rows of an answer that are made in one turn
 
 
 def _member(session: SessionPort, handle: int) -> MemberPort:
@@ -43,7 +43,7 @@ async def register_member(session: SessionPort, request: messages.ConsumerRegist
         positions = [each for each in coordinator.positions(request.group) if each[0] in topics]
         ends = [(topic, at, access.topic(topic, Op.READ).led(at).last_stable_offset) for topic, at, _ in positions]
     except KrappyError:
-        member.close()  # a topic or the group went away just now
+        member.close()  # a topic or the group was deleted meanwhile
         raise
     handle = session.add(Membership(member))
     return messages.ConsumerRegistered(handle=handle, member=member.name, positions=positions, ends=ends)
@@ -62,15 +62,15 @@ async def _poll_later(session: SessionPort, member: MemberPort, request: message
     await session.writable()
     room = min(request.max_bytes, session.answer_bytes)
     polled = await member.poll(request.max_records, room, bounded_ms(request.max_wait))
-    if member.closed:  # whatever was leased has been given back
-        if session.broker.stopped:  # which ends registrations too, and the poll with no events
+    if member.closed:  # its leases were given back
+        if session.broker.stopped:  # a stop closes members too: then the poll brings no events
             return messages.Polled([], [])
         raise ended(request.handle)
     return messages.Polled(polled.parts, polled.leases)
 
 
 def ended(handle: int) -> UnknownHandle:
-    """What a poll is answered that waited while its consumer was unregistered."""
+    """The error of a poll whose consumer was unregistered while the poll waited."""
     return UnknownHandle(f"handle {handle} was unregistered while a poll waited for events", handle=handle)
 
 
@@ -93,7 +93,8 @@ def extend(session: SessionPort, request: messages.Extend) -> messages.Extended:
 
 
 def uncount(session: SessionPort, request: messages.Unregister) -> None:
-    """A member that leaves tells what it has not looked at. Raises UnknownHandle for any other registration."""
+    """Tells the group which events a leaving member has not looked at. Raises UnknownHandle when the handle is not a
+    member's."""
     _member(session, request.handle).uncount(request.unseen or (), request.polls)
 
 
@@ -110,7 +111,7 @@ def positions(session: SessionPort, request: messages.Positions) -> messages.Pos
 
 @serves(messages.Groups, needs=needs.group(Op.DESCRIBE))
 async def groups(session: SessionPort, request: messages.Groups) -> messages.GroupsFound:
-    """Others have their turn while all are told of."""
+    """One group, or all of them, in several turns."""
     if request.group is not None:
         return messages.GroupsFound([session.access.group(request.group, Op.DESCRIBE).describe(request.group)])
     told = []

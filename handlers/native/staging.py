@@ -22,7 +22,7 @@ async def stage(session: SessionPort, request: messages.Stage) -> messages.Stage
     return messages.Staged(
         handle=session.add(Stager(opened.attempt)),
         stage=opened.id,
-        partitions=0 if topic is None else topic.count,  # sealed before the broker's start
+        partitions=0 if topic is None else topic.count,  # None: the attempt was sealed before the broker's start
         producer_id=opened.producer_id,
         producer_epoch=opened.producer_epoch,
         max_message_bytes=0 if topic is None else topic.config.max_message_bytes,

@@ -1,4 +1,4 @@
-"""Where to begin reading, as requests name it."""
+"""The fields by which requests say where to begin reading: `start` and `start_at`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from krappy.errors import InvalidRequest
 
 
 def check_start(start: str, start_at: int | None) -> None:
-    """Raises InvalidRequest unless `start` is one of the four, with a number where it needs one."""
+    """Raises InvalidRequest unless `start` is earliest, latest, offset or timestamp, the last two with a `start_at` of
+    at least 0."""
     if start not in ("earliest", "latest", "offset", "timestamp"):
         raise InvalidRequest(f"'{start:.40}' is no start: earliest, latest, offset or timestamp", field="start")
     if start in ("offset", "timestamp") and (start_at is None or start_at < 0):

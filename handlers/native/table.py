@@ -16,11 +16,11 @@ from krappy.types import text_id
 from krappy.wire import messages
 
 NIL = b"\xc0"
-SLICE = 8  # keys looked up at a stretch, unless their entries are large
-QUICK = 80 * SLICE  # and before others have their turn
-LARGE = 1 << 20  # bytes of entries that are looked up without a look at how large they all are
+SLICE = 8  # keys looked up at once, unless their entries are large
+QUICK = 80 * SLICE  # keys looked up in one turn
+LARGE = 1 << 20  # bytes of entries that are looked up before their size is checked
 MAX_PAGE_BYTES = 8 << 20
-MAX_ANSWER = 16 << 20  # bytes of the entries that one MultiGet may bring
+MAX_ANSWER = 16 << 20  # bytes of entries in one answer
 
 Pause = Callable[[], Awaitable[None]]
 
@@ -107,8 +107,8 @@ async def _multi_get_spread(session: SessionPort, topic: TopicPort, request: mes
 async def look_up_spread(
     topic: TopicPort, keys: list[bytes], only: int | None, pause: Pause
 ) -> tuple[list[int], list[bytes | None]]:
-    """The partition and the entry of the first of these keys: of all, unless their entries are large. `only`: the
-    partition to look in."""
+    """(partition, entry) lists of the first of these keys, in their order: of all keys, unless their entries are large.
+    An entry is None when the key is absent. `only`: the one partition to look in."""
     found: list[bytes | None] = []
     if only is not None:
         found = topic.led(only).look_up_some(keys)
@@ -129,7 +129,8 @@ async def look_up_spread(
 
 
 def check_size(size: int, room: int) -> None:
-    """An answer comes as a whole, so there is a limit to what may be asked for at once."""
+    """Checks the bytes of an answer, which is sent as a whole. Raises RecordTooLarge when no answer may be so large,
+    Overloaded when memory is short now (`room`)."""
     if size > MAX_ANSWER:
         raise RecordTooLarge(f"the entries take more than {MAX_ANSWER} bytes; ask for fewer at once", limit=MAX_ANSWER)
     if size > room:
@@ -183,7 +184,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
         watched = {partition.index for partition in partitions}
         wrong = offsets.keys() - watched
         if request.partitions is not None:
-            wrong |= watched - offsets.keys()  # else it is new to who resumes
+            wrong |= watched - offsets.keys()  # a watch of all partitions may lack some: they are new since
         if wrong:
             raise InvalidRequest(f"offsets name each watched partition once; wrong: {sorted(wrong)}")
     handle = session.add(watch)
@@ -204,7 +205,7 @@ async def watch(session: SessionPort, request: messages.Watch, stream: StreamPor
 
     try:
         for index, offset in request.offsets[:1] if request.offsets else ():
-            await emit("changes", index, offset, [])  # at once: who resumes knows by it that the topic is the same
+            await emit("changes", index, offset, [])  # at once: its topic id shows the client that it is the same topic
         await watch.run(offsets, emit, session.writable)
     finally:
         session.forget(handle)
@@ -226,7 +227,7 @@ async def history(session: SessionPort, request: messages.History) -> messages.H
 
 
 async def _only_holder(session: SessionPort, topic: TopicPort, key: bytes) -> PartitionPort:
-    """Where all events of a key are. Raises InvalidRequest when several partitions have some."""
+    """The partition with all events of a key. Raises InvalidRequest when several partitions have some."""
     views = await session.broker.wait_for_views(topic.all_led())
     some = await topic.holders(key, views.after(session.pause))
     if len(some) > 1:

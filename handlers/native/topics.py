@@ -34,7 +34,7 @@ async def delete_topic(session: SessionPort, request: messages.DeleteTopic) -> m
 async def delete_records(session: SessionPort, request: messages.DeleteRecords) -> messages.RecordsDeleted:
     topic = session.access.topic(request.topic, Op.DELETE)
     wanted = [(topic.led(index), before) for index, before in dict(request.before).items()]
-    for partition, before in wanted:  # all of it or, as far as it can be told beforehand, nothing
+    for partition, before in wanted:  # all are checked first, so that a request that is wrong deletes nothing
         partition.check_deletable(before)
     return messages.RecordsDeleted(
         [(partition.index, await partition.delete_records(before)) for partition, before in wanted]
@@ -48,7 +48,7 @@ async def describe_topics(session: SessionPort, request: messages.DescribeTopics
     names = sorted(there) if request.topics is None else list(dict.fromkeys(request.topics))
     described = []
     for name in names:
-        if request.topics is not None or name in there:  # one may go while others are described
+        if request.topics is not None or name in there:  # a topic may be deleted while others are described
             described.append(access.topic(name, Op.DESCRIBE).describe())
         await session.pause()
     return messages.TopicsDescribed(described)
