@@ -1,33 +1,33 @@
-"""One byte budget for the whole server: requests in flight, large frames on their way, replies that wait to be sent.
+"""One byte budget for the whole server: requests in flight, large frames being read, answers that wait to be sent.
 
-When it is spent, connections are not read from until something has been answered or sent. A connection that
-holds less than `FAIR` may go on even then, so that a few that hold much do not starve the others. What the
-server holds is thus bounded by `total` + `FAIR` and one answer for each connection, half of `total` more for requests
-that wait, and the last large one of those.
+When the budget is spent, the server reads from no connection until something was answered or sent. Only a connection
+that holds less than `FAIR` may go on, so that a few that hold much do not starve the others. So the server holds at
+most `total`, plus `FAIR` and one answer for each connection, plus half of `total` and one large request for requests
+that wait.
 
-A large frame is read once there is room for the whole of it. While one waits for that, memory is `short`, and the
-server parts with those who hold some without making use of it (`Server._relieve`).
+A large frame is read only once there is room for the whole frame. While one waits for room, memory is `short`, and the
+server ends connections that hold memory without using it (`Server._look_after`).
 """
 
 from __future__ import annotations
 
 from krappy.waiting import Signal, wait_any
 
-FAIR = 64 << 10  # and what a waiting request may take to count as a small one
-SHARE = 8  # one answer takes no more than this part of the budget
+FAIR = 64 << 10  # bytes that a connection may always hold; a waiting request up to this size counts as small
+SHARE = 8  # one answer takes at most an eighth of the budget
 
 
 class Budget:
     def __init__(self, total: int) -> None:
         self.total = total
         self.used = 0
-        self.waiting = 0  # who waits for it not to be spent, and would have others be parted with
-        self.parked = 0  # what waiting requests take, apart: they may wait for long, and must not keep others from it
-        self.heavy = 0  # of that, what those take that are not small: they wait for their answer to be made, mostly
-        self.stalls = 0  # how often somebody had to wait
-        self.freed = Signal()  # it was spent or laden, and is no more
-        self._room = Signal()  # something was given back, while somebody waits to reserve
-        self._wanted: list[int] = []  # what they want
+        self.waiting = 0  # how many wait until it is not spent, for whom the server may end connections
+        self.parked = 0  # bytes of waiting requests, counted apart: they may wait long, and must not block the others
+        self.heavy = 0  # bytes of `parked` in requests that are not small; most wait until their answer is made
+        self.stalls = 0  # how often a connection had to wait
+        self.freed = Signal()  # it was spent or laden, and is so no more
+        self._room = Signal()  # bytes were given back while a reservation waits
+        self._wanted: list[int] = []  # the sizes of the reservations that wait
 
     @property
     def spent(self) -> bool:
@@ -35,22 +35,22 @@ class Budget:
 
     @property
     def crowded(self) -> bool:
-        """No more requests should begin to wait: they take half as much as all else may."""
+        """Waiting requests take half of `total`: no other should begin to wait."""
         return self.parked >= self.total // 2
 
     @property
     def laden(self) -> bool:
-        """No other large request should begin to wait: those that do take as much as they may together."""
+        """Large waiting requests take a quarter of `total`: no other large one should begin to wait."""
         return self.heavy >= self.total // 4
 
     @property
     def short(self) -> bool:
-        """Somebody waits for room that there could be, and does not get it."""
+        """Somebody waits for bytes that others hold."""
         return bool(self.waiting and self.spent) or any(count <= self.total for count in self._wanted)
 
     @property
     def answer_bytes(self) -> int:
-        """How large an answer that is made now should be at the most."""
+        """How many bytes an answer that is made now should have at most."""
         return max(FAIR, min(self.total // SHARE, self.total - self.used))
 
     def charge(self, count: int) -> None:
@@ -65,7 +65,7 @@ class Budget:
             self._room.fire()
 
     def park(self, count: int) -> None:
-        """A request begins to wait (or ends, with a negative count)."""
+        """A request of `count` bytes begins to wait; a negative count: it ends."""
         self.parked += count
         if abs(count) > FAIR:
             was_laden = self.laden
@@ -74,9 +74,9 @@ class Budget:
                 self.freed.fire()
 
     async def reserve(self, count: int) -> None:
-        """Charges `count` bytes once there is room for them; the smallest reservation comes first.
+        """Waits until there is room for `count` bytes, then charges them. The smallest reservation comes first.
 
-        One beyond the total waits for an idle server; the limit of frames lets none be so large.
+        One larger than `total` would wait until nothing is charged; the frame limit keeps them smaller.
         """
 
         def possible() -> bool:

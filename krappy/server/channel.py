@@ -1,18 +1,18 @@
-"""One connection, whatever it speaks: bytes to frames and answers to bytes, within bounds.
+"""One connection of either protocol: reads frames and sends answers, within bounds.
 
-Both protocols frame alike: four bytes of size, then as much. A subclass says what a frame means (`_dispatch`). Rules,
-kept here:
+Both protocols have the same frames: a size of four bytes, then as many bytes. A subclass says what a frame means
+(`_dispatch`). Rules, kept here:
 
 - Frames are dispatched in the order they came, and only while the peer takes its answers and memory allows it.
-- A peer that has sent many requests at once lets others have their turn every `TURN` seconds; while some wait for
-  theirs, one that comes begins with one small request, if it asked for little before, and waits for its turn with the
-  rest. One that leaves with very many requests that wait has its turn, too.
-- A peer that has left is noticed though what it sent waits to be begun: its waiting requests end at once, and what it
-  had sent behind them is taken as far as nothing has to wait.
-- A frame that has begun must come whole within some time, whatever it trickles in with.
-- Every byte of a request counts against the budget until it is answered, every byte of an answer until it is sent; so
-  do bytes that are not a whole frame yet, or wait to be begun.
-- Nothing that a peer sends ends more than its own connection, and that only when its framing is broken.
+- A peer with many requests lets others have their turn every `TURN` seconds. While others wait for a turn, a peer that
+  asked for little before may begin one small request at once; the rest waits for its turn. Cancelling very many waiting
+  requests of a peer that left takes a turn, too.
+- The server notices that a peer has left even while it does not read from it. Then the peer's waiting requests end at
+  once, and the requests it had sent behind them are served, unless they would have to wait.
+- A frame that has begun must be complete within some time, however slowly its bytes come.
+- Every byte of a request counts against the budget until it is answered, every byte of an answer until it is sent. So
+  do the bytes of an incomplete frame, and of frames that wait to be dispatched.
+- Nothing that a peer sends ends more than its own connection, and only broken framing ends that.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from krappy.waiting import Signal, wait_any
 if TYPE_CHECKING:
     from krappy.server.server import Server
 
-LARGE = 128 << 10  # a frame beyond this gets a buffer of its own, once the budget has room for it
+LARGE = 128 << 10  # a larger frame gets a buffer of its own, once the budget has room for it
 BEGIN = 1 << 20  # bytes of that buffer at first
-IN_FLIGHT = 48 << 20  # request bytes of one connection
-TASK = 4 << 10  # bytes that a waiting request counts for beside its own when it has a task,
-FEW = 100  # requests that are cancelled at any time
-LATER = 1 << 10  # and when it has none
-GRACE = 3.0  # seconds that a peer may keep memory waiting while it is short,
-SLOWEST = 4 << 20  # and for a frame the bytes a second that it has to come in beyond that
-SLOW = 64 << 10  # bytes a second that a large frame has to come in at any time
+IN_FLIGHT = 48 << 20  # bytes of unanswered requests of one connection
+TASK = 4 << 10  # bytes that a waiting request adds to its own when it has a task
+FEW = 100  # waiting requests that are cancelled without waiting for a turn
+LATER = 1 << 10  # bytes that a waiting request adds to its own when it has no task
+GRACE = 3.0  # seconds for which a peer may hold memory while memory is short
+SLOWEST = 4 << 20  # bytes per second at which a large frame has to come then, after `GRACE`
+SLOW = 64 << 10  # bytes per second at which a large frame always has to come
 
 
 class Channel(DescribedConnection, Pace):
@@ -55,28 +55,28 @@ class Channel(DescribedConnection, Pace):
         self._server = server
         self._sock = sock
         self.client = client
-        self._rest = bytearray()  # the beginning of a frame that is not whole yet,
-        self._kept = 0  # and what of it counts against the budget
-        self._due = 0  # bytes of the request that is to begin, if it is large and takes an unknown multiple of them
-        self._held_back = False  # there may be whole frames in it, which wait for answers to be taken, or their turn
-        self._turn_over = False  # it is this that they wait for
-        self._quick = -1  # below 0: what it sends may take long
-        self._blocked_since = math.inf  # when it began to wait for room, and to read no more; inf: it does not
+        self._rest = bytearray()  # bytes that were read and not dispatched: an incomplete frame, or `_held_back` ones
+        self._kept = 0  # how many of them count against the budget
+        self._due = 0  # bytes of the next request, if it is large and decoding multiplies them by an unknown factor
+        self._held_back = False  # `_rest` may have whole frames, which wait until answers are taken or for a turn
+        self._turn_over = False  # they wait for a turn
+        self._quick = -1  # below 0: the peer's requests may take long
+        self._blocked_since = math.inf  # when it began to wait for room without reading; inf: it does not wait
         self._left = False  # the peer sends no more, though there may be more to read
         self._waits: set[trio.CancelScope] = set()  # of waiting requests
-        self._large: bytearray | None = None  # or a large frame's own buffer,
-        self._filled = 0  # how much of it is there,
-        self._wanted = 0  # and the size of the whole frame
-        self._frame_since = 0.0  # when the frame that is not whole began
-        self._silent_since = math.inf  # when it began to wait for the peer's bytes; inf: it does not
-        self._silent: RequestTimeout | None = None  # why it waits no longer
-        self._stuck_since = 0.0  # when the peer last took something, while answers wait; 0: none wait
+        self._large: bytearray | None = None  # the buffer of a large frame, instead of `_rest`
+        self._filled = 0  # how many bytes of it have come
+        self._wanted = 0  # the size of the whole frame
+        self._frame_since = 0.0  # when the incomplete frame began
+        self._silent_since = math.inf  # when it began to wait for the peer's bytes; inf: it does not wait
+        self._silent: RequestTimeout | None = None  # why it stopped waiting for them
+        self._stuck_since = 0.0  # when the peer last took bytes, while answers wait; 0: none wait
         self._outbox = Outbox(sock, server.budget)  # answers that wait to be sent
-        self.in_flight = 0  # bytes of requests that are not answered yet,
-        self._parked = 0  # and of these, what those wait with that have a task
-        self._reading = False  # inside the read loop: answers are flushed at its end
+        self.in_flight = 0  # bytes of unanswered requests
+        self._parked = 0  # how many of these are of requests that wait in a task
+        self._reading = False  # inside the read loop, which sends answers at its end
         self._wake = trio.Event()
-        self.changed = Signal()  # fewer answers wait, or fewer requests
+        self.changed = Signal()  # fewer answers or fewer requests wait
         self._nursery: trio.Nursery | None = None  # of waiting requests
         self._life = trio.CancelScope()  # of the whole connection
         self._finishing = False
@@ -84,29 +84,29 @@ class Channel(DescribedConnection, Pace):
         self._opened = trio.current_time()
         self.received = 0  # bytes, over its life
         self.requests = 0
-        self._since = 0.0  # when the requests that are begun now came, on perf_counter
-        self._answered_at_once: dict[int, int] = {}  # of these, by their type
+        self._since = 0.0  # when the requests that are dispatched now came, on perf_counter
+        self._answered_at_once: dict[int, int] = {}  # how many of these were answered at once, by their type
         self._times = server.times(self.protocol)
 
     # --- what a protocol says
 
     protocol = ""  # its name
-    _least = 0  # bytes that a frame must have behind its size
+    _least = 0  # the smallest size that a frame may have
     _keeping_back = False  # no further request may begin
 
     def _weigh(self, frame: memoryview) -> int:
-        """`_due` of a request, whose bytes behind the size field these are."""
+        """`_due` of a request. `frame`: its bytes after the size field."""
         return 0
 
     def _dispatch(self, frame: memoryview, size: int, lent: bool) -> None:
-        """Begins one request. `frame`: what follows the size field; `size`: bytes of both together.
+        """Begins one request. `frame`: its bytes after the size field; `size`: the bytes of both.
 
-        When it is `lent`, its bytes are valid only until this returns. A KrappyError from here ends the connection.
+        A `lent` frame is valid only until this returns. A KrappyError raised here ends the connection.
         """
         raise NotImplementedError
 
     def _broken(self, error: KrappyError) -> None:
-        """The connection ends for this; what is sent now is the last that the peer gets."""
+        """Called when `error` ends the connection; it may send a last answer."""
         raise NotImplementedError
 
     def _close_session(self) -> None:
@@ -121,14 +121,14 @@ class Channel(DescribedConnection, Pace):
     # --- life
 
     async def serve(self) -> None:
-        """Serves the peer until it leaves, breaks the protocol, or idles too long.
+        """Serves the peer until it leaves, breaks the protocol, or is idle for too long.
 
-        A peer that leaves gets what its publishes came to, if it still listens; its waiting requests are dropped.
-        When the broker stops, they are waited for.
+        When a peer leaves, its waiting requests are cancelled; but it gets the answers of its publishes, if it still
+        reads. When the broker stops, waiting requests are answered.
         """
         try:
             async with trio.open_nursery() as nursery:
-                if self._life.cancel_called:  # it has given way already
+                if self._life.cancel_called:  # `give_way` was called before
                     nursery.cancel_scope.cancel()
                 self._life = nursery.cancel_scope
                 nursery.start_soon(self._write)
@@ -157,7 +157,7 @@ class Channel(DescribedConnection, Pace):
             self._sock.close()
 
     def finish(self) -> None:
-        """Reads no more; what is in flight is answered, then the connection ends (graceful stop)."""
+        """Stops gracefully: reads no more, answers the requests in flight, then ends the connection."""
         self._finishing = True
         self._stop_reading()
         self.changed.fire()
@@ -181,7 +181,7 @@ class Channel(DescribedConnection, Pace):
             large = self._large
             count = 0
             if not self._held_back:
-                # 0: as much as there is place for, which is less than FAIR at the end of a large frame's buffer
+                # 0 means: until the buffer is full; at the end of a large frame's buffer that is less than FAIR
                 most = min(FAIR, len(large or scratch) - self._filled) if budget.used >= budget.total else 0
                 try:
                     count = sock.recv_into(scratch if large is None else memoryview(large)[self._filled :], most)
@@ -221,7 +221,7 @@ class Channel(DescribedConnection, Pace):
             if self._answered_at_once:
                 self._times.observe_each(self._answered_at_once, perf_counter() - self._since)
                 self._answered_at_once.clear()
-            # Little is no fault of its peer's, however long the system let other programs go on meanwhile.
+            # After little input it is not the peer's fault if this took long: the system ran other programs.
             its_turn = self._turn_over or (much and perf_counter() - begun > TURN)
             self._quick = -PROOF if its_turn else self._quick + 1
             if its_turn:
@@ -236,8 +236,8 @@ class Channel(DescribedConnection, Pace):
         self._silent_since = math.inf
 
     def look(self, now: float) -> None:
-        """Parts with a peer that is idle for too long, or slow in the middle of a frame; and sees whether one that is
-        not read from has left. Called now and then: that costs less than a timeout around each wait."""
+        """Ends the connection when its peer is idle for too long, or too slow within a frame. Notices when a peer that
+        is not read from has left. The server calls it regularly: that costs less than a timeout around each wait."""
         if self._blocked_since < now and not self._left and has_left(self._sock):
             self._leave()
         if self._silent_since == math.inf:
@@ -260,7 +260,7 @@ class Channel(DescribedConnection, Pace):
         self._stop_reading()
 
     def _leave(self) -> None:
-        """The peer has left: nothing of its is waited for any more, so that all it has sent can be read."""
+        """The peer has left: cancels its waiting requests, so that the rest of what it sent can be read."""
         self._left = True
         for scope in self._waits:
             scope.cancel()
@@ -268,7 +268,7 @@ class Channel(DescribedConnection, Pace):
 
     @contextlib.contextmanager
     def _until_it_leaves(self) -> Iterator[None]:
-        """Around whatever waits for longer: it is cancelled when the peer leaves."""
+        """Around a wait, which is cancelled when the peer leaves."""
         with trio.CancelScope() as scope:
             if self._left:
                 scope.cancel()
@@ -279,7 +279,7 @@ class Channel(DescribedConnection, Pace):
                 self._waits.discard(scope)
 
     def _stop_reading(self) -> None:
-        """Wakes the reader: it finds the connection at its end."""
+        """Wakes the reader, which then reads the end of the connection."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RD)
 
@@ -294,9 +294,9 @@ class Channel(DescribedConnection, Pace):
         self._dispatch(view[4:size], size, False)
 
     async def _make_room(self) -> None:
-        """A buffer for a large frame. The budget is asked for all of it; the buffer grows as bytes come, for announcing
-        them costs a peer nothing, and clearing so much memory would cost us."""
-        self._keep(0)  # it is part of the whole
+        """Makes a buffer for a large frame. It reserves the whole frame in the budget; but the buffer grows as bytes
+        come: to announce a large frame costs the peer nothing, and clearing so much memory would cost us time."""
+        self._keep(0)  # the reservation includes these bytes
         self._blocked_since = trio.current_time()
         await self._server.budget.reserve(self._wanted)
         self._blocked_since = math.inf
@@ -312,14 +312,15 @@ class Channel(DescribedConnection, Pace):
         self._large, self._filled, self._wanted = None, 0, 0
 
     def _keep(self, count: int) -> None:
-        """So many bytes that were read wait for others, or for their turn."""
+        """Charges the budget for `count` bytes of `_rest`, instead of the count before."""
         budget = self._server.budget
         (budget.charge if count > self._kept else budget.credit)(abs(count - self._kept))
         self._kept = count
 
     def _take(self, chunk: memoryview, seconds: float) -> None:
-        """Dispatches whole frames of a chunk, for so many seconds, and keeps its rest; notes when that begins a large
-        frame. Without time, a small request at its head is dispatched all the same, of who asked for little before."""
+        """Dispatches the whole frames of a chunk, for `seconds` at most, and keeps the rest. Sets `_wanted` when a
+        large frame begins there. With 0 seconds, it dispatches one small request, if the peer asked for little before.
+        """
         self._held_back = self._turn_over = False
         begun = bool(self._rest)
         if begun:
@@ -343,7 +344,7 @@ class Channel(DescribedConnection, Pace):
             self._due = self._weigh(data[position + 4 : end]) if size > SMALL else 0
             waits = position > 0 or (not seconds and (size > SMALL or self._quick < 0))
             over = waits and perf_counter() >= turn
-            if over or not self._may_begin():  # no answer is made before those ahead of it can be sent
+            if over or not self._may_begin():  # no answer is made before the answers ahead of it can be sent
                 self._turn_over, self._held_back = over, True
                 break
             self._dispatch(data[position + 4 : end], size, True)
@@ -356,7 +357,7 @@ class Channel(DescribedConnection, Pace):
             self._keep(len(self._rest))
 
     async def _room(self, enough: Callable[[], bool]) -> None:
-        """Back-pressure: returns when this connection may send more."""
+        """Back-pressure: returns when `enough()` is true."""
         if enough():
             await trio.lowlevel.checkpoint()
             return
@@ -367,7 +368,7 @@ class Channel(DescribedConnection, Pace):
         self._frame_since = trio.current_time()
 
     def _may_begin(self) -> bool:
-        """Whether the next request may be taken up. Reading goes on without, until one is whole."""
+        """Whether the next request may begin. If not, reading goes on until a whole request has come."""
         if self._keeping_back and not self._left:
             return self._finishing
         return self._may_read()
@@ -383,14 +384,14 @@ class Channel(DescribedConnection, Pace):
     # --- out
 
     def _send(self, data: Part) -> None:
-        if self._ended:  # an answer to who has left
+        if self._ended:  # the peer has left
             return
         self._outbox.add(data)
         if not self._reading:
             self._server.post(self)
 
     def _flush(self) -> None:
-        """Sends what can be sent now; the rest is the writer task's."""
+        """Sends what the socket takes now; the writer task sends the rest."""
         outbox = self._outbox
         if outbox.size and not self._wake.is_set():
             try:
@@ -401,7 +402,7 @@ class Channel(DescribedConnection, Pace):
                 self._wake.set()
 
     def post(self) -> None:
-        """What the server calls for answers that were made outside of the read loop."""
+        """Sends answers that were made outside of the read loop; called by the server."""
         before = self._outbox.size
         self._flush()
         if self._outbox.size != before:
@@ -431,7 +432,7 @@ class Channel(DescribedConnection, Pace):
                 return
 
     def _park(self, count: int) -> None:
-        """A request of so many bytes begins to wait in a task (or ends, with a negative count)."""
+        """A request of `count` bytes begins to wait in a task; a negative count: it ends."""
         self._parked += count
         self._server.budget.park(count)
 
@@ -439,15 +440,15 @@ class Channel(DescribedConnection, Pace):
 
     @property
     def held(self) -> int:
-        """Bytes of memory that wait for the peer: of a frame that it has begun, of requests that wait for others of
-        its own, and of answers."""
+        """Bytes of memory that the peer keeps: an incomplete frame, requests behind its own other requests, and answers
+        that it has not taken."""
         return self._outbox.charged + self._kept + (0 if self._large is None else self._wanted)
 
     def overdue(self, now: float) -> bool:
-        """Whether the peer lets them wait for longer than it may while others want the memory."""
+        """Whether the peer has kept `held` for longer than it may while memory is short."""
         if self._outbox.charged and self._stuck_since and now - self._stuck_since > GRACE:
             return True
-        if self._held_back or (self._large is not None and self._blocked_since < now):  # behind one that waits
+        if self._held_back or (self._large is not None and self._blocked_since < now):  # behind a request that waits
             return self._keeping_back and now - self._blocked_since > GRACE
         if self._large is not None:
             return now - self._frame_since > GRACE + self._wanted / SLOWEST
@@ -456,16 +457,16 @@ class Channel(DescribedConnection, Pace):
     # --- for others
 
     def waits_since(self, now: float) -> float | None:
-        """When it began to wait for its peer; None: its peer waits for it."""
+        """When the connection began to wait for its peer; None: the peer waits for an answer."""
         return None if self._waited_for or self._silent_since == math.inf else self._silent_since
 
     def give_way(self, why: str) -> None:
-        """Ends the connection at once, for another one."""
+        """Ends the connection at once, in favour of another one."""
         self._server.report("connection_gave_way", client=self.client, why=why)
         self._life.cancel()
 
     def drop(self) -> None:
-        """Ends the connection at once."""
+        """Ends the connection at once, because its peer stalls."""
         self._server.report("peer_stalled", client=self.client, waiting=self.held)
         self._life.cancel()
 

@@ -1,7 +1,7 @@
-"""One native connection: frames to handlers, answers to frames.
+"""One native connection: passes requests to handlers, and sends their answers.
 
-A handler that can answer at once does so inside the read loop; one that must wait gets a task of its own, so a waiting
-poll holds up nobody.
+A handler that can answer at once runs inside the read loop. One that must wait gets a task of its own, so a waiting
+poll delays no other request.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 KIND = struct.Struct(">I")
 MAX_TASKS = 2000  # waiting requests of one connection
-FAIR_TASKS = 8  # and how many small ones it may have although the server has too many
-ELEMENT = 150  # bytes that an element of a request's array takes, about
+FAIR_TASKS = 8  # small waiting requests that it may have even when the server has too many
+ELEMENT = 150  # about how many bytes an element of a request's array takes
 
 
 class Native:
@@ -49,7 +49,7 @@ class Native:
 
 class Connection(Channel):
     protocol = "native"
-    _least = 4  # its type
+    _least = 4  # the message type
 
     def __init__(self, server: Server, sock: socket.socket, client: str, registry: Registry) -> None:
         super().__init__(server, sock, client)
@@ -67,7 +67,7 @@ class Connection(Channel):
         self.session.close()
 
     def _dispatch(self, frame: memoryview, size: int, lent: bool) -> None:
-        """Runs one request. The single place that every request of every native connection passes."""
+        """Runs one request. Every request of every native connection passes here, and nowhere else."""
         self.requests += 1
         kind, id = KIND.unpack_from(frame)[0], 0
         try:
@@ -102,7 +102,7 @@ class Connection(Channel):
             answer.then(lambda value, error: self._finished(id, size, kind, since, value, error))
         elif self._too_much(cost := size + TASK + ELEMENT * _elements(request)):
             answer.close()
-            # Not back-pressure: who is not read from is not seen to leave either, and this may take minutes.
+            # An error, not back-pressure: that could last minutes, and where we don't read we don't see a peer leave.
             self._send(error_frame(id, Overloaded("too many requests wait already; try again when some are answered")))
         else:
             self.in_flight += cost
@@ -112,7 +112,7 @@ class Connection(Channel):
             self._nursery.start_soon(self._wait_for, id, cost, kind, since, answer)
 
     def _too_much(self, cost: int) -> bool:
-        """Whether a request that would wait, and take so many bytes, is one too many."""
+        """Whether there is no room for a request of `cost` bytes to wait."""
         budget = self._server.budget
         if self._tasks >= MAX_TASKS or (budget.crowded and self._tasks >= FAIR_TASKS):
             return True
@@ -162,7 +162,7 @@ class AnswerStream:
         self._id = id
 
     async def send(self, answer: Answer) -> None:
-        """Returns when the next one may be made."""
+        """Sends one answer. Returns when the next one may be made."""
         self._connection._send(answer.frame(self._id))
         await trio.lowlevel.checkpoint()
         await self._connection.writable()

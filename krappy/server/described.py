@@ -1,4 +1,4 @@
-"""What people are told of a connection."""
+"""The description of a connection, for people."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ class DescribedConnection:
     _outbox: Outbox
 
     def _tell(self) -> dict[str, Any]:
-        """Who the peer is and what it has registered: `client_id`, `registrations`."""
+        """The protocol's part of the description: `client_id` and `registrations`."""
         raise NotImplementedError
 
     @property
     def sent(self) -> int:
-        """Bytes, over its life."""
+        """Bytes sent since the connection began."""
         return self._outbox.sent
 
     def describe(self) -> dict[str, Any]:
-        """The connection now. Bytes are over its life, but for `waiting_bytes`: of answers that are not taken yet."""
+        """The connection now. `received_bytes` and `sent_bytes` count since it began; `waiting_bytes` are of answers
+        that the peer has not taken, `in_flight_bytes` of unanswered requests."""
         return {
             "client": self.client,
             "protocol": self.protocol,

@@ -1,4 +1,4 @@
-"""How both protocols frame: four bytes of size, then as much; and what is said of a size that may not be."""
+"""The size field of a frame, the same in both protocols, and the errors for a wrong size."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import struct
 from krappy.errors import FrameTooLarge, ProtocolError
 
 SIZE = struct.Struct(">I")  # unsigned: a negative one is too large
-# How other protocols begin, that people bring to this port by mistake.
+# The first bytes of other protocols, which clients speak to this port by mistake.
 OTHERS = {b"\x16\x03": "TLS", b"GET ": "HTTP", b"POST": "HTTP", b"HEAD": "HTTP", b"SSH-": "SSH"}
 
 
 def refusal(size: int, least: int, limit: int) -> ProtocolError | FrameTooLarge:
-    """What to raise for a size outside `least` to `limit`."""
+    """The error for a size that is not between `least` and `limit`."""
     if size < least:
         return ProtocolError(f"a frame of size {size}: at least {least} bytes are needed")
     spoken = next((name for begin, name in OTHERS.items() if SIZE.pack(size).startswith(begin)), None)

@@ -1,18 +1,18 @@
-"""HTTP connections: h11 reads and writes HTTP/1.1, an application (ASGI) answers, this server's bounds hold.
+"""HTTP connections: h11 parses HTTP/1.1, an application (ASGI) answers, and the server's bounds apply.
 
-What a peer does must not reach beyond its own connection:
+A peer can affect only its own connection:
 
-- a request's head has 16 KiB and some seconds; how large a body may be, and how long it may take, is the application's
-  to say, for only what it asks for is read: pipelined requests wait in the socket;
-- a peer that takes nothing is cut off after a while, also in the middle of an answer;
-- answers count in the memory budget, and all of HTTP has a part of it: while that is taken no other answer is made, and
-  who takes too long for one is cut off sooner. Probes, which are small, are answered all the same;
-- one that sends no more gets the answers to what it has sent; a live view, which would never end, ends then;
-- when the broker stops, requests in progress may end and idle connections are closed.
+- A request's head may have 16 KiB and take some seconds. The application bounds the size and the time of a body: only
+  what it asks for is read, and pipelined requests wait in the socket.
+- A peer that takes nothing is cut off after a while, also in the middle of an answer.
+- Answers count against the memory budget, and HTTP has a share of it. While the share is spent, no large answer is
+  made, and a peer that takes too long for its answer is cut off sooner. Probes, which are small, are always answered.
+- A peer that has closed its sending side still gets its answers; but a live view, which would never end, ends then.
+- When the broker stops, requests in progress may end, and idle connections are closed.
 
-h11 because it is the protocol alone, without a server or a loop around it. HTTP/2 is left to proxies: browsers speak it
-over TLS only. h11 and the application are imported, in a thread, with the first connection: a broker whose console
-nobody opens does not hold them in memory.
+h11 is used because it is the protocol alone, without a server or an event loop. HTTP/2 is left to proxies: browsers
+speak it over TLS only. The first connection imports h11 and the application, in a thread, so a broker whose console is
+not used does not hold them in memory.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ KEEP_ALIVE_SECONDS = 75.0  # between two requests
 HEAD_SECONDS = 20.0  # from the first byte of a request to the end of its head
 MAX_HEAD = 16 << 10  # bytes
 AHEAD = 64 << 10  # bytes read beyond a request, while its answer is made
-ANSWER = 8 << 20  # bytes reckoned for an answer until it is made: a page of 2 MiB, and what it is made of
-ROOM_SECONDS = 10.0  # that a request waits for room for its answer
-LINGER_SECONDS = 2.0  # for a peer that is still sending what nobody wants, so that it sees its answer
+ANSWER = 8 << 20  # bytes charged for an answer while it is made: a page of 2 MiB, and the objects it is made from
+ROOM_SECONDS = 10.0  # for which a request waits for room for its answer
+LINGER_SECONDS = 2.0  # for which the rest of an unwanted body is read, so that the peer sees its answer
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 REFUSALS = {
     400: ("Bad request", "INVALID_REQUEST"),
@@ -54,7 +54,7 @@ REFUSALS = {
 
 
 class Http:
-    """HTTP, for a listener. `load`: imports and makes the application; called once, in a thread."""
+    """HTTP on a listener. `load` imports and makes the application; it is called once, in a thread."""
 
     protocol = "http"
 
@@ -72,7 +72,7 @@ class Http:
         return f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
 
     async def loaded(self) -> Application:
-        if self._application is not None:  # a lock takes each in its turn, and each turn may take others' time
+        if self._application is not None:  # without the lock, for which connections would queue
             return self._application
         async with self._loading:
             if self._application is None:
@@ -80,13 +80,13 @@ class Http:
             return self._application
 
     def _import(self) -> Application:
-        import h11  # noqa: F401 (so that it is there, and not imported on the event loop)
+        import h11  # noqa: F401 (here, so that it is not imported on the event loop)
 
         return self._load()
 
 
 def problem(status: int, detail: str) -> bytes:
-    """RFC 9457, for what never reaches the application."""
+    """The body of an error (RFC 9457), for a request that does not reach the application."""
     title, code = REFUSALS[status]
     told = {"type": f"urn:krappy:error:{code}", "title": title, "status": status, "detail": detail, "code": code}
     return json.dumps(told).encode()
@@ -102,10 +102,10 @@ class HttpConnection:
         self._life = trio.CancelScope()
         self._wire = Wire(server, sock)
         self._opened = trio.current_time()
-        self._active = False  # a request is in progress,
-        self._idle_since = self._opened  # or when there was none any more
+        self._active = False  # a request is in progress
+        self._idle_since = self._opened  # when the last request ended
         self._queued_since = math.inf  # when a request began to wait for room for its answer; inf: none does
-        self._ending = False  # no more than what is in progress
+        self._ending = False  # no further request begins
         self.client = client
         self.requests = 0
 
@@ -118,7 +118,7 @@ class HttpConnection:
             self._sock.close()
 
     def look(self, now: float) -> None:
-        """Each of its waits for the peer has a timeout of its own."""
+        """Does nothing: each wait for the peer has a timeout of its own."""
 
     async def _talk(self, application: Application) -> None:
         from krappy.server.http_exchange import HttpExchange
@@ -135,15 +135,15 @@ class HttpConnection:
         await conversation.end()
 
     async def _answer(self, application: Application, conversation: Any, request: h11.Request) -> None:
-        """One request. The single place that every HTTP request passes."""
+        """Answers one request. Every HTTP request passes here, and nowhere else."""
         self.requests += 1
         self._active = True
         pages = self._server.pages
         reckoned = 0
 
         async def room() -> bool:
-            """For the application, before it makes an answer that may be large: whether there is room for it. Waits a
-            while; from then on it counts as `ANSWER` until it is there."""
+            """The application calls it before it makes an answer that may be large. It waits for room, up to
+            `ROOM_SECONDS`, and charges `ANSWER` bytes until the answer is made. False: there was no room."""
             nonlocal reckoned
             if not await self._room():
                 return False
@@ -170,7 +170,7 @@ class HttpConnection:
             self._idle_since = trio.current_time()
 
     async def _room(self) -> bool:
-        """Whether there is room for an answer; waits a while for it."""
+        """Waits for room for an answer, up to `ROOM_SECONDS`; whether there is room."""
         pages = self._server.pages
         if not pages.spent:
             return True
@@ -183,7 +183,7 @@ class HttpConnection:
             self._queued_since = math.inf
 
     def finish(self) -> None:
-        """Requests in progress may end; then the connection does."""
+        """Ends the connection once its request in progress, if any, has ended; at the latest after `drain_seconds`."""
         self._ending = True
         if not self._active:
             self._life.cancel()
@@ -192,7 +192,7 @@ class HttpConnection:
         self._life.deadline = deadline
         self._wire.end_by(deadline)
 
-    # --- what the server asks of a connection
+    # --- for the server
 
     @property
     def received(self) -> int:
@@ -216,7 +216,8 @@ class HttpConnection:
         self._end()
 
     def waits_since(self, now: float) -> float | None:
-        """When it began to wait for its peer, for room, or in vain: one of these gives way when places are short."""
+        """When it began to wait for its peer or for room; None: it works. One that waits gives way when places are
+        short."""
         if not self._active:
             return self._idle_since
         if self._queued_since < now:

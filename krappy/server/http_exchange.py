@@ -1,4 +1,4 @@
-"""The requests of one HTTP connection, one after the other, between h11 and an application (ASGI 3, "http" scopes)."""
+"""The requests of one HTTP connection, one after the other: from h11 to an application (ASGI 3, "http" scopes)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from krappy.server import http
 from krappy.server.http_wire import Wire
 
 NO_BODY = (204, 304)
-PARTS, PART = 1000, 64  # parts of a body beyond the first so many have so many bytes on average: each takes its time
-TURN = 32  # parts of a body that are read before others have their turn
+PARTS, PART = 1000, 64  # beyond its first 1000 chunks a body needs 64 bytes a chunk on average, since each takes time
+TURN = 32  # parts of a body that are read in one turn
 
 
 class HttpExchange:
@@ -27,12 +27,12 @@ class HttpExchange:
         self._whole = False  # the request has come, with its body
         self._bare = False  # the answer has no body, whatever the application sends
         self._ahead = 0  # bytes read beyond the request
-        self._parts = self._body = 0  # of the request: parts, and bytes in them
+        self._parts = self._body = 0  # how many parts the request's body has so far, and how many bytes
 
     # --- requests
 
     async def next_request(self) -> h11.Request | None:
-        """None when there is none, or nothing that could be one."""
+        """The next request; None when the peer has ended, was idle for too long, or sent something else (refused)."""
         begun = bool(self._http.trailing_data[0])
         seconds = http.HEAD_SECONDS if begun else http.KEEP_ALIVE_SECONDS
         with trio.move_on_after(seconds) as patience:
@@ -45,7 +45,7 @@ class HttpExchange:
                 if isinstance(event, h11.Request):
                     return await self._accepted(event)
                 if event is not h11.NEED_DATA:
-                    return None  # the peer has ended it
+                    return None  # the peer has ended the connection
                 data = await self._wire.receive()
                 self._http.receive_data(data)
                 if data and not begun:
@@ -57,7 +57,7 @@ class HttpExchange:
 
     async def _accepted(self, request: h11.Request) -> h11.Request | None:
         named = {bytes(name) for name, _ in request.headers}
-        if {b"content-length", b"transfer-encoding"} <= named:  # RFC 9112, section 6.3: somebody may mean to smuggle
+        if {b"content-length", b"transfer-encoding"} <= named:  # RFC 9112, section 6.3: request smuggling
             await self.refuse(400, "a request has Content-Length or Transfer-Encoding, and not both")
             return None
         if request.http_version not in (b"1.0", b"1.1"):
@@ -86,7 +86,7 @@ class HttpExchange:
         }
 
     async def receive(self) -> dict[str, Any]:
-        """For the application: the body, piece by piece, then that the peer sends no more."""
+        """For the application: the parts of the body, then `http.disconnect` when the peer sends no more."""
         while not self._whole:
             try:
                 event = self._http.next_event()
@@ -111,7 +111,7 @@ class HttpExchange:
                 await self._write(h11.InformationalResponse(status_code=100, headers=[]))
             self._http.receive_data(await self._wire.receive())
         while self._whole and not self._wire.gone:
-            if self._ahead >= http.AHEAD:  # what it sends now can wait
+            if self._ahead >= http.AHEAD:  # read no further
                 await self._wire.until_it_leaves()
                 break
             data = await self._wire.receive()
@@ -125,7 +125,7 @@ class HttpExchange:
     # --- answers
 
     async def send(self, message: dict[str, Any]) -> None:
-        """From the application. What nobody takes any more is dropped: `receive` says so."""
+        """From the application. Dropped when the peer has gone; `receive` tells the application so."""
         if message["type"] == "http.response.start":
             status = int(message["status"])
             self._bare = self._bare or status in NO_BODY
@@ -141,7 +141,7 @@ class HttpExchange:
         await self._wire.send(data)
 
     async def finish(self) -> None:
-        """The application has returned."""
+        """Called when the application has returned: answers with an error if it has not answered."""
         if self._http.our_state is h11.SEND_RESPONSE:
             if self._broken is not None:
                 await self.refuse(self._broken.error_status_hint, str(self._broken))
@@ -151,7 +151,7 @@ class HttpExchange:
                 await self.refuse(500, "the broker made no answer")
 
     async def next(self) -> bool:
-        """Whether another request may follow on this connection. A little that nobody has read is passed over."""
+        """Whether another request may follow on this connection. Skips a small rest of the body first."""
         if self._wire.gone or self._http.our_state is not h11.DONE:
             return False
         with trio.move_on_after(http.LINGER_SECONDS):
@@ -177,7 +177,8 @@ class HttpExchange:
                 self._http.receive_data(await self._wire.receive())
 
     async def end(self) -> None:
-        """Where the peer still sends: closes our side and waits a little, for what comes later would reset it all."""
+        """If the peer still sends: closes our side and reads on for a while. Closing at once would reset the connection
+        before the peer has the answer."""
         if self._wire.gone or self._http.their_state not in (h11.SEND_BODY, h11.ERROR):
             return
         self._wire.send_eof()
@@ -186,7 +187,7 @@ class HttpExchange:
                 pass
 
     async def refuse(self, status: int, detail: str) -> None:
-        """Answers what can't be given to the application, where that is still possible."""
+        """Answers a request with an error instead of the application, unless an answer has begun."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         body = http.problem(status if status in http.REFUSALS else 400, detail)

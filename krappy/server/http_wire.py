@@ -1,4 +1,4 @@
-"""The bytes of one HTTP connection: counted, within the budget, with a limit to the patience for the peer."""
+"""The bytes of one HTTP connection: counted, charged to the budgets, and sent with a timeout."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from krappy.server.sockets import has_left
 if TYPE_CHECKING:
     from krappy.server.server import Server
 
-PIECE = 64 << 10  # bytes that a peer has the server's patience for
-LOOK_SECONDS = 0.25  # between two looks for whether a peer is still there that is not read from
-GRACE = 3.0  # seconds that a peer may take for an answer while others wait for its memory,
-SLOWEST = 256 << 10  # and for a large one the bytes a second that it has to take beyond that
+PIECE = 64 << 10  # bytes that a peer has to take within `stall_seconds`
+LOOK_SECONDS = 0.25  # between two checks whether a peer has left that is not read from
+GRACE = 3.0  # seconds that a peer may take for an answer while memory is short
+SLOWEST = 256 << 10  # bytes per second at which it has to take a large answer then, after `GRACE`
 
 
 class Wire:
-    """Bytes from and to the peer. An error is the peer's leaving."""
+    """Bytes from and to the peer. An OSError counts as the peer having left: it raises none."""
 
     def __init__(self, server: Server, sock: socket.socket) -> None:
         self._stdlib = sock
@@ -30,11 +30,11 @@ class Wire:
         self._deadline = math.inf
         self._sending: trio.CancelScope | None = None
         self._size = 0  # bytes of the part of an answer that is being sent
-        self.received = 0  # bytes, over its life,
+        self.received = 0  # bytes since the connection began
         self.sent = 0
         self.waiting = 0  # bytes of answers that the peer has not taken yet
-        self.since = math.inf  # when the part that is being sent was begun; inf: none is
-        self.gone = False  # it takes nothing any more
+        self.since = math.inf  # when the sending of that part began; inf: nothing is being sent
+        self.gone = False  # the peer has left, or was cut off
 
     def end_by(self, deadline: float) -> None:
         self._deadline = deadline
@@ -42,11 +42,11 @@ class Wire:
             self._sending.deadline = min(self._sending.deadline, deadline)
 
     def overdue(self, now: float) -> bool:
-        """Whether the peer takes longer for an answer than it may while others want the memory."""
+        """Whether the peer takes longer for an answer than it may while memory is short."""
         return bool(self.waiting) and now - self.since > GRACE + self._size / SLOWEST
 
     async def receive(self) -> bytes:
-        """Empty when the peer sends no more."""
+        """Up to `PIECE` bytes; empty when the peer sends no more."""
         try:
             data = await self._socket.recv(PIECE)
         except (OSError, trio.ClosedResourceError):
@@ -56,7 +56,7 @@ class Wire:
         return data
 
     async def send(self, data: bytes) -> None:
-        """Whole, also when the sender is cancelled meanwhile: half of a part of an answer would spoil the rest."""
+        """Sends all of `data`, even when it is cancelled meanwhile: half a part of an answer would spoil the rest."""
         rest = memoryview(data)
         self._wait_for(len(data))
         self._size, self.since = len(data), trio.current_time()
@@ -82,10 +82,10 @@ class Wire:
                 pass
         if len(piece):
             self.gone = True
-            self._socket.close()  # wakes whoever reads
+            self._socket.close()  # wakes a task that reads
 
     def _wait_for(self, size: int) -> None:
-        """So many more bytes wait for the peer."""
+        """`size` more bytes wait for the peer; a negative size: fewer."""
         self.waiting += size
         for budget in self._budgets:
             if size > 0:
@@ -94,7 +94,7 @@ class Wire:
                 budget.credit(-size)
 
     async def until_it_leaves(self) -> None:
-        """Although there may be more to read."""
+        """Waits until the peer has left, without reading."""
         while not self.gone and not has_left(self._stdlib):
             await trio.sleep(LOOK_SECONDS)
 

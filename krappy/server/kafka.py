@@ -1,14 +1,14 @@
-"""One connection of Kafka's protocol: frames to handlers, answers in the order of the requests.
+"""One connection of Kafka's protocol: passes requests to handlers, and sends answers in the order of the requests.
 
 Rules, kept here:
 
-- Requests begin in the order they came. One that is answered by a Later (a publish) lets the next begin; one that runs
-  as a task keeps it back until it has ended, as Kafka does by muting the channel. The socket is read meanwhile, so
-  that a peer who leaves is noticed.
-- Answers leave in the order of the requests: one that is ready before its turn waits in its place.
-- Kafka has no answer that says "I don't understand": a frame that can't be read, and an API or version that isn't
-  served, end the connection, after what was asked before is answered. But an unknown version of ApiVersions is answered
-  in its version 0, which every client reads.
+- Requests begin in the order they came. While a request waits for a Later (a publish), the next may begin. While one
+  runs as a task, the next may not: Kafka mutes the channel likewise. The socket is read meanwhile, so the server
+  notices when the peer leaves.
+- Answers leave in the order of the requests. One that is ready early waits for those ahead of it.
+- Kafka has no answer for a request that can't be understood. A frame that can't be read, or an API or version that is
+  not served, ends the connection, once earlier requests are answered. Only an unknown version of ApiVersions gets an
+  answer: in version 0, which every client reads.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from krappy.wire.kafka.codes import Code
 if TYPE_CHECKING:
     from krappy.server.server import Server
 
-ELEMENT = 600  # bytes that an element of a request's arrays takes until it is answered, about
-PRODUCE = int(ApiKey.PRODUCE).to_bytes(2, "big")  # as a request of it begins: its records take no more than they are
-MAX_PLAIN = 16 << 20  # bytes of a request without records: it takes many times as much once it is decoded
+ELEMENT = 600  # about how many bytes an element of a request's arrays takes until the request is answered
+PRODUCE = int(ApiKey.PRODUCE).to_bytes(2, "big")  # the first bytes of a Produce request, whose records are not decoded
+MAX_PLAIN = 16 << 20  # bytes of any other request: decoded it takes many times as much memory
 
 
 class Advertised(NamedTuple):
-    """What clients are told of this broker by a listener. `listener`: its name. `address`: HOST:PORT, or empty: where
-    each connection reached it."""
+    """This broker as a listener advertises it to clients. `listener`: the listener's name. `address`: HOST:PORT, or
+    empty for the address that the client used."""
 
     listener: str
     node_id: int
@@ -58,7 +58,7 @@ class Advertised(NamedTuple):
 
 
 class Kafka:
-    """Kafka's protocol, for a listener."""
+    """Kafka's protocol on a listener."""
 
     protocol = "kafka"
 
@@ -82,11 +82,11 @@ class AnswerSlot:
         self.key = key
         self.version = version
         self.correlation_id = correlation_id
-        self.since = since  # when it came, on perf_counter
+        self.since = since  # when the request came, on perf_counter
         self.size = 0  # bytes that the request counts for until it is answered
         self.done = False
         self.parts: Sequence[Part] = ()
-        self.charged = 0  # bytes of an answer that waits for those ahead of it
+        self.charged = 0  # bytes charged for an answer that waits for those ahead of it
 
 
 class KafkaConnection(Channel):
@@ -97,15 +97,15 @@ class KafkaConnection(Channel):
         self._speech = speech
         told = speech.advertised
         self.session = KafkaSession(server.broker, client, told.listener, told.node(sock), self)
-        self._slots: deque[AnswerSlot] = deque()  # of requests that are not answered yet, or whose answers are not sent
-        self._muted = False  # a task runs
-        self._early = 0  # bytes of answers that wait for their turn
-        self._dropped = False  # a request has no answer: those behind it can't be sent either
+        self._slots: deque[AnswerSlot] = deque()  # of requests whose answers were not passed on yet
+        self._muted = False  # a request runs as a task
+        self._early = 0  # bytes of answers that wait for those ahead of them
+        self._dropped = False  # a request was cancelled without an answer: those behind it can't be sent either
 
     # --- what the channel asks
 
     def _broken(self, error: KrappyError) -> None:
-        if not isinstance(error, RequestTimeout):  # that it idled is nothing to tell
+        if not isinstance(error, RequestTimeout):  # that a peer was idle is not worth a report
             self._server.report("kafka_connection_ended", client=self.client, reason=str(error))
 
     def _tell(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class KafkaConnection(Channel):
             self._slots.clear()
 
     def _hold(self) -> None:
-        """Whether the next request may begin has changed."""
+        """Called when `_muted` or `_early` has changed: works out whether the next request may begin."""
         self._keeping_back = self._muted or self._early > OUTBOX
 
     @property
@@ -132,12 +132,12 @@ class KafkaConnection(Channel):
         return 0 if frame[:2] == PRODUCE else len(frame)
 
     def _may_begin(self) -> bool:
-        """A large request waits while others take much to be answered: what it takes is known once it is read."""
+        """A large request waits while others need much memory: how much it needs is known only once it is decoded."""
         waits = self._due and self._server.budget.laden and not self._finishing
         return not waits and super()._may_begin()
 
     def _dispatch(self, frame: memoryview, size: int, lent: bool) -> None:
-        """Begins one request. The single place that every request of every Kafka connection passes."""
+        """Begins one request. Every request of every Kafka connection passes here, and nowhere else."""
         self.requests += 1
         if self._finishing:
             return
@@ -211,7 +211,7 @@ class KafkaConnection(Channel):
         self._settle(slot, value, error)
 
     def _settle(self, slot: AnswerSlot, value: dict[str, Any] | None, error: Exception | None) -> None:
-        """A request that was waited for has ended."""
+        """Called when a request that did not answer at once has ended."""
         self._times.observe(slot.key, perf_counter() - slot.since)
         self.in_flight -= slot.size
         if error is not None:
@@ -224,7 +224,7 @@ class KafkaConnection(Channel):
         self.changed.fire()
 
     def _fail(self, slot: AnswerSlot, error: Exception) -> None:
-        """There is no answer for this: the connection ends, as it would have from inside the read loop."""
+        """Ends the connection for an error, as the read loop would: it has no answer."""
         if not isinstance(error, KrappyError):
             error = self._server.fault(error, slot.key)
         if not self._ended:
@@ -251,7 +251,7 @@ class KafkaConnection(Channel):
             self._hold()
 
     def _pass_on(self) -> None:
-        """Sends what has its turn."""
+        """Sends the answers at the head of `_slots` that are done."""
         slots = self._slots
         while slots and slots[0].done:
             slot = slots.popleft()

@@ -1,4 +1,4 @@
-"""What handlers see of one connection of Kafka's protocol (`krappy.ports.KafkaSessionPort`)."""
+"""The session of one connection of Kafka's protocol (`krappy.ports.KafkaSessionPort`)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from krappy.waiting import Later
 
 
 class KafkaSession(Paced):
-    """`principal` is who the peer is for authorisation (nobody yet); `state` is the handlers', for the connection."""
+    """`principal`: the peer's identity for authorization (None yet). `state`: what handlers keep for the connection."""
 
     def __init__(self, broker: BrokerPort, client: str, listener: str, own: NodeInfo, peer: Peer) -> None:
-        """`listener`: the name of the one that the peer came to. `own`: this broker, as the peer is told of it."""
+        """`listener`: the name of the listener that the peer used. `own`: this broker as the peer sees it."""
         super().__init__(peer)
         self.broker = broker
         self.access: AccessPort = broker.access()
@@ -31,7 +31,7 @@ class KafkaSession(Paced):
         self.closed = False
 
     def nodes(self) -> Mapping[int, NodeInfo]:
-        """The brokers that are there and have a listener of the name that the peer came to, by their ids."""
+        """The registered brokers that have a listener of the same name as the peer's, by their ids."""
         brokers = self.broker.image.brokers
         if self._told[0] is not brokers:
             self._told = brokers, {id: node for id, each in brokers.items() if (node := self._node(each)) is not None}
@@ -44,7 +44,7 @@ class KafkaSession(Paced):
         return None if endpoint is None else NodeInfo(broker.id, *endpoint, broker.rack)
 
     def gather(self, laters: Sequence[LaterPort], finish: Callable[[list[Any]], Any]) -> Later[Any]:
-        """A Later of `finish(results)`, once all are there; a result is a value, or the exception instead of it."""
+        """A Later of `finish(results)`, once all `laters` have ended. A result is a value or an exception."""
         gathered: Later[Any] = Later(sum(later.cost for later in laters))
         results: list[Any] = [None] * len(laters)
         missing = len(laters)
@@ -66,7 +66,7 @@ class KafkaSession(Paced):
         return gathered
 
     def describe(self) -> dict[str, Any]:
-        """Who the peer is: in Kafka's protocol every request says all that it is about, so nothing is registered."""
+        """The peer's client id. In Kafka's protocol nothing is registered: each request is complete in itself."""
         return {"client_id": self.client_id, "registrations": []}
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
-"""Answers of one connection that wait to be sent: parts in their order, to a socket that may be full.
+"""The answers of one connection that wait to be sent: parts in their order.
 
-What takes memory counts against the budget until the system has taken it; a part of a file takes none.
+Bytes in memory count against the budget until the system has taken them. A part of a file takes no memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from krappy.types import FilePart
 Part = bytes | memoryview | FilePart
 
 JOIN = 128 << 10  # small answers are joined up to this size for one send
-MORE = getattr(socket, "MSG_MORE", 0)  # more follows at once: let the system join it into fewer packets
+MORE = getattr(socket, "MSG_MORE", 0)  # more follows at once: the system may join it into fewer packets
 
 
 class Outbox:
@@ -23,9 +23,9 @@ class Outbox:
         self._sock = sock
         self._budget = budget
         self._parts: deque[Part] = deque()
-        self.size = 0  # bytes that wait,
-        self.charged = 0  # and what of these takes memory
-        self.sent = 0  # bytes, over its life
+        self.size = 0  # bytes that wait
+        self.charged = 0  # how many of these are in memory
+        self.sent = 0  # bytes since the connection began
 
     def __bool__(self) -> bool:
         return bool(self._parts)
@@ -39,13 +39,13 @@ class Outbox:
             self._budget.charge(size)
 
     def clear(self) -> None:
-        """Nobody takes it any more."""
+        """Drops everything: the peer has left."""
         self._parts.clear()
         self._budget.credit(self.charged)
         self.size = self.charged = 0
 
     def send(self) -> None:
-        """One pass, until it is empty or the socket is full. Raises OSError for a dead peer."""
+        """Sends until nothing waits or the socket is full. Raises OSError when the connection is broken."""
         parts = self._parts
         while parts:
             part = parts.popleft()
@@ -73,7 +73,7 @@ class Outbox:
                 return
 
     def _joined(self, first: bytes | memoryview) -> bytes:
-        """It with the small ones that follow it."""
+        """`first` and the parts behind it, up to `JOIN` bytes."""
         waiting, parts, total = self._parts, [first], len(first)
         while waiting and total + len(waiting[0]) <= JOIN:
             following = waiting[0]
@@ -85,7 +85,7 @@ class Outbox:
         return b"".join(parts)
 
     def _send_file(self, part: FilePart) -> bool:
-        """From the file to the socket, without a copy of ours; whether all of it went. Raises OSError."""
+        """Sends from the file to the socket without copying. Whether all of it was sent. Raises OSError."""
         try:
             sent = os.sendfile(self._sock.fileno(), part.file.fd, part.position, part.size)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""How a connection is kept from taking more than its part: when another answer of it may be made, and how large."""
+"""Back-pressure of one connection: when its next answer may be made, and how large."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from krappy.waiting import Signal, wait_any
 if TYPE_CHECKING:
     from krappy.server.server import Server
 
-OUTBOX = 1 << 20  # answers waiting to be sent, beyond which nothing more is read or polled
+OUTBOX = 1 << 20  # while more bytes of answers wait to be sent, no request is read and no answer made
 
 
 class Pace:
@@ -30,7 +30,7 @@ class Pace:
 
     @property
     def _is_small(self) -> bool:
-        """Whether it holds so little that it may go on whatever the others hold."""
+        """Whether it holds so little that it may go on, however much the others hold."""
         return self.in_flight - self._parked + self._outbox.size < FAIR
 
     async def writable(self) -> None:
@@ -44,14 +44,13 @@ class Pace:
 
     @property
     def answer_bytes(self) -> int:
-        """How large an answer that is made now should be at the most."""
+        """How many bytes an answer that is made now should have at most."""
         return self._server.budget.answer_bytes
 
     @contextlib.asynccontextmanager
     async def answering(self, limit: int) -> AsyncIterator[int]:
-        """Room for an answer that takes its time to make: waits until it is ready; how large it may be, up to `limit`.
-
-        As much counts as in flight meanwhile.
+        """`async with` around the making of a long answer. Waits until it is ready, then gives how many bytes the
+        answer may have: at most `limit`. These bytes are charged to the budget meanwhile.
         """
         await self.writable()
         if self._server.turns.contended:

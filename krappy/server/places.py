@@ -1,13 +1,13 @@
-"""Who may connect: how many at a time, how many of one address, and who gives way to whom.
+"""Limits of connections: how many at a time, how many from one address, and which one gives way to a new one.
 
 Rules, kept here:
 
-- HTTP has places of its own: probes and the console are served although clients hold all connections that there may be.
-  Where these are taken too, the one that has waited longest for its peer gives way.
-- A connection that has never asked for anything gives way to one that comes when no place is left, the oldest first.
-- Of the connections that there may be, the last few are for peers on this machine: who administers it gets in.
-- One address has a limit of its own (`max.connections.per.ip`), but for this machine and for HTTP.
-- Descriptors that the storage needs are left to it; HTTP may take a few of them.
+- HTTP has places of its own, so probes and the console are served even when clients hold all other places. When HTTP's
+  are taken too, the HTTP connection that has waited longest for its peer gives way.
+- When no place is left, the oldest connection that has never sent a request gives way to a new one.
+- The last few places are for peers on this machine, so that its administrator can always connect.
+- One address has a limit (`max.connections.per.ip`), which does not apply to this machine and to HTTP.
+- Connections leave the file descriptors that the storage needs; HTTP may take a few of them.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from krappy import descriptors
 from krappy.errors import KrappyError, Overloaded
 
 HTTP = "http"
-MOST_HTTP = 500  # connections of HTTP at a time,
-FEW_HTTP = 8  # and so many although few descriptors are left
-OWN = 16  # of the connections that there may be, so many are for this machine,
-OWN_SHARE = 10  # or this part of them
+MOST_HTTP = 500  # connections of HTTP at a time
+FEW_HTTP = 8  # connections of HTTP when few descriptors are left
+OWN = 16  # places for this machine,
+OWN_SHARE = 10  # or a tenth of all places, if that is less
 
 
 class Placed(Protocol):
-    """A connection that has a place."""
+    """A connection that has a place. `requests`: how many it has sent."""
 
     requests: int
 
     def give_way(self, why: str) -> None: ...
     def waits_since(self, now: float) -> float | None:
-        """When it began to wait for its peer; None: its peer waits for it."""
+        """When it began to wait for its peer; None: the peer waits for an answer."""
 
 
 @lru_cache(1000)
 def is_local(host: str) -> bool:
-    """Whether a peer's address is this machine's own."""
+    """Whether a peer's address is a loopback address."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -49,19 +49,20 @@ def is_local(host: str) -> bool:
 
 
 class Places:
-    """`most`: connections of clients at a time; `most_of_one`: of one address, `overrides`: of some."""
+    """`most`: how many connections of clients at a time. `most_of_one`: how many from one address. `overrides`: the same
+    for particular addresses."""
 
     def __init__(self, most: int, most_of_one: int, overrides: Mapping[str, int]) -> None:
         self.most = most
         self.most_of_one = most_of_one
         self._overrides = overrides
-        self._clients = 0  # all but HTTP's
+        self._clients = 0  # connections, without HTTP's
         self._http: dict[Placed, None] = {}
         self._by_host: dict[str, int] = {}
-        self._fresh: dict[Placed, None] = {}  # clients that had asked for nothing yet when they were last looked at
+        self._fresh: dict[Placed, None] = {}  # clients that may not have sent a request yet, the oldest first
 
     def refusal(self, protocol: str, host: str, descriptor: int, now: float) -> KrappyError | None:
-        """Why there is no place for a new peer; None: there is one, or somebody has given way."""
+        """Why there is no place for a new connection; None when there is one, or another connection has given way."""
         few = descriptors.few_left(descriptor)
         if protocol == HTTP:
             crowded = len(self._http) >= (FEW_HTTP if few else MOST_HTTP)

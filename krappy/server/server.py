@@ -1,4 +1,4 @@
-"""The listeners of all protocols: accept connections, lend them what they share, end them gracefully."""
+"""The server: accepts connections of all protocols, holds what they share, and ends them gracefully."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from krappy.wire.messages import REQUESTS
 
 SCRATCH = 256 << 10
 BACKLOG = 1024
-TOGETHER = 16  # connections that are accepted at a stretch: each brings its first request with it
+TOGETHER = 16  # connections that are accepted in one turn: each may bring its first request
 LOOK_SECONDS = 0.25
 LOOKED = 100  # connections looked at between two turns of the event loop
-PAGES = 4  # HTTP's part of the budget
-REGISTRATION = 2 << 10  # bytes of memory reckoned for one registration
+PAGES = 4  # HTTP may take a quarter of the budget
+REGISTRATION = 2 << 10  # bytes of memory that one registration is assumed to take
 
 
 def _name(protocol: str, kind: int | str) -> str:
-    """How the protocol's document calls a type of request."""
+    """The name of a type of request in its protocol's documentation."""
     if isinstance(kind, str):
         return kind
     return REQUESTS[kind].__name__ if protocol == "native" else ApiKey(kind).name.lower()
 
 
 class Connected(Protocol):
-    """One connection, whatever it speaks."""
+    """One connection of any protocol."""
 
     protocol: str
     requests: int
@@ -68,13 +68,13 @@ class Posting(Protocol):
 
 
 class Speech(Protocol):
-    """What is spoken on a listener. `protocol`: its name."""
+    """A listener's protocol. `protocol`: its name."""
 
     protocol: str
 
     def connect(self, server: Server, sock: socket.socket, client: str) -> Connected: ...
     def refusal(self, error: KrappyError) -> bytes:
-        """What a peer is told that can't be served; empty when the protocol has nothing for that."""
+        """The bytes that tell a peer that it can't be served; empty when the protocol has none."""
 
 
 class Listener(NamedTuple):
@@ -83,7 +83,7 @@ class Listener(NamedTuple):
 
 
 class InternalError(KrappyError):
-    """A fault of the broker's own, told to the peer without its insides."""
+    """A bug in the broker; the peer learns no details."""
 
 
 class Server:
@@ -103,9 +103,9 @@ class Server:
         self.report = report
         self.budget = Budget(memory_bytes)
         self.turns = Turns()
-        self.pages = Budget(max(memory_bytes // PAGES, 1))  # of it, what answers over HTTP may take
+        self.pages = Budget(max(memory_bytes // PAGES, 1))  # HTTP's answers count against both
         self.allowance = Allowance(memory_bytes // REGISTRATION)
-        self.max_frame = min(max_frame, memory_bytes // 2)  # a larger one would wait for an idle server
+        self.max_frame = min(max_frame, memory_bytes // 2)  # a larger frame might never find room
         self.places = places
         self.idle_seconds = idle_seconds
         self.stall_seconds = stall_seconds
@@ -119,7 +119,7 @@ class Server:
         self.accepted = 0
         self.refused = 0
         self._accepters: trio.Nursery | None = None
-        self._outgoing: dict[Posting, None] = {}  # who has answers to be sent
+        self._outgoing: dict[Posting, None] = {}  # connections with answers to be sent
         self._has_outgoing = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._accepting = trio.CancelScope()
@@ -127,7 +127,7 @@ class Server:
     async def serve(
         self, listeners: list[Listener], *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Accepts until `stop_accepting`, serves until the last connection has ended or it is cancelled."""
+        """Accepts until `stop_accepting`. Returns when the last connection has ended, or when it is cancelled."""
         async with trio.open_nursery() as posting:
             posting.start_soon(self._post)
             async with trio.open_nursery() as nursery:
@@ -148,13 +148,13 @@ class Server:
                 task_status.started()
 
     def listen(self, listener: Listener) -> None:
-        """Accepts from one more, while it serves."""
+        """Accepts from one more listener; `serve` must be running."""
         assert self._accepters is not None, "the server does not serve"
         self._accepters.start_soon(self._accept, listener)
 
     def post(self, connection: Posting) -> None:
-        """Has its answers sent before long. What one turn of the event loop brings forth is sent together: a task for
-        all of the connections costs less than one for each."""
+        """Sends the connection's answers soon: those of one round of the event loop together. One task sends for all
+        connections, which costs less than a task for each."""
         if not self._outgoing:
             self._has_outgoing.set()
         self._outgoing[connection] = None
@@ -172,8 +172,8 @@ class Server:
                     connection.drop()
 
     async def _look_after(self) -> None:
-        """Parts with peers that are silent for too long; and, while memory is short, with those that keep some waiting
-        for too long, the one with most first."""
+        """Ends connections whose peers are silent for too long. While memory is short, it also ends those whose peers
+        keep memory for too long, the one with most first."""
         while True:
             await trio.sleep(LOOK_SECONDS)
             connections = tuple(self.connections)
@@ -182,7 +182,7 @@ class Server:
                 for connection in connections[start : start + LOOKED]:
                     if connection in self.connections:
                         connection.look(now)
-                await trio.lowlevel.checkpoint()  # thousands that have left at once would be a long step
+                await trio.lowlevel.checkpoint()  # thousands may have left at once
             while self.budget.short or self.pages.short:
                 now = trio.current_time()
                 protocols = None if self.budget.short else HTTP
@@ -259,18 +259,18 @@ class Server:
     # --- for people
 
     def times(self, protocol: str) -> RequestTimes:
-        """The latencies of the requests of a protocol."""
+        """The latencies of a protocol's requests."""
         found = self._times.get(protocol)
         if found is None:
             found = self._times[protocol] = RequestTimes()
         return found
 
     def describe_connections(self) -> Iterator[dict[str, Any]]:
-        """Each connection as it is when its turn comes."""
+        """The description of each connection; each is made when the iterator reaches it."""
         return (connection.describe() for connection in list(self.connections))
 
     def measure(self) -> dict[str, Any]:
-        """What the server has done since it started, and how its memory stands."""
+        """Counts since the server started, and the use of its memory."""
         received, sent = dict(self._received), dict(self._sent)
         count: dict[str, int] = {}
         for connection in self.connections:
@@ -297,12 +297,12 @@ class Server:
                 yield protocol, _name(protocol, kind), histogram
 
     def fault(self, error: Exception, kind: int) -> KrappyError:
-        """Reports a bug with its traceback; what the peer may know of it."""
+        """Reports a bug with its traceback. Returns the error for the peer."""
         self.report("internal_error", exc_info=error, request=kind)
         return InternalError("the broker failed inside; its log has the traceback")
 
     async def finish(self) -> None:
-        """Ends every connection once its requests in flight are answered, at the latest after `drain_seconds`."""
+        """Ends every connection once its requests in flight are answered; waits at most `drain_seconds` and a second."""
         for connection in tuple(self.connections):
             connection.finish()
         await wait_any([self.ended], lambda: not self.connections, self.drain_seconds + 1)
@@ -310,7 +310,7 @@ class Server:
 
 def bind(address: str) -> socket.socket:
     """A listening, non-blocking socket for "HOST:PORT" ("[::1]:7092" for IPv6; port 0 takes a free one). Raises
-    ConfigError for what is no address, Unavailable for one that can't be had."""
+    ConfigError for a malformed address, Unavailable when the address can't be bound."""
     host, port = parse_address(address)
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(

@@ -1,4 +1,4 @@
-"""What one connection has registered. Handlers keep their state here, and nowhere else."""
+"""The session of one native connection: its registrations. Handlers keep their state here, and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from krappy.handlers.handles import Membership
 from krappy.ports import AccessPort, BrokerPort, Registered
 
 MAX_HANDLES = 10_000
-FEW = 16  # members of groups that leave in one go: each may hold events all over the group's partitions
-FAIR_HANDLES = 8  # so many a connection may hold, however many the others have
+FEW = 16  # members that leave in one turn: each may hold leases in all of the group's partitions
+FAIR_HANDLES = 8  # registrations that a connection may always hold, however many the others have
 T = TypeVar("T")
 
 
@@ -31,7 +31,7 @@ class Peer(Protocol):
 
 
 class Allowance:
-    """How many registrations all connections together may hold, so that these too are bounded in memory."""
+    """How many registrations all connections together may hold: a limit, because they take memory."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -39,8 +39,8 @@ class Allowance:
 
 
 class Paced:
-    """What a session of either protocol may ask of its connection: how much it may be sent, and when. `PacedPort` says
-    what each means."""
+    """The part of a session that both protocols share, the connection's back-pressure: a `PacedPort`, which says what
+    each method does."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -64,7 +64,7 @@ class Paced:
 
 
 class Session(Paced):
-    """A `SessionPort`. `client` names the peer for people; `principal` is who it is for authorisation (nobody yet)."""
+    """A `SessionPort`. `client`: the peer's name for people. `principal`: its identity for authorization (None yet)."""
 
     def __init__(self, broker: BrokerPort, client: str, peer: Peer, max_frame: int, allowance: Allowance) -> None:
         super().__init__(peer)
@@ -117,11 +117,11 @@ class Session(Paced):
             self.remove(handle)
 
     def describe(self) -> dict[str, Any]:
-        """Who the peer is, and its registrations."""
+        """The connection's registrations; the native protocol has no client id."""
         return {"client_id": None, "registrations": [each.describe() for each in self.handles.values()]}
 
     def close(self) -> None:
-        """What was registered ends now; of very many members of groups, with turns for others."""
+        """Closes all registrations; more than a few members of groups in several turns."""
         self.closed = True
         handles, self.handles = list(self.handles.values()), {}
         left: deque[Registered] = deque()

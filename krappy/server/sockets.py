@@ -1,4 +1,4 @@
-"""What the system knows of a peer although nothing is read from it."""
+"""Options of accepted sockets; and whether a peer has left, which the system knows without reading."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import socket
 
 _ESTABLISHED = 1  # the first byte of Linux's tcp_info is the state (include/net/tcp_states.h)
 _INFO = getattr(socket, "TCP_INFO", None)
-# A host that is gone without a word is noticed after a minute and a half, however long its requests may wait.
+# A host that vanishes without closing is noticed after a minute and a half, however long its requests may wait.
 _ALIVE = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
 def prepare(sock: socket.socket) -> None:
-    """A socket that has just been accepted. Raises OSError when its peer has left."""
+    """Sets the options of a socket that was just accepted. Raises OSError when its peer has left."""
     sock.setblocking(False)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -22,9 +22,9 @@ def prepare(sock: socket.socket) -> None:
 
 
 def has_left(sock: socket.socket) -> bool:
-    """Whether the peer sends no more, though what it has sent may still be there to be read.
+    """Whether the peer sends no more, though there may be more to read.
 
-    Only Linux tells; elsewhere it shows when all has been read.
+    Known on Linux only. Elsewhere it is False, and reading to the end shows it.
     """
     with contextlib.suppress(OSError):
         return _INFO is not None and sock.getsockopt(socket.IPPROTO_TCP, _INFO, 1)[0] != _ESTABLISHED
