@@ -4,8 +4,8 @@
     with krappy.blocking.connect("127.0.0.1:7092") as client: ...   the same without an event loop
     async with krappy.Broker("data") as broker: ...                 a broker inside a program, under trio
 
-Names are loaded when they are first used, so importing this package costs next to nothing and a client needs nothing
-of the broker's.
+Names are loaded when they are first used. So importing this package is cheap, and a client needs none of the broker's
+dependencies.
 """
 
 from __future__ import annotations

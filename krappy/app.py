@@ -1,4 +1,4 @@
-"""The composition root: the only module that knows every part, and puts a broker together from them."""
+"""The composition root: the only module that knows all parts. It puts a broker together from them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from krappy.settings import server as settings
 from krappy.settings.server import PLAINTEXT, ServerConfig, parse_address
 
 Report = Callable[..., None]
-STOP_LIMIT_S = 60.0  # of a graceful stop; it takes a second or two, unless the disk does not answer
+STOP_LIMIT_S = 60.0  # for a graceful stop, which takes a second or two unless the disk does not answer
 
 
-KAFKA = "kafka "  # before the name of a listener of Kafka's protocol, among the sockets
+KAFKA = "kafka "  # prefix of a Kafka listener's name, among the sockets
 LISTENERS = ("listen_native", "listen_kafka", "listen_http")
 CONSOLE_NEEDS = ("h11", "starlette", "msgspec", "prometheus_client")
 
@@ -58,22 +58,22 @@ def _check_console(config: ServerConfig) -> None:
 
 
 def _quiet(event: str, **facts: Any) -> None:
-    """Embedded brokers say nothing unless asked to."""
+    """The default report of an embedded broker: does nothing."""
 
 
 class Broker:
     """A broker inside a program: `async with krappy.Broker(data_dir) as broker: … broker.address`.
 
     Args:
-        data_dir: the folder that holds everything it stores; made when missing.
-        listen_native, listen_kafka: HOST:PORT, or "none"; port 0 (the default here) takes a free one. Of Kafka's
-            protocol there may be several: "NAME://HOST:PORT,NAME://HOST:PORT".
+        data_dir: the folder that holds everything it stores; created if missing.
+        listen_native, listen_kafka: HOST:PORT, or "none"; port 0 (the default here) takes a free one. Kafka's protocol
+            can have several listeners: "NAME://HOST:PORT,NAME://HOST:PORT".
         listen_http: the same for the console, which needs the extra `console`; "none" here by default.
-        report: called with (event, **facts) for what the broker would log.
+        report: called with (event, **facts) for each event that `krappy serve` would log.
         others: any setting of the broker, by its name in `krappy serve --help`, with _ for -.
 
-    Raises ConfigError for a wrong setting, Unavailable for a port that is taken, StorageError when another broker holds
-    the folder, ShuttingDown when `begin_stop` was called before it was up. It runs under trio: Unavailable elsewhere.
+    Raises ConfigError for a wrong setting; Unavailable for a port that is taken, or without trio; StorageError when
+    another broker holds the folder; ShuttingDown when `begin_stop` was called before the broker had started.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Broker:
         except BaseException as error:
             try:
                 await self._stack.__aexit__(type(error), error, error.__traceback__)
-            except BaseExceptionGroup as group:  # the nursery wraps whatever kept the broker from starting
+            except BaseExceptionGroup as group:  # the nursery wraps the error that kept the broker from starting
                 await trio.lowlevel.checkpoint_if_cancelled()
                 raise first_error(group) from None
             raise first_error(error) from None
@@ -135,7 +135,7 @@ class Broker:
         try:
             await self._stack.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
-            # The nursery wraps whatever the body raised; the program's own errors should come out as they went in.
+            # The nursery wraps what the body raised, but the program should get its own error unchanged.
             if error is not None and group.exceptions == (error,):
                 raise error from error.__cause__
             raise
@@ -158,7 +158,7 @@ class Broker:
                 self.engine.begin_stop()
             self.server = self._make_server()
             await nursery.start(self._serve, [])
-            if "http" in sockets:  # first: it tells how far the others are
+            if "http" in sockets:  # first: its probes tell how far the start is
                 self.http_address = _address(sockets["http"])
                 self.server.listen(Listener(sockets.pop("http"), http.Http(self._load_console)))
             await nursery.start(self.engine.run)
@@ -198,13 +198,13 @@ class Broker:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """HOST:PORT of each protocol that is served; of Kafka's the first listener, and each that has a name."""
+        """HOST:PORT by listener: "native", "http", "kafka" (the first one) and "kafka NAME" for each named one."""
         named = {f"kafka {name}": address for name, address in self.kafka_addresses.items() if name != PLAINTEXT}
         known = {"native": self.native_address, "kafka": self.kafka_address, "http": self.http_address, **named}
         return {name: address for name, address in known.items() if address}
 
     def _take_settings(self) -> None:
-        """What the server has to know of settings that change while it runs."""
+        """Tells the server the settings that may change while it runs."""
         config, places = self.engine.config, self.server.places
         places.most, places.most_of_one = config.max_connections, config.max_connections_per_ip
 
@@ -212,14 +212,14 @@ class Broker:
         await self.server.serve(listeners, task_status=task_status)
 
     def begin_stop(self) -> None:
-        """Takes nothing new from now on. While it starts, that ends by ShuttingDown as soon as it can: what recovery
-        has not come to is left to the next start."""
+        """Takes no new requests from now on. If the broker is still starting, the start ends with ShuttingDown as soon
+        as it can; the next start does the rest of recovery."""
         self._stopped = True
         if hasattr(self, "engine"):
             self.engine.begin_stop()
 
     async def _stop(self, nursery: trio.Nursery) -> None:
-        """Graceful: requests in flight are answered, then connections end, then files are left clean."""
+        """Stops gracefully: answers the requests in flight, ends connections, then closes the files cleanly."""
         with trio.CancelScope(shield=True):
             if hasattr(self, "server"):
                 self.engine.begin_stop()
@@ -229,17 +229,18 @@ class Broker:
 
 
 async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker], None] | None = None) -> None:
-    """Runs a broker until SIGTERM, SIGINT, or SIGHUP where that is not ignored (nohup).
+    """Runs a broker until SIGTERM, SIGINT, or SIGHUP unless that is ignored (nohup).
 
-    `ready` is called once it takes requests, if it comes to that.
+    `ready` is called once the broker takes requests. Raises what `Broker` raises, but returns when a signal ended the
+    start.
     """
     _raise_file_limit()
     keep_freed_memory()
-    # The broker's long-lived objects are many and live long: looking at them again and again is lost time.
+    # The garbage collector need not look at objects that live as long as the broker.
     gc.freeze()
-    # And a look at those of thousands of new connections must not be long: 100,000 objects take some 30 ms.
+    # It must not look at too many at once, with thousands of new connections: 100,000 objects take some 30 ms.
     gc.set_threshold(20_000, 5, 50)
-    sys.setswitchinterval(0.001)  # a commit's thread gets its turn soon after its fdatasync
+    sys.setswitchinterval(0.001)  # a commit's thread soon runs again after its fdatasync
     apart = ("data", *LISTENERS)
     given = {name: value for name, value in config.flat().items() if name not in apart}
     listen = {name: getattr(config, name) or "none" for name in LISTENERS}
@@ -256,7 +257,7 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
 
     async def run() -> None:
         async with broker:
-            gc.freeze()  # what was recovered lives as long: with 10,000 topics a look at all of it takes 0.3 s
+            gc.freeze()  # recovered objects live as long: with 10,000 topics, to look at them takes 0.3 s
             report(
                 "broker_ready",
                 address=broker.address,
@@ -280,13 +281,13 @@ async def serve(config: ServerConfig, *, report: Report, ready: Callable[[Broker
                 nursery.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             error = first_error(group)
-            if not (told.is_set() and isinstance(error, ShuttingDown)):  # it was told so while it recovered
+            if not (told.is_set() and isinstance(error, ShuttingDown)):  # a signal that came during recovery
                 raise error from None
     report("broker_stopped")
 
 
 def _bound_stop(report: Report) -> None:
-    """A stop that takes too long becomes an abrupt one, as safe as a SIGKILL: what is acknowledged is on disk."""
+    """Ends the process when a stop takes longer than `STOP_LIMIT_S`. That is safe: what is acknowledged is on disk."""
 
     def give_up() -> None:
         report("stop_timed_out", seconds=STOP_LIMIT_S)
@@ -304,7 +305,7 @@ def _address(listener: socket.socket) -> str:
 
 
 def _raise_file_limit() -> None:
-    """Every partition holds an open file, and every connection one: take what the system allows."""
+    """Raises the limit of open files to what the system allows: each partition and each connection holds one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
@@ -314,7 +315,7 @@ def _raise_file_limit() -> None:
 
 
 def first_error(group: BaseException) -> BaseException:
-    """The error that matters inside what a nursery raised."""
+    """The first KrappyError within an exception group, or else its first error."""
     while isinstance(group, BaseExceptionGroup):
         group = next(
             (e for e in group.exceptions if isinstance(e, KrappyError | BaseExceptionGroup)), group.exceptions[0]

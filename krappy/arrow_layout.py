@@ -1,14 +1,20 @@
-"""Columns in Arrow's memory layout, made and checked without Arrow.
+"""Columns in Arrow's memory layout, made and checked without pyarrow.
 
 A column of bytes or text is three buffers: `rows + 1` int32 offsets into `data`, `data`, and a validity bitmap (bit
 `row % 8` of byte `row // 8`, 1: not null; None: no nulls). A column of whole numbers is one buffer of int64. All
 little-endian, whatever the machine: "Apache Arrow Columnar Format", Physical Memory Layout. `pyarrow` takes these
 buffers as they are (`Array.from_buffers`).
 
-What reading a table costs until it is a RecordBatch, in microseconds a row of the broker and of the client (keys of 15
-bytes, values of 20 to 250; one run, beside other load): these columns 0.90 and 0.11, Arrow IPC made by pyarrow in the
-broker 1.00 and 0.16, rows with lengths before them 0.85 and 0.72, pages of Scan 0.95 and 2.01. Events of a log cost the
-broker 0.15 when it sends record batches, and are made into columns by whoever reads them.
+Why this layout: to read a table into a RecordBatch costs, in microseconds per row (keys of 15 bytes, values of 20 to
+250 bytes; one run, on a machine with other load):
+
+                                                broker  client
+    these columns                                 0.90    0.11
+    Arrow IPC, made by pyarrow in the broker      1.00    0.16
+    rows with lengths before them                 0.85    0.72
+    pages of Scan                                 0.95    2.01
+
+The events of a log cost the broker 0.15: it sends record batches, and the client makes columns of them.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from typing import NamedTuple
 from krappy.types import Headers
 
 _DIGITS = b"0" + b"1" * 255
-INT32, INT64 = "i", "q"  # what `array` calls them
+INT32, INT64 = "i", "q"  # type codes of `array`
 assert (array(INT32).itemsize, array(INT64).itemsize) == (4, 8)
 
 
@@ -43,22 +49,23 @@ class HeaderLists(NamedTuple):
 
 
 def int64s(numbers: Iterable[int]) -> bytes:
-    """Raises OverflowError for a number that is none."""
+    """A column of int64. Raises OverflowError for a number beyond 64 bits."""
     return _little(array(INT64, numbers))
 
 
 def int32s(numbers: Iterable[int]) -> bytes:
-    """Raises OverflowError for a number that is none."""
+    """A column of int32. Raises OverflowError for a number beyond 32 bits."""
     return _little(array(INT32, numbers))
 
 
 def offsets32(lengths: Iterable[int]) -> bytes:
-    """Where each of so many items begins, and where the last one ends. Raises OverflowError beyond 2 GiB."""
+    """The int32 offsets of items with these lengths: where each begins, and where the last ends. Raises OverflowError
+    beyond 2 GiB."""
     return _little(array(INT32, list(accumulate(lengths, initial=0))))  # twice as fast as from the iterator
 
 
 def binary(items: Sequence[bytes | None]) -> Binary:
-    """A column of these items; None is null."""
+    """A column of bytes; None is null."""
     validity = bitmap(items) if None in items else None
     held: Sequence[bytes] = items if validity is None else [item or b"" for item in items]  # type: ignore[assignment]
     return Binary(offsets32(map(len, held)), b"".join(held), validity)
@@ -71,28 +78,28 @@ def header_lists(rows: Sequence[Headers]) -> HeaderLists:
 
 
 def bitmap(items: Sequence[object]) -> bytes:
-    """Which of them are not None."""
+    """A validity bitmap: a bit for each item, 1 if it is not None."""
     return bits(bytes([item is not None for item in items]))
 
 
 def bits(flags: bytes) -> bytes:
-    """A bit for each byte: whether it is other than 0."""
+    """A bitmap with a bit for each byte: 1 if the byte is not 0."""
     digits = flags[::-1].translate(_DIGITS)
     return int(digits or b"0", 2).to_bytes((len(flags) + 7) // 8, "little")
 
 
 def flags(bitmap: bytes, count: int) -> list[bool]:
-    """What `bits` was made of."""
+    """The first `count` bits of a bitmap: the inverse of `bits`."""
     return [bool(bitmap[row >> 3] >> (row & 7) & 1) for row in range(count)]
 
 
 def numbers(buffer: bytes) -> list[int]:
-    """What `int64s` was made of."""
+    """The inverse of `int64s`."""
     return _read(INT64, buffer).tolist()
 
 
 def items(column: Binary) -> list[bytes | None]:
-    """What `binary` was made of."""
+    """The inverse of `binary`. It does not check the column."""
     bounds, data, validity = _read(INT32, column.offsets).tolist(), memoryview(column.data), column.validity
     found: list[bytes | None] = [bytes(data[start:end]) for start, end in pairwise(bounds)]
     if validity is not None:
@@ -102,7 +109,7 @@ def items(column: Binary) -> list[bytes | None]:
 
 
 def headers(column: HeaderLists) -> list[Headers]:
-    """What `header_lists` was made of."""
+    """The inverse of `header_lists`."""
     names, values = items(column.names), items(column.values)
     flat = [((name or b"").decode(errors="replace"), value) for name, value in zip(names, values, strict=True)]
     bounds = _read(INT32, column.offsets).tolist()
@@ -110,7 +117,7 @@ def headers(column: HeaderLists) -> list[Headers]:
 
 
 def parts(offsets: bytes, data: bytes) -> list[bytes]:
-    """The items of a column without nulls that nobody has checked. Raises ValueError."""
+    """The items of a column without nulls. Raises ValueError when the offsets do not fit the data."""
     if len(offsets) % 4 or not offsets:
         raise ValueError(f"{len(offsets)} bytes of offsets: they are int32, one more than there are items")
     bounds = _read(INT32, offsets).tolist()
@@ -120,7 +127,7 @@ def parts(offsets: bytes, data: bytes) -> list[bytes]:
 
 
 def check_binary(column: Binary, rows: int) -> None:
-    """Raises ValueError when the sizes of its buffers cannot be those of so many rows."""
+    """Raises ValueError when the sizes of a column's buffers do not fit `rows`."""
     offsets, data, validity = column
     check_offsets(offsets, rows, len(data))
     if validity is not None and len(validity) < (rows + 7) // 8:
@@ -128,7 +135,7 @@ def check_binary(column: Binary, rows: int) -> None:
 
 
 def check_offsets(offsets: bytes, rows: int, end: int) -> None:
-    """Raises ValueError."""
+    """Raises ValueError unless there are `rows` + 1 offsets, the first 0 and the last `end`. Checks none between."""
     if len(offsets) != 4 * (rows + 1):
         raise ValueError(f"{len(offsets)} bytes of offsets for {rows} rows")
     if int.from_bytes(offsets[:4], "little") or int.from_bytes(offsets[-4:], "little") != end:

@@ -8,10 +8,11 @@
             async for event in consumer:
                 await consumer.ack(event)
 
-`krappy.blocking` has the same names for programs without an event loop. Both are thin: what they do is in
-`krappy/clients`. Every error is a `KrappyError`. A lost connection is made again in the background, and every method
-says what that means for it; unless it says otherwise, it is as if nothing had happened. No operation takes longer
-than the client's `timeout`. Cancelling any of them leaves the connection as good as before.
+`krappy.blocking` has the same names for programs without an event loop. Both are thin layers over `krappy/clients`.
+
+Every error is a `KrappyError`. A lost connection is made again in the background; unless a method says otherwise, its
+caller does not notice. No operation takes longer than the client's `timeout`. Cancelling an operation does not harm the
+connection.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from krappy.clients.aio.producer import Producer, TopicProducer
     from krappy.clients.aio.stage import Stage
 
-_HOMES = {  # imported when they are asked for: with all that reads and writes record batches, they are half of this
+_HOMES = {  # imported when first used: with the code of record batches, they are half of this module's import
     "Consumer": "consumer",
     "Delivery": "io",
     "Producer": "producer",
@@ -81,11 +82,11 @@ def connect(to: str | None = None, *, timeout: float = 30.0, keepalive: float = 
     Args:
         to: `host:port` of a broker; None: $KRAPPY_ADDRESS, else 127.0.0.1:7092.
         timeout: seconds that any operation may take, with all its tries.
-        keepalive: a broker that was silent for so many seconds is asked whether it lives, and if it is silent for as
-            long again, the connection counts as lost.
+        keepalive: after this many seconds of silence the client pings the broker; after as many more without an answer
+            the connection counts as lost.
 
-    Raises ConfigError for what is no address or no time. Entering raises ConnectionLost when no broker answers there.
-    Later losses are healed in the background.
+    Raises ConfigError for a wrong address, timeout or keepalive. Entering raises ConnectionLost when no broker answers
+    there; connections that are lost later are made again in the background.
     """
     return Client(to, timeout=timeout, keepalive=keepalive)
 
@@ -113,7 +114,7 @@ class Client:
 
     @property
     def trouble(self) -> str:
-        """Why there is no connection to the broker now, while it is tried again; empty while there is one."""
+        """Why there is no connection now, while the client tries again; empty while there is one."""
         return self._link.broken
 
     @property
@@ -134,18 +135,19 @@ class Client:
         timeout: float = 120.0,
         name: str | None = None,
     ) -> TopicProducer:
-        """A producer to one topic, which the broker makes when there is none (if it is so configured).
+        """A producer to one topic, to be entered with `async with`. A topic that does not exist is created if the
+        broker allows it (auto_create_topics).
 
         Args:
-            linger_ms: how long an event waits for company while others of its partition are on their way; the
-                first one never waits.
-            batch_bytes: a batch of this size leaves at once.
-            buffer_bytes: of events not acknowledged yet; a full buffer makes senders wait.
+            linger_ms: how long an event waits for others to share its batch while a batch of its partition is in
+                flight. If none is, it is sent at once.
+            batch_bytes: a batch of this size is sent at once.
+            buffer_bytes: bytes of unacknowledged events; while the buffer is full, senders wait.
             compression: of the batches: None, "gzip", "snappy", "lz4" or "zstd".
-            idempotent: the broker stores a batch once, however often it is sent. Without it a batch that was on its
-                way when the connection was lost fails with ConnectionLost, and may have been stored.
+            idempotent: the broker stores a batch once, however often it is sent. Without it, a batch in flight when the
+                connection is lost fails with ConnectionLost, and may have been stored.
             timeout: seconds until an event that is not acknowledged fails.
-            name: shown by the broker, for people.
+            name: a name that the broker shows to people.
         """
         from krappy.clients.aio.producer import TopicProducer
         from krappy.clients.producing import limits
@@ -170,20 +172,20 @@ class Client:
     ) -> Consumer:
         """A consumer of one topic or several, to be entered with `async with`.
 
-        Without `group` it sees every event of its `partitions` (None: all) from `start` on and owns its position.
-        With `group` it shares the events with the other members: each is leased to one of them for `lease_ms`, who
-        says `ack` when it is done.
+        Without `group` it gets every event of its `partitions` (None: all) from `start` on, and keeps its own position.
+        With `group` it shares the events with the other members: each event is leased to one member for `lease_ms`,
+        which calls `ack` when it is done.
 
         Args:
-            start: "earliest", "latest", an offset, or an aware datetime (the first event at or after it). For a
-                group: where its very first member begins.
-            end: "now" stops at the high watermarks of the moment it opens, an int before that offset.
+            start: "earliest", "latest", an offset, or an aware datetime (the first event at or after it). In a group:
+                where the group begins, if it is new.
+            end: "now" stops at the last stable offsets of the moment it opens; an int stops before that offset.
             order: "key" never leases events of one key to two members at a time.
-            max_deliveries: an event that comes back as often goes to `dead_letter` (None:
+            max_deliveries: after this many deliveries without an ack an event goes to the topic `dead_letter` (None:
                 "<topic>.<group>.dead").
-            max_records: of one poll. In a group: how many events are leased ahead at most (None: 500); fewer when
-                each takes long, so that their leases do not run out while they wait. Without a group None leaves it
-                to `max_bytes`.
+            max_records: how many events one poll brings at most. In a group: how many events are leased ahead at most
+                (None: 500), and fewer when each takes long, so that their leases do not run out while they wait.
+                Without a group None means that only `max_bytes` bounds a poll.
             max_bytes: of one poll.
         """
         from krappy.clients.aio.consumer import Consumer
@@ -224,19 +226,19 @@ class Client:
         topic_id: str | None = None,
         measure: int | None = None,
     ) -> Snapshot:
-        """A moment of the topic's table, all that is committed now included, for any number of readers.
+        """A snapshot of the topic's table as of now, with everything that is committed, for any number of readers.
 
         The broker holds it, not this connection: any client may read it, by its id. It ends `ttl` seconds after it was
-        last read or kept (`keep_snapshot`), by `close_snapshot`, or with the broker; SnapshotGone says so.
+        last read or kept (`keep_snapshot`), by `close_snapshot`, or with the broker; then reads raise SnapshotGone.
 
         Args:
-            splits: how many ranges of about equal size are wanted, over all partitions. There may be fewer of a small
-                table, and there is one for each partition at least.
-            prefix, start, end: of the keys that are wanted, as in `Table.scan`.
-            tombstones: whether reads bring deleted keys, with null as their value, unless they say otherwise.
-            topic_id: `describe(topic).id`: another topic of the same name is UnknownTopic.
-            measure: bytes up to which the snapshot's `size` is to be exact, 64 MiB at the most; None: it has none. The
-                broker looks at as many bytes of the table for it.
+            splits: how many ranges of about equal size are wanted, over all partitions. There is at least one for each
+                partition, and there may be fewer for a small table.
+            prefix, start, end: which keys are wanted, as in `Table.scan`.
+            tombstones: whether reads bring deleted keys, with null as their value, unless a read says otherwise.
+            topic_id: `describe(topic).id`; if the topic of this name has another id, it raises UnknownTopic.
+            measure: up to how many bytes the snapshot's `size` is exact, 64 MiB at most; the broker reads as many bytes
+                of the table. None: the snapshot has no `size`.
 
         Raises ViewDisabled, UnknownTopic, UnknownPartition, Overloaded when too many snapshots are held.
         """
@@ -246,11 +248,11 @@ class Client:
         )
 
     async def keep_snapshot(self, id: str, ttl: float | None = None) -> None:
-        """Lets a snapshot live for `ttl` seconds (None: as many as before) from now on. Raises SnapshotGone."""
+        """Keeps a snapshot for another `ttl` seconds from now (None: as many as before). Raises SnapshotGone."""
         await snapshots.keep_snapshot(self._link, id, ttl)
 
     async def close_snapshot(self, id: str) -> None:
-        """Ends a snapshot. Nothing when it has ended."""
+        """Ends a snapshot. Does nothing if it has ended."""
         await snapshots.close_snapshot(self._link, id)
 
     def read_snapshot(
@@ -262,14 +264,14 @@ class Client:
         columns: Sequence[str] = COLUMNS,
         block_bytes: int = BLOCK_BYTES,
     ) -> Blocks:
-        """The rows of a snapshot in a range of keys, in their order, as blocks of columns.
+        """The rows of a snapshot in a range of keys, in the order of their keys, as blocks of columns.
 
         `async for block in client.read_snapshot(snapshot.id, snapshot.ranges[0])`. It goes on after a lost connection.
 
         Args:
-            tombstones: None: as the snapshot was taken.
-            columns: only these are sent: some of "key", "value", "offset", "timestamp", "headers".
-            block_bytes: of a block, about.
+            tombstones: whether deleted keys are rows, too; None: as `snapshot` was asked.
+            columns: which columns are sent: some of "key", "value", "offset", "timestamp", "headers".
+            block_bytes: about how large a block is.
 
         Raises SnapshotGone, UnknownPartition.
         """
@@ -288,9 +290,9 @@ class Client:
     ) -> Blocks:
         """The events of a partition from `start_offset` to before `end_offset`, as blocks of columns.
 
-        It goes on after a lost connection. Raises OffsetOutOfRange unless all of them are there: the log begins behind
-        `start_offset`, or `end_offset` is beyond what is committed; UnknownTopic when the topic is not there, or when
-        it is another one than `topic_id`: `describe(topic).id`.
+        It goes on after a lost connection. Raises OffsetOutOfRange when the log starts after `start_offset`, or when
+        `end_offset` is beyond the last stable offset; UnknownTopic when there is no such topic, or when its id
+        (`describe(topic).id`) is not `topic_id`.
         """
         span = ReadLog(topic, partition, start_offset, end_offset, block_bytes, topic_id)
         return Blocks(snapshots.LogReading(self._link, span, columns))
@@ -310,19 +312,21 @@ class Client:
         compression: Compression | None = None,
         timeout: float = 120.0,
     ) -> Stage:
-        """What one attempt of a job's task writes to one topic; nobody sees it before the job is committed.
+        """A stage, to be entered with `async with`: it takes the events that one attempt of a job's task writes to one
+        topic. Nobody sees them before the job is committed.
 
-        For work that is retried, done twice at a time, or killed: each attempt stages and seals, and `commit_staged`
-        with the token of one attempt of each task publishes them all at once, once. To be entered with `async with`.
+        For work that may be retried, run twice at a time, or killed. Each attempt stages its events and seals them,
+        which gives a token. `commit_staged` with the token of one attempt of each task publishes all of them together,
+        once.
 
         Args:
-            job: the name of the whole; a name that nothing else ever had.
-            task, attempt: of that job; one token of each task and topic can be committed.
-            ttl: seconds after which the job is dropped when nothing more comes of it. The longest of its tasks' holds.
+            job: the name of the whole work, which no other job ever had.
+            task, attempt: their names within the job. One token of each task and topic can be committed.
+            ttl: seconds without a request of the job after which it is dropped; of several tasks, the longest counts.
             batch_bytes, buffer_bytes, compression, timeout: as for `producer`.
 
-        Entering raises StagingFenced when the job was aborted, and StagingCommitted when it is committed already: then
-        there is nothing to do, as when a committed job is run again.
+        Entering raises StagingFenced when the job was aborted, and StagingCommitted when it was committed: then there
+        is nothing left to do.
         """
         from krappy.clients.aio.stage import Stage
         from krappy.clients.attempt import Attempt
@@ -339,25 +343,26 @@ class Client:
         timeout: float | None = None,
         progress: staging.Progress | None = None,
     ) -> StagedCommit:
-        """Publishes what was sealed under these tokens: all of it or nothing, and once. What was published, and where.
+        """Publishes the events that were sealed under these tokens: all or none, and once. Returns what was published,
+        and where.
 
-        A job that was committed is not published again, whatever the tokens: the answer is what it was. The broker
-        remembers that for a week (staging_outcome_ms). Transactions keep readers from seeing a part of it.
+        If the job was committed before, nothing is published, whatever the tokens, and the answer is the same as then.
+        The broker remembers it for a week (staging_outcome_ms). By a transaction, readers see all events or none.
 
         Args:
-            timeout: seconds to wait; None: as long as the broker takes. When they are over, RequestTimeout, the broker
-                goes on by itself: ask again to know the end.
-            progress: called now and then with the bytes published so far, and all of them.
+            timeout: seconds to wait, then it raises RequestTimeout; None: as long as the broker takes. The broker goes
+                on after a timeout: call again to know the result.
+            progress: called now and then with the bytes published so far, and the bytes in all.
 
         Raises StagingFenced, StagingExpired, UnknownStaging; UnknownTopic when a topic was deleted meanwhile.
         """
         return await staging.commit(self._link, job, list(tokens), timeout, progress)
 
     async def abort_staged(self, job: str) -> None:
-        """Drops all that a job has staged, and refuses what still comes of it. Also for a job that has not begun yet.
+        """Drops all that a job has staged, and refuses what it stages later; the job need not have begun.
 
-        For good: what may be run again under the same name, such as a batch of a stream, is better left to its ttl.
-        Raises StagingCommitted when it is committed: it is published, or about to be.
+        The name can't be used again. So leave a job that may run again under its name, such as a batch of a stream, to
+        its ttl. Raises StagingCommitted when the job is committed: its events are published, or about to be.
         """
         await staging.abort(self._link, job)
 
@@ -375,47 +380,47 @@ class Client:
         *,
         if_absent: bool = False,
     ) -> bool:
-        """Makes a topic; `config` has Kafka's names, such as {"cleanup.policy": "compact"}. Whether it was made.
+        """Creates a topic; `config` has Kafka's names, such as {"cleanup.policy": "compact"}. Whether it was created.
 
-        Raises TopicExists unless `if_absent`, InvalidTopic, InvalidPartitions, InvalidConfig; ConnectionLost when the
-        connection is lost in the middle and nobody knows whether it was made (not with `if_absent`).
+        Raises InvalidTopic, InvalidPartitions, InvalidConfig; unless `if_absent` also TopicExists, and ConnectionLost
+        when the connection is lost before the answer: then the topic may have been created.
         """
         return await admin.create_topic(self._link, topic, partitions, config, if_absent)
 
     async def alter_topic(
         self, topic: str, config: Mapping[str, Setting] | None = None, *, partitions: int | None = None
     ) -> None:
-        """Changes settings (None as a value: back to the default) or the number of partitions, which only grows."""
+        """Changes settings (a value of None resets to the default), or the number of partitions, which only grows."""
         await admin.alter_topic(self._link, topic, config, partitions)
 
     async def delete_topic(self, topic: str) -> None:
-        """Deletes a topic with all its events. Raises UnknownTopic; ConnectionLost as `create_topic`."""
+        """Deletes a topic with all its events. Raises UnknownTopic, and ConnectionLost as `create_topic`."""
         await admin.delete_topic(self._link, topic)
 
     async def topics(self) -> list[TopicInfo]:
-        """Every topic, as `describe` tells of it."""
+        """Every topic, as `describe` gives it."""
         return await admin.topics(self._link)
 
     async def describe(self, topic: str) -> TopicInfo:
-        """Settings, and where each partition stands. Raises UnknownTopic."""
+        """A topic's settings and the offsets of its partitions. Raises UnknownTopic."""
         return await admin.describe(self._link, topic)
 
     async def offsets(self, topic: str, at: StartAt = "latest") -> dict[int, int]:
-        """By partition, the offset at an end of the log, or of the first event at or after a datetime."""
+        """By partition: the offset at an end of the log, or of the first event at or after a datetime."""
         return await admin.offsets(self._link, topic, at)
 
     async def delete_records(
         self, topic: str, before: StartAt | Mapping[int, int], *, partitions: Sequence[int] | None = None
     ) -> dict[int, int]:
-        """Deletes the events before a place, for good; by partition, the offset of the first event there is then.
+        """Deletes the events before an offset, for good. Returns each partition's log start after that.
 
         Args:
-            before: "latest" (all events of now), an offset, an aware datetime, or an offset for each partition.
+            before: "latest" (all events there are now), an offset, an aware datetime, or an offset for each partition.
             partitions: only these; None: all, or those that `before` names.
 
-        The topic's table loses the entries of deleted events (but not with cleanup.policy=compact,delete, where it
-        outlives them). Raises UnknownTopic, UnknownPartition, OffsetOutOfRange beyond the last event, PolicyViolation
-        when the topic is only compacted.
+        The topic's table loses the entries of deleted events; but it keeps them with cleanup.policy=compact,delete.
+        Raises UnknownTopic, UnknownPartition, OffsetOutOfRange beyond the last event, PolicyViolation when the topic is
+        only compacted.
         """
         return await admin.delete_records(self._link, topic, before, partitions)
 
@@ -426,7 +431,8 @@ class Client:
         return await admin.groups(self._link)
 
     async def group(self, name: str) -> GroupInfo:
-        """Members, and floor and lag by partition. Raises UnknownGroup."""
+        """A group with its members, and by partition its floor (every event before it is settled) and lag. Raises
+        UnknownGroup."""
         return await admin.group(self._link, name)
 
     async def reset_group(
@@ -438,12 +444,12 @@ class Client:
         partitions: Sequence[int] | None = None,
         dry_run: bool = False,
     ) -> list[Moved]:
-        """Moves a group's position; what was leased or acknowledged beyond is forgotten. Raises UnknownGroup."""
+        """Moves a group's positions. Leases and acknowledgements of later events are forgotten. Raises UnknownGroup."""
         return await admin.reset_group(self._link, name, to, topic, partitions, dry_run)
 
     @asynccontextmanager
     async def hold_backup(self) -> AsyncIterator[admin.HeldBackup]:
-        """Links the broker's files of this moment aside, in a folder at the broker, to be copied within the `with`.
+        """Links the broker's files, as of now, into a folder on the broker's machine, to be copied within the `with`.
 
         For `krappy backup`. Raises StorageError.
         """
@@ -454,17 +460,17 @@ class Client:
             admin.release_backup(self._link, held)
 
     async def delete_group(self, name: str) -> None:
-        """Forgets a group. Raises UnknownGroup, GroupNotEmpty while it has members."""
+        """Deletes a group with its positions. Raises UnknownGroup, and GroupNotEmpty while it has members."""
         await admin.delete_group(self._link, name)
 
     async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
-        """Sets a group's floors by hand: every event below counts as acknowledged."""
+        """Sets a group's floors by hand: every event before them counts as acknowledged, none after them does."""
         await admin.commit(self._link, group, positions)
 
     async def positions(self, group: str) -> dict[TopicPartition, int]:
-        """A group's floors."""
+        """A group's floor in each partition."""
         return await admin.positions(self._link, group)
 
     async def ping(self) -> Pong:
-        """What the broker says of itself: .version .cluster .time .max_frame"""
+        """The broker's .version .cluster .time .max_frame"""
         return await admin.ping(self._link)

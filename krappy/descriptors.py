@@ -1,5 +1,5 @@
-"""File descriptors that are left to the storage, which can't do without: once RocksDB could not open a file, it takes
-no more writes until it is opened again.
+"""File descriptors that are kept free for the storage. When RocksDB can't open a file, it takes no more writes until it
+is opened again.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ import os
 import resource
 import sys
 
-KEPT = 256  # so many, or
-SHARE = 8  # this part of all that the process may have, if that is less
+KEPT = 256  # descriptors kept free,
+SHARE = 8  # or an eighth of all that the process may have, if that is less
 
 
 def allowed() -> int:
@@ -19,16 +19,16 @@ def allowed() -> int:
 
 
 def few_left(given: int) -> bool:
-    """Whether this descriptor, which has just been given, is one of those to be left. The lowest one that is free is
-    given (POSIX), so it tells how many there are."""
+    """Whether a descriptor that was just opened is one of those to keep free. The system always gives the lowest free
+    number (POSIX), so the number tells how many are open."""
     return given >= _to_be_used()
 
 
 def room() -> int:
-    """How many more there may be beside those to be left."""
+    """How many more descriptors may be opened, without those to keep free."""
     try:
         return _to_be_used() - len(os.listdir("/dev/fd"))
-    except OSError:  # not every system tells
+    except OSError:  # not every system has this folder
         return sys.maxsize
 
 

@@ -2,7 +2,7 @@
 
     KrappyError
     ├── ConfigError                      a setting is unknown or out of range
-    │   └── Unavailable                  there is nothing wrong with it, but this machine has not what it asks for
+    │   └── Unavailable                  the setting is right, but this machine lacks what it needs
     ├── ConnectionLost          retry    the peer went away; clients reconnect by themselves first
     ├── RequestTimeout          retry    no answer in the time allowed
     ├── ProtocolError                    bytes that are not the protocol; closes the connection
@@ -16,7 +16,7 @@
     │   ├── RecordTooLarge, OffsetMismatch, UnsupportedCompression
     │   ├── InvalidRecord
     │   │   └── InvalidTimestamp         of a record; `index` is its place in the batch
-    │   ├── SnapshotGone                 it has ended, or this broker never had it
+    │   ├── SnapshotGone                 the snapshot has ended, or this broker never had it
     │   ├── OutOfOrderSequence, ProducerFenced
     │   ├── InvalidTransaction, UnknownProducerMapping, InvalidTransactionTimeout, TransactionFenced,
     │   │   TransactionPending (retry)
@@ -25,23 +25,23 @@
     └── StorageError            retry    the disk refused; the request was not applied
         └── CorruptBatch                 bytes on disk or on the wire whose checksum or structure is wrong
 
-Each class knows its wire `code`, its `name` on the wire and whether the same request may be sent again
-(`retriable`). Codes below 1000 are Kafka's own (KIP-482 tables, `Errors.java`), so that both protocols agree;
-codes from 1000 on are the native protocol's.
+Each class has its `code` and its `name` on the wire, and tells whether the same request may be sent again
+(`retriable`). Codes below 1000 are Kafka's (`Errors.java`), so that both protocols agree; codes from 1000 on are the
+native protocol's.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-LONGEST_TEXT = 1000  # characters: it may repeat names that a peer sent, for each of thousands of things
+LONGEST_TEXT = 1000  # characters: a text may repeat thousands of names that a client sent
 
 
 class KrappyError(Exception):
     """The root of the tree.
 
-    `details` holds the error's own facts (such as the current offset) as plain msgpack values; they travel
-    with it over the wire and are readable as attributes on the client's side too.
+    `details` holds the error's own facts (such as the current offset) as msgpack values. They travel over the wire, and
+    are attributes of the error, on the client's side too.
     """
 
     code: ClassVar[int] = -1
@@ -67,7 +67,7 @@ class ConfigError(KrappyError):
 
 
 class Unavailable(ConfigError):
-    """A port that another program has, a package or a Java that is not installed."""
+    """The machine lacks something: a port is taken, or a package or a Java is not installed."""
 
 
 class ConnectionLost(KrappyError):
@@ -79,7 +79,7 @@ class RequestTimeout(KrappyError):
 
 
 class ProtocolError(KrappyError):
-    """Bytes that the protocol does not allow. The only error that a decoder lets out."""
+    """Bytes that the protocol does not allow. The only error that a decoder raises."""
 
     code, name = 1000, "PROTOCOL_ERROR"
 
@@ -128,7 +128,7 @@ class InvalidConfig(BrokerError):
 
 
 class PolicyViolation(BrokerError):
-    """A topic's cleanup.policy does not allow this, or it is more than is allowed at once."""
+    """A topic's cleanup.policy does not allow the request, or it asks for more than is allowed at once."""
 
     code, name = 44, "POLICY_VIOLATION"
 
@@ -178,7 +178,7 @@ class UnsupportedCompression(BrokerError):
 
 
 class SnapshotGone(BrokerError):
-    """A snapshot whose time is over, that was closed, or that went with its topic or with the broker."""
+    """The snapshot has expired or was closed, its topic was deleted, or the broker was restarted."""
 
     code, name = 1020, "SNAPSHOT_GONE"
 
@@ -192,13 +192,13 @@ class ProducerFenced(BrokerError):
 
 
 class UnknownProducer(BrokerError):
-    """A producer id that this broker has given to nobody: another one must be asked for."""
+    """A producer id that this broker has not given out; the producer must ask for a new one."""
 
     code, name = 59, "UNKNOWN_PRODUCER_ID"
 
 
 class InvalidTransaction(BrokerError):
-    """The transaction is not in a state in which this can be done, or this partition is not part of it."""
+    """The transaction's state does not allow the request, or the partition is not part of the transaction."""
 
     code, name = 48, "INVALID_TXN_STATE"
 
@@ -214,7 +214,7 @@ class InvalidTransactionTimeout(BrokerError):
 
 
 class TransactionPending(BrokerError):
-    """A transaction that is not decided or not completed yet stands in the way."""
+    """The request must wait for a transaction that is not decided or not completed yet."""
 
     code, name, retriable = 51, "CONCURRENT_TRANSACTIONS", True
 
@@ -230,7 +230,7 @@ class UnknownGroup(BrokerError):
 
 
 class WrongGroupKind(BrokerError):
-    """The name is a Kafka group's, and this is for native groups."""
+    """The name is a Kafka group's, and the request is for native groups."""
 
     code, name = 23, "INCONSISTENT_GROUP_PROTOCOL"
 
@@ -272,13 +272,13 @@ class StagingCommitted(BrokerError):
 
 
 class UnknownStaging(BrokerError):
-    """There is no such staged attempt (any more): what is not sealed ends with the broker."""
+    """There is no such staged attempt. One that is not sealed ends when the broker stops."""
 
     code, name = 1033, "UNKNOWN_STAGING"
 
 
 class StagingFull(BrokerError):
-    """What all jobs have staged together takes as much of the disk as it may (`staging_bytes`)."""
+    """All staged events together take as many bytes on disk as allowed (`staging_bytes`)."""
 
     code, name = 1034, "STAGING_FULL"
 

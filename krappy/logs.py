@@ -1,8 +1,8 @@
-"""Structured logs: one event name and its facts a line, as JSON for machines or in columns for a terminal.
+"""Structured logs: each line has an event name and its facts, as JSON for machines or in columns for a terminal.
 
-The levels are for whoever is called at night: `error` is broken until somebody acts, `warning` is what the broker will
-try again or has put right at a price, `info` is what somebody asked for. What a peer or a full disk could make the
-broker say again and again is said `MANY` times in `WINDOW` seconds; the next such line tells how many were left out.
+The levels are for the person on call. `error`: something is broken until somebody acts. `warning`: the broker will try
+again, or has repaired it at a price. `info`: what somebody asked for. An event that a peer or a full disk could cause
+without end is logged at most `MANY` times in `WINDOW` seconds; the next such line tells how many were left out.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ INFO = {
     "views_reopened",
 }
 LEVELS = {name: level for level, names in (("error", ERROR), ("warning", WARNING), ("info", INFO)) for name in names}
-ENDLESS = {  # what a peer, or a disk that stays full, could have told again and again
+ENDLESS = {  # events that a peer, or a disk that stays full, could cause without end
     "accept_failed",
     "append_failed",
     "connection_gave_way",
@@ -130,50 +130,50 @@ def configure(level: str, style: str) -> Any:
             *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelName(level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # a line is one write: others write to the same place
+        logger_factory=structlog.WriteLoggerFactory(sys.stderr),  # one write for each line: other processes write, too
         cache_logger_on_first_use=False,
     )
     return structlog.get_logger()
 
 
 def _printable(logger: Any, method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """What peers have named must not speak to the terminal (ESC), nor make lines of its own."""
+    """Escapes texts: names that peers chose must not control the terminal (ESC) or make lines of their own."""
     return {name: escaped(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
 
 
 def escaped(text: str) -> str:
-    """As it is written in Python, where a character can't be printed."""
+    """The text, with Python's escapes for the characters that can't be printed."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _trace(to: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
-    """A traceback; the message of an error may hold what a peer sent."""
+    """Writes a traceback, escaped: an error's message may hold what a peer sent."""
     lines = "".join(traceback.format_exception(*exc_info)).splitlines()
     to.write("".join(f"\n  {escaped(line)}" for line in lines))
 
 
 def _when_and_what_first(logger: Any, method: str, facts: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """In the order in which a person reads it."""
+    """Puts timestamp, level and event first."""
     first = {name: facts.pop(name) for name in ("timestamp", "level", "event") if name in facts}
     return {**first, **facts}
 
 
 class Reporter:
-    """What broker and server report, at the level that each event deserves, and no more of it than anybody reads.
+    """Logs what broker and server report, at the level of each event; leaves out lines of `ENDLESS` events.
 
-    A line that can't be written, to a full disk or to a pipe that nobody reads any more, ends nothing. The next one
-    that is written tells how many were not.
+    When a line can't be written, to a full disk or a closed pipe, nothing is raised. The next line that can be written
+    tells how many could not.
 
-    `clock`: seconds, of any beginning.
+    `clock`: seconds since any fixed moment.
     """
 
     def __init__(self, logger: Any, clock: Callable[[], float] = time.monotonic) -> None:
         self._logger = logger
         self._clock = clock
-        self._windows: dict[str, tuple[float, int]] = {}  # event -> when its window began, how many came in it
-        self._unwritten = 0  # lines
+        self._windows: dict[str, tuple[float, int]] = {}  # event -> (when its window began, how many came in it)
+        self._unwritten = 0  # lines that could not be written
 
     def __call__(self, event: str, **facts: Any) -> None:
         if event in ENDLESS:

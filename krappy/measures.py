@@ -1,7 +1,7 @@
-"""What the broker counts of itself, as cheaply as it can: plain numbers, which whoever asks turns into metrics.
+"""The broker's counters, as cheap as possible: plain numbers, which the console turns into metrics.
 
-Nothing here is done per event. A request is counted once, with the latency of the chunk of requests that it came in;
-events and bytes are added up per drain, syncs are timed one by one.
+Nothing here runs per event. A request is counted once, with the latency of the chunk of requests that it came in.
+Events and bytes are added up per group commit; syncs are timed one by one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-# Upper bounds of the latency buckets, in seconds; what is longer goes into one more.
+# Upper bounds of the latency buckets, in seconds. One more bucket holds all longer ones.
 LATENCY_BOUNDS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0),
@@ -17,7 +17,7 @@ LATENCY_BOUNDS = (
 
 
 class Histogram:
-    """How many observations fell into each bucket: up to and including its bound, above the one before."""
+    """How many observations fell into each bucket. A bucket includes its upper bound."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -36,7 +36,7 @@ class Histogram:
 
 
 class RequestTimes:
-    """The latencies of requests, by their type: an int of one protocol, or a name."""
+    """The latencies of a protocol's requests, by their type: its number, or its name for HTTP."""
 
     def __init__(self) -> None:
         self.by_kind: dict[int | str, Histogram] = {}
@@ -48,7 +48,8 @@ class RequestTimes:
         found.observe(seconds, times)
 
     def observe_each(self, counted: dict[int, int], seconds: float) -> None:
-        """For requests that were answered together, so many of each type: each peer has waited for all of them."""
+        """Counts requests that were answered together: how many of each type. All have the same latency, since each
+        waited for all."""
         for kind, times in counted.items():
             self.observe(kind, seconds, times)
 
@@ -57,10 +58,10 @@ class StoreMeasures:
     """What the broker's disk side has done since it started."""
 
     def __init__(self, kept_limit: int = 64 << 20) -> None:
-        self.kept_bytes = 0  # of memory, that decoded batches take which wait for their views, of all partitions,
-        self.kept_limit = kept_limit  # and how many may be
+        self.kept_bytes = 0  # bytes of memory of decoded batches that wait for their views, of all partitions
+        self.kept_limit = kept_limit  # how many there may be
         self.appended_events = 0
         self.appended_bytes = 0
         self.appends_failed = 0
         self.syncs = Histogram()  # fdatasync of logs, in seconds
-        self.catalog_syncs = Histogram()  # and of the catalog and the groups
+        self.catalog_syncs = Histogram()  # syncs of the catalog and the groups, in seconds

@@ -1,6 +1,6 @@
-"""Which partition a key belongs to: murmur2 of the key, as Kafka's default partitioner does.
+"""The partition of a key: murmur2 of the key, as by Kafka's default partitioner.
 
-Exact parity with Java matters: a key must land in one partition whichever client sends it (KIP-480;
+It must equal Java's exactly, because a key must go to the same partition whichever client sends it (KIP-480;
 `org.apache.kafka.common.utils.Utils.murmur2`, `BuiltInPartitioner.partitionForKey`).
 """
 
@@ -13,9 +13,9 @@ from functools import lru_cache
 SEED = 0x9747B28C
 _M = 0x5BD1E995
 _U32 = 0xFFFFFFFF
-FEW = 6  # keys of one length that are hashed one by one
-LONG = 1024  # bytes of a key from which on it is, too
-LANE = 8  # bytes that each key has in one number of many
+FEW = 6  # up to this many keys of one length are hashed one by one
+LONG = 1024  # keys of this many bytes or more are hashed one by one, too
+LANE = 8  # bytes for each key in a number that holds many
 _HASH_BITS = 31
 
 
@@ -25,7 +25,7 @@ def _words(count: int) -> struct.Struct:
 
 
 def murmur2_unsigned(data: bytes) -> int:
-    """The 32-bit hash as an unsigned number (Java's `Utils.murmur2` is the same bits, signed)."""
+    """The 32-bit hash as an unsigned number. (Java's `Utils.murmur2` gives the same bits, signed.)"""
     size = len(data)
     h = SEED ^ size
     count = size >> 2
@@ -52,10 +52,10 @@ def partition_for(key: bytes, partitions: int) -> int:
 
 
 def any_elsewhere(keys: Sequence[bytes], partitions: int, index: int) -> bool:
-    """Whether the partition of any of these keys is another than `index`.
+    """Whether any of these keys belongs to another partition than `index`.
 
-    Keys of one length are hashed together, as one large number that has 64 bits for each: a tenth of the time that
-    hashing them one by one takes, without a library. Long ones, and a few, are hashed one by one.
+    Keys of one length are hashed together, as one large number with 64 bits for each key. That takes a tenth of the
+    time, and needs no library. Long keys, or a few, are hashed one by one.
     """
     if partitions == 1 or not keys:
         return False
@@ -80,8 +80,8 @@ def _all_in(keys: Sequence[bytes], size: int, partitions: int, index: int) -> bo
     octets = 0
     for at in range(0, size, 4):
         if at % LANE == 0:
-            octets = int.from_bytes(lanes[at // LANE :: stride].tobytes(), "little")  # eight of each key
-        k = octets >> 8 * (at % LANE) & low  # and four of these
+            octets = int.from_bytes(lanes[at // LANE :: stride].tobytes(), "little")  # eight bytes of each key
+        k = octets >> 8 * (at % LANE) & low  # four of these bytes
         if at + 4 <= size:
             k = k * _M & low
             h = (h * _M ^ (k ^ k >> 24 & by24) * _M) & low
@@ -95,8 +95,8 @@ def _all_in(keys: Sequence[bytes], size: int, partitions: int, index: int) -> bo
 
 
 def _remainders(h: int, partitions: int, ones: int) -> int:
-    """Of each 31-bit number, divided by `partitions`: by a product and a shift (Granlund and Montgomery, "Division by
-    Invariant Integers using Multiplication", 1994)."""
+    """The remainder of the 31-bit number in each lane, divided by `partitions`: by a product and a shift (Granlund and
+    Montgomery, "Division by Invariant Integers using Multiplication", 1994)."""
     shift = _HASH_BITS + (partitions - 1).bit_length()
     magic = -(-(1 << shift) // partitions)
     quotients = h * magic >> shift & ones * ((1 << 8 * LANE - shift) - 1)
@@ -105,6 +105,7 @@ def _remainders(h: int, partitions: int, ones: int) -> int:
 
 @lru_cache(maxsize=32)
 def _masks(count: int) -> tuple[int, int, int, int, int]:
-    """In each lane: a 1, 32 bits, and what 32 bits leave when they are shifted right by 24, 13 and 15."""
+    """Numbers with the same bits in each lane: a 1, then the lowest 32, 8, 19 and 17 bits (32 bits shifted right by 0,
+    24, 13 and 15)."""
     ones = int.from_bytes((1).to_bytes(LANE, "little") * count, "little")
     return ones, ones * _U32, ones * (_U32 >> 24), ones * (_U32 >> 13), ones * (_U32 >> 15)

@@ -1,4 +1,4 @@
-"""The values that every part of Krappy speaks in. Frozen, without behaviour worth a test double.
+"""The values that all parts of Krappy share. Immutable, and simple enough for tests to use as they are.
 
 Units, everywhere: offsets and partitions are ints, timestamps are milliseconds since the epoch (UTC), sizes are
 bytes, durations are milliseconds (`*_ms`) unless a name says seconds.
@@ -11,12 +11,12 @@ import binascii
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
-EARLIEST = -2  # ListOffsets' own numbers for the two ends of a log
+EARLIEST = -2  # timestamps by which ListOffsets means the two ends of a log
 LATEST = -1
 NO_TIMESTAMP = -1  # of an event whose producer gave none, as in Kafka
 ABSENT = -1  # as an expected offset: "this key must have no value now"
 
-Compression = Literal["gzip", "snappy", "lz4", "zstd"]  # of record batches, as producers ask for it
+Compression = Literal["gzip", "snappy", "lz4", "zstd"]  # of record batches, by the names that producers use
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
@@ -29,8 +29,8 @@ class TopicPartition(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One event as a producer gives it. `value` None with a key is a tombstone; `timestamp` None means now, and
-    NO_TIMESTAMP that it has none."""
+    """One event as a producer gives it. A key with `value` None is a tombstone. `timestamp` None means now;
+    NO_TIMESTAMP means that the event has none."""
 
     value: bytes | None
     key: bytes | None = None
@@ -39,7 +39,7 @@ class Record(NamedTuple):
 
 
 class Event(NamedTuple):
-    """One event as a consumer gets it. `deliveries` counts from 1; only a shared group raises it."""
+    """One event as a consumer gets it. `deliveries` counts from 1; only a native group raises it."""
 
     topic: str
     partition: int
@@ -52,7 +52,7 @@ class Event(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        """In UTC; of a timestamp that is in no calendar, the nearest."""
+        """The timestamp in UTC; the nearest datetime there is, if it is out of datetime's range."""
         try:
             return datetime.fromtimestamp(self.timestamp / 1000, UTC)
         except (ValueError, OverflowError, OSError):
@@ -60,7 +60,8 @@ class Event(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What a table holds for a key: its latest value, or the tombstone that deleted it (`value` is None)."""
+    """What a table holds for a key: its latest value, or the tombstone that deleted it (`value` is None). `key` and
+    `value` are bytes, `offset` and `timestamp` those of the key's latest event."""
 
     key: bytes
     value: bytes | None
@@ -75,7 +76,7 @@ class Entry(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """Where an acknowledged event stands. It is on disk when its producer holds this."""
+    """The partition and offset of an acknowledged event, which is on disk (with `durability = "fsync"`)."""
 
     topic: str
     partition: int
@@ -89,7 +90,7 @@ class FilePart:
     __slots__ = ("file", "position", "size")
 
     def __init__(self, file: Any, position: int, size: int) -> None:
-        self.file = file  # has a descriptor `fd`, which stays open as long as this is referred to
+        self.file = file  # has a descriptor `fd`, which stays open as long as the object exists
         self.position = position
         self.size = size
 
@@ -97,7 +98,7 @@ class FilePart:
         return self.size
 
     def after(self, count: int) -> FilePart:
-        """The rest of it, behind the first `count` bytes."""
+        """The part without its first `count` bytes."""
         return FilePart(self.file, self.position + count, self.size - count)
 
 
@@ -115,7 +116,7 @@ def text_id(id: bytes) -> str:
 
 
 def id_of(text: str) -> bytes:
-    """The id that `text_id` writes so. Raises ValueError."""
+    """The inverse of `text_id`. Raises ValueError for a text that it does not write."""
     try:
         found = base64.urlsafe_b64decode(text + "==")
     except (binascii.Error, ValueError) as error:

@@ -1,6 +1,6 @@
-"""Waiting without polling: callbacks that fire when something moves, and answers that are not there yet.
+"""Waiting without polling: signals, and answers that come later.
 
-The only primitives that the broker and the server share; both run on one trio event loop.
+The broker and the server share only these primitives; both run on one trio event loop.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ MANY = 500  # subscribers of a signal that are called in one round of the event 
 
 
 class Signal:
-    """Calls its subscribers, on the event loop, each time it fires. Subscribers do little: set an event.
+    """Calls its subscribers, on the event loop, each time it fires. Subscribers do little: they set an event.
 
-    When they are very many, others have their turn between `MANY` and the next; one that is to be called twice by then
-    is called once.
+    More than `MANY` subscribers are called in several rounds of the event loop. If it fires again before a subscriber
+    was called, that subscriber is called once.
     """
 
     __slots__ = ("_callbacks", "_left")
 
     def __init__(self) -> None:
         self._callbacks: dict[Callable[[], None], None] = {}
-        self._left: dict[Callable[[], None], None] = {}  # whom it has still to call, when they are very many
+        self._left: dict[Callable[[], None], None] = {}  # subscribers still to be called in the next rounds
 
     def subscribe(self, callback: Callable[[], None]) -> None:
         self._callbacks[callback] = None
@@ -50,7 +50,7 @@ class Signal:
                 callback()
 
     def _fire_some(self) -> None:
-        """Each call wakes a task: those of all together would be a long round of the event loop."""
+        """Calls the next `MANY`. Each call wakes a task, and all of them in one round would take long."""
         left = self._left
         for callback in tuple(islice(left, MANY)):
             del left[callback]
@@ -74,9 +74,9 @@ def subscribed(callbacks: Iterable[tuple[Signal, Callable[[], None]]]) -> Iterat
 
 
 async def wait_any(signals: Iterable[Signal], ready: Callable[[], bool], seconds: float = math.inf) -> bool:
-    """Waits until `ready()` holds, asking again whenever one of the signals fires.
+    """Waits until `ready()` is true; asks again whenever one of the signals fires.
 
-    True when it holds, False when `seconds` passed first; they may have passed already, and be negative.
+    Returns False if `seconds` pass first. `seconds` may be 0 or negative: then it only asks.
     """
     signals = tuple(signals)
     if ready():
@@ -101,16 +101,16 @@ async def wait_any(signals: Iterable[Signal], ready: Callable[[], bool], seconds
 
 
 class Later(Generic[T]):
-    """An answer that is not there yet: set once, by whoever finishes the work; read by a callback.
+    """An answer that comes later: the code that finishes the work sets it once, and a callback gets it.
 
-    A future without a task: a publish waits for its group commit as one of these, so that ten thousand waiting
-    publishes are ten thousand small objects rather than tasks.
+    A future without a task: ten thousand publishes that wait for a group commit are ten thousand small objects, not
+    tasks.
     """
 
     __slots__ = ("_callback", "_error", "_value", "cost", "done")
 
     def __init__(self, cost: int = 0) -> None:
-        self.cost = cost  # bytes that are kept until then, beside the request's own
+        self.cost = cost  # bytes of memory that are kept until it is set, beside the request's own
         self.done = False
         self._value: T | None = None
         self._error: Exception | None = None
@@ -130,14 +130,14 @@ class Later(Generic[T]):
             self._callback(value, error)
 
     def then(self, callback: Callable[[T | None, Exception | None], None]) -> None:
-        """`callback(value, error)` when it is set, at once if it is already. One callback at most."""
+        """Has `callback(value, error)` called when it is set; at once if it is set already. One callback at most."""
         if self.done:
             callback(self._value, self._error)
         else:
             self._callback = callback
 
     def map(self, change: Callable[[T], S]) -> Later[S]:
-        """The same answer, changed on its way. Takes this one's callback."""
+        """A Later of `change(value)`, or of the same error. Uses this one's callback."""
         changed: Later[S] = Later(self.cost)
 
         def pass_on(value: T | None, error: Exception | None) -> None:

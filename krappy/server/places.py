@@ -49,8 +49,8 @@ def is_local(host: str) -> bool:
 
 
 class Places:
-    """`most`: how many connections of clients at a time. `most_of_one`: how many from one address. `overrides`: the same
-    for particular addresses."""
+    """How many connections of clients there may be: `most` in all, `most_of_one` from one address; `overrides` has
+    other limits for some addresses."""
 
     def __init__(self, most: int, most_of_one: int, overrides: Mapping[str, int]) -> None:
         self.most = most

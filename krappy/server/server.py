@@ -302,7 +302,8 @@ class Server:
         return InternalError("the broker failed inside; its log has the traceback")
 
     async def finish(self) -> None:
-        """Ends every connection once its requests in flight are answered; waits at most `drain_seconds` and a second."""
+        """Ends every connection once its requests in flight are answered, at most `drain_seconds` and a second
+        later."""
         for connection in tuple(self.connections):
             connection.finish()
         await wait_any([self.ended], lambda: not self.connections, self.drain_seconds + 1)
