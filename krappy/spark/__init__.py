@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from krappy.spark.workers import settle
 
-settle("starting")  # what is imported from here on would have the garbage collector look through all of PySpark
+settle("starting")  # else the imports below make the garbage collector look through all of PySpark
 
 from krappy.spark.session import activate, session  # noqa: E402
 from krappy.spark.table import SparkTable, TableSnapshot, table  # noqa: E402
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from krappy.spark.stream_offsets import lag as lag
     from krappy.spark.stream_write import batches_to as batches_to
 
-_HOMES = {  # imported when they are asked for: every task of Spark imports this package
+_HOMES = {  # imported on first use: every task of Spark imports this package
     "batches_to": "stream_write",
     "bulk_load": "bulk",
     "krappy_get": "join",

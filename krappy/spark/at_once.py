@@ -1,8 +1,8 @@
-"""A few keys of a table without a job: read in this program, and handed to Spark as rows.
+"""A few keys of a table without a job: this program looks them up, and hands them to Spark as rows.
 
-A query that reads them starts a task and asks Python processes three times, which takes Spark a hundred milliseconds,
-and the broker less than one. So the actions of a DataFrame that is no more than some keys are answered here, each by a
-lookup of its own. Whatever else is made of it is an ordinary query. Both tell what is true when they run.
+For a query, Spark would start a task and call Python processes three times. That takes a hundred milliseconds, of which
+the broker needs less than one. So if a DataFrame is only some keys of a table, its actions are answered here, each by a
+new lookup. DataFrames made from it are ordinary queries. Both read the table as it is when they run.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ ACTIONS = (
 
 
 def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame | None:
-    """What these options, some of them keys, load; None: that is much, and better left to tasks.
+    """The rows of the keys that `options` name; None if they name no keys, more than MOST_KEYS, or rows of more than
+    MOST_BYTES: tasks are better at that.
 
-    Raises what the tasks would, as it is: UnknownTopic, ViewDisabled, ConnectionLost, SnapshotGone, …
+    Raises what the tasks would, but not wrapped by Spark: UnknownTopic, ViewDisabled, ConnectionLost, SnapshotGone, …
     """
     import pyarrow as pa
 
@@ -49,7 +50,7 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame | None:
     schema = spark_schema(asked.columns, asked.key_type)
     reader = TableReader(schema, asked)
     shape = arrow_schema(schema)
-    found, size = [pa.RecordBatch.from_pylist([], shape)], 0  # Spark wants one
+    found, size = [pa.RecordBatch.from_pylist([], shape)], 0  # Spark needs at least one batch
     for task in reader.partitions():
         for batch in reader.read(task):
             found.append(batch)
@@ -62,8 +63,8 @@ def load(spark: SparkSession, options: Mapping[str, str]) -> DataFrame | None:
 
 
 def answered(spark: SparkSession, read: Callable[[], DataFrame], now: Callable[[], DataFrame | None]) -> DataFrame:
-    """What `read` gives, as far as Spark can tell; but its actions are those of what `now` gives, asked each time,
-    unless that is None."""
+    """A DataFrame that Spark takes for the one that `read` returns. Each of its ACTIONS calls `now` again, and runs on
+    the DataFrame that it returns, or on `read`'s if that is None."""
     if hasattr(spark, "_jsparkSession"):
         from pyspark.sql.classic.dataframe import DataFrame
 
@@ -71,7 +72,7 @@ def answered(spark: SparkSession, read: Callable[[], DataFrame], now: Callable[[
         made._krappy = _Ways(read, now)
         DataFrame.__init__(made, None, spark)
         return made  # type: ignore[no-any-return]
-    made = read()  # over Spark Connect that asks nobody
+    made = read()  # over Spark Connect that sends no request
     kind: Any = type(made)
     made._krappy = _Ways(read, now)
     made.__class__ = _answering(kind)
@@ -96,8 +97,8 @@ class _Ways:
 
 @lru_cache
 def _answering(kind: Any) -> Any:
-    """A kind of DataFrame, with those actions. A classic one is made for Spark only when Spark is to see it, since it
-    asks a Python process then."""
+    """A subclass of DataFrame with those actions. Without Spark Connect, its JVM object is made on first use: to make
+    it, Spark calls a Python process."""
 
     def action(name: str) -> Any:
         @wraps(getattr(kind, name))

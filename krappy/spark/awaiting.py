@@ -1,4 +1,4 @@
-"""After a large write: until the tables of its topics have taken it in, with progress on stderr."""
+"""Waits after a large write until the tables of its topics have taken it in, with progress on stderr."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERY = 5.0  # seconds between two lines
 
 
 def await_tables(published: Iterable[StagedCommit], to: Client) -> None:
-    """Returns when the tables include what was published. Topics that keep no table need no waiting."""
+    """Returns when the tables include all that was published. Topics without a table are skipped."""
     ends: dict[str, dict[int, int]] = {}
     for commit in published:
         for each in commit.partitions:
@@ -28,7 +28,7 @@ def await_tables(published: Iterable[StagedCommit], to: Client) -> None:
 
 
 def progress_of(topic: str, clock: Callable[[], float] = time.monotonic) -> Callable[[int, int], None]:
-    """Tells on stderr how far it is, when it takes long."""
+    """A function of (done, total) events that writes a line to stderr every EVERY seconds."""
     begun = told = clock()
 
     def progress(done: int, total: int) -> None:

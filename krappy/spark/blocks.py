@@ -1,4 +1,4 @@
-"""Blocks of columns as Arrow record batches in exactly the schema that Spark compares them with."""
+"""Makes Arrow record batches of column blocks, with exactly the schema that Spark compares them with."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from krappy.blocking import ColumnBlock
 from krappy.errors import InvalidRecord
 from krappy.spark.schema import CREATE_TIME
 
-FETCHED = {  # what a broker has to send for a column
+FETCHED = {  # by column: the columns that a broker has to send for it
     "key": ["key"],
     "value": ["value"],
     "deleted": ["value"],
     "offset": ["offset"],
-    "timestamp": ["timestamp", "offset"],  # a strange timestamp is told of with its offset
+    "timestamp": ["timestamp", "offset"],  # a log line about an unusable timestamp names its offset
     "headers": ["headers"],
 }
-EARLIEST_MS, LATEST_MS = -62_135_510_400_000, 253_402_214_400_000  # a day within the years 1 to 9999: for time zones
-MOST_TOLD = 100  # partitions of which a process tells that there are events without a usable time
+EARLIEST_MS, LATEST_MS = -62_135_510_400_000, 253_402_214_400_000  # the years 1 to 9999, less a day for time zones
+MOST_TOLD = 100  # a process warns of events without a usable time in at most so many partitions
 
 log = logging.getLogger(__name__)
 _told: set[tuple[str, int]] = set()
 
 
 def fetched(columns: Sequence[str]) -> list[str]:
-    """What a broker has to send for these columns: the others are known here."""
+    """The columns that a broker has to send to make `columns`: the others are known here."""
     return sorted({each for name in columns for each in FETCHED.get(name, ())})
 
 
@@ -40,10 +40,10 @@ def of_block(
     timestamp_type: int = CREATE_TIME,
     only: pa.BooleanArray | None = None,
 ) -> pa.RecordBatch:
-    """The columns of `schema`, made of a block that has all of `fetched`; no work for each row.
+    """The columns of `schema`, made of a block that has all of `fetched`; it does nothing row by row.
 
-    `timestamp_type`: of a table's rows, which do not tell; an event of a log does. `only`: rows that are wanted; None:
-    all. Raises InvalidRecord for a key that is not UTF-8 where the schema has text.
+    `timestamp_type`: for rows of a table, which do not have it; events of a log do. `only`: a flag for each row that
+    is wanted; None: all rows. Raises InvalidRecord for a key that is not UTF-8 if the schema has a text key.
     """
     made = {
         "key": lambda: _binary(block.keys, block.rows),
@@ -69,12 +69,12 @@ def of_block(
 
 
 def deleted(block: ColumnBlock) -> pa.BooleanArray:
-    """Which keys are. The values must have been asked for."""
+    """A flag for each key: whether it is deleted. The block must have values."""
     return _binary(block.values, block.rows).is_null()
 
 
 def text_or_bytes(keys: pa.Array, schema: pa.Schema) -> pa.Array:
-    """Keys as text, where the schema has it. Raises InvalidRecord."""
+    """Keys as text, if the schema has a text key; else as they are. Raises InvalidRecord if one is not UTF-8."""
     if schema.field("key").type != pa.string():
         return keys
     try:
@@ -102,8 +102,8 @@ def _numbers(buffer: bytes | None, rows: int, kind: pa.DataType) -> pa.Array:
 
 
 def _times(block: ColumnBlock, topic: str) -> pa.Array:
-    """Null where no calendar has the time, as of nanoseconds that were taken for milliseconds: with them neither Arrow
-    nor Python could make a row. Of each partition that has such events a log line names one."""
+    """Null for times outside of the years 1 to 9999 (nanoseconds mistaken for milliseconds, say), of which neither
+    Arrow nor Python could make a row. For each partition with such events, a log line names one."""
     ms = _numbers(block.timestamps, block.rows, pa.int64())
     usable = pc.and_(pc.greater_equal(ms, EARLIEST_MS), pc.less_equal(ms, LATEST_MS))
     if usable.true_count < block.rows:
@@ -120,8 +120,8 @@ def _tell(block: ColumnBlock, topic: str, row: int, ms: int, count: int) -> None
     _told.add(place)
     offset = "?" if block.offsets is None else _numbers(block.offsets, block.rows, pa.int64())[row].as_py()
     log.warning(
-        "%s-%s offset %s: its timestamp %s ms is in no calendar; it is read as null, and so are %s more of this part. "
-        "Others of this partition are not told of",
+        "%s-%s offset %s: its timestamp %s ms is not in the years 1 to 9999. It is read as null, and so are %s more in "
+        "the same block. Later ones in this partition are not logged",
         *(topic, block.partition, offset, ms, count - 1),
     )
 

@@ -1,8 +1,8 @@
-"""Loading much into a topic that is a table: the rows in the order of their keys.
+"""Loads many rows into a topic that is read as a table: in the order of their keys.
 
-A view takes rows that come in the order of their keys up to twice as fast as rows that come anyhow, and its files then
-need hardly any compaction. Sorting is what Spark is good at. The tasks of a write are published one after the other, so
-with ranges of keys that do not overlap the whole load is in order.
+A view takes rows in the order of their keys up to twice as fast as rows in any order, and its files then need hardly
+any compaction. Spark is good at sorting. The tasks of a write are published one after the other, so if their ranges of
+keys do not overlap, the whole load is in order.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ def bulk_load(
 
         krappy.spark.bulk_load(spark.read.parquet("users/").select("key", "value"), "users", address="broker:7092")
 
-    Of rows with the same key the one with the latest `timestamp` stands in the table, if there is such a column;
-    without one a DataFrame has no order that would tell.
+    If several rows have the same key, the table gets the one with the latest `timestamp`; without a column `timestamp`
+    it is undefined which, since a DataFrame has no order.
 
     Args:
-        df: `key`, `value`, and what else `df.write.format("krappy")` takes.
-        tasks: so many ranges of keys, written by as many tasks. None: each partition of `df` is sorted by itself,
-            which saves moving the rows between them, and leaves the broker more to merge.
-        job: its name, which makes it safe to run again (the data source's option jobId).
-        wait: until the table has taken all of it in, with progress on stderr (the option awaitTable). Otherwise it
-            returns when all is published, and lookups wait then, or time out when there is much.
+        df: has the columns `key`, `value`, and any others that `df.write.format("krappy")` takes.
+        tasks: the number of key ranges, and of the tasks that write them. None: each partition of `df` is sorted by
+            itself, which moves no rows between partitions, but leaves the broker more to merge.
+        job: the job's name, which makes it safe to run again (the data source's option jobId).
+        wait: return when the table has taken all rows in, with progress on stderr (the option awaitTable). If False,
+            return when they are published; lookups then wait for the table, or time out if there are many rows.
         options: of the data source, by their names.
 
     Raises ConfigError without a column `key`, and as the data source does.

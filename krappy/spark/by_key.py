@@ -1,8 +1,7 @@
-"""Entries of a table by their keys, a column of keys at a time, as Arrow.
+"""Looks up entries of a table, a column of keys at a time, as Arrow.
 
-A request has the keys of one partition in their order: then the broker hashes nothing and goes through its files once,
-which takes it a third of the time that keys in any order do. Answers that are still true are not asked for again
-(`kept.py`).
+A request has the keys of one partition, sorted. So the broker hashes nothing and goes through its files once, in a
+third of the time that unsorted keys take. Answers that are still true are not asked for again (`kept.py`).
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ def entries(
     keep: int = MOST,
     expected: int = 0,
 ) -> pa.StructArray:
-    """An entry for each key, null where there is none: absent, or deleted without `tombstones`.
+    """An entry for each key; null if the key is null, absent, or deleted (unless `tombstones`).
 
-    `keys`: binary or string, with nulls, in any order, any number of times each. A key is looked for in the partition
-    that its murmur2 names; by the broker in all of them, while keys may stand in others. `keep`: bytes of answers that
-    may be kept for other calls; `expected`: how many keys are likely to be looked up by all of these together.
+    `keys`: binary or string, may have nulls and duplicates, in any order. A key is looked up in the partition that its
+    murmur2 names; while the topic has strays, the broker looks in all partitions. `keep`: bytes of answers that may be
+    kept for later calls; `expected`: how many keys all calls together are likely to look up.
     """
     keys = keys.cast(pa.binary())
     if keys.null_count:
@@ -52,7 +51,7 @@ def entries(
         return found.take(pa.array(rows, mask=rows < 0))
     if not len(keys):
         return pa.nulls(0, pa.struct(list(arrow_schema(spark_schema(columns)))))
-    if tombstones:  # these go when the log is cleaned, of which there is no other sign: they can't be kept
+    if tombstones:  # not kept: a cleaning of the log may remove them, and nothing here would show that
         keep = 0
     prints = hashing.fingerprints(keys)
     known, count = kept(connected, topic, tuple(columns), keep)
@@ -74,7 +73,7 @@ def entries(
 
 
 def _looked_up(table: Table, keys: pa.Array, count: int, shape: pa.Schema, tombstones: bool) -> pa.StructArray:
-    """The entries of distinct keys, in `count` partitions; 0: nobody knows in which of them."""
+    """The entries of distinct keys of a topic with `count` partitions; 0: the keys may stand in any partition."""
     order = pc.sort_indices(keys).to_numpy()
     if not count:
         found = pa.concat_arrays(_entries(table, keys.take(pa.array(order)), None, shape, tombstones))
@@ -93,7 +92,7 @@ def _looked_up(table: Table, keys: pa.Array, count: int, shape: pa.Schema, tombs
 def _entries(
     table: Table, keys: pa.Array, partition: int | None, shape: pa.Schema, tombstones: bool
 ) -> list[pa.StructArray]:
-    """The same in the order of the keys, bit by bit."""
+    """The entries of sorted keys, in their order, an array for each request."""
     found = []
     for block in _blocks(table, keys, partition, shape.names):
         held = blocks.of_block(block, shape, table.topic, CREATE_TIME)
@@ -105,9 +104,10 @@ def _entries(
 def rows(
     table: Table, keys: Sequence[bytes], partition: int | None, schema: StructType, tombstones: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of those keys that are in a partition; None: wherever they are.
+    """The rows of those keys that are in `partition`; None: in any partition.
 
-    Raises ViewDisabled, UnknownTopic, UnknownPartition; InvalidRecord for keys that are no text where it is wanted.
+    Raises ViewDisabled, UnknownTopic, UnknownPartition; InvalidRecord for keys that are not UTF-8 if `schema` has a
+    text key.
     """
     shape = arrow_schema(schema)
     for block in _blocks(table, pa.array(sorted(keys), pa.binary()), partition, shape.names):
@@ -117,8 +117,8 @@ def rows(
 
 
 def _blocks(table: Table, keys: pa.Array, partition: int | None, columns: Sequence[str]) -> Iterator[ColumnBlock]:
-    """What a partition has for keys. A request and an answer have limits of bytes, and nobody knows beforehand how
-    large the values are."""
+    """The entries of sorted keys in blocks. A request and an answer are limited in bytes, and the size of the values
+    is not known beforehand: keys for which the answer is too large are asked for in halves."""
     wanted = sorted({*blocks.fetched(columns), "value"} - {"key"})  # the value tells what is deleted
     for first in range(0, len(keys), AT_ONCE):
         some = keys[first : first + AT_ONCE]
@@ -134,7 +134,7 @@ def _blocks(table: Table, keys: pa.Array, partition: int | None, columns: Sequen
 
 
 def _there(block: ColumnBlock, tombstones: bool) -> pa.BooleanArray:
-    """Which keys have an entry that counts."""
+    """A flag for each key: whether it has an entry, and not a tombstone, unless `tombstones`."""
     there = _flags(block.found, block.rows)
     if tombstones or block.values is None:
         return there
@@ -148,7 +148,7 @@ def _flags(bitmap: bytes | None, rows: int) -> pa.BooleanArray:
 
 
 def _buffers(keys: pa.Array) -> Binary:
-    """A column of keys without nulls, or a part of one, as it is sent."""
+    """A column of keys without nulls, or a slice of one, as the client sends it."""
     _, offsets, data = keys.buffers()
     bounds = pa.Array.from_buffers(pa.int32(), len(keys) + 1, [None, offsets], offset=keys.offset)
     start, end = bounds[0].as_py(), bounds[-1].as_py()

@@ -1,7 +1,7 @@
-"""What a condition demands of keys, asked of Spark's optimizer in this program's own JVM: no Python process, no job.
+"""Asks Spark's optimizer which keys a condition demands, in this program's own JVM: no Python process, no job.
 
-Spark plans the condition over an empty DataFrame with the table's columns, and translates what stands over it into the
-filters (`org.apache.spark.sql.sources`) that a data source would be pushed.
+Spark plans the condition over an empty DataFrame with the table's columns, and translates it into the filters
+(`org.apache.spark.sql.sources`) that it would push to a data source.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-UNKNOWN = 1 << 50  # bytes; Spark gives sources of which it knows nothing more than that
-MOST_PARTS = 1_000  # of a condition that ORs join, to be looked at one by one
+UNKNOWN = 1 << 50  # bytes; Spark assumes more than that for sources of unknown size
+MOST_PARTS = 1_000  # of a chain of OR; a longer one narrows no keys
 COMPARISONS = ("EqualTo", "EqualNullSafe", "GreaterThan", "GreaterThanOrEqual", "LessThan", "LessThanOrEqual")
 
 
 def blank(spark: SparkSession, schema: StructType) -> DataFrame:
-    """A DataFrame without rows of which the optimizer does not know that it has none."""
+    """A DataFrame without rows; the optimizer does not know that it is empty."""
     from pyspark.sql.classic.dataframe import DataFrame
 
     session: Any = spark._jsparkSession
@@ -32,22 +32,22 @@ def blank(spark: SparkSession, schema: StructType) -> DataFrame:
 
 
 def demands(over: DataFrame, condition: Column | str) -> list[Demand] | None:
-    """The filters of a condition on `over`, a DataFrame that `blank` made; None: this Spark does not tell.
+    """The filters of a condition on `over`, a DataFrame that `blank` made; None: this Spark can't say.
 
-    Raises AnalysisException for a condition that is none.
+    Raises AnalysisException for an invalid condition.
     """
     planned: Any = over.where(condition)._jdf
     try:
         plan = planned.queryExecution().optimizedPlan()
         if plan.nodeName() != "Filter" or plan.child().nodeName() != "LogicalRDD":
-            return []  # a join, say, with what a subquery gives
+            return []  # a join with a subquery, say
         return list(_translated(over, plan.condition()))
     except Py4JError:
         return None
 
 
 def rows(df: DataFrame) -> int:
-    """How many rows the largest source of `df` has, as Spark reckons; 0: it does not tell."""
+    """How many rows the largest source of `df` has, by Spark's estimate; 0: unknown."""
     try:
         leaves: Any = df._jdf.queryExecution().optimizedPlan().collectLeaves()
         return max((_rows_of(leaves.apply(at)) for at in range(leaves.size())), default=0)
@@ -56,7 +56,7 @@ def rows(df: DataFrame) -> int:
 
 
 def executors(df: DataFrame) -> int:
-    """How many there are, or are to be, to work on it; 0: Spark will ask for as many as it finds good."""
+    """How many executors there are, or will be, for `df`; 0: unknown, with dynamic allocation."""
     context = df.sparkSession.sparkContext
     settings = context.getConf()
     if settings.get("spark.dynamicAllocation.enabled") == "true":
@@ -75,7 +75,7 @@ def _rows_of(leaf: Any) -> int:
 
 
 def _translated(over: DataFrame, expression: Any) -> Iterator[Demand]:
-    """Of a condition, part by part: each part of a chain of AND holds, of a chain of OR one."""
+    """The demands of a condition: one or none for each part of a chain of AND, one (`either`) for a chain of OR."""
     kind = _kind(expression)
     if kind == "And":
         for part in _chain(expression, kind):
@@ -102,7 +102,7 @@ def _translated(over: DataFrame, expression: Any) -> Iterator[Demand]:
 
 
 def _chain(expression: Any, kind: str) -> Iterator[Any]:
-    """What a chain of AND, or OR, joins, however it is bracketed; long ones are deep trees."""
+    """The parts of a chain of AND, or of OR, however it is bracketed. Not recursive: a long chain is a deep tree."""
     waiting = [expression]
     while waiting:
         part = waiting.pop()

@@ -1,4 +1,4 @@
-"""A sorted part of what a worker keeps of a table: found again by 64-bit fingerprints of the keys."""
+"""A sorted part of the entries that a worker keeps of a table, searched by 64-bit fingerprints of the keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from krappy.spark.hashing import Prints
 
-STEPS = 8  # rows that are looked at one by one, before a search by halves
+STEPS = 8  # rows that are compared one by one, before a binary search
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 Flags = np.ndarray[Any, np.dtype[np.bool_]]
@@ -20,12 +20,12 @@ Flags = np.ndarray[Any, np.dtype[np.bool_]]
 class Chunk:
     """Keys and their entries, in the order of the keys' fingerprints, one for each fingerprint.
 
-    Fingerprints are spread evenly, so their first bits tell about where each is: a table of those (`_directory`) costs
-    a tenth of what halving a million does, and 2 to 4 bytes a row.
+    Fingerprints are spread evenly, so their first bits say where a row roughly is: a search by `_directory`, which is
+    indexed by them, takes a tenth of the time of a binary search among a million rows. It takes 2 to 4 bytes a row.
     """
 
     def __init__(self, prints: Prints, keys: pa.Array, entries: pa.StructArray) -> None:
-        """Of what is in that order."""
+        """All three are already in the order of `prints`, which are distinct."""
         self.prints, self.keys, self.entries = prints, keys, entries
         bits = max(1, len(prints).bit_length() - 2)
         self._shift = np.uint64(64 - bits)
@@ -41,7 +41,7 @@ class Chunk:
         return mine + int(self.keys.nbytes) + int(self.entries.nbytes)
 
     def places(self, prints: Prints) -> Numbers:
-        """Where each fingerprint is; -1: nowhere."""
+        """The row of each fingerprint; -1: none."""
         last = len(self) - 1
         if last < 0:
             return np.full(len(prints), -1)
@@ -52,19 +52,19 @@ class Chunk:
             behind = behind[(self.prints[at[behind]] < prints[behind]) & (at[behind] < last)]
             if not len(behind):
                 break
-        else:  # many that begin alike: keys that somebody chose so
+        else:  # many fingerprints begin with the same bits: somebody chose the keys so
             at[behind] = np.minimum(np.searchsorted(self.prints, prints[behind]), last)
         at[self.prints[at] != prints] = -1
         return at
 
     def same(self, keys: pa.Array, at: Numbers) -> Flags:
-        """Whether the keys at these places are those."""
+        """A flag for each of `keys`: whether it is the key of its row in `at`."""
         found: Flags = pc.equal(self.keys.take(pa.array(at)), keys).to_numpy(zero_copy_only=False)
         return found
 
 
 def ordered(prints: Prints, keys: pa.Array, entries: pa.StructArray) -> Chunk:
-    """Of rows in any order; of those with one fingerprint, the first."""
+    """A chunk of rows in any order; of rows with the same fingerprint, the first is taken."""
     order = np.argsort(prints, kind="stable")
     prints = prints[order]
     if len(prints) > 1:
@@ -75,7 +75,7 @@ def ordered(prints: Prints, keys: pa.Array, entries: pa.StructArray) -> Chunk:
 
 
 def merged(chunks: Sequence[Chunk]) -> Chunk:
-    """One of several: what they have of one fingerprint, from the first of them."""
+    """One chunk of several; of rows with the same fingerprint, that of the first chunk is taken."""
     return ordered(
         np.concatenate([each.prints for each in chunks]),
         pa.concat_arrays([each.keys for each in chunks]),

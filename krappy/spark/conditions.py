@@ -1,12 +1,11 @@
-"""What a condition made of Columns demands of keys, read off what a client of Spark Connect sends: nobody is asked.
+"""Reads off a condition made of Columns which keys it demands, for clients of Spark Connect, without any request.
 
     (table.key == "u1") & (table["offset"] > 0)      table.key.isin("u1", "u2")
 
-Rules of this file: only what can mean nothing else narrows the keys, whatever the session's settings. That is `==`,
-`<=>` and `in` of the column `key` and literals of its own type, so that Spark casts neither; and these joined by `and`
-and `or`.
-A field of the message that is not known here makes it one that is not understood. The condition is Spark's own message,
-`Expression` in its spark/connect/expressions.proto, and the same from PySpark 4.0 to 4.3.
+Only conditions that mean the same under all settings of the session narrow the keys: `==`, `<=>` and `in` of the column
+`key` with literals of its own type, so that Spark casts neither, and these joined by `and` and `or`. A message with a
+field that is unknown here narrows nothing. The condition is the message that the client sends, `Expression` in Spark's
+spark/connect/expressions.proto, which is the same from PySpark 4.0 to 4.3.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ KINDS = {"==": "EqualTo", "<=>": "EqualNullSafe", "in": "In"}
 
 
 def keys(condition: Column | str, key_type: str, client: Any = None) -> Keys | None:
-    """The keys that a condition names, of a table with `key_type`; None: it names none, or is not understood.
+    """The exact keys that a condition names, for a table with `key_type`; None if it names none, or is not understood.
 
-    `client`: of the session, which some Columns ask before they can be sent.
+    `client`: the session's, which some Columns need to become a message.
     """
     from pyspark.sql.connect.column import Column as Written
 
@@ -55,14 +54,15 @@ def _demands(expression: Any, literal: str) -> Iterator[Demand]:
 
 
 def _is_key(expression: Any) -> bool:
-    """The column of that name; not one of a certain DataFrame, nor in other letters, which settings may tell apart."""
+    """Whether it is the column `key`: of no certain DataFrame, and not `KEY`, which may be another column by the
+    session's settings."""
     if expression.WhichOneof("expr_type") != "unresolved_attribute":
         return False
     return _fields(expression.unresolved_attribute) == {"unparsed_identifier": "key"}
 
 
 def _literals(expressions: Sequence[Any], kind: str) -> list[Any] | None:
-    """The values of literals of that kind; None: some are something else."""
+    """The values of literals of that kind; None if one is not such a literal."""
     found = []
     for each in expressions:
         fields = _fields(each.literal) if each.WhichOneof("expr_type") == "literal" else {}
@@ -73,5 +73,5 @@ def _literals(expressions: Sequence[Any], kind: str) -> list[Any] | None:
 
 
 def _fields(message: Any) -> dict[str, Any]:
-    """What a message says; of flags, those that are set."""
+    """The fields that a message has, without flags that are false."""
     return {field.name: value for field, value in message.ListFields() if value is not False}

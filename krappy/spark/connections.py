@@ -1,9 +1,9 @@
 """One connected client for each broker, for as long as the process lives.
 
-Spark's Python workers are used for many tasks; a connection for each task would cost more than a lookup does.
+Spark uses a Python worker for many tasks; a connection for each task would cost more than a lookup does.
 
-A task waits a while for a broker that does not answer, since the query was planned with its help a moment ago: it is
-being started again, likely, and Spark would have tried a failing task several times within a second, and given up.
+A task waits PATIENCE seconds for a broker that does not answer: the broker answered when the query was planned, so it
+is probably being restarted. If the task failed at once, Spark would try it several times within a second, and give up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _lock = threading.Lock()
 def client(address: str | None) -> Client:
     """The client of this process for a broker (None: $KRAPPY_ADDRESS, else 127.0.0.1:7092). Do not close it.
 
-    Raises ConnectionLost when no broker answers there: at once, but in a task.
+    Raises ConnectionLost if no broker answers there: at once, or in a task after PATIENCE seconds.
     """
     place = (os.getpid(), address)
     with _lock:

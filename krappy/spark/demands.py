@@ -1,4 +1,4 @@
-"""What the filters of a query demand of keys, however Spark tells of them; and keys as options."""
+"""Turns the filters of a query, however Spark reports them, into the keys that they demand; and keys into options."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ REPLACED = "\ufffd"
 
 
 class Demand(NamedTuple):
-    """One filter: the name of its kind, as `pyspark.sql.datasource` and `org.apache.spark.sql.sources` both have it; or
-    `EITHER`, whose value is a list of lists of demands, one of which holds as a whole."""
+    """One filter. `kind`: its name, the same in `pyspark.sql.datasource` and `org.apache.spark.sql.sources`; or
+    `EITHER`, whose value is a list of lists of demands: all demands of at least one list hold."""
 
     kind: str
     column: str
@@ -31,7 +31,7 @@ def either(sides: Iterable[Iterable[Demand]]) -> Demand:
 
 
 def narrowed(keys: Keys, demands: Iterable[Demand]) -> Keys:
-    """The keys that all of these filters let through, at least. Unknown filters narrow nothing."""
+    """Those of `keys` that pass all filters, or more keys than these. Unknown filters narrow nothing."""
     for each in demands:
         if each.column == "key":
             keys &= _of(each)
@@ -39,7 +39,7 @@ def narrowed(keys: Keys, demands: Iterable[Demand]) -> Keys:
 
 
 def _of(each: Demand) -> Keys:
-    """A table has no key that is null."""
+    """The keys that pass one filter. No key of a table is null, so `= NULL` and IS NULL let none through."""
     kind, value = each.kind, each.value
     if kind == EITHER:
         return reduce(or_, (narrowed(Keys(), side) for side in value), NONE)
@@ -64,10 +64,10 @@ def _of(each: Demand) -> Keys:
 
 
 def _key(value: Any) -> bytes | None:
-    """A filter's value as a key: text is ordered as its UTF-8 is, in Spark as here.
+    """A filter's value as a key: Spark, too, orders text as its UTF-8.
 
-    None: neither text nor bytes, or text that may have been something else, since Spark tells of it in place of bytes
-    that are not UTF-8, as in `key < CAST(x'ff' AS STRING)`.
+    None if the value is neither text nor bytes, or is text with U+FFFD, which Spark shows in place of bytes that are
+    not UTF-8, as in `key < CAST(x'ff' AS STRING)`.
     """
     if isinstance(value, str):
         return None if REPLACED in value else value.encode()
@@ -75,7 +75,7 @@ def _key(value: Any) -> bytes | None:
 
 
 def options_of(keys: Keys) -> dict[str, str]:
-    """Keys as options."""
+    """The options that stand for `keys`; none for all keys."""
     given: dict[str, str] = {}
     if keys.exact is not None:
         given["keys"] = json.dumps([_written(key) for key in keys.exact])

@@ -1,4 +1,4 @@
-"""A snapshot that the broker holds, as a text: what mode=snapshot gives and the option `snapshot` takes."""
+"""A snapshot that the broker holds, as text: mode=snapshot returns it, and the option `snapshot` takes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def to_text(held: Snapshot) -> str:
 
 
 def from_text(text: str) -> Snapshot:
-    """Raises ConfigError for a text that is none of `to_text`."""
+    """The snapshot of a text that `to_text` made. Raises ConfigError for any other text."""
     try:
         found = json.loads(text)
         parts = [KeyRange(partition, _bytes(start), _bytes(end)) for partition, start, end in found["ranges"]]

@@ -1,4 +1,4 @@
-"""Lookup joins: rows of any DataFrame beside what a topic's table holds for their keys, asked for by key.
+"""Lookup joins: adds to each row of a DataFrame the entry that a topic's table has for its key.
 
     from krappy.spark import lookup
     lookup(orders, "users", on="user_id", columns={"value": "user"})
@@ -7,10 +7,10 @@
     spark.sql("SELECT *, krappy_get('users', user_id) AS user FROM orders")
     spark.sql("SELECT * FROM krappy_lookup(TABLE(SELECT user_id FROM orders), 'users')")
 
-Nothing is shuffled: each batch of rows is one request or a few for its distinct keys, so that neither the DataFrame nor
-the table need fit anywhere. What was asked for is kept, within bounds, while it is true; who asks for very many keys
-gets the table as a whole that way, if it is small enough (`kept.py`). Each answer is the table as it is when the batch
-is looked up, so the functions count as non-deterministic: Spark may not work them out twice for one row.
+Nothing is shuffled: the distinct keys of a batch of rows become one request or a few, so neither the DataFrame nor the
+table need fit into memory. Answers are kept while they are true, within bounds; a worker that looks up very many keys
+reads the whole table instead, if that is small enough (`kept.py`). An answer is the table as it is when the batch is
+looked up, so the functions count as non-deterministic: Spark may not evaluate them twice for one row.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from krappy.spark.versions import features
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-AHEAD = 100_000  # rows that are looked up together, at most,
-ROOM = 16 << 20  # and bytes of what is found, about
+AHEAD = 100_000  # rows that are looked up together, at most
+ROOM = 16 << 20  # bytes of entries that are looked up together, about
 How = Literal["left", "inner", "semi", "anti"]
 COLUMNS = ("value", "partition", "offset", "timestamp", "headers", "deleted")
-FOUND = ("value", "partition", "offset", "timestamp", "headers")  # what krappy_lookup gives beside the key
+FOUND = ("value", "partition", "offset", "timestamp", "headers")  # the columns of krappy_lookup beside the key
 _KEY, _ENTRY = "__krappy_key", "__krappy_entry"
 
 
@@ -60,14 +60,14 @@ def lookup(
         columns: of value, partition, offset, timestamp, headers and deleted; a mapping renames: {"value": "user"}.
         how: "left": every row, with nulls where the key is not in the table; "inner": rows with a key that is;
             "semi" and "anti": only `df`'s own columns, of rows with a key that is in the table, or is not.
-        tombstones: a key that was deleted counts as found: with null as value, and where and when it was deleted.
+        tombstones: a deleted key counts as found: with a null value, and the offset and timestamp of its deletion.
         address: host:port of the broker. None: $KRAPPY_ADDRESS, as the executors see it, else 127.0.0.1:7092.
-        keep: bytes of the table that a Python worker may keep in memory, for keys that come again; putting them
-            together takes as much once more. The workers of an executor may share ten times as much in a file. 0:
-            nothing is kept.
+        keep: bytes of the table that a Python worker may keep in memory, for keys that come again; merging them takes
+            as much again for a moment. The workers of an executor may share ten times as much in a file. 0: nothing
+            is kept.
 
-    Raises ConfigError for what can't be: a column that `df` has already, a key of another type. The tasks raise what
-    the broker says, such as UnknownTopic and ViewDisabled.
+    Raises ConfigError for an unknown column, one that `df` has already, or a key of another type. The tasks raise
+    the broker's errors, such as UnknownTopic and ViewDisabled.
     """
     if keep < 0:
         raise ConfigError(f"keep={keep}: give a number of bytes, or 0 to keep nothing")
@@ -100,7 +100,7 @@ def krappy_get(topic: str, key: str | Column, *, address: str | None = None) -> 
 
 
 def register(spark: SparkSession, address: str | None = None, keep: int = MOST) -> None:
-    """Makes `krappy_get` and `krappy_lookup` known to SQL, and the data source, where it was not found by itself.
+    """Makes `krappy_get` and `krappy_lookup` known to SQL, and the data source, if PySpark did not find it by itself.
 
     `keep`: as in `lookup`. Raises ImportError before PySpark 4.1, which lacks what the functions need.
     """
@@ -112,8 +112,8 @@ def register(spark: SparkSession, address: str | None = None, keep: int = MOST) 
 def krappy_lookup(address: str | None = None, keep: int = MOST) -> Any:
     """The table function: `krappy_lookup(address)(df.select("user_id").asTable(), lit("users"))`.
 
-    It gives one row for each row of its table argument, whose first column is the key: key, value, partition, offset,
-    timestamp, headers; all null but the key where that is not in the table. `keep`: as in `lookup`.
+    It returns a row for each row of its table argument, whose first column is the key: key, value, partition, offset,
+    timestamp, headers; all but the key are null if the topic's table does not have it. `keep`: as in `lookup`.
 
     Raises ImportError before PySpark 4.1.
     """
@@ -136,7 +136,7 @@ def krappy_lookup(address: str | None = None, keep: int = MOST) -> Any:
 def entries(
     address: str | None, topic: str, columns: Sequence[str], tombstones: bool, keep: int, expected: int
 ) -> Callable[[pa.Array], pa.StructArray]:
-    """A function from keys to entries, for the workers."""
+    """A function from keys to entries (`by_key.entries`) that Spark can send to its workers."""
 
     def krappy_entry(keys: pa.Array) -> pa.StructArray:
         return by_key.entries(client(address), topic, keys, columns, tombstones, keep, expected)
@@ -145,10 +145,10 @@ def entries(
 
 
 class LookAhead:
-    """Batches of keys, several of which are looked up together: the broker finds keys that are near each other in the
-    same blocks of its files, so that each costs less.
+    """Looks up several batches of keys together: sorted keys that are near each other are in the same blocks of the
+    broker's files, so each lookup costs less.
 
-    `look_up` takes the columns of a batch, and gives an array or a record batch with a row for each of theirs.
+    `look_up` takes the columns of a batch, and returns an array or a record batch with as many rows.
     """
 
     def __init__(self, look_up: Callable[..., Any]) -> None:
@@ -157,20 +157,20 @@ class LookAhead:
         self._rows = self._enough = 0
 
     def over(self, batches: Iterable[tuple[pa.Array, ...]]) -> Iterator[Any]:
-        """What is found for each batch, in its turn."""
+        """What `look_up` returns for each batch, in their order."""
         for columns in batches:
             yield from self.put(*columns)
         yield from self.rest()
 
     def put(self, *columns: pa.Array) -> Iterator[Any]:
-        """Takes a batch. What has been found by now, for each batch in its turn."""
+        """Takes a batch. Yields the results of all batches that wait if they are enough, else nothing."""
         self._waiting.append(columns)
         self._rows += len(columns[0])
         if self._rows >= self._enough:
             yield from self.rest()
 
     def rest(self) -> Iterator[Any]:
-        """What is found for the batches that wait."""
+        """Looks up the batches that wait, and yields their results."""
         if not self._waiting:
             return
         waiting, rows = self._waiting, self._rows
@@ -184,7 +184,7 @@ class LookAhead:
 
 
 def _ahead(look_up: Callable[[pa.Array], pa.StructArray]) -> Callable[[Iterator[pa.Array]], Iterator[pa.Array]]:
-    """The same for batches of keys, as Spark has them."""
+    """The same for batches of keys, in the form of an Arrow UDF."""
 
     def krappy_entries(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:  # Spark goes by these hints
         return LookAhead(look_up).over((keys,) for keys in batches)
@@ -193,7 +193,7 @@ def _ahead(look_up: Callable[[pa.Array], pa.StructArray]) -> Callable[[Iterator[
 
 
 def _expected(df: DataFrame) -> int:
-    """How many rows of `df` come to one executor, about; 0: nobody knows."""
+    """How many rows of `df` one executor gets, about; 0: unknown."""
     if df.isStreaming or not hasattr(df, "_jdf"):  # the second: over Spark Connect
         return 0
     from krappy.spark import catalyst
@@ -212,7 +212,7 @@ def _sql_get(address: str | None, keep: int = MOST) -> Any:
 
 
 def _values(address: str | None, topics: pa.Array, keys: pa.Array, keep: int) -> pa.Array:
-    """The value of each key in the table of its topic: mostly one for all."""
+    """The value of each key in the table of its topic. Mostly all rows have the same topic."""
     _check_arrow_key("krappy_get", keys)
     found = pa.nulls(len(keys), pa.binary())
     for topic in topics.unique().drop_null().to_pylist():
@@ -242,7 +242,8 @@ def _looked_up(address: str | None, keys: pa.Array, topics: pa.Array, keep: int)
 
 
 def _mapped(df: DataFrame, found: Callable[[pa.Array], pa.StructArray], columns: Sequence[str]) -> DataFrame:
-    """The same by mapInArrow, before PySpark 4.1: it takes all columns through Python, not the key alone."""
+    """`df` with the column _ENTRY in place of its last one, the key. Before PySpark 4.1, by mapInArrow: all columns go
+    through Python, not the key alone."""
     *fields, _ = df.schema.fields
     schema = types.StructType([*fields, types.StructField(_ENTRY, _struct(columns))])
 
@@ -265,7 +266,7 @@ def _struct(columns: Sequence[str]) -> types.StructType:
 
 
 def _named(df: DataFrame, columns: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    """What each column is to be called."""
+    """By column of the table, its name in the result. Raises ConfigError."""
     named = dict(columns) if isinstance(columns, Mapping) else {name: name for name in columns}
     for name, said in named.items():
         if name not in COLUMNS:

@@ -1,11 +1,11 @@
-"""Answers to lookups that are still true, kept in a worker for the batches of rows to come.
+"""Answers to lookups, kept in a worker as long as they are true, for its next batches of rows.
 
-Nothing is ever answered from here that the broker would answer otherwise: before each batch it is asked how far the
-topic's partitions are. What was committed since is read from the log, or all that was kept is forgotten.
+An answer from here is always the one that the broker would give: before each batch, the broker is asked how far the
+topic's partitions are. Events committed since are read from the log; if that is not possible, all is forgotten.
 
-A worker whose executor is likely to ask for many keys, or that has asked for many itself, reads the whole table first,
-if that is small enough beside them: it costs about 1.4 us a row, and a lookup 3 to 7 (on a quiet machine of two cores).
-Then it asks no more, nor do the executor's other workers (`shared.py`).
+If many lookups are likely in the executor, or the worker has made many itself, it reads the whole table first, unless
+that is too large beside them: a row costs about 1.4 us then, and a lookup 3 to 7 (on a quiet machine of two cores).
+After that neither this worker nor the executor's others (`shared.py`) look keys up at the broker.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ from krappy.spark.schema import arrow_schema, spark_schema
 from krappy.spark.shared import SharedAmongWorkers
 
 MOST = 192 << 20  # bytes: more than a million entries of 150
-TOPICS = 4
-FREE = 100_000  # lookups, with fewer than which nobody cares how large the table is
-ROWS = 5  # that a table may have for each lookup, to be read instead
-SHARED = 10  # times what one worker may keep, the workers of an executor may share in a file
+TOPICS = 4  # of which answers are kept
+FREE = 100_000  # lookups; with fewer, the whole table is never read
+ROWS = 5  # a table with more rows for each lookup is not read as a whole
+SHARED = 10  # the file that an executor's workers share may have so many times the bytes that one worker keeps
 
 
 class Kept:
-    """Entries of one topic by their keys, null for what is absent. `most`: bytes that are kept, about."""
+    """Entries of one topic by their keys, null for absent keys. `most`: bytes that are kept, about. `patience`: with
+    fewer lookups than this, the whole table is not read."""
 
     def __init__(self, source: TableSource, at: Moment, most: int, patience: float) -> None:
-        self.moment = at  # nothing here is older; what is newer, as the broker was asked later, comes again by `follow`
+        self.moment = at  # nothing here is older; entries may be newer, and `follow` then reads their events again
         self._source, self._most = source, most
         self._kind = pa.struct(list(arrow_schema(spark_schema(source.columns))))
-        self._recent: list[Chunk] = []  # the newest first: what it says of a key is true
-        self._table: list[Chunk] | None = None  # all that there was before those: what is in neither is not there
-        self._table_size = 0  # of this worker's memory
+        self._recent: list[Chunk] = []  # the newest first: the first that has a key is right
+        self._table: list[Chunk] | None = None  # the whole table before those; then a key in neither is absent
+        self._table_size = 0  # bytes of `_table` in this worker's own memory
         folder = shared.folder()
         self._shared = SharedAmongWorkers(folder, source)
         self._largest = most if folder is None else min(SHARED * most, _memory() // 4)
         self._asked = 0
-        self.patience = patience  # lookups, with fewer than which the table is not read
+        self.patience = patience
 
     @property
     def whole(self) -> bool:
-        """Whether nothing needs to be asked."""
+        """Whether the whole table is here, so that every key is known."""
         return self._table is not None
 
     @property
@@ -62,7 +63,7 @@ class Kept:
         return sum(map(len, self._chunks))
 
     def look(self, keys: pa.Array, prints: Prints) -> tuple[pa.StructArray, Flags]:
-        """The entry of each key, null where there is none; and of which keys that is known."""
+        """The entry of each key, null if there is none; and a flag for each key: whether that is known."""
         known = np.full(len(keys), self.whole)
         parts, rows, left = [], [], np.arange(len(keys))
         for chunk in self._chunks:
@@ -75,14 +76,14 @@ class Kept:
         return in_order([*parts, pa.nulls(len(left), self._kind)], [*rows, left]), known
 
     def add(self, keys: pa.Array, entries: pa.StructArray) -> None:
-        """Keeps what the broker was asked for, while there is room."""
+        """Keeps the broker's answers: `entries` of `keys`, null for absent ones; nothing if there is no room."""
         self._add(keys, entries)
         self._asked += len(keys)
 
     def prepare(self, expected: int) -> bool:
-        """Has the whole table from another worker, or reads it, if that is worth it: whether it has.
+        """Takes the whole table from another worker, or reads it if that is worth it; returns whether it is here.
 
-        `expected`: lookups that are likely, of all workers of the executor.
+        `expected`: how many lookups all workers of the executor are likely to make.
         """
         if self._taken():
             return True
@@ -96,7 +97,7 @@ class Kept:
         return self.whole
 
     def _taken(self) -> bool:
-        """Whether another worker's reading serves."""
+        """Takes the table that another worker has read, and brings it up to date; False if there is none that fits."""
         found = self._shared.newer()
         if found is None or sum(each.nbytes for each in found[1]) > self._largest:
             return False
@@ -108,14 +109,15 @@ class Kept:
         return False
 
     def follow(self, to: Moment) -> bool:
-        """Takes in what has changed until then, unless that is more than is kept, or not all of it can be known."""
+        """Takes in all changes up to `to`. False, and nothing is taken in, if they are more than is kept here, or if
+        the log no longer has all of them."""
         moved = sum(end - self.moment.ends.get(partition, 0) for partition, end in to.ends.items())
-        size = sum(each.nbytes for each in self._chunks)  # and the changes are as large as what is here, about
+        size = sum(each.nbytes for each in self._chunks)  # changed entries are assumed to be as large as those here
         if moved > len(self) or moved * size > self._most * len(self) or not self.moment.leads_to(to):
             return False
         try:
             changes = list(self._source.changes(self.moment, to, self._most))
-        except (KrappyError, TooManyChanges):  # it can't be read any more
+        except (KrappyError, TooManyChanges):  # KrappyError: that part of the log is gone, say
             return False
         if not self.moment.leads_to(to) or (changes and not self._add(*together(changes))):
             return False
@@ -123,7 +125,7 @@ class Kept:
         return True
 
     def _add(self, keys: pa.Array, entries: pa.StructArray) -> bool:
-        """Whether there was room."""
+        """Keeps entries as the newest; returns whether there was room."""
         chunk, recent = ordered(hashing.fingerprints(keys), keys, entries), self._recent
         if chunk.nbytes + self._table_size + sum(each.nbytes for each in recent) > self._most:
             return False
@@ -133,7 +135,7 @@ class Kept:
         return True
 
     def _read(self, wanted: int) -> None:
-        """All of the table. Raises TooLarge, KrappyError."""
+        """Reads the whole table, and shares it if there is room in the file. Raises TooLarge, KrappyError."""
         limits = whole.WholeTableLimits(ROWS * wanted, self._largest, self._most)
         with closing(self._shared.draft(self.moment, self._kind)) as draft:
             table = whole.read(self._source, limits, draft)
@@ -141,17 +143,17 @@ class Kept:
         if table is not None:
             self._recent, self._table = [], table
             self._table_size = sum(each.nbytes for each in table)
-        self._taken()  # and gives back what this worker has had to itself
+        self._taken()  # uses the shared file in place of this worker's own memory
 
 
 _kept: dict[tuple[TableSource, int], Kept] = {}
 
 
 def kept(connected: Client, topic: str, columns: tuple[str, ...], most: int) -> tuple[Kept, int]:
-    """What is still true of a topic's entries with these columns, and how many partitions the topic has; nothing, and
-    0, while keys may stand in other partitions than their own.
+    """The answers of a topic, with these columns, that are still true; and the number of its partitions. While the
+    topic has strays: no answers, and 0.
 
-    `most`: bytes that may be kept, about; no more than a quarter of what the process may have altogether, where
+    `most`: bytes that may be kept, about; it is limited to a quarter of the process's memory if
     spark.executor.pyspark.memory bounds that. Raises UnknownTopic.
     """
     most = min(most, _memory() // 4)
@@ -172,7 +174,7 @@ def kept(connected: Client, topic: str, columns: tuple[str, ...], most: int) -> 
 
 @cache
 def _memory() -> int:
-    """Bytes that this process may have."""
+    """Bytes of memory that this process may have."""
     try:
         import resource  # not on Windows
     except ImportError:
@@ -182,15 +184,15 @@ def _memory() -> int:
 
 
 def in_order(parts: list[pa.Array], rows: list[Numbers]) -> pa.Array:
-    """One array of parts, given which row of it each of theirs is to be."""
+    """One array of all parts; `rows` says for each part at which rows of it that part's rows go."""
     full = [(part, mine) for part, mine in zip(parts, rows, strict=True) if len(part)]
-    if len(full) == 1:  # the rows of a part are in their order
+    if len(full) == 1:  # within a part, rows are ascending
         return full[0][0]
     return pa.concat_arrays(parts).take(pa.array(inverse(np.concatenate(rows))))
 
 
 def inverse(order: Numbers) -> Numbers:
-    """Where each number is in `order`, which has each of them once."""
+    """The index of each number in `order`, a permutation of 0 to len - 1."""
     places = np.empty(len(order), np.int64)
     places[order] = np.arange(len(order))
     return places

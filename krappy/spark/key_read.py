@@ -1,7 +1,7 @@
-"""Exact keys of a table, as they are when the task runs: asked for, not scanned.
+"""Looks exact keys of a table up when the task runs, without a scan.
 
-The broker knows where a key is to be looked for. Where partitions are named each of them is asked, so that a lookup
-gives the rows that a scan with a filter gives.
+The broker knows in which partition a key is. If the options name partitions, each of them is asked, so that a lookup
+gives the same rows as a scan with a filter.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def read(
     connected: Client, keys: Sequence[bytes], now: Logs, schema: StructType, tombstones: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The entries of keys. Raises ViewDisabled, UnknownTopic, UnknownPartition."""
+    """The rows of `keys` in the topics of `now`. Raises ViewDisabled, UnknownTopic, UnknownPartition."""
     from krappy.spark import by_key
 
     for topic in now.ids:

@@ -1,4 +1,4 @@
-"""Which keys of a table are wanted, and what of two demands is left."""
+"""Which keys of a table are wanted, and the intersection and union of two such wishes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Keys:
-    """Exact ones, those with a prefix, or from `start` (inclusive) to before `end`; nothing given: all."""
+    """Exact keys, or keys with a prefix, or keys from `start` (inclusive) to before `end`; nothing given: all keys."""
 
     exact: tuple[bytes, ...] | None = None
     prefix: bytes | None = None
@@ -15,7 +15,7 @@ class Keys:
     end: bytes | None = None
 
     def as_range(self) -> Keys:
-        """The same keys without a prefix."""
+        """The same keys, with `start` and `end` instead of a prefix."""
         if self.prefix is None:
             return self
         return Keys(start=self.prefix, end=after_prefix(self.prefix))
@@ -33,7 +33,7 @@ class Keys:
         return NONE if start is not None and end is not None and start >= end else Keys(start=start, end=end)
 
     def __or__(self, other: Keys) -> Keys:
-        """The keys that are in either, at least: what lies between two ranges, or a range and a key, is among them."""
+        """The keys that are in either; and those between two ranges, or between a range and a key."""
         some = [each.as_range() for each in (self, other) if each != NONE]
         if not some:
             return NONE
@@ -49,7 +49,7 @@ class Keys:
         )
 
     def spans(self, key: bytes) -> bool:
-        """Whether a key is from `start` to before `end`."""
+        """Whether a key lies between `start` (inclusive) and `end` (exclusive)."""
         return (self.start is None or self.start <= key) and (self.end is None or key < self.end)
 
 

@@ -1,4 +1,4 @@
-"""mode=log: the events of a log between offsets, a range of offsets for each task, column blocks all the way."""
+"""mode=log: reads the events of a log between offsets, a range of offsets for each task, as column blocks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class LogPartition(InputPartition):
-    """What one task reads: one range, or all of them one after the other when there is a limit."""
+    """What one task reads: one range, or with a limit all ranges one after the other."""
 
     def __init__(self, parts: Sequence[OffsetRange]) -> None:
         super().__init__(list(parts))
@@ -50,7 +50,11 @@ class LogReader(DataSourceReader):
 
 
 def read(parts: Sequence[OffsetRange], schema: StructType, options: Options) -> Iterator[pa.RecordBatch]:
-    """The events of ranges of offsets, in a task. Raises OffsetOutOfRange for what is gone, if failOnDataLoss."""
+    """The events of ranges of offsets, read in a task.
+
+    With failOnDataLoss it raises OffsetOutOfRange for offsets that are gone, and UnknownTopic for a topic that is;
+    without, it skips them.
+    """
     from krappy.spark import blocks
 
     connected, shape, room = client(options.address), arrow_schema(schema), options.limit
@@ -67,7 +71,7 @@ def read(parts: Sequence[OffsetRange], schema: StructType, options: Options) -> 
 
 
 def _blocks(connected: Client, part: OffsetRange, wanted: Sequence[str], fail: bool) -> Iterator[ColumnBlock]:
-    """Retention may overtake a read, and so may who deletes the topic: what is gone is an error, or else skipped."""
+    """Retention, or the deletion of the topic, may overtake a read: it raises then if `fail`, else skips the events."""
     start, (topic, partition, _, end, id) = part.start, part
     while start < end:
         try:

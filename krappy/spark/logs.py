@@ -1,4 +1,4 @@
-"""Which topics there are, and where their logs begin and end: of each topic one answer, true of one moment."""
+"""Which topics there are, and where their logs begin and end: one request for each topic, so one moment of each."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Offsets = dict[TopicPartition, int]
 
 
 class Logs(NamedTuple):
-    """`starts`: the first offset of each partition; `ends`: the one behind the last event that can be read. `ids`: by
-    topic; one that was deleted and made anew has another id. `whole`: no partitions were named."""
+    """`starts`: each partition's log start; `ends`: its last stable offset, before which events can be read. `ids`: by
+    topic; a topic that was deleted and made anew has another id. `whole`: the options name no partitions."""
 
     starts: Offsets
     ends: Offsets
@@ -25,12 +25,12 @@ class Logs(NamedTuple):
         return [each for each in self.ends if each.topic == topic]
 
     def named(self, topic: str) -> list[int] | None:
-        """The partitions that a table is to be read of, each for itself; None: all of it, with one row for a key."""
+        """The partitions of which a table is read, each by itself; None: the whole table, with one row for each key."""
         return None if self.whole else [each.partition for each in self.of(topic)]
 
 
 def logs(client: Client, wanted: TopicChoice, missing: bool = False) -> Logs:
-    """The partitions that are to be read, as they are now; `missing`: topics may be.
+    """The partitions that are to be read, as they are now. With `missing`, topics that do not exist are left out.
 
     Raises UnknownTopic, UnknownPartition.
     """
@@ -41,7 +41,7 @@ def logs(client: Client, wanted: TopicChoice, missing: bool = False) -> Logs:
         for name in wanted.named():
             try:
                 topics.append(client.describe(name))
-            except UnknownTopic:  # told of by `among`
+            except UnknownTopic:  # `among` below raises it, unless `missing`
                 continue
     found = {topic.name: topic for topic in topics}
     places = wanted.among({name: len(topic.partitions) for name, topic in found.items()}, missing)

@@ -1,4 +1,4 @@
-"""A table at a moment, all of it; and what has changed between two moments, out of the log."""
+"""Reads a whole table at one moment, and from the log the changes between two moments."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from krappy.errors import KrappyError
 from krappy.spark import blocks
 from krappy.spark.schema import CREATE_TIME, arrow_schema, spark_schema
 
-Rows = tuple[pa.Array, pa.StructArray]  # keys and their entries; of a deleted key that is null
+Rows = tuple[pa.Array, pa.StructArray]  # keys and their entries; null for a deleted key
 
 
 class TooManyChanges(Exception):
-    """What has changed is more than was to be read."""
+    """The changes are larger than the given limit."""
 
 
 class Moment(NamedTuple):
-    """As long as nothing of this but `taken` has changed, neither has the table."""
+    """What the broker says of a topic. If all of it but `taken` is equal at two moments, so is the table."""
 
-    # Which topic by that name this is, whether it has a table, how long tombstones stay, whether it has strays.
+    # The topic's id, whether it has a view, how long tombstones stay (ms), whether it has strays.
     of: tuple[str, object, object, bool]
-    starts: dict[int, int]
-    ends: dict[int, int]
-    taken: float  # seconds, by a clock that never goes back: before the broker was asked
+    starts: dict[int, int]  # by partition, the log start
+    ends: dict[int, int]  # by partition, the last stable offset
+    taken: float  # seconds by the monotonic clock, before the broker was asked
     tombstones: float  # seconds that a tombstone stays in the log, at least
 
     @property
     def scattered(self) -> bool:
-        """Whether the log of one partition does not tell what has become of a key."""
+        """Whether the topic has strays: then one partition's log does not tell what has become of a key."""
         return self.of[3]
 
     def same(self, other: Moment) -> bool:
         return self[:3] == other[:3]
 
     def leads_to(self, other: Moment) -> bool:
-        """Whether the log between the two tells all that has changed: nothing was cut off on either side, and no
-        tombstone can have come and gone. To be asked when it was read."""
+        """Whether the log between the two has all changes: it is the same topic, no end went back, and no tombstone
+        can have been removed since. Call it after reading the log, too: time passes."""
         back = any(other.ends[partition] < end for partition, end in self.ends.items() if partition in other.ends)
         return self[:2] == other[:2] and not back and time.monotonic() - self.taken < self.tombstones
 
@@ -55,9 +55,9 @@ class TableSource(NamedTuple):
     columns: tuple[str, ...]
 
     def moment(self) -> Moment:
-        """Of now. Raises UnknownTopic."""
+        """The topic as it is now. Raises UnknownTopic."""
         taken = time.monotonic()
-        info = self.connected.describe(self.topic)  # one answer, of one moment of one topic
+        info = self.connected.describe(self.topic)  # one answer, so one moment
         starts = {each.partition: each.start for each in info.partitions}
         ends = {each.partition: each.last_stable_offset for each in info.partitions}
         view, tombstones = info.settings["view.enable"], float(info.settings["delete.retention.ms"])
@@ -65,7 +65,7 @@ class TableSource(NamedTuple):
 
     @contextmanager
     def table(self) -> Iterator[list[Iterator[Rows]]]:
-        """All entries as they are now, partition by partition, each to be read as it is wanted.
+        """All entries as they are now: an iterator for each partition, on one snapshot that is closed at the end.
 
         Raises Overloaded, SnapshotGone.
         """
@@ -83,7 +83,10 @@ class TableSource(NamedTuple):
                 self.connected.close_snapshot(snapshot.id)
 
     def changes(self, before: Moment, after: Moment, most: int) -> Iterator[Rows]:
-        """Every event between two moments, the latest first. Raises TooMuch beyond `most` bytes, OffsetOutOfRange."""
+        """Every event with a key between two moments, by partition, each the latest first.
+
+        Raises TooManyChanges beyond `most` bytes in all, OffsetOutOfRange, UnknownTopic.
+        """
         shape = self._shape()
         wanted = sorted({*blocks.fetched(shape.names), "value"})  # the value tells what is deleted
         for partition, end in after.ends.items():
@@ -106,13 +109,13 @@ class TableSource(NamedTuple):
 
 
 def together(parts: Sequence[Rows]) -> Rows:
-    """There must be some."""
+    """All parts in one; there must be at least one."""
     keys, entries = zip(*parts, strict=True)
     return pa.concat_arrays(keys), pa.concat_arrays(entries)
 
 
 def _rows(block: ColumnBlock, shape: pa.Schema, topic: str) -> Rows:
-    """Those with a key."""
+    """The events of a block that have a key."""
     held = blocks.of_block(block, shape, topic, CREATE_TIME)
     keys, *rest = held.columns
     absent = None if block.values is None else blocks.deleted(block)

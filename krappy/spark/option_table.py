@@ -1,6 +1,6 @@
 """The options of the data source in one table: names, defaults, where each may be given, and with which others.
 
-Every option does something wherever it is taken: one that would be ignored is an error, which says what would do.
+An option that would have no effect is an error, which says what to give instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WRITES = ("write", "writeStream")
 
 
 class Option(NamedTuple):
-    """One option for the check and for the documents. `uses`: where it may be given."""
+    """One option, for the check and for README.md. `uses`: where it may be given; `doc`: what it does."""
 
     name: str
     default: str
@@ -32,14 +32,14 @@ OPTIONS = [
         "mode",
         "log; table when a key option is given",
         ("log", "table", "snapshot"),
-        "`log`: events; `table`: the latest of each key; `snapshot`: takes a snapshot and tells its offsets",
+        "`log`: events; `table`: the latest of each key; `snapshot`: takes a snapshot and returns its offsets",
     ),
     Option("subscribe", "", (*READS, "snapshot"), "topics, separated by commas"),
     Option(
         "subscribePattern",
         "",
         (*READS, "snapshot"),
-        "a regular expression that matches somewhere in a topic's name; of the whole: ^orders$",
+        "a regular expression, found anywhere in a topic's name; ^orders$ matches a whole name",
     ),
     Option("assign", "", (*READS, "snapshot"), 'partitions: {"orders":[0,2]}'),
     Option("columns", "all but headers", READS, "columns to read, separated by commas, in their order"),
@@ -51,7 +51,7 @@ OPTIONS = [
         ("log", "stream"),
         '`earliest`, `latest` or offsets {"orders":{"0":23,"1":-2}}: -2 earliest, -1 latest; a stream: `snapshot` too',
     ),
-    Option("endingOffsets", "latest", ("log",), "`latest` or offsets as above; before that offset a partition ends"),
+    Option("endingOffsets", "latest", ("log",), "`latest`, or offsets as above: the first offset that is not read"),
     Option("startingTimestamp", "", ("log", "stream"), "ms since the epoch: from the first event at or after it"),
     Option("endingTimestamp", "", ("log",), "ms since the epoch: to before the first event at or after it"),
     Option("startingOffsetsByTimestamp", "", ("log", "stream"), 'by partition: {"orders":{"0":1735689600000}}'),
@@ -60,27 +60,32 @@ OPTIONS = [
         "startingOffsetsByTimestampStrategy",
         "error",
         ("log", "stream"),
-        "a partition without an event at or after the starting time: `error`, or `latest`",
+        "if a partition has no event at or after the starting time: `error`, or start at `latest`",
     ),
-    Option("failOnDataLoss", "true", ("log", "stream"), "offsets that are gone: an error, or else they are skipped"),
+    Option(
+        "failOnDataLoss",
+        "true",
+        ("log", "stream"),
+        "`true`: offsets that are gone are an error; `false`: they are skipped",
+    ),
     Option(
         "minPartitions",
         "",
         (*READS, "snapshot"),
-        "at least so many Spark partitions (of a table about so many), where there is enough for them",
+        "at least this many Spark partitions (for a table about this many), if there is enough to read",
     ),
-    Option("maxRecordsPerPartition", "", ("log", "stream"), "offsets that a Spark partition has at most"),
+    Option("maxRecordsPerPartition", "", ("log", "stream"), "offsets of a Spark partition at most"),
     Option("maxOffsetsPerTrigger", "", ("stream",), "offsets of a micro-batch at most, over all partitions"),
     Option("minOffsetsPerTrigger", "", ("stream",), "offsets that a micro-batch waits for"),
-    Option("maxTriggerDelay", "15m", ("stream",), "how long it waits for them at most"),
-    Option("tombstones", "false", ("table",), "keys that were deleted too, with a column `deleted`"),
+    Option("maxTriggerDelay", "15m", ("stream",), "how long a micro-batch waits for minOffsetsPerTrigger at most"),
+    Option("tombstones", "false", ("table",), "includes deleted keys, and adds a column `deleted`"),
     Option("key", "", ("table",), "this key only"),
     Option("keys", "", ("table",), 'these keys only: ["u1","u2"]'),
-    Option("keyPrefix", "", ("table", "snapshot"), "keys that begin so"),
+    Option("keyPrefix", "", ("table", "snapshot"), "keys with this prefix"),
     Option("keyFrom", "", ("table", "snapshot"), "keys from this one on"),
     Option("keyTo", "", ("table", "snapshot"), "keys before this one"),
     Option("keyEncoding", "utf8", ("table", "snapshot"), "how the five above are written: `utf8`, `hex` or `base64`"),
-    Option("limit", "", ("log", "table"), "so many rows at most, read in one task"),
+    Option("limit", "", ("log", "table"), "at most this many rows, read in one task"),
     Option("pushdown", "false", ("table",), "take Spark's own filter pushdown: wrong in some queries, see above"),
     Option("snapshot", "", ("table",), "reads a snapshot that is held: the column `snapshot` of mode=snapshot"),
     Option(
@@ -89,14 +94,12 @@ OPTIONS = [
         ("table", "snapshot", "stream"),
         "how long the broker holds a snapshot that nobody reads: a day at most",
     ),
-    Option("topic", "", WRITES, "where to; without it the data has a column `topic`"),
-    Option("jobId", "", ("write",), "a name for it: what was published under it is not published again"),
-    Option("awaitTable", "false", ("write",), "it returns when lookups find all of it without waiting"),
-    Option(
-        "stagingTtl", "6h", WRITES, "how long the broker keeps what is staged when nothing more comes: 24 days at most"
-    ),
-    Option("checkpointLocation", "", ("writeStream",), "Spark's own: a folder where the query keeps how far it is"),
-    Option("queryName", "", ("writeStream",), "Spark's own: what the query is called"),
+    Option("topic", "", WRITES, "the topic to write to; without it, the rows need a column `topic`"),
+    Option("jobId", "", ("write",), "the job's name: under it, one job is published, once"),
+    Option("awaitTable", "false", ("write",), "the write returns when the table has all of its rows"),
+    Option("stagingTtl", "6h", WRITES, "how long the broker keeps staged rows after the last of them: 24 days at most"),
+    Option("checkpointLocation", "", ("writeStream",), "Spark's own: the folder of the query's checkpoint"),
+    Option("queryName", "", ("writeStream",), "Spark's own: the query's name"),
     Option("compression", "none", WRITES, "of record batches: `none`, `gzip`, `snappy`, `lz4` or `zstd`"),
 ]
 BY_NAME = {option.name.lower(): option for option in OPTIONS}
@@ -109,9 +112,9 @@ USES = {
     "writeStream": "writeStream",
 }
 KEY_OPTIONS = ("key", "keys", "keyPrefix", "keyFrom", "keyTo")
-KEYS_AS_THEY_ARE = ("key", "keyprefix", "keyfrom", "keyto")  # whose blanks count
+KEYS_AS_THEY_ARE = ("key", "keyprefix", "keyfrom", "keyto")  # these may be empty, and keep blanks at their ends
 TIMES = ("startingTimestamp", "startingOffsetsByTimestamp")
-NEEDS = [  # an option, and those of which it needs one
+NEEDS = [  # an option, and options of which at least one must be given, too
     ("keyEncoding", KEY_OPTIONS),
     ("startingOffsetsByTimestampStrategy", TIMES),
     ("maxTriggerDelay", ("minOffsetsPerTrigger",)),
@@ -120,7 +123,7 @@ NO_CATALOG = (
     "Spark keeps the OPTIONS of CREATE TABLE from data sources made in Python; a view has them: "
     "CREATE TEMPORARY VIEW users USING krappy OPTIONS (subscribe 'users', mode 'table')"
 )
-NEVER_BOTH = [  # an option, those that it does not go with, and why
+NEVER_BOTH = [  # an option, the options that exclude it, and why
     ("limit", ("minPartitions", "maxRecordsPerPartition"), "so few rows are read in one task"),
     ("columns", ("includeHeaders",), "name headers among the columns, and leave the other out"),
     (
@@ -132,7 +135,7 @@ NEVER_BOTH = [  # an option, those that it does not go with, and why
 
 
 def check(texts: Mapping[str, str], use: Use, mode: str) -> None:
-    """Whether these options, by their names in lower case, are known, of use here, and of use together.
+    """Checks options (names in lower case): each has an effect in this use, and they go together.
 
     Raises ConfigError.
     """
@@ -141,8 +144,8 @@ def check(texts: Mapping[str, str], use: Use, mode: str) -> None:
 
 
 def check_names(texts: Mapping[str, str]) -> None:
-    """Raises ConfigError for an option that there is not, or that is empty."""
-    if "provider" in texts:  # with others, in any order: the properties of a table that is being created
+    """Raises ConfigError for an unknown option, or an empty one."""
+    if "provider" in texts:  # Spark gives the properties of the table that CREATE TABLE makes, not its options
         raise ConfigError(NO_CATALOG)
     for name, text in texts.items():
         if name not in BY_NAME:
@@ -182,7 +185,7 @@ def _for_use(texts: Mapping[str, str], use: Use, mode: str) -> None:
 def _together(texts: Mapping[str, str], use: Use) -> None:
     for name, some in NEEDS:
         if name.lower() in texts and not _given(texts, some):
-            raise ConfigError(f"option {name} says more of {_or(some)}: give one of them too, or leave it out")
+            raise ConfigError(f"option {name} only changes {_or(some)}: give one of them too, or leave it out")
     for name, some, why in NEVER_BOTH:
         if name.lower() in texts and (found := _given(texts, some)):
             raise ConfigError(f"options {name} and {found[0]}: {why}")
@@ -190,7 +193,7 @@ def _together(texts: Mapping[str, str], use: Use) -> None:
         raise ConfigError("options limit and pushdown: rows are counted before Spark filters them, so give one of them")
     if texts.get("startingoffsets", "").lower() == "snapshot":
         if found := _given(texts, TIMES):
-            raise ConfigError(f"options startingOffsets=snapshot and {found[0]}: it starts at one of them, give that")
+            raise ConfigError(f"options startingOffsets=snapshot and {found[0]}: a stream starts at one of them only")
     elif use == "stream" and "snapshotttl" in texts:
         raise ConfigError("option snapshotTtl: give startingOffsets=snapshot too, or leave it out")
 

@@ -1,7 +1,7 @@
 """The options of the data source (`option_table.py`), read once into typed values.
 
-Those that Spark's Kafka source has too are named, valued and defaulted as there ("Structured Streaming + Kafka
-Integration Guide"), including which of several wins: a timestamp before offsets by timestamp before offsets.
+Options that Spark's Kafka source has, too, have the same names, values and defaults as there ("Structured Streaming +
+Kafka Integration Guide"). If several are given, the same one wins: timestamp, then offsets by timestamp, then offsets.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ COMPRESSIONS: tuple[Literal["none"] | Compression, ...] = ("none", *get_args(Com
 T = TypeVar("T", bound=str)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d{1,18})\s*(ms|s|m|min|h|d)?", re.ASCII)
-MOST = 2**63 - 1  # of whatever is counted: Spark's long
+MOST = 2**63 - 1  # of any number: Spark's long
 MOST_PARTITIONS = 2**31 - 1
-MOST_SNAPSHOT_TTL, MOST_STAGING_TTL = 86_400.0, 24 * 86_400.0  # what the broker takes: a day, and 2**31 ms
+MOST_SNAPSHOT_TTL, MOST_STAGING_TTL = 86_400.0, 24 * 86_400.0  # seconds; the broker takes a day, and 2**31 ms
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for. Seconds for durations; None where the option was not given and has no default."""
+    """The options in their types. Durations are in seconds; None: the option was not given and has no default."""
 
     address: str | None
     mode: Mode
@@ -70,9 +70,9 @@ class Options:
 
 
 def parse(given: Mapping[str, str], use: Use) -> Options:
-    """The options in their types. `use` "any": a read of which it is not known yet whether it is a stream.
+    """Checks options and gives them their types. `use` "any": a read that may be a batch or a stream.
 
-    Raises ConfigError that names the option and says what would do.
+    Raises ConfigError, which names the option and says what to give instead.
     """
     texts = {name.lower(): str(value) for name, value in given.items()}
     texts = {name: value if name in KEYS_AS_THEY_ARE else value.strip() for name, value in texts.items()}
@@ -113,7 +113,7 @@ def parse(given: Mapping[str, str], use: Use) -> Options:
 
 
 class _Reader:
-    """Reads one text at a time. Raises ConfigError."""
+    """Reads options (names in lower case) as numbers, choices and so on. Raises ConfigError."""
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self.texts = texts
@@ -215,8 +215,8 @@ DECODERS: dict[str, Callable[[str], bytes]] = {
 
 
 def texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Options of a Python program as Spark takes them: true for True, JSON for a mapping, a list of names with commas,
-    a list of keys as JSON. Those that are None are left out. Raises ConfigError for bytes."""
+    """Options of a Python program as text, for Spark: "true" for True, JSON for a mapping and for a list of keys,
+    commas between the items of any other list. Leaves out options that are None. Raises ConfigError for bytes."""
     return {name: _text(name, value) for name, value in options.items() if value is not None}
 
 

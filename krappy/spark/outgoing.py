@@ -1,4 +1,4 @@
-"""Rows of a DataFrame on their way to topics: which columns they may have, and Arrow batches taken apart. Pure.
+"""Rows of a DataFrame on their way to topics: checks their columns, and splits Arrow batches by partition. Pure.
 
 A batch is sorted by partition as Arrow, whole columns at a time, before any row becomes a Python object.
 
@@ -30,11 +30,12 @@ _KINDS: dict[str, tuple[tuple[type[types.DataType], ...], str]] = {
     "partition": (_WHOLE, "int"),
     "timestamp": ((types.TimestampType,), "timestamp"),
 }
-_READ_ONLY = ("offset", "timestampType", "deleted")  # reading gives these; writing gives events new ones
+_READ_ONLY = ("offset", "timestampType", "deleted")  # columns of a read that a write ignores
 
 
 class OutgoingRows(NamedTuple):
-    """Rows for one topic, by columns, as `send_columns` takes them. `partition` None: whichever, none has a key."""
+    """Rows for one topic, by columns, as `send_columns` takes them. `partition` None: any; then no row has a key.
+    `timestamps`: ms since the epoch."""
 
     topic: str
     partition: int | None
@@ -46,16 +47,16 @@ class OutgoingRows(NamedTuple):
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Which columns a DataFrame has for us. `topic`: where all rows go; None: the column `topic` says it."""
+    """Which columns of a DataFrame are written. `topic`: that of all rows; None: the column `topic` names it."""
 
     topic: str | None
     columns: tuple[str, ...]
 
     def rows(self, batch: pa.RecordBatch, now_ms: int, partitions: Callable[[str], int]) -> Iterator[OutgoingRows]:
-        """A batch as rows for topics and partitions, in order within each. Rows without a time get `now_ms`.
+        """A batch split by topic and partition, rows in order within each. Rows without a time get `now_ms`.
 
-        `partitions`: how many a topic has. Raises InvalidRecord for a row without a topic, or with a header that has no
-        name.
+        `partitions`: from a topic to the number of its partitions. Raises InvalidRecord for a row without a topic, or
+        with a header that has no name.
         """
         for topic, partition, part in self._placed(batch, partitions):
             keys = _bytes(part.column("key")) if "key" in self.columns else None
@@ -75,7 +76,7 @@ class Outgoing:
                     yield topic, place, some
 
     def _parts(self, batch: pa.RecordBatch) -> Iterator[tuple[str, int | None, pa.RecordBatch]]:
-        """The batch by topic and partition."""
+        """The batch split by its columns topic and partition."""
         topics = None if self.topic is not None else batch.column("topic")
         partitions = batch.column("partition") if "partition" in self.columns else None
         if partitions is not None and partitions.null_count == len(partitions):
@@ -96,7 +97,7 @@ class Outgoing:
 
 
 def outgoing(schema: StructType, topic: str | None) -> Outgoing:
-    """Checks a DataFrame's columns. Raises ConfigError that says what would do."""
+    """Checks a DataFrame's columns. Raises ConfigError, which says how to change them."""
     names = [field.name for field in schema.fields]
     if "value" not in names:
         raise ConfigError(
@@ -138,7 +139,7 @@ def _are_headers(kind: types.DataType) -> bool:
 
 
 def _by_key(batch: pa.RecordBatch, count: int) -> Iterator[tuple[int | None, pa.RecordBatch]]:
-    """The batch by the partitions that its keys name."""
+    """The batch split by the partitions that its keys' murmur2 names; None for rows without a key."""
     if count == 1:
         yield 0, batch
         return

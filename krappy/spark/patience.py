@@ -1,7 +1,7 @@
-"""Queries that are started again when a Python process of Spark was not there in time.
+"""Starts queries again that failed because a Python process of Spark was slow to start.
 
-Spark starts a Python process of its own for a stream's source. It waits 10 s for it, which no setting changes, and does
-not try again: on a busy machine the query fails, though nothing is wrong with it. (Tasks it does try again.)
+Spark starts a Python process for a stream's source. It waits 10 s for it, which no setting changes, and does not try
+again: on a busy machine the query fails, though nothing is wrong with it. (Spark does try tasks again.)
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ log = logging.getLogger(__name__)
 
 
 def patiently(work: Callable[[], T], *, starts: int = STARTS, tell: Callable[[str], None] = log.warning) -> T:
-    """What `work()` returns, which is called again as long as it fails because a Python process was slow to start.
+    """Calls `work()`, again if it fails because a Python process was slow to start, and returns its result.
 
         patiently(lambda: writer.start().awaitTermination())    # a DataStreamWriter with a checkpointLocation
 
     Args:
-        work: runs a query from its beginning; it must not matter that it has begun before. That is so for
-            streams with a checkpoint, for reads, and for writes to Krappy, of which nothing is published unless all is.
-        starts: how often at most.
-        tell: is told in a line that it is called again; by default the log is.
+        work: runs a query from its beginning, and may be called again after a failure. That is safe for streams with a
+            checkpoint, for reads, and for writes to Krappy, which publish all rows or none.
+        starts: how often `work` is called at most.
+        tell: is called with a line before each further start; by default it is logged as a warning.
 
-    Raises whatever else `work` raises, and the last error of this kind.
+    Raises any other error of `work`, and after `starts` calls the last error of this kind.
     """
     for left in reversed(range(starts)):
         try:
@@ -40,7 +40,7 @@ def patiently(work: Callable[[], T], *, starts: int = STARTS, tell: Callable[[st
 
 
 def slow_start(error: BaseException | None) -> bool:
-    """Whether that is why a query failed."""
+    """Whether the error, or one that caused it, says that a Python process was slow to start."""
     while error is not None:
         if SLOW_START in str(error):
             return True

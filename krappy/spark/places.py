@@ -1,4 +1,4 @@
-"""Where a read begins and ends: an end of the log, offsets or times; as Spark's Kafka source writes them."""
+"""Where a read begins and ends: earliest, latest, offsets or times, written as for Spark's Kafka source."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from krappy.errors import ConfigError
 from krappy.spark.topics import by_topic
 from krappy.types import EARLIEST, LATEST
 
-MARKS = ("$start", "$first", "$ids")  # what stands beside the topics in a stream's own offsets
+MARKS = ("$start", "$first", "$ids")  # keys beside the topics in a stream's own offsets
 Kind = Literal["earliest", "latest", "snapshot", "offsets", "timestamp", "timestamps"]
 
 
 class StartPlace(NamedTuple):
-    """`by_topic`: offsets, or times in ms, by topic and partition. `timestamp`: one time for all, in ms.
-
-    Offsets -2 and -1 stand for earliest and latest.
+    """Where a read begins or ends. `by_topic`: offsets, or times in ms since the epoch, by topic and partition.
+    `timestamp`: one time for all partitions, in ms. Offsets -2 and -1 stand for earliest and latest.
     """
 
     kind: Kind
@@ -54,7 +53,7 @@ def offsets_text(by_topic: Mapping[str, Mapping[int, int]]) -> str:
 
 
 def whole(text: str) -> int | None:
-    """A whole number that is not negative, in decimal; None: the text is none, or of more digits than anything has."""
+    """A decimal number without a sign; None if the text is anything else, or has more than 30 digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 30 else None
 
 

@@ -1,12 +1,12 @@
 """pushdown=true: filters of a query narrow the keys to read, in Spark's own way.
 
-Spark pushes the filters of a query into a reader that overrides `pushFilters`, but keeps the narrowed reader for every
-DataFrame that comes of the same load(), also those without the filter: their answers are wrong, and nothing in Python
-sees it. So a plain load() does not push, and this is for those who never use a load() twice. What is always right is
-`krappy.spark.table(…).where(condition)`: Spark says what the condition demands of the key (`catalyst.py`, and over
-Connect `telling.py`), and that becomes options of another load, which pushes nothing.
+Spark pushes the filters of a query into a reader that overrides `pushFilters`, but then uses that reader for every
+DataFrame made from the same load(), also for those without the filter: their rows are wrong, and Python code can't
+notice. So a plain load() does not push filters, and this option is for programs that use each load() only once. Always
+right is `krappy.spark.table(…).where(condition)`: Spark says which keys the condition demands (`catalyst.py`, over
+Connect `telling.py`), and these become options of another load, which pushes nothing.
 
-Both leave every filter to Spark as well: what is read here is always at least what the filters let through.
+In both cases Spark applies every filter itself, too: what is read here has at least all rows that pass.
 """
 
 from __future__ import annotations

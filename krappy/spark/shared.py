@@ -1,8 +1,8 @@
-"""A table that one Python worker has read, for the others of its executor: a file that all of them map into memory.
+"""Shares a table that one Python worker has read with the others of its executor: a file that all map into memory.
 
-It lies in the folder that Spark gives each executor for such files, and removes when that ends. Nobody trusts the file
-further than the moment that it tells: who maps it reads from the log what has changed since, as for what it keeps of
-its own (`kept.py`). A worker that dies in the middle leaves a lock that the kernel gives back, and no half of a file.
+It is in the executor's own folder, which Spark removes with the executor. The file says of which moment it is: a worker
+that maps it reads later changes from the log, as for its own answers (`kept.py`). If a worker dies while it writes, the
+kernel releases its lock, and the others never see the half file.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ _MOMENT = b"krappy.moment"
 
 
 def folder() -> Path | None:
-    """Of this executor; None: this is no worker of one."""
+    """The folder of this executor's shared files; None if this process is no worker of an executor."""
     given = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0]
     return Path(given) / "krappy" if given and is_worker() else None
 
 
 class SharedAmongWorkers:
-    """What the workers of an executor have in common of one source. Without a folder (None): nothing."""
+    """The file that an executor's workers share for one source. `within` None: there is none, nothing is shared."""
 
     def __init__(self, within: Path | None, source: TableSource) -> None:
         name = repr((source.connected.address, source.topic, source.columns)).encode()
         self._file = within and within / f"{blake2b(name, digest_size=16).hexdigest()}.arrow"
-        self._seen = 0  # when the file was written that was asked for last
+        self._seen = 0  # mtime (ns) of the file that was opened last
 
     def newer(self) -> tuple[Moment, list[Chunk]] | None:
-        """All of the table, and a moment nothing of which is older; None: nobody has read it, or not since this was
-        asked before."""
+        """The shared table, and its moment, than which no entry is older; None if there is no file, or none that is
+        newer than at the last call."""
         with suppress(OSError, pa.ArrowException):
             if self._file is not None and self._seen != (seen := self._file.stat().st_mtime_ns):
                 self._seen = seen
@@ -51,7 +51,7 @@ class SharedAmongWorkers:
 
     @contextmanager
     def turn(self) -> Iterator[bool]:
-        """While one reads the table, others wait. False: another one has had its turn."""
+        """One worker at a time reads the table. Yields False if this one had to wait: another has just read it."""
         lock = self._lock()
         if lock is None:
             yield True
@@ -60,7 +60,7 @@ class SharedAmongWorkers:
             yield _locked(lock)
 
     def _lock(self) -> IO[bytes] | None:
-        """None: each worker is on its own."""
+        """The lock file; None if nothing is shared."""
         if self._file is None:
             return None
         try:
@@ -70,13 +70,13 @@ class SharedAmongWorkers:
             return None
 
     def draft(self, moment: Moment, kind: pa.DataType) -> Draft:
-        """For what is read in one's turn: entries of this type."""
+        """A new file for a table of `moment`, with entries of the type `kind`. Call it in one's turn."""
         return Draft(self._file, moment, kind)
 
 
 class Draft:
-    """A table on its way to the others, who see it when all of it is there; to be closed. Without a folder, or room in
-    it, nothing happens."""
+    """A table that is being written for the other workers, who see it once it is published. Close it in any case.
+    Without a file, or room on the disk, its methods do nothing."""
 
     def __init__(self, file: Path | None, moment: Moment, kind: pa.DataType) -> None:
         fields: Any = {"print": pa.uint64(), "key": pa.binary(), "entry": kind}
@@ -93,7 +93,7 @@ class Draft:
                 self._writer = pa.ipc.new_file(self._sink, self._schema)
 
     def add(self, chunk: Chunk) -> bool:
-        """A part of the table: whether there was room for it."""
+        """Adds a part of the table; returns whether there was room for it."""
         if self._writer is None:
             return False
         columns: Any = [pa.array(chunk.prints), chunk.keys, chunk.entries]
@@ -105,7 +105,7 @@ class Draft:
         return True
 
     def publish(self) -> None:
-        """What was added is all of the table."""
+        """Lets the other workers see the file: all of the table was added."""
         if self._file is not None and self._writer is not None:
             with suppress(OSError):
                 self._writer.close()
@@ -116,7 +116,7 @@ class Draft:
                     each.unlink()
 
     def close(self) -> None:
-        """Leaves nothing that was not published. Closing again does nothing."""
+        """Removes the file unless it was published. Closing again does nothing."""
         if self._sink is not None:
             with suppress(OSError):
                 self._sink.close()
@@ -126,7 +126,7 @@ class Draft:
 
 
 def _locked(lock: IO[bytes]) -> bool:
-    """Whether at once."""
+    """Takes the lock; returns whether it was free at once."""
     import fcntl  # not on Windows, where Spark has no workers that are forked
 
     try:
@@ -140,7 +140,7 @@ def _locked(lock: IO[bytes]) -> bool:
 
 
 def _opened(file: Path) -> tuple[Moment, list[Chunk]]:
-    with pa.memory_map(str(file)) as mapped:  # what was read from it keeps it mapped
+    with pa.memory_map(str(file)) as mapped:  # the arrays read from it keep it mapped
         reader = pa.ipc.open_file(mapped)
         of, *rest = msgpack.unpackb(reader.schema.metadata[_MOMENT], strict_map_key=False)
         batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]

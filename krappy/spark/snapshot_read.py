@@ -1,5 +1,5 @@
-"""mode=snapshot: takes a snapshot of each table, and tells what the broker holds: a row for each partition, with the
-offset that the snapshot is exact for. Any number of reads with mode=table may name it, in the option `snapshot`.
+"""mode=snapshot: takes a snapshot of each table, and returns a row for each partition, with the first offset that is
+not in the snapshot. Any number of reads with mode=table may name the snapshot in the option `snapshot`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Row = tuple[str, str, int, int]  # text of the snapshot, topic, partition, offse
 
 
 class Taken(InputPartition):
-    """The rows, which are known when the query is planned: every execution of it tells of the same snapshot."""
+    """The rows. They are made when the query is planned, so every execution of it returns the same snapshot."""
 
     def __init__(self, rows: list[Row]) -> None:
         super().__init__(None)

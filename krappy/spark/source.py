@@ -1,8 +1,8 @@
-"""The Python data source `krappy`: what Spark asks for, handed to the module that does it.
+"""The Python data source `krappy`: makes the readers and writers that Spark asks for.
 
     spark.read.format("krappy").option("subscribe", "orders").load()
 
-Spark pickles this object and calls it in Python processes of the driver; readers and writers travel to the executors.
+Spark pickles this object and calls it in Python processes of the driver; it sends readers and writers to executors.
 """
 
 from __future__ import annotations
@@ -80,14 +80,14 @@ class KrappyDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the data source known to a session, where PySpark has not found it by itself."""
+    """Makes the data source known to a session, if PySpark did not find it by itself."""
     try:
         spark.dataSource.register(KrappyDataSource)
     except AnalysisException as error:
-        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # PySpark 4.0 says so when it has
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):  # PySpark 4.0 raises it if it found the data source
             raise
 
 
 def made(module: str, name: str, *arguments: Any) -> Any:
-    """An object of a class whose module is imported now: who reads does not pay for what writes."""
+    """An object of a class in a module of `krappy.spark`, which is imported now: a reader does not import a writer."""
     return getattr(importlib.import_module(f"krappy.spark.{module}"), name)(*arguments)

@@ -1,13 +1,13 @@
-"""What a Spark job writes: each task attempt stages its rows, the driver commits those of the attempts that won.
+"""The writes of a Spark job: each task attempt stages its rows, and the driver commits those of the attempts that won.
 
 The broker keeps staged rows beside the log. A failed, speculative or zombie attempt leaves nothing that anyone can
-read; a commit that is sent again publishes nothing more; no task stages for a job that was aborted. So whatever is
-retried, by Spark or by the user, the log has each row once, or none of them.
+read; a commit that is sent again publishes nothing more; no task can stage for a job that was aborted. So whatever
+Spark or the user retries, the log has each row once, or has none of the job.
 
-A job that may come again under its own name (a micro-batch that is replayed, a `jobId` of the user's) has several runs,
-each a job of its own for the broker: "name#0", "name#1", … A run that was aborted, or that expired, is over for good,
-so the next one may stage again what that had to give up. A run that was committed is the last: whoever comes
-after it finds its work done. All tasks meet in one run because they try them in order.
+A job that may be run again under its own name (a replayed micro-batch, the user's `jobId`) has several runs, each a
+staged job of its own for the broker: "name#0", "name#1", … A run that was aborted, or that expired, takes nothing any
+more: its rows are staged again in the next run. A run that was committed is the last: a later attempt finds the job
+done. All tasks find the same run, because they try the runs in order.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from krappy.blocking import Stage
 
 MOST_RUNS = 10_000
-ASKING_TTL = 60.0  # seconds, of a job of which it is only asked whether it is published
+ASKING_TTL = 60.0  # seconds; of a run that is opened only to see whether the job is published
 log = logging.getLogger(__name__)
 
 
 class SparkJob(NamedTuple):
-    """`again`: it may have several runs. `ttl`: seconds after which a run is dropped when nothing more comes of it."""
+    """`again`: it may have several runs. `ttl`: seconds after its last staged rows when the broker drops a run."""
 
     name: str
     again: bool
@@ -46,7 +46,7 @@ class SparkJob(NamedTuple):
 
 
 class StagedWrite(WriterCommitMessage):
-    """What one task attempt has staged, in which run. `done`: nothing, for that run is committed already."""
+    """What one task attempt has staged, and in which run. `done`: it staged nothing, the run is committed already."""
 
     def __init__(self, run: str, tokens: Sequence[str] = (), done: bool = False) -> None:
         self.run = run
@@ -55,7 +55,7 @@ class StagedWrite(WriterCommitMessage):
 
 
 class TaskAttempt:
-    """The stages of one task attempt, one for each topic, all in the same run. Leaving it drops what is not sealed."""
+    """The stages of one task attempt, one for each topic, all in the same run. Leaving it drops unsealed stages."""
 
     def __init__(self, to: Client, job: SparkJob, task: str | None = None) -> None:
         self._to = to
@@ -74,7 +74,10 @@ class TaskAttempt:
         self._stack.__exit__(*error)
 
     def stage(self, topic: str) -> Stage:
-        """Raises StagingCommitted when the job is done; StagingFenced, StagingExpired when its run was given up."""
+        """The stage of a topic, opened on first use.
+
+        Raises StagingCommitted if the job is published already; StagingFenced, StagingExpired if its run is over.
+        """
         found = self._stages.get(topic)
         if found is None:
             found = self._open(topic, self.run) if self._stages or not self._job.again else self._first(topic)
@@ -102,7 +105,7 @@ class TaskAttempt:
 
 
 def stage_all(batches: Iterable[pa.RecordBatch], outgoing: Outgoing, to: Client, job: SparkJob) -> StagedWrite:
-    """A task's work: stages every row. Raises what the broker says of them, such as RecordTooLarge."""
+    """A task's work: stages every row. Raises the broker's errors, such as RecordTooLarge."""
     with TaskAttempt(to, job) as attempt:
         try:
             for rows in _rows(batches, outgoing, lambda topic: attempt.stage(topic).partitions):
@@ -114,7 +117,7 @@ def stage_all(batches: Iterable[pa.RecordBatch], outgoing: Outgoing, to: Client,
                     partition=rows.partition,
                 )
             return StagedWrite(attempt.run, attempt.seal())
-        except StagingCommitted:  # a replay of what is published
+        except StagingCommitted:  # a replay of a published job
             return StagedWrite(attempt.run, done=True)
 
 
@@ -126,9 +129,9 @@ def _rows(
 
 
 def commit_all(messages: Iterable[WriterCommitMessage | None], to: Client) -> list[StagedCommit]:
-    """The driver's work: publishes what the tasks have staged, all of it, once; where it is now.
+    """The driver's work: publishes all that the tasks have staged, once. Returns the offsets that it got.
 
-    Raises KrappyError when it can't be.
+    Raises KrappyError if that is not possible; then nothing is published.
     """
     staged = _staged(messages)
     done = {each.run for each in staged if each.done}
@@ -144,7 +147,7 @@ def commit_all(messages: Iterable[WriterCommitMessage | None], to: Client) -> li
 
 
 def abort_all(runs: Iterable[str], to: Client) -> None:
-    """Drops what is staged; late tasks stage nothing more in these runs."""
+    """Drops the staged rows of these runs; late tasks can stage nothing more in them."""
     for run in sorted(set(runs)):
         try:
             to.abort_staged(run)
@@ -153,9 +156,9 @@ def abort_all(runs: Iterable[str], to: Client) -> None:
 
 
 def published(name: str, topic: str, to: Client) -> StagedCommit | None:
-    """What a job that may have several runs has published; None when it has published nothing (yet).
+    """What a job that may have several runs has published; None if it is not published (yet).
 
-    Raises UnknownTopic when `topic`, one of its topics, is not there.
+    Raises UnknownTopic if `topic`, one of its topics, does not exist.
     """
     with TaskAttempt(to, SparkJob(name, True, ASKING_TTL), task="asking") as attempt:
         try:

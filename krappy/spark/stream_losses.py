@@ -1,4 +1,4 @@
-"""What a stream does when events are gone before it has read them: the option failOnDataLoss."""
+"""What a stream does if events are gone before it has read them: the option failOnDataLoss."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ log = logging.getLogger(__name__)
 
 
 class Losses:
-    """`fail`: they are an error; else they are told of in the log, and the stream goes on with what is there."""
+    """`fail`: a loss is an error. Otherwise it is logged, and the stream goes on with the events that are left."""
 
     def __init__(self, fail: bool) -> None:
         self.fail = fail
 
     def tell(self, what: str) -> None:
-        """`what`: a sentence. Raises OffsetOutOfRange."""
+        """Reports a loss. `what`: a sentence without its full stop. Raises OffsetOutOfRange if `fail`."""
         if self.fail:
             raise OffsetOutOfRange(
                 f"{what}. Events were lost to this query, by retention or because a topic was deleted. The option "

@@ -1,17 +1,17 @@
-"""Where a stream stands, as Spark keeps it in its checkpoint, and what is lost when the logs have moved on. Pure.
+"""The position of a stream, as Spark keeps it in its checkpoint, and which events are lost to it. Pure.
 
-Spark writes down where each batch ends, before it runs it; never where the first one began: it asks for the initial
-offset again when it replays the first batch after a failure. So the initial offset is a mark that stands for no
-offsets yet, and the end of the first batch says where that batch begins, be it at offsets or with a snapshot. Every
-replay then reads the same events, whatever has happened to "latest" in the meantime.
+Before Spark runs a batch, it writes down where the batch ends, but never where the first batch begins: when it replays
+the first batch after a failure, it asks for the initial offset again. So the initial offset is only a mark, and the end
+of the first batch says where that batch begins: at offsets, or with a snapshot. Every replay then reads the same
+events, even if "latest" has moved on.
 
     initial        {"$start": "latest"}
     first batch    {"users": {"0": 12, "1": 7}, "$ids": {…}, "$first": {"offsets": {"users": {"0": 9, "1": 7}}}}
                    {"users": {"0": 12, "1": 7}, "$ids": {…}, "$first": {"snapshots": {"users": "0f3a…"}}}
     any later      {"users": {"0": 14, "1": 9}, "$ids": {"users": "q4cd…"}}
 
-An offset is that of the next event, as everywhere; `$` can't be in a topic's name. The ids tell a topic from one of the
-same name that was made after it was deleted, whatever offsets that has. Positions of before they were kept have none.
+An offset is that of the next event; `$` can't be in a topic's name. The ids tell a topic from one of the same name that
+was made after it was deleted, whatever its offsets. Positions of older versions have no ids.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Offsets = Mapping[TopicPartition, int]
 
 
 class StreamPosition(NamedTuple):
-    """`offsets`: by partition, of the next event; None: the stream has not begun. `ids`: of the topics that these are
-    of, as far as they are known. `first` and `snapshots` belong to the end of the first batch: where it begins, or the
-    id of each topic's snapshot that it consists of."""
+    """`offsets`: by partition, of the next event; None: the stream has not begun. `ids`: by topic, as far as they are
+    known. Only the end of the first batch has one of `first`, where that batch begins, and `snapshots`, by topic the
+    id of the snapshot that the batch reads."""
 
     offsets: Offsets | None
     ids: Mapping[str, str] = {}
@@ -48,12 +48,12 @@ class StreamPosition(NamedTuple):
 
 
 def initial(start: str) -> dict[str, Any]:
-    """The mark of a stream that has not begun; `start` only tells people where it will."""
+    """The mark of a stream that has not begun; `start` only tells people where it will begin."""
     return {START: start}
 
 
 def encoded(position: StreamPosition) -> dict[str, Any]:
-    """As it stands in the checkpoint: a position has one text."""
+    """A position as it stands in the checkpoint; equal positions have the same text."""
     found: dict[str, Any] = _nested(position.at)
     if position.ids:
         found[IDS] = dict(sorted(position.ids.items()))
@@ -65,7 +65,8 @@ def encoded(position: StreamPosition) -> dict[str, Any]:
 
 
 def decoded(given: Mapping[str, Any]) -> StreamPosition:
-    """Raises ValueError for what `encoded` and `initial` never gave: another source's checkpoint, say."""
+    """The position that `encoded` or `initial` wrote. Raises ValueError for anything else, such as another source's
+    checkpoint."""
     if START in given:
         return StreamPosition(None)
     try:
@@ -101,8 +102,8 @@ def _flat(topics: Iterable[tuple[str, Any]]) -> dict[TopicPartition, int]:
 
 
 def begins(start: StreamPosition, end: StreamPosition) -> dict[TopicPartition, int]:
-    """Where the events between two positions begin, by partition: at the first event of what came since, which includes
-    a topic that was made anew."""
+    """Where the events between two positions begin, by partition: at offset 0 for partitions that were added since,
+    and for a topic that was made anew."""
     return {each: _begin(each, start, end) for each in end.at}
 
 
@@ -120,8 +121,8 @@ def _same(topic: str, one: StreamPosition, other: StreamPosition) -> bool | None
 
 
 def losses(at: StreamPosition, now: StreamPosition, meant: Callable[[TopicPartition], bool]) -> Iterator[str]:
-    """What a stream that stands somewhere can't go on with, each in a sentence. `meant`: whether a partition is one of
-    the query's, by its options."""
+    """Why a stream at the position `at` can't go on, a sentence for each such partition. `now`: the logs' ends.
+    `meant`: whether the query's options choose a partition."""
     for each, offset in at.at.items():
         end, same = now.at.get(each), _same(each.topic, at, now)
         read = f"{each} was read up to offset {offset}"
@@ -138,10 +139,10 @@ def losses(at: StreamPosition, now: StreamPosition, meant: Callable[[TopicPartit
 
 
 def lag(progress: Mapping[str, Any] | None) -> dict[str, dict[str, int]]:
-    """How far a streaming query is behind each topic that it reads from Krappy: topic to partition to offsets.
+    """How many offsets a streaming query is behind in each topic that it reads from Krappy: by topic and partition.
 
-    `progress`: `query.lastProgress`, or one of its `sources`. Empty where Spark reports no latest offset: before
-    PySpark 4.2 (what has the name there is the end of the batch), and before the first batch.
+    `progress`: `query.lastProgress`, or one of its `sources`. Empty if Spark reports no latest offset: before PySpark
+    4.2 (where the field of that name is the end of the batch), and before the first batch.
     """
     found: dict[str, dict[str, int]] = {}
     if progress is None or not features().admission_control:

@@ -10,17 +10,17 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def behind(begin: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-    """By partition, how many offsets lie from `begin` to `end`, where there are any. What `begin` lacks is at 0."""
+    """By partition, how many offsets lie from `begin` to `end`, if any. A partition that `begin` lacks begins at 0."""
     lags = {each: offset - begin.get(each, 0) for each, offset in end.items()}
     return {each: lag for each, lag in lags.items() if lag > 0}
 
 
 def rationed(begin: Offsets, end: Offsets, most: int) -> dict[TopicPartition, int]:
-    """`end`, or closer to `begin` so that about `most` offsets lie between.
+    """Ends of a batch that begins at `begin`: `end`, or earlier, so that at most about `most` offsets lie between.
 
-    The limit is shared in proportion to what each partition has, and each that has something gets one at least, so that
-    a small partition is not starved by large ones: with more such partitions than `most`, it is exceeded by as much
-    (Spark's Kafka source, KafkaMicroBatchStream.rateLimit, does so too).
+    The limit is shared in proportion to the offsets that each partition has. Each that has any gets at least one, so
+    that large partitions do not starve a small one: if there are more of them than `most`, the batch is larger than
+    that (as with Spark's Kafka source, KafkaMicroBatchStream.rateLimit).
     """
     lags = behind(begin, end)
     total = sum(lags.values())
@@ -39,7 +39,7 @@ def rationed(begin: Offsets, end: Offsets, most: int) -> dict[TopicPartition, in
 
 
 class Patience:
-    """Holds a batch back until it is worth it: `least` offsets are there, or `delay` seconds have passed."""
+    """Holds a batch back until it has enough offsets (`least`), or `delay` seconds have passed since the last one."""
 
     def __init__(self, delay: float) -> None:
         self._delay = delay

@@ -1,8 +1,8 @@
 """readStream: micro-batches between positions of the logs; with startingOffsets=snapshot, the table comes first.
 
-`logs.py` tells where the logs are, `stream_offsets.py` what lies between two positions, `stream_rate.py` how far a
-batch goes, `stream_losses.py` what happens when events are gone, `stream_snapshots.py` and `stream_table.py` what the
-first batch is when it is a table.
+`logs.py` tells where the logs begin and end, `stream_offsets.py` what lies between two positions, `stream_rate.py` how
+far a batch goes, `stream_losses.py` what happens if events are gone. `stream_snapshots.py` and `stream_table.py` make
+the first batch if it is a table.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ if features().admission_control:
 
 
 class StreamReader(*BASES):  # type: ignore[misc]
-    """One object lives in the driver as long as the query and is asked where it goes on; others, made of its pickled
-    likes, read in the tasks.
+    """One object lives in the driver as long as the query, and says where each batch ends; its pickled copies read in
+    the tasks.
 
-    `latestOffset` is called without arguments before PySpark 4.2; where the stream stands is known then from what Spark
-    has planned last, which it tells after a restart too, by planning an empty batch.
+    Before PySpark 4.2, `latestOffset` is called without arguments. The stream's position is then the end of the batch
+    that Spark planned last; after a restart Spark shows it by planning an empty batch.
     """
 
     def __init__(self, schema: StructType, options: Options, clock: Callable[[], float] = monotonic) -> None:
@@ -61,9 +61,9 @@ class StreamReader(*BASES):  # type: ignore[misc]
         self._losses = Losses(options.fail_on_data_loss)
         self._patience = Patience(options.max_trigger_delay)
         self._snapshots = StreamSnapshots(options)
-        self._planned: StreamPosition | None = None  # where the batch ends that was planned last
-        self._offered: StreamPosition | None = None  # where the one ends that was offered last
-        self._target: Logs | None = None  # of Trigger.AvailableNow
+        self._planned: StreamPosition | None = None  # the end of the last batch that Spark planned
+        self._offered: StreamPosition | None = None  # the end of the last batch that was offered to Spark
+        self._target: Logs | None = None  # with Trigger.AvailableNow, where the query ends
 
     # --- where the stream goes on, in the driver ---
 
@@ -89,7 +89,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
         self._target = self._logs()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """For the query's progress: what there is to read, so that `krappy.spark.lag` can tell how far it is behind."""
+        """The logs' ends, for the query's progress: `krappy.spark.lag` compares them with the query's position."""
         with suppress(KrappyError):
             return encoded(StreamPosition(self._logs().ends))
         return None
@@ -107,7 +107,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
         return self._options.topics
 
     def _logs(self, begun: bool = True) -> Logs:
-        """Once the stream has begun, with failOnDataLoss=false, topics may be gone; they are read again when back."""
+        """The logs now. If `begun` and with failOnDataLoss=false, missing topics are left out until they are back."""
         return logs(client(self._options.address), self._topics, begun and not self._losses.fail)
 
     def _begin(self, limit: Any) -> StreamPosition:
@@ -131,7 +131,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
         return StreamPosition(now.ends if most is None else rationed(begin, now.ends, most), now.ids, first=begin)
 
     def _next(self, at: StreamPosition, limit: Any) -> StreamPosition:
-        """The end of the batch that begins where the stream stands: `at` itself when there is none."""
+        """The end of the batch that begins at `at`: `at` itself if there is nothing to read."""
         now = self._target or self._logs()
         to = StreamPosition(now.ends, now.ids)
         for what in losses(at, to, self._topics.mean):
@@ -150,7 +150,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
         return at if (found.at, found.ids) == (at.at, at.ids) else found
 
     def _limits(self, limit: Any) -> tuple[int | None, int | None]:
-        """The most and the least offsets of a batch. Spark may ask for all there is, whatever the options say."""
+        """The most and the least offsets of a batch; None: no limit. If Spark asks for all, no option counts."""
         if limit is not None and isinstance(limit, ReadAllAvailable):
             return None, None
         most = self._options.max_offsets_per_trigger
@@ -174,7 +174,7 @@ class StreamReader(*BASES):  # type: ignore[misc]
         return [LogPartition([each]) for each in ranges.split(found, options.min_partitions, options.max_records)]
 
     def _ranges(self, begin: Mapping[TopicPartition, int], to: StreamPosition) -> Iterator[OffsetRange]:
-        """Without what is lost, or else raises."""
+        """The ranges of a batch. If events of it are gone, it raises or leaves them out, by failOnDataLoss."""
         now = self._logs()
         for each, end in sorted(to.at.items()):
             start, there, id = begin.get(each, 0), now.starts.get(each), now.ids.get(each.topic)

@@ -1,4 +1,4 @@
-"""The snapshots that a stream's first batch consists of, as its driver takes, finds and ends them."""
+"""The snapshots that a stream's first batch reads: its driver takes them, finds them again, and closes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from krappy.spark.table_read import SPLITS
 
 
 class StreamSnapshots:
-    """Held by the broker, `snapshotTtl` after they were last read; here until the first batch is through."""
+    """The snapshots of one stream. The broker holds them for `snapshotTtl` after they were last read; this object knows
+    them until the first batch is done."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -25,7 +26,8 @@ class StreamSnapshots:
         self._closed: set[str] = set()
 
     def take(self, now: Logs) -> StreamPosition:
-        """Of each topic's table. Raises UnknownTopic when one was made anew in the meantime."""
+        """Takes a snapshot of each topic's table; returns the end of the first batch. Raises UnknownTopic if a topic
+        was made anew since `now`."""
         offsets: dict[tuple[str, int], int] = {}
         ids = {}
         for topic, topic_id in now.ids.items():
@@ -45,7 +47,8 @@ class StreamSnapshots:
         return held
 
     def parts(self, end: StreamPosition, now: Logs, losses: Losses) -> Iterator[FirstPartition]:
-        """The tasks of a first batch that ends there, without topics that are lost, or else raises."""
+        """The tasks of the first batch, which ends at `end`. If a topic is gone, it raises or leaves it out, by
+        failOnDataLoss."""
         for topic, id in (end.snapshots or {}).items():
             some = {each.partition: offset for each, offset in end.at.items() if each.topic == topic}
             topic_id = end.ids.get(topic, now.ids.get(topic))
@@ -60,7 +63,7 @@ class StreamSnapshots:
                 yield FirstPartition(topic, topic_id, held.id, part, some[part.partition])
 
     def _again(self, topic: str, id: str, partitions: list[int], now: Logs, topic_id: str) -> Snapshot:
-        """The snapshot of a query that was restarted, or a new one when it is gone."""
+        """The snapshot of a query that was restarted, or a new one if the broker holds it no longer."""
         try:
             client(self._options.address).keep_snapshot(id, self._options.snapshot_ttl)
         except SnapshotGone:
@@ -69,7 +72,7 @@ class StreamSnapshots:
         return self._held[id]
 
     def close(self, passed: Iterable[str]) -> None:
-        """These ones' batch is through: nobody needs them any more."""
+        """Closes the snapshots `passed` (ids), and all that are held here: the first batch is done."""
         for id in {*passed, *self._held} - self._closed:
             with suppress(KrappyError):
                 client(self._options.address).close_snapshot(id)

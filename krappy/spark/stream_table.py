@@ -2,12 +2,12 @@
 
 All later batches are the events from the snapshot's offsets on: nothing is missing and nothing comes twice.
 
-The broker holds the snapshot until `snapshotTtl` after it was last read. When it is gone before the first batch is
-through (the query was down for long, the broker was restarted, a task stood still), what is left is read from a new
-snapshot, without the entries that were changed after the first one: their changes come with the batches that follow. So
-a replayed first batch may have fewer rows than the one that failed; what its reader knows in the end, and that no event
-reaches it twice, is the same. It is the promise that a compacted log makes too. To rebuild the very same table is
-impossible: the view has the latest values only, and the log may have been compacted since.
+The broker holds the snapshot for `snapshotTtl` after it was last read. If it is gone before the first batch is done
+(the query was down for long, the broker was restarted, a task stood still), the rest is read from a new snapshot,
+without the entries that were changed after the first one: their changes come with the batches that follow. So a
+replayed first batch may have fewer rows than the one that failed, but in the end its reader has the same latest values,
+and got no event twice. A compacted log makes the same promise. The very same table can't be read again: the view has
+the latest values only, and the log may have been compacted since.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class FirstPartition(InputPartition):
 
 
 def read(partition: FirstPartition, schema: StructType, options: Options) -> Iterator[pa.RecordBatch]:
-    """The rows of a range, in a task. Raises UnknownTopic when the topic is gone, if failOnDataLoss."""
-    from krappy.spark import blocks  # with pyarrow.compute, which planning does without
+    """The rows of a range, read in a task. Raises UnknownTopic if the topic is gone, with failOnDataLoss."""
+    from krappy.spark import blocks  # imports pyarrow.compute, which planning does not need
 
     connected = client(options.address)
     shape = arrow_schema(schema)
@@ -58,7 +58,7 @@ def read(partition: FirstPartition, schema: StructType, options: Options) -> Ite
 
 
 def timestamp_type(connected: Client, topic: str) -> int:
-    """Whether a topic's timestamps are the producers' or the broker's, by its setting: an entry does not tell."""
+    """The timestampType of a topic's entries, by the topic's setting now: an entry does not have it."""
     settings = connected.describe(topic).settings
     return LOG_APPEND_TIME if settings.get("message.timestamp.type") == "LogAppendTime" else CREATE_TIME
 
@@ -87,7 +87,7 @@ def _blocks(
 
 
 def _before(batch: pa.RecordBatch, block: ColumnBlock, offset: int) -> pa.RecordBatch:
-    """Rows of entries below an offset: all, in a snapshot that was taken there."""
+    """The rows of entries before `offset`: all of them, if the snapshot is still the first one."""
     import pyarrow.compute as pc
 
     assert block.offsets is not None

@@ -1,8 +1,8 @@
 """df.writeStream.format("krappy"): each micro-batch is published once, however often it is replayed (`staged.py`).
 
-A micro-batch is known by the ids of its query and of the batch, which its checkpoint keeps: when Spark replays a batch
-that was published before its driver died, its tasks find it published and write nothing. That holds as long as the
-broker remembers the job (its setting staging_outcome_ms: a week).
+The name of a micro-batch's job has the ids of the query and of the batch, which the checkpoint keeps. If Spark replays
+a batch that was published before its driver died, the tasks find it published and write nothing. That holds as long as
+the broker remembers the job (its setting staging_outcome_ms: a week).
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"  # StreamExecution, MicroBatchExecution
 GROUP = "spark.jobGroup.id"  # the id of a query's run
-ROWS = 5_000  # of a batch that is made of single rows
+ROWS = 5_000  # of an Arrow batch that is made of single rows
 
-_RUN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # and not a group that the program has named
+_RUN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # matches no job group that the program has named
 _written: dict[str, set[str]] = {}  # by run: the jobs of its last batch
 
 _Base: Any = DataSourceStreamWriter
@@ -43,7 +43,7 @@ if features().arrow_stream_writer:
 
 
 class StreamWriter(_Base):  # type: ignore[misc]
-    """Made anew for each micro-batch, and once more for its commit: only the messages tell of what was staged.
+    """Spark makes one for each micro-batch, and another for its commit, which knows of staged rows only from messages.
 
     Before PySpark 4.1 rows come one by one instead of as Arrow batches.
     """
@@ -65,7 +65,7 @@ class StreamWriter(_Base):  # type: ignore[misc]
         query, batch = (context and context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID))
         if not query or not batch:
             raise KrappyError(f"this task does not know its micro-batch: Spark gives no {QUERY_ID} and {BATCH_ID}")
-        name = "/".join([query, batch, *([self._topic] if self._topic else [])])  # a copied checkpoint, another topic
+        name = "/".join([query, batch, *([self._topic] if self._topic else [])])  # for a checkpoint that was copied
         return SparkJob(name, True, self._ttl, self._compression)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -80,18 +80,18 @@ def batches_to(
 ) -> Callable[[DataFrame, int], None]:
     """A function for `foreachBatch` that writes each micro-batch to a topic once, however often it is replayed.
 
-    For what Spark keeps from Python's own sinks, above all `outputMode("update")`: the rows of an aggregate that have
-    changed become upserts of a compacted topic.
+    For what Spark does not allow with Python sinks, above all `outputMode("update")`: the changed rows of an aggregate
+    become upserts of a compacted topic.
 
         counts.writeStream.outputMode("update").foreachBatch(krappy.spark.batches_to("counts")).start()
 
     Args:
-        name: what stands for the query. None: its id, which its checkpoint keeps; Spark Connect does not tell it, so a
-            name is needed there, and a new one when the query begins anew with another checkpoint.
-        options: more of a write's, such as compression="zstd".
+        name: identifies the query. None: its id, which its checkpoint keeps. Spark Connect does not tell the id, so a
+            name is needed there, and another one if the query begins anew with another checkpoint.
+        options: of a write, such as compression="zstd".
 
-    It writes one DataFrame of each batch; another one for the same topic needs a function with another name, and is
-    ConfigError without, where Spark tells which run of the query it is (Spark Connect does not).
+    The function writes one DataFrame of each batch; another one for the same topic needs a function with another name.
+    Without, the function raises ConfigError if Spark tells it the query's run (Spark Connect does not).
     """
     given = texts({"topic": topic, "address": address, **options})
 
@@ -128,7 +128,7 @@ def _batches(rows: Iterable[Any], schema: StructType) -> Iterator[pa.RecordBatch
 
 
 def _plain(row: Any) -> dict[str, Any]:
-    """A row as Arrow takes it: Spark gives times without a zone, in that of the machine."""
+    """A row as Arrow takes it: Spark gives timestamps without a zone, in the machine's local time."""
     found: dict[str, Any] = row.asDict(recursive=True)
     if found.get("timestamp") is not None:
         found["timestamp"] = found["timestamp"].astimezone(UTC)

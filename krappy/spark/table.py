@@ -1,4 +1,4 @@
-"""A topic as a table, in Spark: DataFrames that are loaded anew for each use, with conditions on the key looked up."""
+"""A topic as a table, in Spark: DataFrames that are loaded anew for each use; conditions on the key become lookups."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-FIXED = {"mode", "subscribe", "subscribepattern", "assign", "pushdown", "snapshot"}  # a Table sees to them
-ATTRIBUTES = {*TABLE_COLUMNS} - {"offset"}  # columns that are attributes, too: offset() is a method of a DataFrame
+FIXED = {"mode", "subscribe", "subscribepattern", "assign", "pushdown", "snapshot"}  # SparkTable sets them itself
+ATTRIBUTES = {*TABLE_COLUMNS} - {"offset"}  # columns that are also attributes; offset() is a method of DataFrame
 _planning = threading.Lock()
 
 
@@ -40,12 +40,12 @@ def table(spark: SparkSession, topic: str, *, client_address: str | None = None,
         with users.snapshot() as held:            # one moment, with its offsets
 
     Args:
-        client_address: host:port under which this program itself reaches the broker, to look keys up at once. None: it
-            is `address`; but over Spark Connect, where that is the address as Spark's server and its executors see it,
-            this program asks no broker then. It has to be the same broker: nobody compares.
+        client_address: host:port under which this program itself reaches the broker, to look keys up without a job.
+            None: `address`; but over Spark Connect this program asks no broker then, since `address` is the one that
+            Spark's server and its executors see. It has to be the same broker: nothing checks that.
         options: those of the data source, by their names: address="…", keyType="string", columns="key,value", …
 
-    Raises ConfigError for several topics, and for options that are not to be chosen here.
+    Raises ConfigError for several topics, and for options that this function sets itself.
     """
     if "," in topic:
         raise ConfigError(
@@ -59,7 +59,10 @@ def table(spark: SparkSession, topic: str, *, client_address: str | None = None,
 
 
 class SparkTable:
-    """Every use loads the table anew: what is true now. What a DataFrame can, it can too, by a new load each time."""
+    """A topic as a table, as it is now: every use loads it anew. It has the methods of a DataFrame, each on a new load.
+
+    `remote` and what follows it are for TableSnapshot.
+    """
 
     def __init__(
         self, spark: SparkSession, topic: str, options: Mapping[str, Any], client_address: str | None = None
@@ -68,37 +71,37 @@ class SparkTable:
         self.client_address = client_address
         self._spark = spark
         self.options = {"mode": "table", "subscribe": topic, **texts(options)}
-        self._blank: DataFrame | None = None  # what conditions are planned with,
-        self._asked: DataFrame | None = None  # and over Spark Connect; its reader never reads anything
+        self._blank: DataFrame | None = None  # conditions are planned on it
+        self._asked: DataFrame | None = None  # and over Spark Connect on this one, whose reader never reads
 
     def df(self, **options: Any) -> DataFrame:
-        """The table, or what more options leave of it. Filters on it are Spark's alone: it reads all keys."""
+        """The table, or with more options a part of it. Filters on it are not pushed down: Spark reads all keys."""
         return self.load({**self.options, **texts(options)})
 
     def where(self, condition: Column | str) -> DataFrame:
-        """The rows for which a condition holds. What it demands of `key` (=, IN, <, BETWEEN, LIKE 'a%' with
-        keyType=string; joined by AND and OR) is looked up; one that demands nothing of it reads the whole table.
+        """The rows for which a condition holds. Only the keys that it demands (=, IN, <, BETWEEN, LIKE 'a%' with
+        keyType=string; joined by AND and OR) are read; if it says nothing of `key`, the whole table is.
 
-        Like any DataFrame it is read when a query runs, each time anew. Up to 1,000 keys that it names are looked up by
-        this program itself for collect(), count(), first() and the other actions, without a job; what is made of it
-        otherwise, and all of it over Spark Connect without a `client_address`, is read by tasks.
+        As any DataFrame it is read anew each time a query runs. If the condition names at most 1,000 keys, this program
+        looks them up itself for collect(), count(), first() and the other actions, without a job. DataFrames made from
+        it are read by tasks; over Spark Connect without a `client_address` everything is.
         """
         return self.chosen(self.options, self.key_options(condition), condition)
 
     filter = where
 
     def lookup(self, keys: Iterable[str | bytes]) -> DataFrame:
-        """The rows of these keys, text as UTF-8, or bytes; read as those of `where`."""
+        """The rows of these keys (text as UTF-8, or bytes), read as those of `where`."""
         exact = tuple(dict.fromkeys(key.encode() if isinstance(key, str) else bytes(key) for key in keys))
         return self.chosen(self.options, options_of(Keys(exact=exact)))
 
     def snapshot(self, ttl: str = "10m", **options: Any) -> TableSnapshot:
-        """A moment of the table, held by the broker until nobody has read it for `ttl`."""
+        """One moment of the table. The broker holds it until nobody has read it for `ttl`."""
         return self._snapshot({"subscribe": self.topic}, ttl, options)
 
     def snapshot_of(self, partitions: Sequence[int], ttl: str = "10m", **options: Any) -> TableSnapshot:
-        """A moment of some partitions, each for itself: unless they are all, a key that stands in several has several
-        rows."""
+        """One moment of some partitions, each by itself: a key that stands in several of them has several rows, unless
+        these are all partitions."""
         return self._snapshot({"assign": json.dumps({self.topic: list(partitions)})}, ttl, options)
 
     def _snapshot(self, which: Mapping[str, str], ttl: str, options: Mapping[str, Any]) -> TableSnapshot:
@@ -113,7 +116,7 @@ class SparkTable:
         return self[name] if name in ATTRIBUTES else getattr(self.df(), name)
 
     def __getitem__(self, name: str) -> Column:
-        """A column by its name, for conditions: not that of one DataFrame, since each use is another."""
+        """A column by its name, for conditions. It belongs to no DataFrame, since each use makes another one."""
         from pyspark.sql.functions import col
 
         return col(name)
@@ -122,11 +125,11 @@ class SparkTable:
         return f"krappy.spark.table({self.topic!r})"
 
     def remote(self) -> bool:
-        """Spark Connect: Spark runs elsewhere, and this program may not reach the broker."""
+        """Whether this is Spark Connect: Spark runs elsewhere, and this program may not reach the broker."""
         return not hasattr(self._spark, "_jsparkSession")
 
     def near(self) -> bool:
-        """Whether this program reaches the broker, so far as it was told."""
+        """Whether this program is known to reach the broker."""
         return self.client_address is not None or not self.remote()
 
     def load(self, options: Mapping[str, str]) -> DataFrame:
@@ -136,7 +139,8 @@ class SparkTable:
     def chosen(
         self, options: Mapping[str, str], keys: Mapping[str, str], condition: Column | str | None = None
     ) -> DataFrame:
-        """What these options load of these keys, and the condition leaves; of a few of them without a job."""
+        """The rows of these options and key options for which the condition holds. Exact keys are looked up without a
+        job, if this program reaches the broker."""
         every = {**options, **keys}
 
         def left(found: DataFrame) -> DataFrame:
@@ -152,10 +156,10 @@ class SparkTable:
         return left(self.load(every))
 
     def key_options(self, condition: Column | str) -> dict[str, str]:
-        """What a condition demands of `key`, as options; none when that is nothing.
+        """The keys that a condition demands, as options; none if it demands no certain keys.
 
-        Found by having Spark plan a query with it, which is thrown away: `pushdown.py` says why. Over Spark Connect,
-        where that takes a Python process, it is left out for conditions of a kind that can be read here.
+        Spark plans a query with the condition, which never runs: `pushdown.py` says why. Over Spark Connect that takes
+        a Python process, so if the condition can be read here (`conditions.py`), no query is planned.
         """
         if {"limit", *(name.lower() for name in KEY_OPTIONS)} & {name.lower() for name in self.options}:
             return {}
@@ -213,27 +217,27 @@ class TableSnapshot:
 
     @property
     def starting_offsets(self) -> str:
-        """`offsets` as the option startingOffsets takes them: to read on from there, with no gap and no duplicate."""
+        """`offsets` as text for the option startingOffsets: reads on from there, with no gap and no duplicate."""
         return offsets_text({self._table.topic: self.offsets})
 
     def df(self, **options: Any) -> DataFrame:
-        """Its rows. Once it has ended, a query raises SNAPSHOT_GONE."""
+        """Its rows. If the snapshot has ended, a query fails with SnapshotGone."""
         return self._table.load({**self._options(), **texts(options)})
 
     def where(self, condition: Column | str) -> DataFrame:
-        """The rows for which a condition holds, as `Table.where`."""
+        """The rows for which a condition holds, as `SparkTable.where`."""
         return self._table.chosen(self._options(), self._table.key_options(condition), condition)
 
     def _options(self) -> dict[str, str]:
-        taken = ("subscribe", "minpartitions", "snapshotttl")  # what it was taken with
+        taken = ("subscribe", "minpartitions", "snapshotttl")  # they were used to take the snapshot
         mine = {name: value for name, value in self._table.options.items() if name.lower() not in taken}
         return {**mine, "snapshot": self._text}
 
     filter = where
 
     def close(self) -> None:
-        """Ends it now, where this program can reach the broker; else it ends by itself (Spark Connect without a
-        `client_address`)."""
+        """Ends the snapshot now if this program reaches the broker. If not (Spark Connect without a `client_address`),
+        it ends by itself."""
         if self._table.near():
             from krappy.spark.connections import client
             from krappy.spark.held import from_text

@@ -1,8 +1,8 @@
-"""mode=table: the latest entry of each key, on one snapshot of each topic; or of some keys only.
+"""mode=table: the latest entry of each key, or of some keys, on one snapshot of each topic.
 
 - Exact keys are looked up when the task runs (`key_read.py`).
-- A small table, and a read with a limit, are read by one task, which takes a snapshot and gives it back.
-- A large one is read by many tasks on a snapshot that is taken when the query is planned. Spark tells nobody when a
+- A small table, or one that is read with a limit, is read by one task, which takes a snapshot and closes it.
+- A large table is read by many tasks on a snapshot that is taken when the query is planned. Spark does not say when a
   query is over, so the broker ends the snapshot when nobody has read it for `snapshotTtl`.
 """
 
@@ -28,24 +28,22 @@ from krappy.spark.schema import CREATE_TIME, arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SPLITS = 16  # ranges of a snapshot that is taken for any number of reads: more than most have cores
-SMALL = 8 << 20  # bytes of keys and entries of a table that is read by one task; what a task keeps of one
-TASK = (
-    32 << 20
-)  # bytes of them for each task of a larger one: a second or two of work, beside which a task costs little
+SPLITS = 16  # ranges of a snapshot that any number of queries may read: more than most machines have cores
+SMALL = 8 << 20  # bytes of keys and entries: one task reads a table up to this size; a task buffers about as much
+TASK = 32 << 20  # bytes of keys and entries for each task of a larger table: so much is a second or two of work
 MOST_TASKS = 256
-MEASURING = 60.0  # seconds that a snapshot lives which nobody reads, should this program end before it is closed
+MEASURING = 60.0  # seconds to live of a snapshot that only measures, if this program ends before it closes it
 LOOKUPS = 50_000  # exact keys of a task
 
 
 class Lookups(NamedTuple):
-    """Exact keys, looked up."""
+    """Exact keys, which a task looks up."""
 
     keys: tuple[bytes, ...]
 
 
 class Whole(NamedTuple):
-    """All that is wanted of a topic, on a snapshot of the task's own: of the partitions that there are then."""
+    """All that is wanted of a topic. The task takes a snapshot of its own, of the partitions that exist then."""
 
     topic: str
 
@@ -111,7 +109,7 @@ class TableReader(DataSourceReader):
         return [Part(topic, held.id, some) for at in range(tasks) if (some := held.ranges[at::tasks])]
 
     def _tasks(self, connected: Client, now: Logs, topic: str) -> int:
-        """How many are worth it, by what the table holds: its log may be a thousandth of that, compressed."""
+        """How many tasks to use, by the table's uncompressed size: a compressed log may be a thousandth of it."""
         measured = taken(connected, now, topic, 1, MEASURING, self._keys, SMALL)
         connected.close_snapshot(measured.id)
         size = measured.size or 0
@@ -134,8 +132,9 @@ class TableReader(DataSourceReader):
             yield from self._whole(connected, piece)
 
     def _whole(self, connected: Client, piece: Whole) -> Iterator[pa.RecordBatch]:
-        """On a snapshot that is held no longer than it takes to read a small table, however slowly Spark takes the
-        rows; of one that has grown since it was measured, as long as it is read."""
+        """All rows that are wanted of a topic. A small table is read ahead, so that its snapshot is closed soon,
+        however slowly Spark takes the rows. With a limit, or if the table has grown since it was measured, the snapshot
+        is held until the rows are taken."""
         options = self._options
         assert options.topics is not None
         held = taken(connected, logs(connected, options.topics), piece.topic, 1, options.snapshot_ttl, self._keys)
@@ -183,7 +182,7 @@ def first_rows(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.Rec
 
 
 def up_to(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
-    """Those with which there are more than so many bytes, or all; others can be read from `batches` then."""
+    """The first batches, until they have more than `most` bytes; the others stay in `batches`."""
     size = 0
     while size <= most and (batch := next(batches, None)) is not None:
         yield batch
@@ -191,7 +190,7 @@ def up_to(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBat
 
 
 def within(part: KeyRange, keys: Keys) -> list[KeyRange]:
-    """What of a range of keys is wanted."""
+    """The parts of a range of keys that are wanted."""
     some = [Keys(start=key, end=key + b"\0") for key in keys.exact] if keys.exact is not None else [keys.as_range()]
     found = []
     for each in some:
@@ -205,11 +204,12 @@ def within(part: KeyRange, keys: Keys) -> list[KeyRange]:
 def taken(
     connected: Client, now: Logs, topic: str, splits: int, ttl: float, keys: Keys, measure: int | None = None
 ) -> Snapshot:
-    """A snapshot of a topic's partitions, in at least so many ranges where that is worth it.
+    """A snapshot of a topic's partitions, in at least `splits` ranges if the table is large enough. `ttl`: in seconds.
 
-    Raises UnknownTopic when it is not there, or was made anew since `now`: it may have others.
+    `measure`: measures the snapshot's `size`, in bytes; above this many, it is an estimate. Raises UnknownTopic if the
+    topic does not exist, or was made anew since `now`: its partitions may be others.
     """
-    if topic not in now.ids:  # and a pattern meant it
+    if topic not in now.ids:  # a pattern matched it when the read was planned
         raise UnknownTopic(f"the topic '{topic}' was deleted since this read was planned", topic=topic)
     return connected.snapshot(
         topic,

@@ -1,7 +1,7 @@
-"""Filters told by a Python process that Spark starts to plan a query: the one way over Spark Connect.
+"""Learns a query's filters from the Python process that Spark starts to plan it: the only way over Spark Connect.
 
-A query is planned only to hear of its filters, and is thrown away then. Spark ends a Python process that raises, and
-the next one imports everything anew, so what this one needs is little.
+A query is planned only to learn its filters, and never runs. Spark ends a Python process that raises, and the next one
+imports everything anew, so this module imports little.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BEGIN, END = "<<krappy-keys:", ":krappy-keys>>"
 
 
 def demands(filters: Iterable[datasource.Filter]) -> Iterator[Demand]:
-    """What PySpark's filters say of top-level columns."""
+    """The demands of PySpark's filters on top-level columns."""
     for each in filters:
         path: tuple[str, ...] = getattr(each, "attribute", ())
         if len(path) == 1:
@@ -35,7 +35,7 @@ def demands(filters: Iterable[datasource.Filter]) -> Iterator[Demand]:
 
 
 class ToldReader(DataSourceReader):
-    """pushdown=tell: reads nothing, and raises what the filters of its query say of the key."""
+    """pushdown=tell: reads nothing, and raises KeysTold with the keys that its query's filters demand."""
 
     def __init__(self, schema: StructType, options: Options) -> None:
         self._options = options
@@ -51,7 +51,7 @@ class ToldReader(DataSourceReader):
 
 
 class KeysTold(Exception):
-    """Not an error: the way in which a reader's Python process can say something to the program that plans a query."""
+    """Not an error: an exception is the only way in which a reader's Python process can tell the program something."""
 
     def __init__(self, keys: Keys) -> None:
         body = json.dumps(options_of(keys))
@@ -59,7 +59,7 @@ class KeysTold(Exception):
 
 
 def told(message: str) -> dict[str, str] | None:
-    """The key options in the text of an error; None: it has none, or not whole."""
+    """The key options in the text of an error; None if it has none, or is cut off."""
     match = re.search(re.escape(BEGIN) + "([A-Za-z0-9+/=]*)" + re.escape(END), message)
     if match is None:
         return None

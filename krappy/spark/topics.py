@@ -1,4 +1,4 @@
-"""Which topics and partitions a read is about: exactly one of subscribe, subscribePattern and assign."""
+"""Which topics and partitions a read reads: exactly one of the options subscribe, subscribePattern and assign."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from krappy.types import TopicPartition
 
 
 class TopicChoice(NamedTuple):
-    """One of them is given. `assigned`: partitions by topic."""
+    """One of the three is given. `pattern`: found anywhere in a topic's name; `assigned`: partitions by topic."""
 
     names: tuple[str, ...] | None = None
     pattern: str | None = None
     assigned: Mapping[str, tuple[int, ...]] | None = None
 
     def among(self, found: Mapping[str, int], missing: bool = False) -> list[TopicPartition]:
-        """The partitions that are meant, of topics with their number of partitions.
+        """The chosen partitions, sorted. `found`: the topics that exist, and how many partitions each has.
 
-        Raises UnknownTopic, unless topics may be `missing`, and UnknownPartition for what is named and is not there; a
-        pattern may match nothing.
+        Raises UnknownTopic (unless `missing`) and UnknownPartition for a named one that does not exist; a pattern may
+        match nothing.
         """
         if self.pattern is not None:
             wanted = re.compile(self.pattern)
@@ -42,7 +42,7 @@ class TopicChoice(NamedTuple):
         return [TopicPartition(name, each) for name, some in sorted(assigned.items()) for each in some]
 
     def mean(self, each: TopicPartition) -> bool:
-        """Whether a partition is meant, be it there or not."""
+        """Whether the choice includes a partition, whether or not it exists."""
         if self.pattern is not None:
             return re.search(self.pattern, each.topic) is not None
         if self.assigned is not None:
@@ -97,7 +97,7 @@ def _assigned(text: str) -> dict[str, tuple[int, ...]]:
 
 
 def by_topic(text: str, wrong: ConfigError) -> dict[str, Any]:
-    """What an option says of topics by their names, as JSON. Raises `wrong` for anything else, or nothing."""
+    """The value of an option that is a JSON object, by topic. Raises `wrong` for any other text, or an empty object."""
     try:
         found: Any = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What each version of PySpark can do for a Python data source, in one table."""
+"""What each version of PySpark offers to a Python data source, in one table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ OLDEST_JAVA = 17
 class Features(NamedTuple):
     """`push_filters`: DataSourceReader.pushFilters. `arrow_stream_writer`: DataSourceStreamArrowWriter. `arrow_udf`:
     arrow_udf and arrow_udtf. `admission_control`: latestOffset(start, limit), ReadLimits, reportLatestOffset,
-    SupportsTriggerAvailableNow. `arrow_timezone`: to_arrow_schema takes a `timezone`. `newest_java`: it runs on Java 17
-    to this one."""
+    SupportsTriggerAvailableNow. `arrow_timezone`: to_arrow_schema takes a `timezone`. `newest_java`: PySpark runs on
+    Java 17 to this one."""
 
     push_filters: bool
     arrow_stream_writer: bool
@@ -35,15 +35,15 @@ FEATURES = {
 
 
 def version() -> tuple[int, int]:
-    """The version of the PySpark that is installed: (4, 3)."""
+    """The version of the installed PySpark, such as (4, 3)."""
     major, minor = pyspark.__version__.split(".")[:2]
     return int(major), int(minor)
 
 
 def features() -> Features:
-    """What the PySpark that is installed can do; a newer one counts as the newest that is known.
+    """What the installed PySpark offers; a version newer than all in FEATURES counts as the newest of these.
 
-    Raises ImportError for one before 4.0, which has no Python data sources.
+    Raises ImportError for PySpark before 4.0, which has no Python data sources.
     """
     found = version()
     if found < OLDEST:

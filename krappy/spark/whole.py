@@ -1,4 +1,4 @@
-"""A table read as a whole, for many lookups: a piece of it is sorted while the next one is being sent."""
+"""Reads a whole table for many lookups: sorts one piece of it while the next one is being sent."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from krappy.spark.chunk import Chunk, ordered
 from krappy.spark.moments import Rows, TableSource, together
 from krappy.spark.shared import Draft
 
-PIECE = 16 << 20  # bytes that are sorted together, at least,
-PART = 2  # and half of what was sorted before: each piece is searched for each key
+PIECE = 16 << 20  # bytes that are sorted together, at least
+PART = 2  # a piece has at least half of what was sorted before it: fewer pieces, since each lookup searches all
 
 
 class TooLarge(Exception):
-    """A table is not worth being read as a whole."""
+    """The table is too large to be read as a whole."""
 
 
 class WholeTableLimits(NamedTuple):
-    """Of a table: rows, bytes, and those that this process may hold of it for good."""
+    """`rows`, `size`: rows and bytes that a table may have to be read; `memory`: bytes that this process may keep."""
 
     rows: int
     size: int
@@ -28,9 +28,9 @@ class WholeTableLimits(NamedTuple):
 
 
 def read(source: TableSource, limits: WholeTableLimits, draft: Draft) -> list[Chunk] | None:
-    """All of the table, which is in the draft, too, if there is room; None: it is only there.
+    """The whole table, and adds it to `draft` if there is room. None: it is only in `draft`.
 
-    Raises TooLarge, and what `Source.table` does.
+    Raises TooLarge, and what `TableSource.table` raises.
     """
     sorter = _Sorter(limits.memory, draft)
     with ThreadPoolExecutor(1) as beside:
@@ -51,7 +51,7 @@ class _Sorter:
 
     def take(self, piece: list[Rows]) -> None:
         keys, entries = together(piece)
-        piece.clear()  # so much memory is not taken thrice
+        piece.clear()  # else it would be in memory three times
         chunk = ordered(hashing.fingerprints(keys), keys, entries)
         self._room -= chunk.nbytes
         if self._room < 0:
@@ -63,7 +63,7 @@ class _Sorter:
 
 
 def _pieces(source: TableSource, limits: WholeTableLimits) -> Iterator[list[Rows]]:
-    """The table bit by bit. Raises TooLarge as soon as it seems to be, going by its first partition."""
+    """The table in pieces. Raises TooLarge as soon as it seems too large, if all partitions are like the first one."""
     piece: list[Rows] = []
     rows = size = before = 0
     with source.table() as partitions:

@@ -9,21 +9,21 @@ from functools import cache
 
 @cache
 def settle(after: str) -> None:
-    """In such a process, and once for each of `after`: spares the garbage collector what is in memory by now.
+    """In such a process: exempts all objects now in memory from garbage collection. Once for each value of `after`.
 
-    Spark collects garbage after whatever it has such a process do, however little that was. With the modules of
-    PySpark, Arrow and this package in memory that took 20 ms and more, several times as long as a small task's work.
+    Spark collects garbage after each piece of work of such a process. With the modules of PySpark, Arrow and this
+    package in memory that took 20 ms and more, several times as long as a small task's work.
     """
     if is_worker():
         gc.freeze()
 
 
 def is_worker() -> bool:
-    """Whether this is such a process."""
+    """Whether this is a Python process that Spark started."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return main is not None and main.name.startswith("pyspark.")
 
 
 def is_task() -> bool:
-    """Whether this is one that runs tasks."""
+    """Whether this is a Python process in which Spark runs tasks."""
     return is_worker() and sys.argv[1:2] == ["pyspark.worker"]

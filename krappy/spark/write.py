@@ -1,8 +1,8 @@
 """df.write.format("krappy"): batch writes with exactly-once effect, by staging (`staged.py`).
 
-A write is a job with an id of its own, so that writing a DataFrame twice appends it twice. With the option `jobId` the
-id is the user's: a job that was published under it is not published again, which makes retried jobs, and writes in a
-`foreachBatch`, exactly-once too.
+A write is a staged job with an id of its own, so writing a DataFrame twice appends it twice. With the option `jobId`
+the user chooses the id: it is published once, so jobs that are run again, and writes in a `foreachBatch`, are
+exactly-once, too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from krappy.spark.staged import SparkJob, abort_all, commit_all, runs_of, stage_
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Made once for a write; the tasks and the driver's commit have pickled likes of it, with the same job."""
+    """Made once for a write; the tasks and the driver's commit use pickled copies of it, with the same job."""
 
     def __init__(self, schema: StructType, options: Options, overwrite: bool) -> None:
         if overwrite:
@@ -45,7 +45,7 @@ class BatchWriter(DataSourceArrowWriter):
             await_tables(published, client(self._address))
 
     def _check(self, published: Sequence[StagedCommit]) -> None:
-        """A name that is given to another write, too, would lose that one unnoticed."""
+        """Raises ConfigError if a write to other topics has published the jobId: this one would be lost unnoticed."""
         for each in published:
             topics = sorted({part.topic for part in each.partitions})
             if self._outgoing.topic is not None and self._outgoing.topic not in topics:

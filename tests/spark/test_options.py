@@ -139,16 +139,16 @@ WRONG: list[tuple[dict[str, str], Use, str]] = [
     ({"topic": "t", "jobId": " "}, "write", "option jobId is empty: give it a value, or leave it out"),
     ({**S, "startingOffsets": ""}, "log", "option startingOffsets is empty"),
     ({"snapshot": ""}, "log", "option snapshot is empty"),
-    ({**S, "mode": "table", "keyEncoding": "hex"}, "log", "keyEncoding says more of key, keys, .* or keyTo: give one"),
-    ({**S, "startingOffsetsByTimestampStrategy": "latest"}, "any", "of startingTimestamp or startingOffsetsByTimest"),
-    ({**S, "maxTriggerDelay": "1m"}, "any", "maxTriggerDelay says more of minOffsetsPerTrigger: give one"),
+    ({**S, "mode": "table", "keyEncoding": "hex"}, "log", "keyEncoding only changes key, keys, .* or keyTo: give one"),
+    ({**S, "startingOffsetsByTimestampStrategy": "latest"}, "any", "changes startingTimestamp or startingOffsetsByTimest"),
+    ({**S, "maxTriggerDelay": "1m"}, "any", "maxTriggerDelay only changes minOffsetsPerTrigger: give one"),
     ({**S, "limit": "1", "minPartitions": "2"}, "log", "limit and minPartitions: so few rows are read in one task"),
     ({**S, "limit": "1", "maxRecordsPerPartition": "2"}, "log", "limit and maxRecordsPerPartition: so few rows"),
     ({**S, "snapshotTtl": "1m"}, "stream", "snapshotTtl: give startingOffsets=snapshot too"),
     (
         {**S, "startingOffsets": "snapshot", "startingTimestamp": "1"},
         "stream",
-        "startingOffsets=snapshot and startingTimestamp: it starts at one of them",
+        "startingOffsets=snapshot and startingTimestamp: a stream starts at one of them",
     ),
 ]
 

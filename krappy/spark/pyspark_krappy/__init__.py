@@ -1,8 +1,8 @@
-"""How PySpark finds the data source `krappy` by itself: it imports every top-level module named pyspark_*, and takes
-its `DefaultSource`.
+"""Lets PySpark find the data source `krappy` by itself: PySpark imports every top-level module named pyspark_*, and
+takes its `DefaultSource`.
 
-One such module that fails to import makes Spark forget all of them, so this one imports nothing at its top; and where
-krappy[spark] is not whole, it says so and has no DefaultSource.
+If one such module fails to import, Spark forgets all of them. So this one imports nothing at its top; if a package of
+krappy[spark] is missing, it says so on stderr and has no DefaultSource.
 """
 
 from __future__ import annotations
