@@ -1,9 +1,9 @@
-"""The console: what operators and browsers see of the broker over HTTP.
+"""The console: the broker over HTTP, for operators and browsers.
 
     app.py          the application (ASGI): every request passes here
-    security.py     who may ask, and what keeps other sites' pages from asking in a visitor's name
-    api.py          what an operation is; its parameters, body and answer are types, and nothing else describes them
-    openapi.py      the document made from those
+    security.py     who may send requests; refuses those of other sites' pages in a visitor's name
+    api.py          what an operation is: types describe its parameters, body and answer
+    openapi.py      the OpenAPI document, made from these types
     problems.py     errors as RFC 9457 problem details
     topics.py events.py table.py groups.py connections.py tail.py      the operations, by noun
     health.py metrics.py                                               for probes and for Prometheus

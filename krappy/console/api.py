@@ -1,10 +1,10 @@
-"""What an operation of the API is. Its handler's signature is its description: nothing else has to be kept in step.
+"""An operation of the API. The signature of its handler describes it; there is no other description to keep in step.
 
     @routes.get("/topics/{topic}/events", needs=needs.topic(Op.READ), summary="…")
     async def events(call: Call, topic: str, query: EventsQuery) -> EventPage: …
 
-Names in the path are parameters; `query` and `body` are msgspec structs; what is returned is encoded as JSON, or as
-msgpack for who accepts that. The routes and the OpenAPI document are both made from this.
+Names in the path are parameters; `query` and `body` are msgspec structs. The returned value is encoded as JSON, or as
+msgpack if the request accepts it. The routes and the OpenAPI document are both made from this.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class ApiOperation:
     tag: str
     handler: Callable[..., Any]
     status: int
-    places: Mapping[str, Any]  # of the path: name -> type
+    places: Mapping[str, Any]  # parameters in the path: name -> type
     query: type | None
     body: type | None
     answer: Any
     live: bool
     max_body: int
     large: tuple[str, ...]  # fields of the body that may be larger than others
-    needs: tuple[Need, ...]  # of what it names
+    needs: tuple[Need, ...]  # the rights that it needs
 
     @property
     def changes(self) -> bool:
@@ -162,7 +162,7 @@ class Call:
         return Viewer(binary=self.binary, keys=keys, values=values, limit=limit)
 
     def set_cookie(self, cookie: str) -> None:
-        """`cookie`: what Set-Cookie will say."""
+        """`cookie`: the value of the answer's Set-Cookie header."""
         self._cookie = cookie
 
     @property
@@ -170,7 +170,7 @@ class Call:
         return {} if self._cookie is None else {"set-cookie": self._cookie}
 
     def take(self, size: int) -> None:
-        """Counts bytes of the body. Raises Refusal when all bodies together are too many."""
+        """Counts bytes of the body. Raises HttpError (503) if all bodies together have more than MAX_BODIES."""
         self._taken += size
         self.console.body_bytes += size
         if self.console.body_bytes > MAX_BODIES:
@@ -183,7 +183,7 @@ class Call:
             )
 
     async def room(self) -> None:
-        """Waits until an answer may be made: all of them together are bounded in memory. Raises Refusal."""
+        """Waits until there is memory for an answer. Raises HttpError (503) if there is none in time."""
         await room(self.request.scope)
 
     def release(self) -> None:
@@ -197,14 +197,14 @@ class Call:
 
 
 async def room(scope: Any) -> None:
-    """Waits until an answer to the request (ASGI) may be made. Raises Refusal."""
+    """Waits until there is memory for an answer to the request (ASGI). Raises HttpError (503)."""
     if not await scope["room"]():
         detail = "other answers take all the memory that is for answers; ask again later"
         raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", detail, Retry_After="1")
 
 
 def wants_binary(accept: str) -> bool:
-    """Whether msgpack is asked for, and not after JSON."""
+    """Whether an Accept header names msgpack, and not JSON before it."""
     for each in accept.split(","):
         kind = each.partition(";")[0].strip().lower()
         if kind in BINARY:
@@ -215,7 +215,7 @@ def wants_binary(accept: str) -> bool:
 
 
 async def read_arguments(operation: ApiOperation, call: Call) -> dict[str, Any]:
-    """What the operation is called with; waits for the body. Raises Refusal."""
+    """The arguments for the operation's handler; waits for the body. Raises HttpError."""
     arguments: dict[str, Any] = {}
     for name, kind in operation.places.items():
         text = call.request.path_params[name].replace(SLASH, "/")
@@ -266,7 +266,7 @@ async def _read_body(operation: ApiOperation, call: Call) -> Any:
     request, limit = call.request, operation.max_body
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != JSON and media not in BINARY:
-        raise HttpError(415, "UNSUPPORTED_MEDIA_TYPE", f"the body must be {JSON} or {MSGPACK}, and says '{media:.80}'")
+        raise HttpError(415, "UNSUPPORTED_MEDIA_TYPE", f"the body must be {JSON} or {MSGPACK}, not '{media:.80}'")
     data = bytearray()
     with trio.move_on_after(BODY_SECONDS) as scope:
         async with aclosing(request.stream()) as chunks:
@@ -294,9 +294,10 @@ def _decode(data: bytearray, kind: Any, packed: bool) -> Any:
 
 
 def _check_parts(data: bytearray, operation: ApiOperation, packed: bool) -> None:
-    """Only some fields of a body may be large, those that are decoded to few objects. Raises Refusal, ValueError.
+    """Raises HttpError (413) if a field that is not in `operation.large` is large; ValueError if it can't be decoded.
 
-    A megabyte of small objects takes twenty times as long to decode as a megabyte of text; to pass over, it does not.
+    A megabyte of small objects takes twenty times as long to decode as one of text, so only fields that are decoded to
+    few objects may be large. This check skips over the objects, which is fast.
     """
     for name, part in _decode(data, dict[str, msgspec.Raw], packed).items():
         if name not in operation.large and len(part) > MAX_BODY:

@@ -1,7 +1,6 @@
 """The application: every request to the console passes here.
 
-An ASGI application for `krappy.server.http`. What it is given is all that it can reach: the broker and the server,
-through their ports.
+An ASGI application for `krappy.server.http`. It reaches only the broker and the server, through their ports.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ OPERATIONS: tuple[ApiOperation, ...] = tuple(
     for each in (topics, events, table, tail, groups, connections, login, health)
     for operation in each.routes.operations
 )
-TOGETHER = 16  # requests that are worked on at a time; others wait
+TOGETHER = 16  # requests that are handled at a time; others wait
 MOST_LIVE = 50  # tails and watches at a time
 LOGIN = "/api/v1/login"
 EARLY = ("/healthz", "/readyz")  # answered while the store is still being recovered
@@ -50,7 +49,7 @@ class Listening(Protocol):
 
 
 class Console:
-    """What requests share."""
+    """The state that requests share."""
 
     def __init__(self, broker: BrokerPort, server: ServerPort, listening: Listening) -> None:
         self.broker = broker
@@ -63,7 +62,7 @@ class Console:
         self.live = 0
         self.body_bytes = 0  # of requests in progress
         self.turns = trio.Semaphore(TOGETHER)
-        self.wide = trio.Lock()  # held while very much is read for one answer
+        self.wide = trio.Lock()  # held while a page reads many partitions: only one does so at a time
         self._listening = listening
         self._times = server.times("http")
 
@@ -98,10 +97,10 @@ class PathOperations:
         call = Call(self._console, request, wants_binary(request.headers.get("accept", "")))
         began = perf_counter()
         try:
-            arguments = await read_arguments(operation, call)  # without a turn: its peer may take its time
+            arguments = await read_arguments(operation, call)  # without a turn: the peer may be slow
             if operation.path not in EARLY:
                 await call.room()
-            # Whatever others do, who probes must hear that the process lives.
+            # Probes take no turn: they must be answered whatever other requests do.
             async with nullcontext() if operation.path in EARLY else self._console.turns:
                 found = await operation.handler(call, **arguments)
         finally:
@@ -110,14 +109,14 @@ class PathOperations:
             await self._stream(call, found, scope, receive, send)
             return
         response = await respond(operation, call, found)
-        del found, arguments  # the peer may take its time, and these are several times as large as the answer
+        del found, arguments  # the peer may be slow, and these take several times as much memory as the answer
         self._console.took(operation.name, began)
         await response(scope, receive, send)
 
     async def _stream(self, call: Call, found: Any, scope: Any, receive: Any, send: Any) -> None:
         console = self._console
         if console.live >= MOST_LIVE:
-            raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open: as many as may be")
+            raise HttpError(503, "THROTTLING_QUOTA_EXCEEDED", f"{MOST_LIVE} live views are open, which is the limit")
         console.live += 1
         try:
             cookies = read_cookies(call.request.headers)
@@ -196,7 +195,7 @@ class App:
             status = error.status_code if error.status_code in TITLES else 400
             return Problem(TYPE + code, TITLES[status], status, "there is nothing here", code), {}
         self._console.server.fault(error, 0)
-        detail = "the broker failed inside; its log has the traceback"
+        detail = "an internal error of the broker; its log has the traceback"
         return Problem(TYPE + "UNKNOWN_SERVER_ERROR", TITLES[500], 500, detail, "UNKNOWN_SERVER_ERROR"), {}
 
 
@@ -212,7 +211,7 @@ class _Fixed:
 
 
 class _Pages(StaticFiles):
-    """The pages: a browser asks each time whether they have changed, and mostly hears that they have not (ETag)."""
+    """The pages. A browser asks each time whether they have changed (ETag), so an update is seen at once."""
 
     def file_response(self, *args: Any, **options: Any) -> Response:
         response = super().file_response(*args, **options)
@@ -221,7 +220,7 @@ class _Pages(StaticFiles):
 
 
 def _path(raw: bytes) -> str:
-    """The path, decoded, but for encoded slashes: a group may have one in its name."""
+    """The decoded path, in which SLASH stands for an encoded slash: a group may have one in its name."""
     text = raw.decode("latin-1").replace("%2F", SLASH_ENCODED).replace("%2f", SLASH_ENCODED)
     return unquote(text)
 
@@ -230,5 +229,5 @@ SLASH_ENCODED = "".join(f"%{byte:02X}" for byte in SLASH.encode())
 
 
 def application(broker: BrokerPort, server: ServerPort, listening: Listening) -> App:
-    """The console of a broker. `listening`: where its listeners are, and whether all are open."""
+    """The console of a broker. `listening`: the addresses of its listeners, and whether all are open."""
     return App(Console(broker, server, listening))

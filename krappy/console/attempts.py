@@ -1,7 +1,7 @@
-"""Wrong tokens: each is told, and answered after a while; so many of one address wait at a time, and more are refused.
+"""Wrong tokens: each is logged, and answered after SECONDS. While MOST wait for that, their address may try no more.
 
-A token can't be guessed at any rate that a network allows, for it has 16 characters; this keeps it so for a poor one,
-and lets whoever watches the log see that somebody tries. Who has the right one is never locked out for long.
+A token has at least 16 characters, so a good one can't be guessed at any rate that a network allows. This protects a
+poor one, too, and shows attempts in the log. A user with the right token is never locked out for long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ MOST = 10  # of one address that wait for that
 
 
 class WrongToken(HttpError):
-    """A token was given, and it is not the console's."""
+    """The given token is not the console's."""
 
     def __init__(self) -> None:
         told = 'Bearer realm="krappy"'
@@ -27,15 +27,15 @@ class WrongToken(HttpError):
 class Attempts:
     def __init__(self, report: Callable[..., None]) -> None:
         self._report = report
-        self._waiting: dict[str, int] = {}  # by address; as many as connections of HTTP at the most
+        self._waiting: dict[str, int] = {}  # by address; at most as many as HTTP connections
 
     def check(self, address: str) -> None:
-        """Before a token is looked at. Raises Refusal."""
+        """Call it before a token is checked. Raises HttpError (429)."""
         if self._waiting.get(address, 0) >= MOST:
             raise HttpError(429, "THROTTLING_QUOTA_EXCEEDED", "too many wrong tokens; try again later", Retry_After="1")
 
     async def refused(self, address: str) -> None:
-        """A token was wrong: returns when that may be said."""
+        """A token was wrong: returns when it may be answered."""
         self._report("login_refused", client=address)
         self._waiting[address] = self._waiting.get(address, 0) + 1
         try:

@@ -1,4 +1,4 @@
-"""Who is connected and what they registered; what broker this is; and its numbers at a glance."""
+"""The broker's connections and what they registered; the broker itself; and its numbers at a glance."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SECRETS = ("console_token",)
 
 
 class RegistrationRow(msgspec.Struct, omit_defaults=True):
-    """What a native connection holds: a producer, a reader, a member of a group, a scan or a watch. `bytes`: of events
-    that a producer has sent, or that a reader or a member was given (its batches, as they are stored)."""
+    """What a native connection has registered: a producer, a reader, a member of a group, a scan or a watch. `bytes`:
+    of the record batches that a producer has sent, or that a reader or a member was given."""
 
     kind: str
     topics: list[str]
@@ -29,7 +29,8 @@ class RegistrationRow(msgspec.Struct, omit_defaults=True):
 
 
 class ConnectionRow(msgspec.Struct):
-    """`received_bytes`, `sent_bytes` and `requests` are over its life; `waiting_bytes` has the peer not taken yet."""
+    """`received_bytes`, `sent_bytes` and `requests` count since it was opened; `waiting_bytes`: the peer has not taken
+    them yet."""
 
     client: str
     protocol: str
@@ -66,7 +67,7 @@ class ConnectionsQuery(msgspec.Struct, forbid_unknown_fields=True):
         str, Meta(description="only with this in the address, client id, or a topic's or group's name")
     ] = ""
     protocol: Literal["native", "kafka", "http"] | None = None
-    order: Annotated[Literal["received", "sent", "seconds"], Meta(description="the most comes first")] = "received"
+    order: Annotated[Literal["received", "sent", "seconds"], Meta(description="the largest comes first")] = "received"
     skip: Annotated[int, Meta(ge=0, lt=2**31)] = 0
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 

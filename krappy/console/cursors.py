@@ -1,4 +1,4 @@
-"""Places to go on from, as opaque text: nothing is kept for them, so they never expire."""
+"""Cursors: positions to go on from, as opaque text. The broker keeps no state for them, so they never expire."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from krappy.errors import InvalidRequest, UnknownTopic
 from krappy.ports import TopicPort
 
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Offsets = tuple[bytes, dict[int, Offset]] | dict[int, Offset]  # with the id of their topic, or without
+Offsets = tuple[bytes, dict[int, Offset]] | dict[int, Offset]  # by partition, with their topic's id or without
 
 
 def write(place: Any) -> str:
@@ -21,20 +21,24 @@ def write(place: Any) -> str:
 
 
 def read(text: str, kind: Any) -> Any:
-    """Raises InvalidRequest for what `write` did not make."""
+    """The value, of the type `kind`, that `write` made a cursor of. Raises InvalidRequest for any other text."""
     try:
         return msgspec.msgpack.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=kind)
     except (ValueError, RecursionError):
-        raise InvalidRequest("this is no cursor of such a page", field="cursor") from None
+        raise InvalidRequest("this is not a cursor of such a page", field="cursor") from None
 
 
 def write_offsets(topic: TopicPort, offsets: Mapping[int, int]) -> str:
-    """Of a topic's partitions, which mean nothing in another topic that has its name later."""
+    """A cursor of offsets by partition. It holds the topic's id: the offsets mean nothing in a topic that is made
+    later under the same name."""
     return write((topic.id, offsets))
 
 
 def read_offsets(text: str, topic: TopicPort) -> dict[int, int]:
-    """Also of a page of events, which does not say of which topic it is. Raises InvalidRequest, UnknownTopic."""
+    """The offsets by partition of a cursor, also of a page of events, which holds no topic id.
+
+    Raises InvalidRequest; UnknownTopic if the topic was made anew since.
+    """
     found: tuple[bytes, dict[int, int]] | dict[int, int] = read(
         text, tuple[bytes, dict[int, Offset]] | dict[int, Offset]
     )

@@ -1,4 +1,4 @@
-"""The raw stream of a topic: pages of events, one event, and publishing."""
+"""The events of a topic: pages of them, a single one, and publishing."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from krappy.types import ABSENT, Record
 routes = Routes("events")
 MAX_PAGE = 2 << 20  # bytes of the events of one page, as they are stored
 MAX_MERGED = 128  # partitions that are read for one page
-NARROW = 16  # partitions beyond which pages are read one after the other: of each an event is held, however large
+NARROW = 16  # with more partitions, pages are read one at a time: each partition's next event is held, however large
 _turns = itertools.count()
 
 Partition = Annotated[int, Meta(ge=0, lt=2**31)]
 Offset = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Limit = Annotated[int, Meta(ge=1, le=1000, description="events at the most")]
-ValueBytes = Annotated[int, Meta(ge=0, le=WHOLE, description="bytes of a key, value or header beyond which it is cut")]
+Limit = Annotated[int, Meta(ge=1, le=1000, description="at most this many events")]
+ValueBytes = Annotated[int, Meta(ge=0, le=WHOLE, description="keys, values and headers are cut to this many bytes")]
 
 
 class EventShown(msgspec.Struct):
@@ -39,7 +39,7 @@ class EventShown(msgspec.Struct):
 
     partition: int
     offset: int
-    timestamp: Annotated[int, Meta(description="ms since the epoch; -1: its producer gave none")]
+    timestamp: Annotated[int, Meta(description="ms since the epoch; -1: the producer gave none")]
     key: Shown | None
     value: Shown | None
     tombstone: bool
@@ -47,10 +47,10 @@ class EventShown(msgspec.Struct):
 
 
 class EventPage(msgspec.Struct):
-    """Events in the order of time, each partition's in the order of offsets.
+    """Events in the order of time, those of each partition in the order of offsets.
 
-    `after`: cursor of the page that follows, now or when there are more events; `before`: of the one before, null at
-    the beginning of the log. `at_end`: nothing followed when this was read.
+    `after`: cursor of the next page, now or once there are more events; `before`: of the page before, null at the
+    beginning of the log. `at_end`: no events followed when this page was read.
     """
 
     events: list[EventShown]
@@ -62,10 +62,10 @@ class EventPage(msgspec.Struct):
 class EventsQuery(msgspec.Struct, forbid_unknown_fields=True):
     start: Annotated[
         Literal["earliest", "latest", "offset", "timestamp"],
-        Meta(description="which page: the first, the last, or the one from `at` on"),
+        Meta(description="which page: the first, the last, or the one that begins at `at`"),
     ] = "latest"
     at: Annotated[Offset | None, Meta(description="for start=offset and start=timestamp (ms since the epoch)")] = None
-    partition: Annotated[list[Partition], Meta(description="only these; default: all")] = []
+    partition: Annotated[list[Partition], Meta(description="only these partitions; default: all")] = []
     before: Annotated[str | None, Meta(description="cursor; instead of start")] = None
     after: Annotated[str | None, Meta(description="cursor; instead of start")] = None
     limit: Limit = 100
@@ -84,18 +84,18 @@ class NewEvent(msgspec.Struct, forbid_unknown_fields=True):
 
     key: Given | str | None = None
     value: Given | str | None = None
-    tombstone: Annotated[bool, Meta(description="deletes the key: needs a key and no value")] = False
+    tombstone: Annotated[bool, Meta(description="deletes the key: give a key and no value")] = False
     headers: Annotated[list[tuple[str, Given | str | None]], Meta(max_length=1000)] = []
-    partition: Annotated[Partition | None, Meta(description="default: by the key, else in turn")] = None
+    partition: Annotated[Partition | None, Meta(description="default: by the key's hash, or in turn")] = None
     timestamp: Annotated[Offset | None, Meta(description="ms since the epoch; default: now")] = None
     expect: Annotated[
         Offset | Literal["absent"] | None,
-        Meta(description="publish only if the key's latest event stands at this offset, or it has no value"),
+        Meta(description="publish only if the key's latest event is at this offset, or the key has no value (absent)"),
     ] = None
 
 
 class PublishedRow(msgspec.Struct):
-    """Where the event stands. It is on disk."""
+    """Where the event is stored. It is on disk."""
 
     topic: str
     partition: int
@@ -116,11 +116,11 @@ def show(event: Seen, viewer: Viewer) -> EventShown:
 
 
 def chosen(topic: TopicPort, indexes: list[int]) -> list[PartitionPort]:
-    """Raises UnknownPartition; InvalidRequest when they are more than are read together."""
+    """The partitions `indexes`, or all. Raises UnknownPartition; InvalidRequest if there are more than MAX_MERGED."""
     found = [topic.led(index) for index in dict.fromkeys(indexes)] if indexes else list(topic.all_led())
     if len(found) > MAX_MERGED:
         raise InvalidRequest(
-            f"'{topic.name}' has {len(found)} partitions, and {MAX_MERGED} are read together: say which",
+            f"'{topic.name}' has {len(found)} partitions, and at most {MAX_MERGED} are read together: say which",
             field="partition",
         )
     return found
@@ -129,7 +129,7 @@ def chosen(topic: TopicPort, indexes: list[int]) -> list[PartitionPort]:
 @routes.get(
     "/topics/{topic}/events",
     needs=needs.topic(Op.READ),
-    summary="A page of the raw stream, from an offset, a time or an end",
+    summary="A page of events, from an offset, a time, or an end of the log",
 )
 async def list_events(call: Call, topic: str, query: EventsQuery) -> EventPage:
     found = call.access.topic(topic, Op.READ)
@@ -159,7 +159,7 @@ async def _list_page(call: Call, topic: TopicPort, partitions: list[PartitionPor
 
 
 def _positions(cursor: str, topic: TopicPort, partitions: list[PartitionPort]) -> dict[int, int]:
-    """Partitions that were not there when the cursor was made are read from their beginning."""
+    """The offsets of a cursor; 0 for partitions that were added since it was made."""
     held = cursors.read_offsets(cursor, topic)
     return {partition.index: held.get(partition.index, 0) for partition in partitions}
 
@@ -257,7 +257,7 @@ async def publish(call: Call, topic: str, body: NewEvent) -> PublishedRow:
     if body.tombstone and (key is None or value is not None):
         raise InvalidRequest("a tombstone has a key and no value", field="tombstone")
     if value is None and not body.tombstone:
-        raise InvalidRequest("an event without a value is a tombstone: say so, or give a value", field="value")
+        raise InvalidRequest("an event without a value is a tombstone: give `tombstone`, or a value", field="value")
     headers = tuple((name, bytes_of(given, "headers", packed=call.packed)) for name, given in body.headers)
     count = found.count
     if body.partition is not None:
@@ -268,7 +268,7 @@ async def publish(call: Call, topic: str, body: NewEvent) -> PublishedRow:
         index = next(_turns) % count
     expect = ABSENT if body.expect == "absent" else body.expect
     if expect is not None and key is None:
-        raise InvalidRequest("`expect` is about a key, and there is none", field="expect")
+        raise InvalidRequest("`expect` needs a key", field="expect")
     later = found.led(index).publish_record(Record(value, key, headers, body.timestamp), expect)
     stored = await later.wait()
     return PublishedRow(found.name, index, stored.offset, stored.timestamp)

@@ -16,12 +16,12 @@ from krappy.core.security.operations import Op
 from krappy.errors import InvalidRequest
 
 routes = Routes("groups")
-MOST_LEASES = 100  # of a member, that are told
+MOST_LEASES = 100  # of a member that are listed
 
 
 class GroupSummary(msgspec.Struct):
-    """`kind`: shared (native, members lease events) or positions (native, readers commit offsets); classic or consumer
-    are of Kafka's clients."""
+    """`kind`: shared (native; members lease events), positions (native; readers commit offsets), classic or consumer
+    (both of Kafka's clients)."""
 
     group: str
     kind: str
@@ -31,7 +31,7 @@ class GroupSummary(msgspec.Struct):
 
 
 class GroupPage(msgspec.Struct):
-    """`total`: how many the filter lets through. `after`: what to give for the next page; null at the end."""
+    """`total`: how many groups pass the filter. `after`: give it to get the next page; null at the end."""
 
     groups: list[GroupSummary]
     total: int
@@ -39,7 +39,8 @@ class GroupPage(msgspec.Struct):
 
 
 class LeaseRow(msgspec.Struct):
-    """Events from `first` to `last` are a member's until `due` (ms since the epoch), or it settles them."""
+    """The events from `first` to `last` (offsets, inclusive) are a member's until `due` (ms since the epoch), or until
+    it settles them."""
 
     topic: str
     partition: int
@@ -49,7 +50,7 @@ class LeaseRow(msgspec.Struct):
 
 
 class MemberRow(msgspec.Struct):
-    """`leased`: events that it holds now. `leases`: which, the first hundred runs of them."""
+    """`leased`: how many events it holds now. `leases`: which ones, at most 100 runs of offsets."""
 
     name: str
     client: str
@@ -58,8 +59,8 @@ class MemberRow(msgspec.Struct):
 
 
 class GroupPosition(msgspec.Struct):
-    """`position`: every event below is settled. `leased`: with a member now; `redelivering`: waits to be given to
-    another; `dead`: went to the dead-letter topic."""
+    """`position`: every event before this offset is settled. Numbers of events: `leased` are with a member now,
+    `redelivering` wait to be given to another, `dead` went to the dead-letter topic."""
 
     topic: str
     partition: int
@@ -81,11 +82,11 @@ class GroupDescribed(msgspec.Struct):
 
 
 class Reset(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a group goes on. Its members must have left, but for a dry run, which tells what would change."""
+    """Where a group goes on. Its members must have left, except for a dry run, which only shows what would change."""
 
     to: Literal["earliest", "latest", "offset", "timestamp"]
     at: Annotated[Offset | None, Meta(description="for to=offset and to=timestamp (ms since the epoch)")] = None
-    topic: Annotated[str | None, Meta(description="default: every topic that it has a position in")] = None
+    topic: Annotated[str | None, Meta(description="default: every topic in which it has a position")] = None
     partitions: list[Partition] | None = None
     dry_run: bool = True
 
@@ -145,13 +146,13 @@ async def describe_group(call: Call, group: str) -> GroupDescribed:
 @routes.post(
     "/groups/{group}/reset",
     needs=needs.group(Op.READ),
-    summary="Move a group to another position, or see what that would change",
+    summary="Move a group to another position, or show what that would change",
 )
 async def reset_group(call: Call, group: str, body: Reset) -> GroupMoved:
     if body.to in ("offset", "timestamp") and body.at is None:
         raise InvalidRequest(f"to={body.to} needs `at`", field="at")
     if body.partitions is not None and body.topic is None:
-        raise InvalidRequest("`partitions` needs the topic that they are of", field="topic")
+        raise InvalidRequest("`partitions` needs `topic`, too", field="topic")
     groups = call.access.group(group, Op.READ)
     moved = await groups.reset(group, body.topic, body.partitions, body.to, body.at, dry_run=body.dry_run)
     return GroupMoved(group, body.dry_run, [MovedRow(*each) for each in moved])

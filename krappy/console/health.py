@@ -1,7 +1,8 @@
-"""Probes: alive, and ready to serve.
+"""Probes: whether the broker is alive, and whether it is ready to serve.
 
-Ready is who answers reads and lookups. What a disk refuses, for want of room or else, makes nobody unready: Kubernetes
-would take the reads away as well, and those who make room. The answer says what is refused and why.
+A broker is ready if it answers reads and lookups. It stays ready if its disk refuses writes (because it is full, say):
+otherwise Kubernetes would keep away the readers, too, and the clients that free space. The answer lists what is
+refused, and why.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from krappy.ports import BrokerPort
 
 routes = Routes("health", prefix="")
 DISK_SECONDS = 5.0
-FRESH_SECONDS = 1.0  # so long the disk's last trial counts: probes must not wear it
+FRESH_SECONDS = 1.0  # for so long the result of a disk trial is used again, so that probes do not wear the disk
 
 
 class Alive(msgspec.Struct):
@@ -33,9 +34,9 @@ class Ready(msgspec.Struct, omit_defaults=True):
 
 
 class DiskTrial:
-    """What the disk refuses: tried at most once a second.
+    """What the disk refuses, tried at most once a second.
 
-    A log that could not be synced takes no appends until the broker is started again: what the kernel held may be
+    A log whose sync failed takes no appends until the broker is restarted: bytes that the kernel had not written may be
     lost.
     """
 
@@ -46,7 +47,7 @@ class DiskTrial:
         self._hangs = ""
 
     async def look(self, broker: BrokerPort) -> tuple[str, list[str]]:
-        """(why it can't be read either, or nothing; what is refused and why)."""
+        """(why reads fail, too, or ""; what is refused, and why)."""
         async with self._turn:
             if trio.current_time() - self._at >= FRESH_SECONDS:
                 machine = broker.machine
@@ -92,7 +93,7 @@ async def healthz(call: Call) -> Alive:
 @routes.get(
     "/readyz",
     needs=needs.NOTHING,
-    summary="Whether it serves: recovered and listening. `refused`: what the disk does not take now (it is tried)",
+    summary="Whether it is recovered and listening. `refused`: what the disk does not take now (it is tried)",
 )
 async def readyz(call: Call) -> Ready:
     why, refused = "", list[str]()

@@ -1,7 +1,7 @@
-"""Server-sent events: a stream that ends when its reader leaves, sends only what is taken, and says that it lives.
+"""Server-sent events: a stream that ends when its reader leaves, and sends no faster than the reader takes.
 
-Live views are the one thing of the console that goes on for long, so what all of them together may take of the
-broker's time is bounded (`Pacer`); how many there may be is the console's to say.
+Only live views use the broker's time for long, so the share of all of them together is bounded (`Pacer`). Their number
+is bounded by the application (`app.MOST_LIVE`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HEADERS = [(b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 
 
 class Pacer:
-    """Hands out turns to do some work, such that all work together takes `share` of the time in the long run."""
+    """Gives turns to work, so that all work together takes `share` of the event loop's time in the long run."""
 
     def __init__(self, share: float = SHARE) -> None:
         self._share = share
@@ -39,7 +39,7 @@ class Pacer:
 
 
 class PacedStopwatch:
-    """Tells a pacer how long its work took: `with Stopwatch(pacer): …`."""
+    """Tells a pacer how long some work took: `with PacedStopwatch(pacer): …`."""
 
     def __init__(self, pacer: Pacer) -> None:
         self._pacer = pacer
@@ -52,9 +52,10 @@ class PacedStopwatch:
 
 
 class EventStream:
-    """An answer (ASGI) that is a live view: `event:`, `data:` (JSON) and, to go on from after a break, `id:`.
+    """An answer (ASGI) that is a live view: `event:`, `data:` (JSON), and `id:`, the cursor to resume from.
 
-    `binary`: the same as msgpack maps, one behind the other. `allowed`: asked now and then, ends it when it is not so.
+    `binary`: the same as msgpack maps, one after the other. `allowed`: called every KEEP_ALIVE_SECONDS; the view ends
+    when it returns False.
     """
 
     def __init__(self, live: Live, pacer: Pacer, allowed: Callable[[], bool], *, binary: bool) -> None:
@@ -100,7 +101,7 @@ class EventStream:
 
 def _lines(event: str, data: Any, id: str | None) -> bytes:
     head = f"event: {event}\n" if id is None else f"event: {event}\nid: {id}\n"
-    # A value shown as the JSON that it holds may have line ends between its parts, which would end the data.
+    # A value that is shown as JSON may contain line ends, which would end the data.
     text = msgspec.json.encode(data).replace(b"\n", b" ").replace(b"\r", b" ")
     return b"%bdata: %b\n\n" % (head.encode(), text)
 

@@ -1,4 +1,4 @@
-"""Logging a browser in: the token once, then a cookie that scripts can't read and other sites can't send."""
+"""Logs a browser in: it sends the token once, and gets a cookie that scripts can't read and other sites can't send."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Login(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LoggedIn(msgspec.Struct):
-    """`needed`: whether the console asks for a token at all."""
+    """`needed`: whether the console has a token at all. `seconds`: how long the session lasts."""
 
     needed: bool
     seconds: int
@@ -33,7 +33,7 @@ class LogoutQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LoggedOut(msgspec.Struct):
-    """`ended`: how many sessions. Their live views end too, within a quarter of a minute."""
+    """`ended`: how many sessions ended. Their live views end within 15 seconds."""
 
     logged_out: bool
     ended: int
@@ -61,6 +61,6 @@ async def log_out(call: Call, query: LogoutQuery) -> LoggedOut:
 
 
 def _cookie(value: str, seconds: int, scheme: str) -> str:
-    """RFC 6265; `Secure` only over TLS, or a browser would not send it back."""
+    """The value of Set-Cookie (RFC 6265). `Secure` only over TLS: else a browser would not send the cookie back."""
     text = f"{COOKIE}={value}; Max-Age={seconds}; Path=/; HttpOnly; SameSite=Strict"
     return text + "; Secure" if scheme == "https" else text

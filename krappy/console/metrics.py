@@ -18,12 +18,12 @@ from krappy.console.problems import HttpError
 from krappy.console.slices import in_slices
 
 P = "krappy_"
-TOPICS = 2000  # that have lines of their own, unless the request says another number; and of groups' topics
-PART = 200  # lines made at a stretch
+TOPICS = 2000  # topics, and pairs of a group and a topic, that have lines of their own by default
+PART = 200  # lines made in one slice
 
 
 class Metrics:
-    """GET /metrics (ASGI), made in slices. `?topics=N`: how many topics, and how many groups' topics, have lines."""
+    """GET /metrics (ASGI), made in slices. `?topics=N`: N topics, and N pairs of a group and a topic, have lines."""
 
     def __init__(self, console: Any) -> None:
         self._console = console
@@ -48,7 +48,7 @@ class Metrics:
 def _most(parameters: Mapping[str, str]) -> int:
     given = parameters.get("topics", str(TOPICS))
     if not (given.isascii() and given.isdigit() and len(given) < 10):
-        raise HttpError(400, "INVALID_REQUEST", f"'topics' is how many have lines of their own, not '{given:.40}'")
+        raise HttpError(400, "INVALID_REQUEST", f"'topics' is the number of topics with lines, not '{given:.40}'")
     return int(given)
 
 
@@ -61,7 +61,7 @@ class _One(Collector):
 
 
 def _written(metrics: Iterator[Metric], make: Callable[[Any], bytes]) -> Iterator[bytes]:
-    """A family may come in several parts, one behind the other: its head is written once."""
+    """The text of each metric. A family may come in several parts, one after the other: its head is written once."""
     before = ""
     for metric in metrics:
         text = make(_One(metric)).removesuffix(b"# EOF\n")
@@ -72,7 +72,7 @@ def _written(metrics: Iterator[Metric], make: Callable[[Any], bytes]) -> Iterato
 
 
 def _parts(family: Callable[[], Any], rows: Iterable[tuple[list[str], float]]) -> Iterator[Metric]:
-    """A family of many lines as several of some lines each."""
+    """A family of many lines, in parts of PART lines each."""
     part = family()
     for labels, value in rows:
         part.add_metric(labels, value)
@@ -84,11 +84,11 @@ def _parts(family: Callable[[], Any], rows: Iterable[tuple[list[str], float]]) -
 
 
 class MetricsSnapshot:
-    """Families, large ones in parts."""
+    """All families at one moment, large ones in parts."""
 
     def __init__(self, numbers: Numbers, version: str, live: int, most: int) -> None:
         self._totals, topics, self._groups = numbers
-        self._topics = sorted(topics)[:most]  # by name, so that the same ones are told each time
+        self._topics = sorted(topics)[:most]  # by name, so that the same topics are listed each time
         self._left_out = len(topics) - len(self._topics)
         self._version = version
         self._live = live
@@ -127,10 +127,10 @@ class MetricsSnapshot:
             ("start_time_seconds", "When the broker was started", t.started_ms / 1000),
             ("resident_memory_bytes", "Memory of the process that is in RAM", t.resident_bytes),
             ("disk_bytes", "Size of the disk that the data folder is on", t.disk_bytes),
-            ("disk_free_bytes", "Bytes that are free on it, beside the ballast", t.disk_free_bytes),
-            ("ballast_bytes", "Bytes held on it for what makes room on a full disk", t.ballast_bytes),
+            ("disk_free_bytes", "Bytes that are free on it, without the ballast", t.disk_free_bytes),
+            ("ballast_bytes", "Bytes reserved on it for freeing space when it is full", t.ballast_bytes),
             ("events_refused", "1 while events are refused because the disk is full", t.events_refused),
-            ("catalog_failed", "1 while the catalog takes no changes, since the disk refused one", t.catalog_failed),
+            ("catalog_failed", "1 while the catalog takes no changes, because the disk refused one", t.catalog_failed),
             ("topics", "Topics", t.topics),
             ("partitions", "Partitions", t.partitions),
             (
@@ -138,7 +138,7 @@ class MetricsSnapshot:
                 "Partitions that take no more events, or are out of service, until the broker is started again",
                 t.partitions_failed,
             ),
-            ("views_failed", "Partitions whose table does not go on: their log is damaged", t.views_failed),
+            ("views_failed", "Partitions whose table is stopped, because their log is damaged", t.views_failed),
             ("groups", "Consumer groups, native and Kafka's", t.groups),
             ("log_bytes", "Size of all logs", t.log_bytes),
             ("log_segments", "Segments of all logs", t.segments),
@@ -156,7 +156,7 @@ class MetricsSnapshot:
         for name, about, value in (
             ("appended_events", "Events appended to logs", t.appended_events),
             ("appended_bytes", "Bytes appended to logs", t.appended_bytes),
-            ("appends_failed", "Writes to logs that the disk refused; their publishers try again", t.appends_failed),
+            ("appends_failed", "Writes to logs that the disk refused; their producers try again", t.appends_failed),
             ("connections_accepted", "Connections accepted", t.accepted),
             ("connections_refused", "Connections refused because there were too many", t.refused),
             ("back_pressure_stalls", "Times that a connection had to wait for memory or for its peer", t.stalls),
@@ -197,7 +197,7 @@ class MetricsSnapshot:
     def _by_topic(self) -> Iterator[Metric]:
         label = ["topic"]
         for kind, name, about, field in (
-            (CounterMetricFamily, "topic_events", "Offsets given to a topic's events", "events"),
+            (CounterMetricFamily, "topic_events", "High watermarks of a topic's partitions, added up", "events"),
             (GaugeMetricFamily, "topic_log_bytes", "Size of a topic's logs", "size"),
             (GaugeMetricFamily, "topic_log_segments", "Segments of a topic's logs", "segments"),
             (GaugeMetricFamily, "topic_view_lag_events", "Events that a topic's table does not include", "view_lag"),
@@ -207,7 +207,7 @@ class MetricsSnapshot:
 
 
 def _add(family: HistogramMetricFamily, labels: list[str], latency: Latency) -> None:
-    """Prometheus wants how many were at most each bound; here stands how many fell between two."""
+    """Adds a latency. Prometheus counts all observations up to a bound, `latency.counts` those between two bounds."""
     total = 0
     buckets: list[tuple[str, float]] = []
     for bound, count in zip((*map(str, latency.bounds), "+Inf"), latency.counts, strict=True):

@@ -1,7 +1,7 @@
 """The broker's numbers in one place, for the overview and for Prometheus.
 
-Counters only ever grow until the broker restarts (`started_ms` tells): a rate is the difference of two, divided by the
-difference of their `now_ms`.
+Counters grow until the broker restarts (then `started_ms` changes). A rate is the difference of two readings, divided
+by the difference of their `now_ms`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from krappy.ports import AccessPort, BrokerPort, ServerPort, TopicPort
 
 
 class Latency(msgspec.Struct):
-    """How long something took, in seconds. `counts[i]` observations were at most `bounds[i]` and above the bound
-    before; the last count is of those beyond all bounds."""
+    """How long something took, in seconds. `counts[i]` observations were at most `bounds[i]` and more than
+    `bounds[i-1]`; the last count is of those above all bounds."""
 
     count: int
     sum: float
@@ -34,16 +34,17 @@ class RequestNumbers(msgspec.Struct):
 
 
 class Totals(msgspec.Struct):
-    """Counters: accepted, refused, appended_…, received_…, sent_…, stalls, and the latencies. Others are as of now."""
+    """Counters: accepted, refused, appended_…, appends_failed, received_…, sent_…, stalls, and the latencies. The other
+    numbers are those of now."""
 
     now_ms: int
     started_ms: int
     topics: int
     partitions: int
     partitions_failed: Annotated[
-        int, Meta(description="that take no more appends, or are out of service, until the broker is started again")
+        int, Meta(description="partitions that take no more appends, or are out of service, until a restart")
     ]
-    views_failed: Annotated[int, Meta(description="partitions whose table does not go on: their log is damaged")]
+    views_failed: Annotated[int, Meta(description="partitions whose table is stopped, because their log is damaged")]
     groups: int
     connections: dict[str, int]
     accepted: int
@@ -63,11 +64,11 @@ class Totals(msgspec.Struct):
     parked_bytes: int
     stalls: Annotated[int, Meta(description="how often a connection had to wait for memory or for its peer")]
     resident_bytes: int
-    disk_bytes: Annotated[int, Meta(description="of the disk that the data folder is on")]
+    disk_bytes: Annotated[int, Meta(description="size of the disk that the data folder is on")]
     disk_free_bytes: int
-    ballast_bytes: Annotated[int, Meta(description="held on the disk for what makes room on a full one")]
+    ballast_bytes: Annotated[int, Meta(description="reserved for operations that free space when the disk is full")]
     events_refused: Annotated[bool, Meta(description="whether events are refused because the disk is full")]
-    catalog_failed: Annotated[bool, Meta(description="whether the disk refused the catalog, until it is opened anew")]
+    catalog_failed: Annotated[bool, Meta(description="whether the catalog takes no changes: the disk refused one")]
     log_sync: Latency
     catalog_sync: Latency
     requests: list[RequestNumbers]

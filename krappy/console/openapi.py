@@ -70,7 +70,7 @@ def _parameter(name: str, schema: dict[str, Any], required: bool) -> dict[str, A
     description = schema.pop("description", None)
     if schema.get("default") is None:
         schema.pop("default", None)
-    if "anyOf" in schema:  # a parameter that is not given is not null, it is not there
+    if "anyOf" in schema:  # a query parameter that is not given is absent, never null
         kinds = [kind for kind in schema.pop("anyOf") if kind != {"type": "null"}]
         schema |= kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
     told = {"name": name, "in": "query", "required": required, "schema": schema}
@@ -88,7 +88,7 @@ def _header(each: ApiOperation) -> list[dict[str, Any]]:
 
 def _answer(each: ApiOperation) -> dict[str, Any]:
     if each.live:
-        about = "server-sent events; or msgpack maps with event, id and data, one behind the other"
+        about = "server-sent events; or msgpack maps with event, id and data, one after the other"
         kinds = {"text/event-stream": {"schema": {"type": "string"}}, MSGPACK: {"schema": {"type": "object"}}}
         return {"description": about, "content": kinds}
     return {"description": each.summary, "content": _content(each.answer, JSON, MSGPACK)}
@@ -96,7 +96,7 @@ def _answer(each: ApiOperation) -> dict[str, Any]:
 
 def _problem() -> dict[str, Any]:
     kinds = ("application/problem+json", "application/problem+msgpack")
-    return {"description": "what is wrong (RFC 9457)", "content": _content(Problem, *kinds)}
+    return {"description": "an error (RFC 9457)", "content": _content(Problem, *kinds)}
 
 
 def _content(kind: Any, *media: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from krappy.errors import KrappyError
 
 TYPE = "urn:krappy:error:"  # with the error's name, which both protocols use too
 
-# The first class in an error's ancestry that stands here decides. What is not here is the broker's fault: 500.
+# The first class of an error's MRO that is here counts. Other errors are the broker's fault: 500.
 STATUS: dict[type[KrappyError], int] = {
     errors.UnknownTopic: 404,
     errors.UnknownPartition: 404,
@@ -52,7 +52,7 @@ TITLES = {
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
-    """RFC 9457. `code` is the error's name in the native protocol, `details` its own facts."""
+    """An error (RFC 9457). `code` is its name in the native protocol, `details` are its facts."""
 
     type: str
     title: str
@@ -64,7 +64,7 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 
 class HttpError(Exception):
-    """An answer that is a problem, for what is HTTP's own."""
+    """An error of HTTP itself, answered as a problem. `headers`: of the answer, with `_` for `-` in their names."""
 
     def __init__(self, status: int, code: str, detail: str, **headers: str) -> None:
         super().__init__(detail)
@@ -73,6 +73,6 @@ class HttpError(Exception):
 
 
 def problem_of(error: KrappyError) -> Problem:
-    """An error of the broker's as a problem."""
+    """The broker's error as a problem."""
     status = next((STATUS[cls] for cls in type(error).__mro__ if cls in STATUS), 500)
     return Problem(TYPE + error.name, TITLES[status], status, error.text, error.name, error.retriable, error.details)

@@ -1,7 +1,7 @@
-"""Events out of a partition's log, forward and backward, and several partitions merged by time.
+"""Reads events of a partition's log, forward and backward, and merges several partitions by time.
 
-What is read at once is bounded in bytes as well as in events. Offsets may have gaps (compaction, transactions'
-markers), so backward reading looks at a window that grows until it holds enough.
+A read is bounded in bytes as well as in events. Offsets may have gaps (compaction, transactions' markers), so reading
+backward looks at a window of offsets, which grows until it holds enough events.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from krappy.records import batch as batches
 from krappy.records.batch import Columns
 from krappy.types import Headers
 
-READ = 256 << 10  # bytes of log read at a stretch
-LOOKED = 8 << 20  # bytes of log looked at for one page of one partition
+READ = 256 << 10  # bytes of log read at a time
+LOOKED = 8 << 20  # bytes of log read for one page of one partition, about
 NO_HEADERS: Headers = ()
 
 
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 
     @property
     def size(self) -> int:
-        """About; what it takes in memory."""
+        """Bytes that it takes in memory, about."""
         return 200 + len(self.key or b"") + len(self.value or b"") + sum(len(each[1] or b"") for each in self.headers)
 
 
@@ -60,7 +60,8 @@ class Stretch(NamedTuple):
 
 
 async def forward(partition: PartitionPort, offset: int, limit: int, max_bytes: int) -> Stretch:
-    """Up to `limit` events from `offset` on, to the last stable offset; more than `max_bytes` only as a single one."""
+    """Up to `limit` events from `offset` on, before the last stable offset. More than `max_bytes` only if the first
+    event alone has more."""
     offset = max(offset, partition.start_offset)
     start, stable = offset, partition.last_stable_offset
     found: list[Seen] = []
@@ -74,7 +75,7 @@ async def forward(partition: PartitionPort, offset: int, limit: int, max_bytes: 
         looked += len(data)
         for header, view in batches.split(data):
             if not header.is_control and header.next_offset > offset:
-                await trio.lowlevel.checkpoint()  # few bytes may open to many
+                await trio.lowlevel.checkpoint()  # a few compressed bytes may become many
                 room = limit - len(found), max_bytes - size
                 first = partial(_first, partition.index, offset, *room, alone=not found)
                 some, end = await partition.look_at(view, first)
@@ -89,8 +90,8 @@ async def forward(partition: PartitionPort, offset: int, limit: int, max_bytes: 
 def _first(
     index: int, offset: int, limit: int, room: int, columns: Columns, *, alone: bool
 ) -> tuple[list[Seen], int | None]:
-    """Up to `limit` events of a batch from `offset` on, of `room` bytes; and the offset of the first that is too much.
-    `alone`: one may be larger."""
+    """The events of a batch from `offset` on, up to `limit` events and `room` bytes; and the offset of the first event
+    that was left out for that, or None. `alone`: the first event may be larger than `room`."""
     found: list[Seen] = []
     for row in range(bisect_left(columns.offsets, offset), len(columns.offsets)):
         if len(found) >= limit:
@@ -104,19 +105,19 @@ def _first(
 
 
 async def backward(partition: PartitionPort, before: int, limit: int, max_bytes: int) -> Stretch:
-    """The last up to `limit` events below `before`."""
+    """The last events before the offset `before`, up to `limit` events and `max_bytes`, or a single larger one."""
     first = partition.start_offset
     before = min(before, partition.last_stable_offset)
     if before <= first:
         return Stretch([], before, before)
     span = max(1, partition.last_stable_offset - first)
-    dense = max(1, int(LOOKED / 2 / max(1.0, partition.size / span)))  # offsets that may be looked at, at the most
+    dense = max(1, int(LOOKED / 2 / max(1.0, partition.size / span)))  # the largest window, in offsets
     window = min(limit, dense)
     best = Stretch([], before, before)
     while True:
         low = max(first, before - window)
         stretch = await _between(partition, low, before, limit, max_bytes)
-        if stretch is None:  # too much to look at: what there is already will do, unless that is nothing
+        if stretch is None:  # too many bytes: take the last window's events, if it had any
             if best.events or window == 1:
                 return best
             window = max(1, window // 8)
@@ -130,7 +131,7 @@ async def backward(partition: PartitionPort, before: int, limit: int, max_bytes:
 
 
 async def _between(partition: PartitionPort, low: int, before: int, limit: int, max_bytes: int) -> Stretch | None:
-    """The last events from `low` to before `before`, within the bounds; None when that is too much to look at."""
+    """The last events from `low` to before `before`, within the bounds; None if there are too many bytes to read."""
     kept: list[Seen] = []
     size, looked, offset, start = 0, 0, low, low
     while offset < before:
@@ -147,7 +148,7 @@ async def _between(partition: PartitionPort, low: int, before: int, limit: int, 
                 await trio.lowlevel.checkpoint()
                 last = partial(_last, partition.index, offset, before, limit, max_bytes)
                 some, cut = await partition.look_at(view, last)
-                if cut is not None:  # those before it are too much, too
+                if cut is not None:  # events before `cut` are too many, and so are those of earlier batches
                     start = cut
                     kept.clear()
                     size = 0
@@ -164,8 +165,8 @@ async def _between(partition: PartitionPort, low: int, before: int, limit: int, 
 def _last(
     index: int, offset: int, before: int, limit: int, room: int, columns: Columns
 ) -> tuple[list[Seen], int | None]:
-    """The last events of a batch from `offset` to before `before`: up to `limit`, and of `room` bytes, or a single one;
-    and the offset after those that are too much."""
+    """The last events of a batch from `offset` to before `before`: up to `limit` events and `room` bytes, or a single
+    larger one; and the offset after the events that were left out for that, or None."""
     first, end = bisect_left(columns.offsets, offset), bisect_left(columns.offsets, before)
     found: list[Seen] = []
     for row in range(end - 1, first - 1, -1):
@@ -180,12 +181,12 @@ def _last(
 def merge(
     stretches: Sequence[Stretch], ends: Mapping[int, int], indexes: Sequence[int], limit: int, max_bytes: int
 ) -> list[Seen]:
-    """The oldest events of several stretches by time, each partition's in their order; where each goes on.
+    """The oldest events of several stretches by time, those of each partition in their order.
 
-    At the most `limit`, and more than `max_bytes` only as a single one.
+    At most `limit` events, and more than `max_bytes` only if the first alone has more.
 
-    `ends`: the last stable offset of each partition: beyond a stretch that does not reach it nothing is known, so
-    merging ends with it.
+    `ends`: the last stable offset of each partition. If a stretch ends earlier, the events after it are unknown, so
+    merging stops there.
     """
     heads = [0] * len(stretches)
     merged: list[Seen] = []
@@ -212,7 +213,8 @@ def merge(
 def merge_back(
     stretches: Sequence[Stretch], starts: Mapping[int, int], indexes: Sequence[int], limit: int, max_bytes: int
 ) -> list[Seen]:
-    """As `merge`, from the newest event back; in the order of time all the same."""
+    """As `merge`, but the newest events; they are in the order of time, too. `starts`: where each partition's log
+    starts."""
     tails = [len(stretch.events) - 1 for stretch in stretches]
     merged: list[Seen] = []
     size = 0

@@ -1,14 +1,14 @@
-"""Who may ask, and what keeps other sites' pages from asking in a visitor's name.
+"""Who may send requests, and how requests from other sites' pages in a visitor's name are refused.
 
-- Without a token the console is for this machine alone: it listens on loopback, and a request must have come to a
-  loopback name, or a page that rebinds its own name to 127.0.0.1 (DNS rebinding) could read everything.
-- On any other address a console without a token answers probes alone: who runs it in a cluster needs no secret for
-  those, and nobody gets more by accident.
-- With a token, every request to the API and to /metrics carries it (`Authorization: Bearer`), or the cookie that a
-  login gave (sessions.py). Probes and the pages themselves, which hold nothing, are open.
-- A request from another site's page is refused by what browsers say of it (`Sec-Fetch-Site`, `Origin`); one that
-  changes something needs the header `Krappy-Request` beside that, which a form or a link can't send, and a script of
-  another site only after asking, which is refused.
+- Without a token, the console is only for this machine: it listens on loopback, and the Host header must be a loopback
+  name. Else a page that rebinds its own name to 127.0.0.1 (DNS rebinding) could read everything.
+- On any other address, a console without a token answers only probes: these need no secret in a cluster, and nothing
+  else is open by accident.
+- With a token, every request to the API and to /metrics needs it (`Authorization: Bearer`), or the cookie of a login
+  (sessions.py). Probes, and the pages themselves, which hold no data, are open.
+- A request from another site's page is refused by the headers that browsers add (`Sec-Fetch-Site`, `Origin`). A request
+  that changes something also needs the header `Krappy-Request`: a form or a link can't send it, and a script of another
+  site only after a preflight request, which is refused.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9A-Za-z.-]+))(?::[0-9]{0,5})?")
 HEADER = "krappy-request"
 SAFE = ("GET", "HEAD", "OPTIONS")
 PROBES = ("/healthz", "/readyz")
-OPEN = ("/api/v1/login", "/api/v1/openapi.json")  # of the API, without a token
+OPEN = ("/api/v1/login", "/api/v1/openapi.json")  # paths of the API that need no token
 
-# On every answer. Pages bring all that they need with them; nothing may be framed, sniffed or run inline.
+# Of every answer. Pages load everything from this server; nothing may be framed, sniffed or run inline.
 HEADERS = [
     (
         b"content-security-policy",
@@ -58,11 +58,11 @@ class Guard:
         return bool(self._token)
 
     def check(self, method: str, path: str, headers: Mapping[str, str], cookies: Mapping[str, str], now: int) -> None:
-        """`headers`: by their names in lower case; `now`: ms since the epoch. Raises Refusal."""
+        """Raises HttpError to refuse a request. `headers`: names in lower case; `now`: ms by the steady clock."""
         if self._probes_only:
             if path not in PROBES:
                 raise HttpError(
-                    403, "NO_TOKEN", "without a console_token an address that others reach answers to probes alone"
+                    403, "NO_TOKEN", "without a console_token, only probes are answered on an address that others reach"
                 )
         elif not self.asks:
             self._check_host(headers.get("host"))
@@ -91,7 +91,7 @@ class Guard:
         return hmac.compare_digest(given.encode(errors="surrogateescape"), self._token)
 
     def is_session(self, headers: Mapping[str, str], cookies: Mapping[str, str], now: int) -> bool:
-        """Whether a request that was let in still would be: a session may have ended since. `headers` as in `check`."""
+        """Whether a request that was let in still would be: its session may have ended. Arguments as of `check`."""
         return not self.asks or "authorization" in headers or self.sessions.holds(cookies.get(COOKIE, ""), now)
 
     @staticmethod
@@ -121,7 +121,7 @@ def _not_logged_in(why: str) -> HttpError:
 def is_local(host: str) -> bool:
     """Whether a Host header names this machine: "localhost:8092", "127.0.0.1", "[::1]:8092", "krappy.localhost".
 
-    What is no host and port (RFC 9110, section 7.2), such as "localhost:80@evil.example", names nothing.
+    False if it is not a host and port (RFC 9110, section 7.2), such as "localhost:80@evil.example".
     """
     match = HOST.fullmatch(host)
     if match is None:
@@ -134,10 +134,10 @@ def is_local(host: str) -> bool:
 
 
 def read_cookies(headers: Mapping[str, str]) -> dict[str, str]:
-    """What stands between the semicolons (RFC 6265, section 5.4); the first of a name counts.
+    """The cookies of a request by name (RFC 6265, section 5.4); the first of a name counts.
 
-    In one pass: the standard library's parser takes a second for 15 KB of backslashes (CVE-2024-7592), and anybody may
-    send these.
+    In one pass: the standard library's parser takes a second for 15 KB of backslashes (CVE-2024-7592), which anybody
+    may send.
     """
     found: dict[str, str] = {}
     for pair in headers.get("cookie", "").split(";"):

@@ -1,7 +1,7 @@
-"""Sessions of browsers that have logged in: what their cookies hold, and which of them count.
+"""Sessions of browsers that have logged in: what their cookies hold, and which of them are valid.
 
-A cookie says until when its session is, which one it is, and a proof that this broker said so. It counts while the
-broker knows of it: logging out ends it at once, and a broker that is started again, or with another token, knows none.
+A cookie holds when its session ends, the session's number, and a signature of both. It is valid while the broker knows
+the session: logging out ends it at once, and a broker that was restarted, or has another token, knows none.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ MOST = 1000  # sessions at a time; with one more the oldest ends
 
 
 class Sessions:
-    """`secret`: the console's token; `started_ms`: of this broker, so that numbers given before mean nothing now."""
+    """`secret`: the console's token. `started_ms`: when this broker started; cookies of other starts are invalid."""
 
     def __init__(self, secret: bytes, started_ms: int) -> None:
         self._key = sha256(b"krappy console session %d " % started_ms + secret).digest()
-        self._until: dict[int, int] = {}  # by number, ms since the epoch; the oldest first
+        self._until: dict[int, int] = {}  # by number, steady ms of its end; the oldest first
         self._number = 0
 
     def open(self, now: int) -> str:
-        """What the cookie of a new one holds."""
+        """Opens a session; returns its cookie's value. `now`: ms by the steady clock."""
         self._number += 1
         while len(self._until) >= MOST:
             del self._until[next(iter(self._until))]
@@ -34,7 +34,7 @@ class Sessions:
         return self._number_of(cookie, now) is not None
 
     def close(self, cookie: str, now: int) -> int:
-        """How many have ended: one, or none when there was no such."""
+        """Ends the session of a cookie; returns how many ended: 1, or 0 if it was not valid."""
         number = self._number_of(cookie, now)
         if number is None:
             return 0
@@ -42,7 +42,7 @@ class Sessions:
         return 1
 
     def close_all(self, now: int) -> int:
-        """How many have ended."""
+        """Ends all sessions; returns how many."""
         count = sum(until > now for until in self._until.values())
         self._until.clear()
         return count
@@ -51,7 +51,7 @@ class Sessions:
         told, _, proof = cookie.rpartition(".")
         if not hmac.compare_digest(proof.encode(errors="replace"), self._sign(told).encode()):
             return None
-        number = int(told.partition(".")[2])  # what we have signed is as we wrote it
+        number = int(told.partition(".")[2])  # it is signed, so it is a number
         return number if self._until.get(number, 0) > now else None
 
     def _sign(self, told: str) -> str:

@@ -1,8 +1,8 @@
 """Keys and values for people and programs. They are bytes; JSON has only text.
 
-In JSON a key or value is `{"as": "text"|"json"|"base64", "data": …, "size": …}`: UTF-8 as text, else base64, or as the
-JSON that it holds when that is asked for. In msgpack it is `{"as": "bytes", "data": <bin>, "size": …}`, always. What is
-cut for its length says `"truncated": true` (a megabyte is the most that is shown); `size` is of the whole, in bytes.
+In JSON a key or value is `{"as": "text"|"json"|"base64", "data": …, "size": …}`: text if it is UTF-8, else base64; or
+the JSON that it holds, if the request asks for that. In msgpack it is `{"as": "bytes", "data": <bin>, "size": …}`. If
+it was cut (at most a megabyte is shown), it has `"truncated": true`. `size` is that of the whole, in bytes.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from msgspec import Meta
 from krappy.errors import InvalidRequest, RecordTooLarge
 from krappy.types import Headers
 
-WHOLE = 1 << 20  # bytes of a key, a value or a header beyond which it is cut, whatever was asked for
-PACKED_JSON = 256 << 10  # bytes of msgpack that are made into JSON
-JSON_SHOWN = 256 << 10  # bytes of a value beyond which it is not looked at as JSON
+WHOLE = 1 << 20  # a key, a value or a header is cut to so many bytes, whatever the request asks for
+PACKED_JSON = 256 << 10  # more bytes of msgpack are not made into JSON
+JSON_SHOWN = 256 << 10  # a value of more bytes is not parsed as JSON
 Form = Literal["auto", "text", "json", "base64"]
 FORM = "how bytes are shown in JSON: auto (text if they are UTF-8, else base64), text, json (as the JSON that they \
 hold, else as auto), base64"
@@ -44,7 +44,7 @@ class Given(msgspec.Struct, forbid_unknown_fields=True):
     """Bytes as a request gives them: exactly one of the four (`bytes` in msgpack only)."""
 
     text: str | msgspec.UnsetType = msgspec.UNSET
-    json: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # not decoded: it may be of very many parts
+    json: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET  # not decoded: it may have very many parts
     base64: str | msgspec.UnsetType = msgspec.UNSET
     binary: bytes | msgspec.UnsetType = msgspec.field(name="bytes", default=msgspec.UNSET)
 
@@ -87,7 +87,7 @@ class Viewer:
 
 
 def as_text(part: bytes, *, cut: bool) -> str | None:
-    """As text, or None when it is no UTF-8. `cut`: it may end inside a character, which is left out."""
+    """The text of bytes; None if they are not UTF-8. `cut`: they may end inside a character, which is left out."""
     try:
         return part.decode()
     except UnicodeDecodeError as error:
@@ -105,7 +105,7 @@ def is_json(data: bytes) -> bool:
 
 
 def bytes_of(given: Given | str | None, field: str, *, packed: bool = False) -> bytes | None:
-    """What a request means by it. `packed`: the request is msgpack. Raises InvalidRequest."""
+    """The bytes that a request gives. `packed`: the request is msgpack. Raises InvalidRequest, RecordTooLarge."""
     if given is None:
         return None
     if isinstance(given, str):
@@ -133,7 +133,7 @@ def _from_msgpack(packed: msgspec.Raw, field: str) -> bytes:
 
 
 def from_base64(text: str, field: str) -> bytes:
-    """Either alphabet, padded or not. Raises InvalidRequest."""
+    """Decodes base64 of either alphabet, padded or not. Raises InvalidRequest."""
     plain = text.strip().replace("-", "+").replace("_", "/").rstrip("=")
     try:
         return base64.b64decode(plain + "=" * (-len(plain) % 4), validate=True)
@@ -143,10 +143,10 @@ def from_base64(text: str, field: str) -> bytes:
 
 KeyEncoding = Annotated[
     Literal["text", "base64"],
-    Meta(description="what the keys of the query are: text (as UTF-8), or base64 of the bytes"),
+    Meta(description="how the keys in the query are written: text (as UTF-8), or base64"),
 ]
 
 
 def query_bytes(text: str, encoding: Literal["text", "base64"], field: str) -> bytes:
-    """A key as a query names it. Raises InvalidRequest."""
+    """The bytes of a key in a query. Raises InvalidRequest."""
     return text.encode(errors="surrogateescape") if encoding == "text" else from_base64(text, field)

@@ -1,9 +1,9 @@
-"""Much work in slices of the event loop's time, with turns for others in between.
+"""Does long work in short slices of the event loop's time, and lets other tasks run in between.
 
 The console shares its event loop with the native port, whose requests take a tenth of a millisecond. So nothing here
-may hold it for long, and a thread would not help: what takes long (JSON, UTF-8, base64) holds the interpreter's lock.
-The rule: lists are worked on item by item, in slices; and what can't be cut, one body or one value, is bounded in
-bytes, so that it takes a few milliseconds at the worst (`api.MAX_BODY`, `shown.WHOLE`).
+may hold the loop for long. A thread would not help: the slow work (JSON, UTF-8, base64) holds the interpreter's lock.
+The rule: lists are worked on item by item, in slices. A single body or value can't be cut, so it is bounded in bytes,
+and takes a few milliseconds at most (`api.MAX_BODY`, `shown.WHOLE`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SLICE_SECONDS = 0.002
 
 
 async def in_slices(items: Iterator[Item]) -> list[Item]:
-    """All of them: making each takes some work, and there may be very many."""
+    """All items as a list. `items` does the work as it is iterated; others get a turn every SLICE_SECONDS."""
     found: list[Item] = []
     until = perf_counter() + SLICE_SECONDS
     for item in items:
@@ -36,7 +36,7 @@ def encode(value: Any, *, binary: bool) -> bytes:
 
 
 async def encode_in_slices(value: Any, *, binary: bool) -> bytes:
-    """As `encode`; the items of a struct's lists one by one."""
+    """As `encode`, in slices: the items of a struct's lists are encoded one by one."""
     if not isinstance(value, msgspec.Struct):
         return encode(value, binary=binary)
     changes: dict[str, Any] = {}

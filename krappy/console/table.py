@@ -1,4 +1,4 @@
-"""A topic as a table: the latest value of a key, of many, of all; and the raw events behind one."""
+"""A topic as a table: the latest values of one key, of many, of all; and the raw events of a key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from krappy.ports import PartitionPort, ScanPort, TopicPort
 routes = Routes("table")
 MAX_PAGE = 2 << 20  # bytes of the entries of one page, as they are stored
 MAX_KEYS = 1000
-SLICE = 8  # keys looked up at a stretch
+SLICE = 8  # keys looked up in one turn
 
 Status = Literal["value", "deleted", "absent"]
 
@@ -44,11 +44,11 @@ class Entries(msgspec.Struct):
 
 
 class TablePage(msgspec.Struct):
-    """Entries in the order of their keys. `cursor`: for the page that follows; null at the end.
+    """Entries in the order of their keys. `cursor`: of the next page; null at the end.
 
-    `offsets`: for each partition, the page includes every event below; `watch`: a cursor for a watch that goes on from
-    there. Pages are read one by one, each as the table is then: a key that changes between two may be missed or come
-    twice only if it moves, which keys do not.
+    `offsets`: by partition, the page includes every event before this offset; `watch`: a cursor of a watch that goes on
+    from there. Each page shows the table as it is when the page is read. A key that is there all the time comes exactly
+    once, even if its value changes meanwhile.
     """
 
     entries: list[EntryShown]
@@ -58,7 +58,7 @@ class TablePage(msgspec.Struct):
 
 
 class HistoryPage(msgspec.Struct):
-    """Raw events of one key, the oldest first. `next`: the offset to go on from; null at the end of the log."""
+    """The raw events of one key, the oldest first. `next`: the offset of the next page; null at the end of the log."""
 
     partition: int
     entries: list[EntryShown]
@@ -68,8 +68,8 @@ class HistoryPage(msgspec.Struct):
 class EntryQuery(msgspec.Struct, forbid_unknown_fields=True):
     key: str
     key_encoding: KeyEncoding = "text"
-    partition: Annotated[Partition | None, Meta(description="default: by the key")] = None
-    min_offset: Annotated[Offset | None, Meta(description="an event that the table has to include")] = None
+    partition: Annotated[Partition | None, Meta(description="default: by the key's hash")] = None
+    min_offset: Annotated[Offset | None, Meta(description="waits until the table includes this event")] = None
     keys: ShownAs = "auto"
     values: ShownAs = "auto"
 
@@ -195,14 +195,14 @@ async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
     await call.broker.wait_for_views(partitions)
     found: list[tuple[bytes, int, bytes]] = []
     offsets: dict[str, int] = {}
-    cut: tuple[bytes, int] | None = None  # beyond this key and partition not everything has been read
+    cut: tuple[bytes, int] | None = None  # after this key and partition, not every entry has been read
     room = MAX_PAGE // len(partitions)
     whole = len(partitions) == its.count
     scans: list[ScanPort] = []
     for partition in partitions:  # all at one moment
         first = start
         if after is not None:
-            # The same key may stand in several partitions: behind the cursor's it has been seen, before it not.
+            # A key may stand in several partitions: those up to the cursor's have shown the cursor's key, others not.
             first = max(start, after[0] if partition.index > after[1] else after[0] + b"\x00")
         scans.append(call.broker.scan([partition], None, first, end, tombstones=query.tombstones, whole=whole))
     try:
@@ -226,7 +226,8 @@ async def scan(call: Call, topic: str, query: ScanQuery) -> TablePage:
 
 
 def _trim(found: list[tuple[bytes, int, bytes]], limit: int, cut: tuple[bytes, int] | None) -> tuple[bytes, int] | None:
-    """Leaves the entries of one page, in order: every partition has one that may be large. Where it is cut now."""
+    """Sorts `found`, and leaves only the entries of one page; returns the new `cut`. It is called for each partition,
+    so that not all of their entries, which may be large, are held at once."""
     found.sort()
     size = 0
     for place, (key, index, entry) in enumerate(found):
@@ -241,7 +242,7 @@ def _trim(found: list[tuple[bytes, int, bytes]], limit: int, cut: tuple[bytes, i
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
-    """The first key behind all that begin with this; None: there is none."""
+    """The first key after all keys with this prefix; None if there is none."""
     kept = prefix.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
 

@@ -1,8 +1,8 @@
-"""Live views of a topic: as a stream (tail), and as a table (watch).
+"""Live views of a topic: its events (tail), and its table (watch).
 
-A tail shows what a person can look at. It never holds up a producer: it takes a small part of the event loop's time
-(`live.Pacer`), reads nothing before what it has sent is taken, and where more comes than it may show it skips, and
-says so. A watch skips nothing, so it lags behind instead, and says by how much.
+A tail is for a person who looks on. It never slows a producer down: it takes a small part of the event loop's time
+(`live.Pacer`), and reads on only when the reader has taken what it sent. If more events come than it may show, it skips
+some and says so. A watch skips nothing; if it lags behind, it says by how much.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from krappy.records import batch as batches
 from krappy.records.batch import Columns
 
 routes = Routes("live")
-INTERVAL = 0.1  # seconds between two looks, while there is always something
-FAR_BEHIND = 16 << 20  # bytes of log that a filter has yet to look at, beyond which it goes on at the end
-STEP = 1 << 20  # bytes of log looked at in one turn
+INTERVAL = 0.1  # seconds between two looks for new events
+FAR_BEHIND = 16 << 20  # a filter that is so many bytes of log behind goes on at the log's end
+STEP = 1 << 20  # bytes of log that a filter reads before it sends what it has found
 SHOWN = 256 << 10  # bytes of events sent at once
 
 
@@ -42,9 +42,9 @@ class TailQuery(msgspec.Struct, forbid_unknown_fields=True):
     partition: Annotated[list[Partition], Meta(description="only these; default: all")] = []
     key: Annotated[str | None, Meta(description="only events with exactly this key")] = None
     key_encoding: KeyEncoding = "text"
-    text: Annotated[str | None, Meta(description="only events with this in key, value or a header's value")] = None
-    after: Annotated[str | None, Meta(description="cursor of a page or of a tail to go on from; default: now")] = None
-    rate: Annotated[int, Meta(ge=1, le=1000, description="events a second at the most")] = 100
+    text: Annotated[str | None, Meta(description="only events with this in the key, value or a header's value")] = None
+    after: Annotated[str | None, Meta(description="cursor of a page or a tail to go on from; default: now")] = None
+    rate: Annotated[int, Meta(ge=1, le=1000, description="at most this many events a second")] = 100
     keys: ShownAs = "auto"
     values: ShownAs = "auto"
     value_bytes: ValueBytes = 4096
@@ -73,8 +73,8 @@ class Events(msgspec.Struct):
 
 
 class Skipped(msgspec.Struct):
-    """Offsets from `start` to before `end` of a partition were not shown (`events`: how many, about). `reason`: rate
-    (more came than may be shown), behind (a filter did not get through), gone (retention took them)."""
+    """Events of a partition, from offset `start` to before `end`, that are not shown (`events`: how many, about).
+    `reason`: rate (more came than may be shown), behind (the filter is too slow), gone (retention deleted them)."""
 
     partition: int
     start: int
@@ -84,7 +84,7 @@ class Skipped(msgspec.Struct):
 
 
 class Changes(msgspec.Struct):
-    """`next`: of this partition, every event below is included. `lag`: events that are not, yet."""
+    """`next`: every event of the partition before this offset is included. `lag`: how many events are not, yet."""
 
     partition: int
     next: int
@@ -93,20 +93,21 @@ class Changes(msgspec.Struct):
 
 
 class TailPlace(msgspec.Struct):
-    """By partition, the offset that the view goes on from."""
+    """By partition, the offset from which the view goes on."""
 
     offsets: dict[str, int]
 
 
 def _resumed(call: Call, topic: TopicPort, after: str | None) -> dict[int, int] | None:
-    """Where a browser that lost its connection was, or where the query says."""
+    """The offsets to go on from, by partition: a browser that lost its connection gives them as Last-Event-ID, others
+    as `after`. None: neither is given."""
     cursor = call.request.headers.get("last-event-id") or after
     return None if not cursor else cursors.read_offsets(cursor, topic)
 
 
 class Sieve:
-    """Keeps the events that a filter wants: `allowed` at the most, the others it counts (`missed`); and no more at once
-    than are sent at once (`full`)."""
+    """Keeps the events that pass a filter, at most `allowed`; it counts further ones (`missed`). It is `full` when it
+    holds as many bytes as are sent at once."""
 
     def __init__(self, index: int, key: bytes | None, text: bytes | None, allowed: int) -> None:
         self._index = index
@@ -122,7 +123,7 @@ class Sieve:
         return self._room <= 0 and len(self.found) < self._allowed
 
     def take(self, offset: int, columns: Columns) -> int | None:
-        """Of a batch, from `offset` on; the offset to go on from, once it is full."""
+        """Takes the events of a batch from `offset` on. Returns the offset to go on from if it is full, else None."""
         for row in range(bisect_left(columns.offsets, offset), len(columns.offsets)):
             if self._key is None or columns.keys[row] == self._key:
                 event = event_at(self._index, columns, row)
@@ -150,7 +151,7 @@ class Sieve:
 
 
 class TailView:
-    """`grows_with`: all partitions of the topic, as they are at any time; those that come later are tailed too."""
+    """`grows_with`: all partitions of the topic, always current; partitions that are added are tailed, too."""
 
     def __init__(
         self,
@@ -235,7 +236,7 @@ class TailView:
         await self._send(shown, send)
 
     async def _sift(self, partition: PartitionPort, at: int, stable: int, allowed: int, send: Any) -> None:
-        """Looks at the next events for those that the filter wants."""
+        """Sends those of the next events that pass the filter."""
         looked = 0
         sieve = Sieve(partition.index, self._key, self._text, allowed)
         while at < stable and looked < STEP and not sieve.full:
@@ -262,7 +263,7 @@ class TailView:
             await send("skipped", told, self._cursor())
 
     def _may_hold(self, compressed: bool, view: memoryview) -> bool:
-        """Whether a batch may have what is looked for: its bytes are searched before it is decoded."""
+        """Whether a batch may have events that pass the filter: its bytes are searched before it is decoded."""
         if compressed or not self._needles:
             return True
         data = bytes(view)
@@ -282,12 +283,12 @@ class TailView:
 def _is_far(partition: PartitionPort, at: int, stable: int) -> bool:
     try:
         return partition.available(at, 2 * FAR_BEHIND, stable) >= FAR_BEHIND
-    except BlockingIOError:  # not even the index is in memory any more
+    except BlockingIOError:  # so far behind that not even the index is in memory
         return True
 
 
 class WatchView:
-    """`grows_with`: as of a tail."""
+    """`grows_with`: as in TailView."""
 
     def __init__(
         self,
@@ -346,7 +347,7 @@ class WatchView:
                 at[partition] = next_offset
             source = self._partitions.get(partition) or self._grows_with[partition]
             lag = max(0, source.last_stable_offset - next_offset)
-            # A snapshot that breaks off begins again: there is no place in the middle of it to go on from.
+            # A snapshot that is interrupted begins again, so its pages have no cursor.
             cursor = cursors.write_offsets(self._topic, at) if event == "changes" else None
             await send(event, Changes(partition, next_offset, lag, entries), cursor)
 

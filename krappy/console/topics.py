@@ -1,4 +1,4 @@
-"""Topics: list, describe, create, alter, delete; and forgetting old events."""
+"""Topics: list, describe, create, alter, delete; and deleting old events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from krappy.ports import TopicPort
 
 routes = Routes("topics")
 
-Confirm = Annotated[str, Meta(description="the name of what is deleted, once more")]
+Confirm = Annotated[str, Meta(description="the name of what is deleted, repeated")]
 Setting = str | int | float | bool
 
 
@@ -26,7 +26,7 @@ class TopicSummary(msgspec.Struct):
 
     name: str
     partitions: int
-    events: Annotated[int, Meta(description="offsets from the start of the log to its end: events, but for gaps")]
+    events: Annotated[int, Meta(description="offsets from the start of the log to its end; gaps count, too")]
     size: int
     segments: int
     view: bool
@@ -35,7 +35,7 @@ class TopicSummary(msgspec.Struct):
 
 
 class TopicPage(msgspec.Struct):
-    """`total`: how many the filter lets through. `after`: what to give for the next page; null at the end."""
+    """`total`: how many topics pass the filter. `after`: give it to get the next page; null at the end."""
 
     topics: list[TopicSummary]
     total: int
@@ -43,8 +43,8 @@ class TopicPage(msgspec.Struct):
 
 
 class PartitionDescribed(msgspec.Struct):
-    """`start`, `end`: offsets of the oldest event and behind the newest. `stable`: what may be read ends here.
-    `applied`: the table includes all below. `error`: why it takes no more events, or is out of service."""
+    """`start`: the log start. `stable`: the last stable offset, before which events can be read. `applied`: the table
+    includes every event before it. `error`: why it takes no more events, or is out of service."""
 
     partition: int
     start: int
@@ -58,8 +58,8 @@ class PartitionDescribed(msgspec.Struct):
 
 
 class TopicDescribed(msgspec.Struct):
-    """`config`: the settings that were set for it; `settings`: all in force. `partitions_after`: what to give as
-    `after` for the partitions that follow; null at the end."""
+    """`config`: the settings that were set for the topic; `settings`: all that are in force. `partitions_after`: give
+    it as `after` to get the next partitions; null at the end."""
 
     name: str
     id: str
@@ -77,14 +77,14 @@ class NewTopic(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TopicChange(msgspec.Struct, forbid_unknown_fields=True):
-    """A setting of null goes back to its default. Partitions can only become more."""
+    """A setting of null goes back to its default. Partitions can be added, not removed."""
 
     config: dict[str, Setting | None] = {}
     partitions: Annotated[int, Meta(ge=1, le=100_000)] | None = None
 
 
 class DeletedRecords(msgspec.Struct, forbid_unknown_fields=True):
-    """`before`: by partition, the offset below which events go; -1: all that are there."""
+    """`before`: by partition, the offset before which events are deleted; -1: all events."""
 
     confirm: Confirm
     before: dict[str, Annotated[int, Meta(ge=-1, le=2**63 - 1)]]
@@ -101,13 +101,13 @@ class Deleted(msgspec.Struct):
 
 
 class TopicsQuery(msgspec.Struct, forbid_unknown_fields=True):
-    filter: Annotated[str, Meta(description="only names that contain this, in any case")] = ""
-    after: Annotated[str, Meta(description="only names behind this one")] = ""
+    filter: Annotated[str, Meta(description="only names that contain this, in upper or lower case")] = ""
+    after: Annotated[str, Meta(description="only names after this one")] = ""
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
 class PartitionsQuery(msgspec.Struct, forbid_unknown_fields=True):
-    after: Annotated[int, Meta(ge=-1, lt=2**31, description="only partitions behind this one")] = -1
+    after: Annotated[int, Meta(ge=-1, lt=2**31, description="only partitions after this one")] = -1
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
@@ -116,7 +116,7 @@ class DeleteQuery(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def check_confirmed(name: str, confirm: str, what: str) -> None:
-    """Raises Refusal unless the name was repeated."""
+    """Raises HttpError unless the name was repeated."""
     if confirm != name:
         raise HttpError(
             400, "NOT_CONFIRMED", f"deleting {what} can't be undone: repeat the name '{name:.249}' as `confirm`"
@@ -139,7 +139,7 @@ def summary_of(topic: TopicPort) -> TopicSummary:
 
 
 def page_of(names: list[str], contains: str, after: str, limit: int) -> tuple[list[str], int, str | None]:
-    """(one page of the sorted names, how many the filter lets through, where the next page begins)."""
+    """(one page of the sorted names, how many names contain `contains`, `after` of the next page or None)."""
     wanted = contains.casefold()
     passed = sorted(name for name in names if wanted in name.casefold()) if wanted else sorted(names)
     start = bisect_right(passed, after) if after else 0
@@ -153,7 +153,7 @@ async def list_topics(call: Call, query: TopicsQuery) -> TopicPage:
     found = []
     for name in names:
         topic = call.access.find_topic(name, Op.DESCRIBE)
-        if topic is not None:  # one may go while others are described
+        if topic is not None:  # it may be deleted while others are described
             found.append(summary_of(topic))
         await call.pause()
     return TopicPage(found, total, after)
@@ -212,7 +212,7 @@ async def delete_topic(call: Call, topic: str, query: DeleteQuery) -> Deleted:
 
 
 @routes.post(
-    "/topics/{topic}/delete-records", needs=needs.topic(Op.DELETE), summary="Forget the oldest events of a topic"
+    "/topics/{topic}/delete-records", needs=needs.topic(Op.DELETE), summary="Delete the oldest events of a topic"
 )
 async def delete_records(call: Call, topic: str, body: DeletedRecords) -> DeletedRow:
     found = call.access.topic(topic, Op.DELETE)
@@ -220,9 +220,9 @@ async def delete_records(call: Call, topic: str, body: DeletedRecords) -> Delete
     wanted = []
     for text, before in body.before.items():
         if not (text.isascii() and text.isdigit() and len(text) < 10):
-            raise InvalidRequest(f"'{text:.40}' is no partition", field="before")
+            raise InvalidRequest(f"'{text:.40}' is not a partition number", field="before")
         wanted.append((found.led(int(text)), before))
-    for partition, before in wanted:  # all of it or, as far as it can be told beforehand, nothing
+    for partition, before in wanted:  # checked first, so that an invalid offset deletes nothing anywhere
         partition.check_deletable(before)
     start = {}
     for partition, before in wanted:

@@ -89,7 +89,7 @@ def test_a_group_with_a_member(page: Page, console: RunningBroker, web: Web) -> 
             expect(members).to_contain_text(re.compile("offsets? 0.*until"))
             expect(page.get_by_role("img", name=re.compile("^Lag by partition: shared-0 [0-9]"))).to_be_visible()
             page.get_by_role("button", name="Reset…").click()
-            expect(page.get_by_role("dialog")).to_contain_text("It has members")
+            expect(page.get_by_role("dialog")).to_contain_text("The group has members")
             page.get_by_label("Go on from").select_option("offset")
             page.get_by_label("Offset").fill("1")
             page.get_by_role("button", name="Preview").click()

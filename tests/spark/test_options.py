@@ -140,7 +140,11 @@ WRONG: list[tuple[dict[str, str], Use, str]] = [
     ({**S, "startingOffsets": ""}, "log", "option startingOffsets is empty"),
     ({"snapshot": ""}, "log", "option snapshot is empty"),
     ({**S, "mode": "table", "keyEncoding": "hex"}, "log", "keyEncoding only changes key, keys, .* or keyTo: give one"),
-    ({**S, "startingOffsetsByTimestampStrategy": "latest"}, "any", "changes startingTimestamp or startingOffsetsByTimest"),
+    (
+        {**S, "startingOffsetsByTimestampStrategy": "latest"},
+        "any",
+        "changes startingTimestamp or startingOffsetsByTimest",
+    ),
     ({**S, "maxTriggerDelay": "1m"}, "any", "maxTriggerDelay only changes minOffsetsPerTrigger: give one"),
     ({**S, "limit": "1", "minPartitions": "2"}, "log", "limit and minPartitions: so few rows are read in one task"),
     ({**S, "limit": "1", "maxRecordsPerPartition": "2"}, "log", "limit and maxRecordsPerPartition: so few rows"),

@@ -1,4 +1,4 @@
-// The HTTP API: questions, and live views (server-sent events). Errors are problem details (RFC 9457).
+// The HTTP API: requests, and live views (server-sent events). Errors are problem details (RFC 9457).
 import { useCallback, useEffect, useRef, useState } from "./lib.js";
 
 export const LOGGED_OUT = "krappy-logged-out";
@@ -10,7 +10,7 @@ export class Problem extends Error {
   }
 }
 
-/** What is undefined or null is not said; what is empty is: an empty key is a key. */
+/** The URL of a request. Undefined and null parameters are left out, empty ones are not: an empty key is a key. */
 export function address(path, query = {}) {
   const url = new URL("api/v1" + path, document.baseURI);
   for (const [name, value] of Object.entries(query)) {
@@ -24,7 +24,7 @@ export function address(path, query = {}) {
 export const topicPath = (topic) => "/topics/" + encodeURIComponent(topic);
 export const groupPath = (group) => "/groups/" + encodeURIComponent(group);
 
-/** Throws Problem; its status is 0 when the broker did not answer. */
+/** Sends a request; returns the answer's JSON. Throws Problem, with status 0 if the broker did not answer. */
 export async function ask(method, path, { query, body, signal } = {}) {
   const headers = { Accept: "application/json" };
   if (method !== "GET") headers["Krappy-Request"] = "1";
@@ -51,8 +51,8 @@ export const get = (path, query, signal) => ask("GET", path, { query, signal });
 export const post = (path, body) => ask("POST", path, { body });
 
 /**
- * The answer to a question, asked again when it changes, and every so many ms while the page is looked at. The last
- * answer stays until the next has come: nothing jumps. `path` null asks nothing.
+ * The answer to a GET request, which is sent again when its parameters change, and every `every` ms while the page is
+ * visible. The last answer stays until the next one comes, so that nothing jumps. `path` null: no request.
  */
 export function useAnswer(path, query = {}, { every = 0 } = {}) {
   const [state, setState] = useState({ data: null, error: null, of: null });
@@ -62,7 +62,7 @@ export function useAnswer(path, query = {}, { every = 0 } = {}) {
     if (question === null) return undefined;
     const stop = new AbortController();
     let timer = 0;
-    let first = true; // asked even of a page that was opened in the background
+    let first = true; // the first request is sent even if the page was opened in the background
     const run = async () => {
       if (first || !document.hidden) {
         first = false;
@@ -86,7 +86,7 @@ export function useAnswer(path, query = {}, { every = 0 } = {}) {
   return { data: state.data, error: state.error, again, fresh: state.of === question };
 }
 
-/** A live view. `on`: what to call for each kind of event, with its data and its cursor; returns how to end it. */
+/** Opens a live view. `on`: by kind of event, a function of its data and cursor. Returns a function that ends it. */
 export function listen(path, query, on) {
   const source = new EventSource(address(path, query));
   const end = () => source.close();
@@ -99,10 +99,10 @@ export function listen(path, query, on) {
   });
   source.addEventListener("error", async () => {
     if (source.readyState !== EventSource.CLOSED) {
-      on.broken?.(); // it tries again by itself, and goes on where it was
+      on.broken?.(); // the browser connects again by itself, and resumes where it was
       return;
     }
-    // A refusal: the browser does not say which, so ask as a program would, for the head alone.
+    // Refused: EventSource does not say why, so send the same request with fetch, and read only the head.
     const stop = new AbortController();
     try {
       const answer = await fetch(address(path, query), { signal: stop.signal });
@@ -118,7 +118,7 @@ export function listen(path, query, on) {
   return end;
 }
 
-/** A value that follows another after a pause, so that not every keystroke asks. */
+/** A value that follows another after a pause, so that not every keystroke sends a request. */
 export function useSettled(value, pause = 200) {
   const [settled, setSettled] = useState(value);
   const first = useRef(true);

@@ -1,4 +1,4 @@
-// The frame around the pages: where one can go, the theme, logging in; and which page is shown.
+// The frame around the pages: navigation, theme, login; and which page is shown.
 import { LOGGED_OUT, ask, useAnswer } from "./api.js";
 import { EventPage } from "./event.js";
 import { html, render, useEffect, useRef, useState } from "./lib.js";
@@ -52,13 +52,13 @@ function Theme() {
 }
 
 function Keys({ close }) {
-  const keys = [["/", "to the search field"], ["g o", "overview"], ["g t", "topics"], ["g g", "groups"], ["g c", "connections"], ["?", "these keys"], ["Esc", "close what is open"]];
+  const keys = [["/", "search field"], ["g o", "overview"], ["g t", "topics"], ["g g", "groups"], ["g c", "connections"], ["?", "this list"], ["Esc", "close the dialog"]];
   return html`<${Dialog} title="Keys" close=${close}>
     <dl class="facts keys">${keys.map(([key, what]) => html`<div key=${key}><dt><kbd>${key}</kbd></dt><dd>${what}</dd></div>`)}</dl>
   <//>`;
 }
 
-/** Keys that work wherever nothing is being typed. */
+/** Keys that work everywhere but in fields and dialogs. */
 function useKeys(help) {
   useEffect(() => {
     let before = "";
@@ -105,7 +105,7 @@ function App() {
     seen.current = path;
     scrollTo(0, 0);
     const target = main.current?.querySelector("h1");
-    target?.focus({ preventScroll: true }); // so that screen readers tell where we are now
+    target?.focus({ preventScroll: true }); // so that screen readers read the new page's heading
   }, [path]);
   const { data: cluster } = useAnswer(out ? null : "/cluster");
   const leave = async () => {

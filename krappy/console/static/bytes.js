@@ -1,5 +1,5 @@
-// Keys and values are bytes from anywhere. Here they become text that can't deceive: control characters and those that
-// turn the direction of writing are made visible.
+// Keys and values are bytes from anywhere. Here they become text that can't deceive: control characters, also those
+// that change the direction of writing, are made visible.
 const STRICT = { fatal: true, ignoreBOM: true };
 const utf8 = new TextDecoder("utf-8", STRICT);
 const lenient = new TextDecoder("utf-8", { ignoreBOM: true });
@@ -14,10 +14,10 @@ export const visible = (text) =>
     return "\u27e8U+" + code.toString(16).toUpperCase().padStart(4, "0") + "\u27e9";
   });
 
-/** Whether all of it can be seen, on one line. */
+/** Whether all characters are visible, and on one line. */
 export const isPlain = (text) => text.search(HIDDEN) < 0 && !/[\t\n]/.test(text);
 
-/** Either alphabet, padded or not. Throws Error. */
+/** Bytes of base64 of either alphabet, padded or not. Throws Error. */
 export function fromBase64(text) {
   let binary;
   try {
@@ -30,7 +30,7 @@ export function fromBase64(text) {
   return found;
 }
 
-/** "00 ff", "00ff" or "0x00ff". Throws Error. */
+/** Bytes of hex: "00 ff", "00ff" or "0x00ff". Throws Error. */
 export function fromHex(text) {
   const digits = text.replace(/^\s*0x/i, "").replace(/[\s:]/g, "");
   if (digits.length % 2 || /[^0-9a-f]/i.test(digits)) throw new Error("This is not hex: two digits, 0 to 9 and a to f, for each byte.");
@@ -48,7 +48,7 @@ export const bytesOf = (shown) => (shown.as === "base64" ? fromBase64(shown.data
 
 export const encode = (text) => encoder.encode(text);
 
-/** The text that these bytes are, or null when they are no UTF-8. `isPart`: they may end inside a character. */
+/** The text of bytes; null if they are not UTF-8. `isPart`: they may end inside a character. */
 export function textOf(data, isPart = false) {
   try {
     return isPart ? new TextDecoder("utf-8", STRICT).decode(data, { stream: true }) : utf8.decode(data);
@@ -65,14 +65,14 @@ export function shownOf(data) {
 
 export const isSame = (one, other) => one.as === other.as && one.data === other.data;
 
-/** As the API orders keys: byte by byte. */
+/** Compares keys in the API's order: byte by byte. */
 export function compareBytes(one, other) {
   const shorter = Math.min(one.length, other.length);
   for (let at = 0; at < shorter; at += 1) if (one[at] !== other[at]) return one[at] - other[at];
   return one.length - other.length;
 }
 
-/** The first bytes behind all that begin with these; null: there are none. */
+/** The first key after all keys with this prefix; null: there is none. */
 export function afterPrefix(data) {
   let end = data.length;
   while (end && data[end - 1] === 0xff) end -= 1;
@@ -94,7 +94,7 @@ export function preview(shown, length = 300) {
 
 const hex = (byte) => byte.toString(16).padStart(2, "0");
 
-/** As hexdump -C prints: offset, bytes, and those that are ASCII. */
+/** Text in the format of `hexdump -C`: offset, bytes, ASCII. */
 export function hexdump(data) {
   const lines = [];
   for (let at = 0; at < data.length; at += 16) {

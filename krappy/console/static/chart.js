@@ -1,11 +1,11 @@
-// A line chart over time. The newest is at the right; each line's name and latest value stand above it.
+// A line chart over time. The newest point is at the right; each line's name and latest value are above the chart.
 import { html, useState } from "./lib.js";
 
 const WIDTH = 600;
 const HEIGHT = 120;
-const GAP = 15_000; // ms without a point, beyond which a line is broken
+const GAP = 15_000; // ms; a line is interrupted where points are further apart
 
-/** A round number at or above: 1, 2 or 5 times a power of ten. */
+/** The next round number at or above `value`: 1, 2 or 5 times a power of ten. */
 function roundUp(value) {
   if (!(value > 0)) return 1;
   const power = 10 ** Math.floor(Math.log10(value));
@@ -30,7 +30,7 @@ function path(points, field, from, span, top) {
   return text;
 }
 
-/** `lines`: [field, name]; `points`: objects with `at` (ms) and the fields, the oldest first. */
+/** `lines`: [field, name]; `points`: objects with `at` (ms) and the fields, the oldest first; `span`: in ms. */
 export function Chart({ title, lines, points, format, span = 300_000, least = 0 }) {
   const [hover, setHover] = useState(null);
   const last = points.at(-1);

@@ -1,8 +1,8 @@
-// What is shown here, as commands of the `krappy` program. They are copied into a shell, so what they show is all that
-// they hold: a key with characters that can't be seen is given as base64.
+// Commands of the `krappy` program that read what a page shows. They are copied into a shell, so they must hold nothing
+// invisible: a key with invisible characters is given as base64.
 import { bytesOf, isPlain, toBase64 } from "./bytes.js";
 
-/** For a shell: in single quotes unless it is plain. */
+/** A word for a shell: in single quotes unless it is plain. */
 export const quoted = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : "'" + text.replaceAll("'", "'\\''") + "'");
 
 function keyArgument(shown) {
@@ -10,7 +10,7 @@ function keyArgument(shown) {
   return asText ? shown.data : "base64:" + toBase64(bytesOf(shown));
 }
 
-/** Words behind the options; when one looks like an option itself, "--" stands before them. */
+/** The words come after the options; if one looks like an option, "--" comes before them. */
 function command(verb, words, options) {
   const dashes = words.some((each) => each.startsWith("-")) ? ["--"] : [];
   return ["krappy", verb, ...options, ...dashes, ...words.map(quoted)].join(" ");
@@ -18,7 +18,7 @@ function command(verb, words, options) {
 
 const broker = (address) => (address ? ["--address", quoted(address)] : []);
 
-/** `address`: where the broker is, or "" when the program finds it by itself. */
+/** `address`: of the broker, or "" if it is the program's default. */
 export const consumeOne = (topic, partition, offset, address) =>
   command("consume", [topic], ["--partition", partition, "--from", offset, "--max", 1, "--json", ...broker(address)]);
 

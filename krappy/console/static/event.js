@@ -12,8 +12,8 @@ import { Value } from "./value.js";
 const DEFAULT = "127.0.0.1:7092";
 let cluster = null;
 
-/** HOST:PORT of the broker where the command line would not find it by itself, else ""; null while it is not known: a
-    command that is shown without it might be copied. */
+/** HOST:PORT of the broker, or "" if it is the command line's default. Null until the broker has said it: no command is
+    shown before, since it might be copied. */
 export function useAddress() {
   const [found, setFound] = useState(null);
   useEffect(() => {
@@ -42,7 +42,7 @@ export function Event({ topic, partition, offset }) {
     ]} />
     <h3>Key</h3>
     ${data.key === null
-      ? html`<p class="faint">none: it stands in the log alone, not in the table</p>`
+      ? html`<p class="faint">none: the event is only in the log, not in the table</p>`
       : html`<p class="key"><${Bytes} shown=${data.key} /></p>
           <p class="links">
             <a href=${link(["topics", topic, "table"], keyed(data.key))}>Latest value of this key</a>
@@ -54,7 +54,7 @@ export function Event({ topic, partition, offset }) {
       : html`<p class="faint">none</p>`}
     <h3>Value</h3>
     ${data.value === null
-      ? html`<p class="faint">none: it deletes its key from the table</p>`
+      ? html`<p class="faint">none: the event deletes its key from the table</p>`
       : html`<${Whole} key=${eventPath(topic, partition, offset)} shown=${data.value} />`}
     <h3>On the command line</h3>
     <${Command} label="Read this event" text=${consumeOne(topic, partition, offset, at)} />
@@ -63,7 +63,7 @@ export function Event({ topic, partition, offset }) {
   </div>`;
 }
 
-/** Of a key as the table's pages take it. */
+/** The query of the table's pages for a key. */
 export const keyed = (shown) => named(bytesOf(shown));
 
 function Whole({ shown }) {
@@ -90,7 +90,7 @@ export function EventPage({ topic, partition, offset }) {
     <${Event} topic=${topic} partition=${partition} offset=${offset} />`;
 }
 
-/** Rows of events; those that came by themselves are marked for a moment, and those that are in `mine` for good. */
+/** Rows of events. Events that arrived live are marked for a moment, those in `mine` as long as they are shown. */
 export function EventRows({ topic, events, open, mine }) {
   return events.map((event) => {
     if (event.skipped) {

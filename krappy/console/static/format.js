@@ -51,14 +51,14 @@ function clock(at) {
   return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}.${ms}`;
 }
 
-/** Of this year without it. */
+/** A time, without the year if it is this year. */
 export function dayTime(ms) {
   const whole = time(ms);
   const year = `${new Date().getFullYear()}-`;
   return whole.startsWith(year) ? whole.slice(year.length) : whole;
 }
 
-/** Of today only the time of day. */
+/** A time, without the date if it is today. */
 export function shortTime(ms) {
   const at = new Date(ms);
   if (ms < 0 || Number.isNaN(at.getTime())) return time(ms);

@@ -1,6 +1,6 @@
-// JSON as it was written: numbers keep all their digits and keys their order, which JSON.parse would not keep.
+// Indents JSON as it was written: numbers keep all their digits and keys their order, which JSON.parse does not keep.
 const TOKEN = /"[^"\\]*(?:\\.[^"\\]*)*"|[{}[\],:]|[^\s{}[\],:"]+/g;
-const DEEP = 60; // levels beyond which lines are not moved further in
+const DEEP = 60; // deeper levels are not indented further
 
 export function isJson(text) {
   try {
@@ -12,8 +12,8 @@ export function isJson(text) {
 }
 
 /**
- * Indented, as {parts: pieces [class, text], isCut}; the text must be JSON. No more than about `room` characters are
- * made: of a megabyte only its beginning is looked at.
+ * Indented JSON, as {parts: [[class, text], …], isCut}; the text must be JSON. It stops after about `room` characters,
+ * so that only the beginning of a large text is read.
  */
 export function pieces(text, room = Infinity) {
   const tokens = text.matchAll(TOKEN);

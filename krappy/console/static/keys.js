@@ -1,11 +1,11 @@
-// Keys as people give them. A key of zero bytes is a key; that none is named is another thing, and is null here.
+// Keys as people type them. A key of zero bytes is a key; null means that no key was given.
 import { fromBase64, fromHex, shownOf, encode, textOf, toBase64 } from "./bytes.js";
 import { html } from "./lib.js";
 import { Field } from "./parts.js";
 
 const FORMS = [["text", "text"], ["base64", "base64"], ["hex", "hex"], ["empty", "empty: zero bytes"]];
 
-/** The bytes that were typed, or null when nothing was. Throws Error when they are not of that form. */
+/** The bytes that were typed; null if nothing was. Throws Error if the text is not of that form. */
 export function typedBytes({ form, text }) {
   if (form === "empty") return new Uint8Array();
   if (text === "") return null;
@@ -13,20 +13,20 @@ export function typedBytes({ form, text }) {
   return form === "hex" ? fromHex(text) : encode(text);
 }
 
-/** What an address names a key by: `key` and, when it is no text, `encoding`; nothing for null. */
+/** The query that names a key in an address: `key`, and `encoding` if it is not text; {} for null. */
 export function named(data) {
   if (data === null) return {};
   const text = textOf(data);
   return text === null ? { key: toBase64(data), encoding: "base64" } : { key: text };
 }
 
-/** The bytes that an address names, or null. Throws Error for what is no base64. */
+/** The key that an address names, as bytes, or null. Throws Error if it is not base64. */
 export function namedBytes({ key, encoding }) {
   if (key === undefined) return null;
   return encoding === "base64" ? fromBase64(key) : encode(key);
 }
 
-/** The same, as a shown key; null also for what can't be one. */
+/** The same, as the API shows a key; null also if it is not base64. */
 export function namedShown(query) {
   try {
     const data = namedBytes(query);
@@ -36,7 +36,7 @@ export function namedShown(query) {
   }
 }
 
-/** What stands in the fields for the key that an address names. */
+/** The contents of the fields for the key that an address names. */
 export function typedOf({ key, encoding }) {
   if (key === undefined) return { form: "text", text: "" };
   return key === "" ? { form: "empty", text: "" } : { form: encoding ?? "text", text: key };

@@ -1,11 +1,11 @@
-// MessagePack as text, in JSON's notation where that has one; bytes, extensions and odd map keys are marked as such.
-// It prints rather than decodes, so that 64-bit integers and keys of any type come out as they are.
+// Prints MessagePack as text: as JSON where possible, and bytes and extensions as bin(…) and ext(…). It does not decode
+// to JavaScript values, so that 64-bit integers and map keys of any type are printed as they are.
 import { textOf } from "./bytes.js";
 
 const DEEP = 60;
 const hex = (data) => [...data].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
-/** Throws RangeError or TypeError when the bytes are not exactly one MessagePack value. */
+/** The text of one MessagePack value. Throws RangeError or TypeError if the bytes are anything else. */
 export function print(data) {
   const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
   let at = 0;

@@ -1,11 +1,11 @@
-// Lists that the broker filters and gives a page at a time.
+// Lists that the broker filters and returns a page at a time.
 import { useAnswer, useSettled } from "./api.js";
 import { count } from "./format.js";
 import { html, useEffect, useState } from "./lib.js";
 
 const PAGE = 50;
 
-/** The filter of a list, and the pages of it that were seen; `path` answers with `field`, `total` and `after`. */
+/** The filter of a list, and its current page. `path` answers with `field` (the rows), `total` and `after`. */
 export function usePages(path, field, every) {
   const [filter, setFilter] = useState("");
   const settled = useSettled(filter);

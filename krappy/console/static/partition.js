@@ -1,9 +1,9 @@
-// Which partition of a topic is looked at.
+// The choice of a topic's partition.
 import { html } from "./lib.js";
 import { Field } from "./parts.js";
 
-export const MERGED = 128; // partitions that the API reads together; of a topic with more, one is looked at
-const LISTED = 100; // beyond these a number is typed
+export const MERGED = 128; // partitions that the API reads together; of a topic with more, one is shown at a time
+const LISTED = 100; // with more partitions, one types the number
 
 /** `partition`: as text, or undefined for all. */
 export function OfPartition({ topic, partition, choose }) {
@@ -19,5 +19,5 @@ export function OfPartition({ topic, partition, choose }) {
   <//>`;
 }
 
-/** How far the log of a topic reaches, summed over its partitions. */
+/** The high watermarks of a topic's partitions, added up. */
 export const ends = (topic) => topic.partitions.reduce((sum, each) => sum + each.high_watermark, 0);

@@ -4,7 +4,7 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "./lib.js";
 
 let tell = () => {};
 
-/** A remark that goes by itself, and that screen readers speak. */
+/** Shows a remark that disappears by itself, and that screen readers speak. */
 export const say = (text, kind = "good") => tell({ text, kind });
 
 export function Remarks() {
@@ -28,11 +28,11 @@ export function Trouble({ error, again }) {
 
 export const Empty = ({ title, children }) => html`<div class="empty"><p class="empty-title">${title}</p>${children}</div>`;
 
-/** What stands where an answer has not come yet, as high as what will stand there. */
+/** A placeholder until an answer comes, about as high as the answer will be. */
 export const Waiting = ({ rows = 6 }) =>
   html`<div class="waiting" aria-busy="true" aria-label="Loading">${Array.from({ length: rows }, (_, at) => html`<div key=${at}></div>`)}</div>`;
 
-/** A table that is scrolled within itself when it is too wide. `label` names it for screen readers. */
+/** A table that scrolls by itself if it is too wide. `label` names it for screen readers. */
 export function Grid({ label, head, children, kind = "" }) {
   return html`<div class=${"grid " + kind} role="region" aria-label=${label} tabindex="0">
     <table>
@@ -53,7 +53,7 @@ export function useId() {
   return id;
 }
 
-/** A labelled input. `hint` stands below it and is read with it. */
+/** A labelled input. `hint` is shown below it, and screen readers read it with the field. */
 export function Field({ label, hint, as = "input", children, class: style = "", ...rest }) {
   const id = useId();
   return html`<div class=${"field " + style}>
@@ -71,7 +71,7 @@ export function Check({ label, ...rest }) {
   return html`<label class="check"><input type="checkbox" ...${rest} /> ${label}</label>`;
 }
 
-/** `side`: it comes from the right, over the page's full height. */
+/** `side`: the dialog is at the right, over the page's full height. */
 export function Dialog({ title, close, children, side = false }) {
   const ref = useRef(null);
   const id = useId();
@@ -81,7 +81,7 @@ export function Dialog({ title, close, children, side = false }) {
     dialog.showModal();
     return () => {
       gone.current = true;
-      dialog.close(); // nothing outside takes the focus while it is open
+      dialog.close(); // first, since nothing outside can take the focus while it is open
       if (before?.isConnected) before.focus();
     };
   }, []);
@@ -98,7 +98,7 @@ export function Dialog({ title, close, children, side = false }) {
   </dialog>`;
 }
 
-/** Asks for the name of what is destroyed. `act` returns a promise; its failure is shown here. */
+/** Asks for the name of what is to be deleted. `act` returns a promise; its failure is shown here. */
 export function ConfirmByName({ title, name, what, verb, act, close, children }) {
   const [typed, setTyped] = useState("");
   const [error, setError] = useState(null);
@@ -152,7 +152,7 @@ export function Bytes({ shown, none = "none" }) {
   return html`<bdi class=${kind}>${preview(shown)}</bdi>${shown.as === "base64" && html`<span class="tag">bytes</span>`}`;
 }
 
-/** Links beside each other, one of which is where we are. */
+/** Links beside each other; `current` is the name of the page that is shown. */
 export const Tabs = ({ label, tabs, current }) => html`<nav class="tabs" aria-label=${label}>
   ${tabs.map(([name, title, href]) => html`<a key=${name} href=${href} aria-current=${name === current ? "page" : undefined}>${title}</a>`)}
 </nav>`;

@@ -1,7 +1,7 @@
-// Where we are stands behind the "#" of the address: "#/topics/flights/stream?key=a". The server serves one page.
+// The current page is in the address after the "#": "#/topics/flights/stream?key=a". The server serves a single page.
 import { useEffect, useState } from "./lib.js";
 
-/** What is undefined or null is left out; what is empty is not: an empty key is a key. */
+/** The address of a page. Undefined and null parameters are left out, empty ones are not: an empty key is a key. */
 export function link(parts, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== undefined && value !== null);
   const text = new URLSearchParams(given).toString();

@@ -1,19 +1,19 @@
-// A page of the table that follows what happens to its keys. Rows stay where they are: a key that changes is marked in
-// its row, one that is deleted stays as a tombstone, and keys that are new within the page are counted until they are
-// asked for. Only behind the last row of the last page new rows come by themselves.
+// A page of the table that follows the changes of its keys. Rows stay where they are: a key that changes is marked in
+// its row, a deleted key stays as a tombstone, and new keys within the page are only counted until the reader asks for
+// them. Only after the last row of the last page, new rows appear by themselves.
 import { get, listen } from "./api.js";
 import { afterPrefix, bytesOf, compareBytes, toBase64 } from "./bytes.js";
 import { useEffect, useRef, useState } from "./lib.js";
 
 export const PAGE = 50;
-const TOGETHER = 150; // ms: changes that come closer are drawn at once
-const COUNTED = 1000; // new keys, beyond which they are only "more"
+const TOGETHER = 150; // ms; changes within this time are drawn together
+const COUNTED = 1000; // more new keys are not counted
 const NOTHING = { rows: [], cursor: null, page: null, error: null, status: "loading", of: null, changes: 0, lag: 0, more: new Set() };
 
-// A key has one row, whatever partition its newest entry stands in: that may be another one with the next change.
+// A key has one row, whatever partition its newest entry is in: the next one may be in another partition.
 const idOf = (entry) => `${entry.key.as} ${entry.key.data}`;
 
-/** The keys that a page may hold, as the API takes a range: from its first row to its last, or to where they end. */
+/** The range of keys of a page, as query of the API: from its first row to its last, or on the last page to the end. */
 function rangeOf({ rows, cursor }, prefix, isFirst) {
   const keyOf = (row) => bytesOf(row.key);
   const given = prefix === null ? new Uint8Array() : prefix;
@@ -46,7 +46,7 @@ function applied(old, found) {
   return { ...old, rows, more, changes };
 }
 
-/** The same page read again: what is not as it was before is marked. */
+/** The rows of the same page, read again: those that have changed are marked. */
 function reread(old, rows) {
   const before = new Map(old.rows.map((row) => [row.id, row]));
   return rows.map((row) => {
@@ -56,7 +56,7 @@ function reread(old, rows) {
   });
 }
 
-/** `prefix`: bytes, or null. `path` null asks nothing. `changed` is called with each entry that changes. */
+/** `prefix`: bytes, or null. `path` null: nothing is read. `changed` is called with each entry that changes. */
 export function useTable(path, { prefix, tombstones, partition, cursor }, paused, changed) {
   const [state, setState] = useState(NOTHING);
   const [round, setRound] = useState(0);
@@ -81,7 +81,7 @@ export function useTable(path, { prefix, tombstones, partition, cursor }, paused
     return () => stop.abort();
   }, [question, round]);
 
-  // What a page is watched from is its own: another page, or the same read again, is another watch.
+  // A watch goes on from the cursor of its page, so another page, or the same one read again, needs a new watch.
   const { page } = state;
   useEffect(() => {
     if (page === null || paused) return undefined;
@@ -116,5 +116,5 @@ export function useTable(path, { prefix, tombstones, partition, cursor }, paused
   return { ...state, fresh: state.of === question, again: () => setRound((number) => number + 1) };
 }
 
-/** For a key that a person typed, whether it is this entry's. */
+/** Whether a key that a person typed (bytes or null) is this entry's. */
 export const isOf = (entry, data) => data !== null && compareBytes(bytesOf(entry.key), data) === 0;

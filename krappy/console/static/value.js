@@ -1,4 +1,4 @@
-// A whole value: as JSON, text, MessagePack or hex, the first of these that it is.
+// Shows a whole value: as JSON, text, MessagePack or hex, by default the first of these that fits.
 import { hexdump, lenientText, textOf, toBase64, visible } from "./bytes.js";
 import { bytes } from "./format.js";
 import { isJson, pieces } from "./json.js";
@@ -6,8 +6,8 @@ import { html, useMemo, useState } from "./lib.js";
 import { print } from "./msgpack.js";
 import { Choice, Copy } from "./parts.js";
 
-const SHOWN = 32 * 1024; // characters, until all is asked for
-const BLOCK = 16 * 1024; // characters that are laid out together
+const SHOWN = 32 * 1024; // characters that are shown at first
+const BLOCK = 16 * 1024; // characters that the browser lays out together
 const HEX_LINE = 76; // characters of a hexdump for 16 bytes
 const FORMS = [["json", "JSON"], ["text", "Text"], ["msgpack", "MessagePack"], ["hex", "Hex"]];
 
@@ -24,14 +24,14 @@ function guess(data, text) {
   return data.length && printed(data) !== null ? "msgpack" : "hex";
 }
 
-/** {parts or text, isCut, note}: of the form no more than about `room` characters. */
+/** A value in a form, as {parts or text, isCut, note}, at most about `room` characters. */
 function rendered(form, data, text, room) {
   if (form === "json") {
     if (text === null || !isJson(text)) return { note: "This is not JSON." };
     return pieces(text, room);
   }
   if (form === "text") {
-    const note = text === null ? "This is not UTF-8: what could not be read is shown as \ufffd." : "";
+    const note = text === null ? "This is not UTF-8: invalid bytes are shown as \ufffd." : "";
     const whole = text ?? lenientText(data);
     return { text: visible(whole.slice(0, room)), isCut: whole.length > room, note };
   }
@@ -44,7 +44,7 @@ function rendered(form, data, text, room) {
   return { text: hexdump(data.subarray(0, bytes)), isCut: data.length > bytes };
 }
 
-/** Blocks of whole lines where there are lines: what is far below is not laid out before one comes there. */
+/** Splits a text into blocks, at line ends if possible. The browser lays a block out only when it comes into view. */
 function blocks(text) {
   const found = [];
   for (let at = 0; at < text.length; ) {
@@ -59,7 +59,7 @@ function blocks(text) {
 function body({ parts, text }) {
   const length = parts ? parts.reduce((sum, [, each]) => sum + each.length, 0) : text.length;
   if (length > 2 * SHOWN) return blocks(parts ? visible(parts.map(([, each]) => each).join("")) : text);
-  // Beyond what colours help with it is plain: a megabyte of coloured pieces would stall the page.
+  // A long text has no colours (above): a megabyte of coloured pieces would stall the page.
   return parts ? parts.map(([kind, each]) => (kind ? html`<span class=${"j-" + kind}>${visible(each)}</span>` : each)) : text;
 }
 
@@ -70,7 +70,7 @@ function download(data) {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-/** `size`: of the whole in bytes, when `data` is only its beginning. */
+/** `size`: bytes of the whole value, of which `data` may be only the beginning. */
 export function Value({ data, size = data.length, label = "Value" }) {
   const text = useMemo(() => textOf(data, size > data.length), [data, size]);
   const [form, setForm] = useState(() => guess(data, text));
@@ -86,7 +86,7 @@ export function Value({ data, size = data.length, label = "Value" }) {
       <${Copy} text=${text ?? toBase64(data)} label=${text === null ? "Copy as base64" : "Copy"} />
       <button type="button" class="small" onClick=${() => download(data)}>Save</button>
     </div>
-    ${size > data.length && html`<p class="note">These are its first ${bytes(data.length)} of ${bytes(size)}; the command below reads all of it.</p>`}
+    ${size > data.length && html`<p class="note">These are the first ${bytes(data.length)} of ${bytes(size)}; the command below reads the whole value.</p>`}
     ${found.note && html`<p class="note">${found.note}</p>`}
     ${shown && html`<pre tabindex="0" aria-label=${label + " as " + form}><bdi>${shown}</bdi></pre>`}
     ${data.length === 0 && html`<p class="note">It is empty: zero bytes.</p>`}

@@ -1,4 +1,4 @@
-// Who is connected, what each registered, and how much it has sent.
+// The connections, what each has registered, and how much it has sent.
 import { useAnswer, useSettled } from "../api.js";
 import { bytes, count, duration, plural } from "../format.js";
 import { html, useRef, useState } from "../lib.js";
@@ -6,7 +6,7 @@ import { Empty, Field, Grid, Heading, Trouble, Waiting } from "../parts.js";
 
 const PAGE = 100;
 
-/** Bytes a second since the last look, by connection. */
+/** Bytes a second since the answer before, by connection. */
 function useRates(data) {
   const last = useRef({ at: 0, data: null, sums: new Map(), rates: new Map() });
   if (data && last.current.data !== data) {
@@ -40,15 +40,15 @@ export function Connections() {
       <${Field} label="Protocol" as="select" value=${protocol} onChange=${pick(setProtocol)}>
         <option value="">all</option><option value="native">native</option><option value="kafka">Kafka</option><option value="http">HTTP</option>
       <//>
-      <${Field} label="First" as="select" value=${order} onChange=${pick(setOrder)}>
-        <option value="received">received most</option><option value="sent">was sent most</option><option value="seconds">longest here</option>
+      <${Field} label="Sort by" as="select" value=${order} onChange=${pick(setOrder)}>
+        <option value="received">bytes received</option><option value="sent">bytes sent</option><option value="seconds">time connected</option>
       <//>
       <span class="faint" role="status">${data ? plural(data.total, "connection") : ""}</span>
     </div>
     <${Trouble} error=${error} again=${again} />
     ${!data && !error && html`<${Waiting} />`}
     ${data && !rows.length && html`<${Empty} title="No such connection." />`}
-    ${rows.length > 0 && html`<${Grid} label="Connections" head=${["Client", ["Protocol", "wide"], ["For", "number wide"], ["Received", "number"], ["Sent", "number wide"], ["Now", "number wide"], ["Requests", "number wide"], ["Waiting", "number wide"], "Registered"]}>
+    ${rows.length > 0 && html`<${Grid} label="Connections" head=${["Client", ["Protocol", "wide"], ["Open for", "number wide"], ["Received", "number"], ["Sent", "number wide"], ["Rate", "number wide"], ["Requests", "number wide"], ["Waiting", "number wide"], "Registered"]}>
       ${rows.map((each) => html`<tr key=${each.client + each.protocol}>
         <td><code>${each.client}</code>${each.client_id && html`<br /><bdi class="faint">${each.client_id}</bdi>`}</td>
         <td class="wide">${each.protocol}</td>

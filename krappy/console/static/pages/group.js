@@ -1,4 +1,4 @@
-// One group: who is in it, where it stands, how its lag went; moving it, after a look at what that changes.
+// One group: its members, its positions, its lag over time; moving it, after a preview.
 import { ask, groupPath, post, useAnswer } from "../api.js";
 import { Chart, Spark } from "../chart.js";
 import { count, plural, short, shortTime } from "../format.js";
@@ -14,13 +14,13 @@ const LINES = 6; // partitions in the chart
 
 const idOf = (each) => `${each.topic}-${each.partition}`;
 
-/** The partitions that are drawn: those that lag most, in the order of their names, so that lines keep their colours. */
+/** The partitions in the chart: those that lag most, in a fixed order, so that lines keep their colours. */
 function drawn(partitions) {
   const most = [...partitions].sort((one, other) => other.lag - one.lag).slice(0, LINES);
   return partitions.filter((each) => most.includes(each)).map((each) => [idOf(each), idOf(each)]);
 }
 
-/** What was seen of the group while the page was open: its lag, as a whole and by partition. */
+/** The group's lag since the page was opened, as a whole and by partition. */
 function useLags(group) {
   const [seen, setSeen] = useState([]);
   useEffect(() => {
@@ -58,10 +58,10 @@ export function Group({ name }) {
             ${data.members.slice(0, SHOWN).map((each) => html`<tr key=${each.name}><td class="name"><bdi>${each.name}</bdi></td><td class="wide"><bdi>${each.client}</bdi></td><td class="number">${count(each.leased)}</td>
               <td><${Leases} leases=${each.leases} /></td></tr>`)}
           <//>`
-        : html`<${Empty} title="No members now."><p>Its positions stay; who joins goes on from them.</p><//>`}
+        : html`<${Empty} title="No members now."><p>Its positions are kept: new members go on from them.</p><//>`}
       <h2>Positions</h2>
       ${rows.length
-        ? html`<${Grid} label="Positions" head=${["Topic", ["Partition", "number"], ["Position", "number"], ["End", "number wide"], ["Lag", "number"], ["Over time", "wide"], ["Leased", "number wide"], ["Again", "number wide"], ["Dead", "number wide"]]}>
+        ? html`<${Grid} label="Positions" head=${["Topic", ["Partition", "number"], ["Position", "number"], ["End", "number wide"], ["Lag", "number"], ["Lag over time", "wide"], ["Leased", "number wide"], ["Redelivering", "number wide"], ["Dead letters", "number wide"]]}>
             ${rows.map((each) => {
               const id = idOf(each);
               return html`<tr key=${id}>
@@ -88,7 +88,7 @@ export function Group({ name }) {
           await ask("DELETE", groupPath(name), { query: { confirm } });
           say(`Deleted the group ${name}`);
           go(["groups"]);
-        }}><p>Its positions go. Who joins a group of this name later begins anew.</p><//>`}`;
+        }}><p>Its positions are deleted. A later group of this name begins anew.</p><//>`}`;
 }
 
 const span = ({ first, last }) => (first === last ? `offset ${count(first)}` : `offsets ${count(first)} to ${count(last)}`);
@@ -130,7 +130,7 @@ function Reset({ group, close, done }) {
       setError(failure);
     }
   };
-  // What was previewed counts only for what was asked then.
+  // A preview counts only for the values that it was made with.
   const change = (set) => (event) => (set(event.target.value), setPreview(null));
   const submit = (event) => {
     event.preventDefault();
@@ -139,7 +139,7 @@ function Reset({ group, close, done }) {
   const moving = preview?.filter((each) => each.old !== each.new) ?? [];
   return html`<${Dialog} title=${`Reset ${group.group}`} close=${close}>
     <form onSubmit=${submit}>
-      ${group.members.length > 0 && html`<p class="note">It has members: it can be moved once they have left. The preview works now.</p>`}
+      ${group.members.length > 0 && html`<p class="note">The group has members: they must leave before it can be moved. The preview works now.</p>`}
       <${Field} label="Go on from" as="select" value=${to} onChange=${change(setTo)}>
         <option value="earliest">the beginning of the log</option><option value="latest">the end of the log</option>
         <option value="offset">an offset</option><option value="timestamp">a time</option>
@@ -158,7 +158,7 @@ function Reset({ group, close, done }) {
                 <td class="number">${each.new < each.old ? `${count(each.old - each.new)} again` : `${count(each.new - each.old)} skipped`}</td>
               </tr>`)}
             <//>`
-          : html`<p>Nothing: every position is there already.</p>`}`}
+          : html`<p>Nothing: all positions are there already.</p>`}`}
       <${Trouble} error=${error} />
       <div class="buttons">
         <button type="button" onClick=${close}>Cancel</button>

@@ -1,4 +1,4 @@
-// The raw events of one key: what its value in the table comes from.
+// The raw events of one key, from which its value in the table comes.
 import { get, topicPath } from "../api.js";
 import { preview } from "../bytes.js";
 import { EVENT_HEAD, EventDialog, EventRows } from "../event.js";
@@ -39,6 +39,6 @@ export function History({ topic, query }) {
     ${rows?.length > 0 && html`<${Grid} label=${`Events of the key ${preview(shown, 80)}`} kind="events" head=${EVENT_HEAD}>
       <${EventRows} topic=${topic.name} events=${rows} open=${setOpen} />
     <//>`}
-    ${next !== null && rows && html`<p class="more-rows"><button type="button" onClick=${() => read(next, rows)}>Search on</button></p>`}
+    ${next !== null && rows && html`<p class="more-rows"><button type="button" onClick=${() => read(next, rows)}>Search further</button></p>`}
     ${open && html`<${EventDialog} topic=${topic.name} partition=${open.partition} offset=${open.offset} close=${() => setOpen(null)} />`}`;
 }

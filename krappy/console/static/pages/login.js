@@ -1,9 +1,9 @@
-// Logging in: the token once, for a cookie that scripts can't read.
+// Logging in: sends the token once, and gets a cookie that scripts can't read.
 import { post } from "../api.js";
 import { html, useState } from "../lib.js";
 import { Field, Heading, Trouble } from "../parts.js";
 
-export const LOGGED_IN = "krappy-logged-in"; // a mark, for the button that logs out; the cookie is out of reach
+export const LOGGED_IN = "krappy-logged-in"; // shows the button that logs out; scripts can't see the cookie itself
 
 export function Login({ done }) {
   const [token, setToken] = useState("");

@@ -1,4 +1,4 @@
-// The broker's numbers, live. What was seen is kept while the console is open, also while other pages are looked at.
+// The broker's numbers, live. The points of the charts are kept while the console is open, also on other pages.
 import { useAnswer } from "../api.js";
 import { Chart } from "../chart.js";
 import { bytes, count, duration, plural, short } from "../format.js";
@@ -12,7 +12,7 @@ let points = [];
 
 const sum = (numbers) => Object.values(numbers).reduce((all, each) => all + each, 0);
 
-/** Between two histograms, the bound below which this part of the observations is (linear within its bucket). */
+/** The quantile (`part`: 0.5, 0.99) of the observations between two histograms, linear within a bucket; null: none. */
 export function quantile(now, old, part) {
   const counts = now.counts.map((each, at) => each - (old?.counts[at] ?? 0));
   const wanted = part * sum(counts);
@@ -121,7 +121,7 @@ export function Overview() {
       <div class="charts">
         <${Chart} title="Events" lines=${[["events", "appended"]]} points=${drawn} format=${perSecond(short)} least=${1} />
         <${Chart} title="Traffic" lines=${[["received", "in"], ["sent", "out"]]} points=${drawn} format=${perSecond(bytes)} least=${1} />
-        <${Chart} title="Latency" lines=${[["write99", "writes, 99 %"], ["write50", "half"], ["sync99", "disk sync, 99 %"]]} points=${drawn} format=${duration} least=${0.0001} />
+        <${Chart} title="Latency" lines=${[["write99", "write p99"], ["write50", "write p50"], ["sync99", "disk sync p99"]]} points=${drawn} format=${duration} least=${0.0001} />
         <${Chart} title="Lag" lines=${[["groupLag", "groups"], ["viewLag", "tables"]]} points=${drawn} format=${short} least=${1} />
         <${Chart} title="Memory" lines=${[["resident", "process"], ["budget", "requests"]]} points=${drawn} format=${bytes} least=${1} />
         <section class="card"><h2>Listening</h2>

@@ -1,4 +1,4 @@
-// Publishing a test event, and seeing it arrive beside the form.
+// Publishes a test event, and shows how it arrives beside the form.
 import { listen, post, topicPath } from "../api.js";
 import { fromBase64, fromHex, toBase64 } from "../bytes.js";
 import { EVENT_HEAD, EventDialog, EventRows } from "../event.js";
@@ -16,7 +16,7 @@ const HEADER_FORMS = [["text", "text"], ["base64", "base64"], ["hex", "hex"], ["
 const MOST = 50;
 let ids = 0; // of headers, so that removing one leaves the others as they are
 
-/** What was typed, as the API takes it. Throws Error with what is wrong. */
+/** A typed key or value, as the API takes it. Throws Error that says what is wrong. */
 function given(what, form, text) {
   try {
     if (form === "json") JSON.parse(text);
@@ -28,7 +28,7 @@ function given(what, form, text) {
   }
 }
 
-/** What the fields mean as the API's body. Throws Error with what is wrong. */
+/** The body of the API's request for the fields. Throws Error that says what is wrong. */
 function bodyOf({ key, keyForm, hasKey, value, valueForm, tombstone, headers, partition, expect, expected, time }) {
   const body = { tombstone };
   if (hasKey) body.key = given("The key", keyForm, key);
@@ -46,7 +46,7 @@ function bodyOf({ key, keyForm, hasKey, value, valueForm, tombstone, headers, pa
 const BLANK = { key: "", keyForm: "text", hasKey: true, value: "", valueForm: "text", tombstone: false, headers: [], partition: "", expect: "any", expected: "", time: "" };
 const options = (forms) => forms.map(([name, title]) => html`<option key=${name} value=${name}>${title}</option>`);
 
-/** What a refusal says of where the key is now, and the offer to expect that. */
+/** If the condition did not hold: a button that expects where the key is now. */
 function Mismatch({ error, use }) {
   if (error?.code !== "OFFSET_MISMATCH") return null;
   const { current } = error.details;
@@ -109,7 +109,7 @@ export function Publish({ topic }) {
       </div>
       <div class="pair">
         <${Field} label="Publish if the key is" as="select" disabled=${!form.hasKey} value=${form.expect} onChange=${(event) => set({ expect: event.target.value })}>
-          <option value="any">anywhere</option><option value="absent">absent</option><option value="offset">at the offset</option>
+          <option value="any">present or absent</option><option value="absent">absent</option><option value="offset">at an offset</option>
         <//>
         <${Field} label="Expected offset" type="number" min="0" required=${form.hasKey && form.expect === "offset"} disabled=${!form.hasKey || form.expect !== "offset"} ...${text("expected")} />
       </div>

@@ -1,4 +1,4 @@
-// A topic's settings; more partitions; forgetting events; deleting it.
+// A topic's settings; adding partitions, deleting events, deleting the topic.
 import { ask, post, topicPath } from "../api.js";
 import { html, useState } from "../lib.js";
 import { ConfirmByName, Dialog, Field, Grid, Trouble, say } from "../parts.js";
@@ -7,16 +7,16 @@ import { go } from "../routes.js";
 const HINTS = {
   "cleanup.policy": "delete, compact, or compact,delete",
   "retention.ms": "milliseconds; -1: for ever",
-  "retention.bytes": "bytes of a partition; -1: any",
-  "view.enable": "true or false: whether it is a table too",
-  "latest.ahead.enable": "true or false: whether TOPIC@latest is made before it is asked for",
-  "compression.type": "producer: as it comes",
+  "retention.bytes": "bytes of a partition; -1: no limit",
+  "view.enable": "true or false: whether the topic has a table",
+  "latest.ahead.enable": "true or false: whether TOPIC@latest is made before a client asks for it",
+  "compression.type": "producer: as the producer sent it",
 };
 
 export function Settings({ topic, again }) {
   const [open, setOpen] = useState(null);
   const [filter, setFilter] = useState("");
-  // Those that are set come first, as it was when the page was opened: a row that moved would take the focus away.
+  // Settings that were set when the page was opened come first. The order stays: a row that moves would lose the focus.
   const [names] = useState(() =>
     Object.keys(topic.settings).sort((one, other) => (other in topic.config) - (one in topic.config) || one.localeCompare(other)),
   );
@@ -48,13 +48,13 @@ export function Settings({ topic, again }) {
           const all = Array.from({ length: topic.summary.partitions }, (_, at) => [at, -1]);
           await post(topicPath(topic.name) + "/delete-records", { confirm, before: Object.fromEntries(all) });
           done("Its events are deleted");
-        }}><p>All events that are in the log now are deleted, in every partition. Offsets go on from where they are. This can't be undone.</p><//>`}
+        }}><p>All events that are in the log now are deleted, in every partition. Offsets do not start again at 0. This can't be undone.</p><//>`}
     ${open === "delete" && html`<${ConfirmByName} title="Delete this topic" name=${topic.name} what="topic" verb="Delete topic" close=${close}
         act=${async (confirm) => {
           await ask("DELETE", topicPath(topic.name), { query: { confirm } });
           say(`Deleted ${topic.name}`);
           go(["topics"]);
-        }}><p>The topic goes, with its events and its table. This can't be undone.</p><//>`}`;
+        }}><p>The topic is deleted, with its events and its table. This can't be undone.</p><//>`}`;
 }
 
 function Change({ topic, name, close, done }) {
@@ -99,7 +99,7 @@ function Grow({ topic, close, done }) {
   };
   return html`<${Dialog} title="Add partitions" close=${close}>
     <form onSubmit=${submit}>
-      <p>Keys that come from now on are spread over all partitions: one that was in an old partition may go on in a new one.</p>
+      <p>New events are spread over all partitions: later events of a key may be in another partition than its earlier ones.</p>
       <${Field} label=${`Partitions (${now} now)`} type="number" min=${now + 1} required value=${number} autofocus onInput=${(event) => setNumber(event.target.value)} />
       <${Trouble} error=${error} />
       <div class="buttons"><button type="button" onClick=${close}>Cancel</button><button type="submit" class="main">Add</button></div>

@@ -1,4 +1,4 @@
-// A topic as a stream: what comes, live; and any stretch of the log, from an offset, a time or its beginning.
+// A topic as a stream: its events live; or a part of the log, from an offset, a time or its beginning.
 import { topicPath, get, listen, useSettled } from "../api.js";
 import { bytesOf, isSame, lenientText } from "../bytes.js";
 import { EVENT_HEAD, EventDialog, EventRows } from "../event.js";
@@ -10,19 +10,19 @@ import { Empty, Field, Grid, Trouble, Waiting } from "../parts.js";
 import { go } from "../routes.js";
 
 const PAGE = 100;
-const SEARCHED = 1000; // events of a page, when there is a filter
-const MOST = 500; // rows, beyond which a live view lets go of the oldest
+const SEARCHED = 1000; // events of a page, if there is a filter
+const MOST = 500; // rows; a live view with more drops the oldest
 const REASONS = {
   rate: "more came than can be shown",
   behind: "more came than could be searched",
-  gone: "retention took them before they were shown",
+  gone: "retention deleted them before they were shown",
 };
 const NOTHING = { rows: [], before: null, after: null, atEnd: false, status: "loading", error: null, skipped: 0, searched: 0 };
 
 const isLive = (wanted) => !wanted.start || wanted.start === "live";
 const isFiltered = (wanted) => wanted.key !== undefined || Boolean(wanted.text);
 
-/** Whether an event that was read in a page passes the filter; a tail's are filtered by the broker. */
+/** Whether an event of a page passes the filter. (Events of a tail are filtered by the broker.) */
 function passes(event, { text }, key) {
   if (key && !(event.key && isSame(event.key, key))) return false;
   if (!text) return true;
@@ -46,7 +46,7 @@ function useStream(topic, wanted, paused) {
   const common = { partition: wanted.partition };
   const limits = filtered ? { limit: SEARCHED, value_bytes: 16384 } : { limit: PAGE, value_bytes: 1024 };
   const question = JSON.stringify(wanted);
-  const following = live || filtered; // with a filter, reading on from a place is a search
+  const following = live || filtered; // with a filter, reading on is a search
 
   const ordered = (events) => (live ? [...events].reverse() : events);
   const add = (rows, page) => [...rows, ...ordered(page.events.filter((event) => passes(event, wanted, key)))];
@@ -75,7 +75,7 @@ function useStream(topic, wanted, paused) {
         const known = live ? [...[...rows].reverse(), ...old.rows] : [...old.rows, ...rows];
         const skipped = old.skipped + rows.reduce((sum, each) => sum + (each.skipped ?? 0), 0);
         const cut = known.length > MOST;
-        // What a live view has let go of lies between its last row and what is before: no button leads over that gap.
+        // Dropped rows lie between the last row and the page before: a button must not lead over that gap.
         const before = cut && live ? null : old.before;
         return { ...old, rows: cut ? known.slice(0, MOST) : known, before, skipped, status: cut && !live ? "full" : "live" };
       });
@@ -161,9 +161,9 @@ function Jump({ wanted, move }) {
 
 function statusText({ status, live, filtered, atEnd }, paused, behind) {
   if (paused) return behind > 0 ? `Paused: about ${count(behind)} more since` : "Paused";
-  if (status === "live") return live ? "Live" : "Searching on as events come";
-  if (status === "full") return `The first ${MOST} that match: begin further on to see more`;
-  return { loading: "Reading…", read: live || filtered ? "Connecting…" : atEnd ? "Up to the end" : "A stretch of the log", broken: "Interrupted: trying again", ended: "Ended", failed: "Failed" }[status];
+  if (status === "live") return live ? "Live" : "Searching new events as they come";
+  if (status === "full") return `The first ${MOST} matches: start at a later offset to see more`;
+  return { loading: "Reading…", read: live || filtered ? "Connecting…" : atEnd ? "Up to the end" : "A part of the log", broken: "Interrupted: trying again", ended: "Ended", failed: "Failed" }[status];
 }
 
 export function Stream({ topic, query }) {
@@ -209,7 +209,7 @@ export function Stream({ topic, query }) {
     <//>`}
     ${!rows.length && status === "loading" && html`<${Waiting} />`}
     ${!rows.length && status !== "loading" && !error && (stream.filtered
-      ? html`<${Empty} title="Nothing matches yet."><p>${plural(stream.searched, "event")} searched; those to come are searched as they come.</p><//>`
+      ? html`<${Empty} title="Nothing matches yet."><p>${plural(stream.searched, "event")} searched; new ones are searched as they come.</p><//>`
       : html`<${Empty} title="No events here yet."><p>They are shown as they come. <a href=${`#/topics/${encodeURIComponent(name)}/publish`}>Publish one</a></p><//>`)}
     ${stream.live && stream.before && html`<p class="more-rows"><button type="button" onClick=${stream.earlier}>Older events</button></p>`}
     ${!stream.live && !stream.following && rows.length > 0 && html`<p class="more-rows">${stream.atEnd

@@ -1,4 +1,4 @@
-// A topic as a table: a key at once, the keys with a prefix, all of them page by page; live.
+// A topic as a table, live: one key, the keys with a prefix, or all keys, page by page.
 import { topicPath, useAnswer, useSettled } from "../api.js";
 import { preview } from "../bytes.js";
 import { getKey } from "../command.js";
@@ -41,7 +41,7 @@ function Row({ topic, entry, open }) {
     click.preventDefault();
     open(entry);
   };
-  const mark = entry.marked ? (entry.marked % 2 ? "changed odd" : "changed even") : ""; // so that each mark begins anew
+  const mark = entry.marked ? (entry.marked % 2 ? "changed odd" : "changed even") : ""; // so that the animation restarts
   return html`<tr class=${`${entry.status} ${mark}`}>
     <td class="keycell"><${Bytes} shown=${entry.key} />${entry.marked > 0 && html`<span class="unseen"> changed</span>`}</td>
     <td class="valuecell">${entry.status === "deleted" ? html`<span class="tag bad">deleted</span>` : html`<${Bytes} shown=${entry.value} />`}</td>
@@ -76,7 +76,7 @@ export function Table({ topic, query }) {
   const table = useTable(path && `${path}/table`, { prefix: wanted, tombstones: deleted, partition, cursor: trail.at(-1) }, paused !== null, look);
   const { rows, status } = table;
   if (!topic.summary.view) {
-    return html`<${Empty} title="This topic is no table."><p>Its setting view.enable is false: its events are in the log alone.</p>
+    return html`<${Empty} title="This topic has no table."><p>Its setting view.enable is false: its events are only in the log.</p>
       <a href=${link(["topics", name, "settings"])}>Settings</a><//>`;
   }
   const submit = (event) => {
@@ -84,13 +84,13 @@ export function Table({ topic, query }) {
     try {
       go(["topics", name, "table"], named(typedBytes(typed)), { replace: true });
     } catch {
-      return; // what is wrong is told below
+      return; // the error is shown below
     }
     lookup.again();
     table.again();
   };
   const pause = () => {
-    if (paused !== null) table.again(); // what changed meanwhile is marked
+    if (paused !== null) table.again(); // marks the rows that changed meanwhile
     setPaused(paused === null ? ends(topic) : null);
   };
   const has = rows.length > 0;
@@ -114,7 +114,7 @@ export function Table({ topic, query }) {
     <${Trouble} error=${table.error} again=${table.again} />
     ${status === "loading" && html`<${Waiting} />`}
     ${status !== "loading" && !has && !table.error && html`<${Empty} title=${wanted?.length ? "No key begins with this." : "The table is empty."}>
-      ${!wanted?.length && html`<p>Events with a key stand here, each key with its latest value.</p>`}<//>`}
+      ${!wanted?.length && html`<p>It shows each key with its latest value. Events without a key are only in the log.</p>`}<//>`}
     ${has && html`<${Grid} label=${`Table of ${name}`} kind="events" head=${[["Key", "keycell"], ["Value", "valuecell"], ["Partition · offset", "place"], ["Time", "wide time"], ["Raw events", "number wide"]]}>
         ${rows.map((entry) => html`<${Row} key=${entry.id} topic=${name} entry=${entry} open=${setOpen} />`)}
       <//>`}

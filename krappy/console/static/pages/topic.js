@@ -1,4 +1,4 @@
-// One topic: as a stream, as a table, and what there is to do with it.
+// One topic: its stream, its table, publishing, its partitions and its settings.
 import { topicPath, useAnswer } from "../api.js";
 import { bytes, count, plural } from "../format.js";
 import { html } from "../lib.js";

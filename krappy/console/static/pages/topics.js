@@ -1,4 +1,4 @@
-// Topics: a page at a time, filtered by the broker, for there may be ten thousand.
+// Topics: a page at a time, filtered by the broker, since there may be ten thousand.
 import { post } from "../api.js";
 import { bytes, count, plural } from "../format.js";
 import { html, useState } from "../lib.js";
@@ -58,13 +58,13 @@ function NewTopic({ close }) {
   return html`<${Dialog} title="Create a topic" close=${close}>
     <form onSubmit=${submit}>
       <${Field} label="Name" value=${name} required autofocus onInput=${(event) => setName(event.target.value)} hint="Letters, digits, dots, dashes and underscores" />
-      <${Field} label="Partitions" type="number" min="1" max="100000" required value=${partitions} onInput=${(event) => setPartitions(event.target.value)} hint="Order holds within one; they can become more later, not fewer" />
+      <${Field} label="Partitions" type="number" min="1" max="100000" required value=${partitions} onInput=${(event) => setPartitions(event.target.value)} hint="Events are in order within a partition. You can add partitions later, not remove them." />
       <${Field} label="Cleanup" as="select" value=${policy} onChange=${(event) => setPolicy(event.target.value)}>
-        <option value="">delete: forget events by age and size</option>
+        <option value="">delete: delete events by age and size</option>
         <option value="compact">compact: keep the latest event of each key</option>
         <option value="compact,delete">compact and delete</option>
       <//>
-      <${Field} label="Keep events for (hours)" type="number" min="1" value=${retention} onInput=${(event) => setRetention(event.target.value)} hint="Empty: what the broker gives, for ever unless it was told otherwise; settings can be changed afterwards" />
+      <${Field} label="Keep events for (hours)" type="number" min="1" value=${retention} onInput=${(event) => setRetention(event.target.value)} hint="Empty: the broker's default, which is for ever unless it is set. You can change this later." />
       <${Trouble} error=${error} />
       <div class="buttons"><button type="button" onClick=${close}>Cancel</button><button type="submit" class="main">Create</button></div>
     </form>
