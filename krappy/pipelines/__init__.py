@@ -1,10 +1,10 @@
-"""Data pipelines between topics and files, on Spark: what `krappy pipeline` runs, and examples to write one's own by.
+"""Data pipelines between topics and files, on Spark: `krappy pipeline` runs them, and they are examples for your own.
 
-archive     a topic's events to Parquet, by topic and date, each once
-backfill    Parquet back into a topic, once
-rollup      a running aggregate of a topic, upserted into a compacted one
-reconcile   whether a topic's table is the last event of each key of its archived log
-scd2        the history of a topic's keys as rows that hold from … to …
+archive     writes a topic's events to Parquet, by topic and date, each once
+backfill    writes Parquet files to a topic, once
+rollup      keeps an aggregate of a topic up to date in a compacted topic
+reconcile   checks that a topic's table is the last event of each key of its archived log
+scd2        writes the history of a topic's keys, as rows that are valid from … to …
 
-Each takes a Spark session, of whatever kind, and says by `tell` how far it is. Needs `pip install 'krappy[spark]'`.
+Each takes a Spark session of any kind, and reports its progress to `tell`. Needs `pip install 'krappy[spark]'`.
 """

@@ -1,11 +1,11 @@
-"""Archive: the events of topics as Parquet files, in folders by topic and date (UTC), each event once.
+"""Archive: writes the events of topics to Parquet files, in folders by topic and date (UTC), each event once.
 
     archive.run(spark, ["orders"], "s3a://lake/events", address="broker:7092")
     archive.events(spark, "s3a://lake/events", "orders").where("date >= '2026-01-01'")
 
-A stream writes the files of a batch, and then one line that names them into the folder's own log (`_spark_metadata`);
-its checkpoint, beside it, says how far it is. Wherever it is stopped, the next run goes on from there, and files that
-were half written are named nowhere: `events` and Spark's own `spark.read.parquet` of the folder pass over them.
+A stream writes the files of a batch, and then their names to the folder's own log (`_spark_metadata`). Its checkpoint
+is in the folder, too. Wherever a run was stopped, the next one goes on from there. Half-written files are not in the
+log: `events`, and Spark's own `spark.read.parquet` of the folder, skip them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTED_BY = ("topic", "date")  # folders: topic=orders/date=2026-01-31
-CHECKPOINT = "_checkpoint"  # below the folder of the archive; Spark reads nothing that begins so
+CHECKPOINT = "_checkpoint"  # in the archive's folder; Spark reads no data from names with a leading underscore
 FILES = "_spark_metadata"
 UTC_DATE = "date_from_unix_date(int(unix_millis(timestamp) div 86400000))"  # whatever the session's time zone is
 
@@ -43,18 +43,18 @@ def run(
     data_loss_fails: bool = True,
     tell: Tell = silent,
 ) -> Done:
-    """Adds to the archive what came since the last run, or from the earliest event on.
+    """Adds the events since the last run to the archive; the first run begins with the earliest event.
 
     Args:
-        topics: those of the runs before, and others: these are added from their earliest event on. Without
-            `data_loss_fails` some may be left out, and are gone on with when they are named again.
-        path: a folder of any file system that Spark knows; one archive, and nothing else, is in it.
-        every: such as "1 minute": goes on until it is stopped. None: ends with the last event that is there now.
-        checkpoint: a folder; None: below `path`.
+        topics: those of earlier runs, and new ones, which are archived from their earliest event on. Without
+            `data_loss_fails` some may be left out; once they are named again, they go on where they stopped.
+        path: a folder of any file system that Spark knows, for one archive and nothing else.
+        every: such as "1 minute": runs until it is stopped. None: ends with the last event that exists now.
+        checkpoint: a folder; None: `_checkpoint` in `path`.
         per_batch: events of one batch at most.
-        data_loss_fails: whether events that are gone before they were archived are an error.
+        data_loss_fails: whether it is an error if events are gone before they are archived.
 
-    Raises ConfigError for an archive whose checkpoint is another one; what makes the stream fail.
+    Raises ConfigError if the archive was made with another checkpoint; and the stream's own errors.
     """
     events = spark.readStream.format("krappy").options(
         **texts(
@@ -77,10 +77,12 @@ def run(
 
 
 def _check_batches(spark: SparkSession, path: str, checkpoint: str) -> None:
-    """Spark counts batches in the checkpoint, and passes over those that the archive's log has already. So with the
-    checkpoint of another archive, or with one that begins anew, events would be lost unnoticed."""
+    """Raises ConfigError unless archive and checkpoint have the same number of batches.
+
+    Spark numbers batches by the checkpoint, and skips those that the archive's log has already. So with the checkpoint
+    of another archive, or a new one, events would be lost unnoticed."""
     archived, begun = last_batch(spark, f"{path.rstrip('/')}/{FILES}"), last_batch(spark, f"{checkpoint}/offsets")
-    if not archived <= begun <= archived + 1:  # one may have begun, and not ended
+    if not archived <= begun <= archived + 1:  # the last batch may have begun, but not ended
         raise ConfigError(
             f"{path} is an archive of {archived + 1} batches, and {checkpoint} is not its checkpoint, but one of "
             f"{begun + 1} batches: give the one that it was made with, or a new folder for both"
@@ -94,7 +96,7 @@ def events(spark: SparkSession, path: str, topic: str | None = None) -> DataFram
 
 
 def is_there(spark: SparkSession, path: str) -> bool:
-    """Whether a folder is an archive: it has the log that says which of its files count."""
+    """Whether a folder is an archive: whether it has the log that names the archive's files."""
     try:
         return bool(spark.read.text(f"{path.rstrip('/')}/{FILES}").columns)
     except AnalysisException:
@@ -102,7 +104,7 @@ def is_there(spark: SparkSession, path: str) -> bool:
 
 
 def schema() -> types.StructType:
-    """Told to Spark, which would else take a topic called 2024 for a number."""
+    """The columns of an archive. Spark would guess them otherwise, and take a topic called 2024 for a number."""
     fields = [field for field in spark_schema(LOG_COLUMNS).fields if field.name not in PARTED_BY]
     parted = [types.StructField("topic", types.StringType()), types.StructField("date", types.DateType())]
     return types.StructType([*fields, *parted])

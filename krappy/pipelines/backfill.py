@@ -1,12 +1,12 @@
-"""Backfill: Parquet files into a topic, once: an archive that is brought back, or rows of any other origin.
+"""Backfill: writes Parquet files to a topic, once: the events of an archive, or any other rows.
 
     backfill.run(spark, "/data/archive", "orders-again", topic="orders", since="2026-01-01")
     backfill.run(spark, "/data/users.parquet", "users", key="id")
 
-It is one job under one name, published as a whole by the broker; run again, however the first run ended, it publishes
-nothing twice, as long as the broker remembers the name (a week). The name is made of what was asked for, unless it is
-given. Events of an archive keep the order of their partition, their times and their headers; the key says which
-partition each goes to.
+A backfill is one staged job, which the broker publishes as a whole. If it is run again, however the first run ended, it
+publishes nothing twice, as long as the broker remembers the job's name (a week). By default the name is made from the
+arguments. Events of an archive keep the order of their partition, their times and their headers; the key decides to
+which partition they go.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Filled(NamedTuple):
-    """`events`: how many were published now. `job`: under what name."""
+    """`events`: how many were published now. `job`: the job's name."""
 
     events: int
     job: str
@@ -54,25 +54,25 @@ def run(
     """Publishes the events of an archive, or with `key` the rows of any Parquet files.
 
     Args:
-        topic: of the archive. None: `to`.
-        since, until: dates, from the first to before the second.
-        key: the column that identifies a row; its value is the whole row as JSON.
-        job: a name for the job, such as "users-2026-01-31". A new one publishes again.
+        topic: the topic's name in the archive. None: `to`.
+        since, until: dates, such as "2026-01-31": from `since` to before `until`.
+        key: the column that becomes the events' key; their value is the whole row as JSON.
+        job: a name for the job, such as "users-2026-01-31". A new name publishes again.
 
-    Raises UnknownTopic when `to` is not there; ConfigError for what can't be.
+    Raises UnknownTopic if `to` does not exist; ConfigError for arguments that do not go together.
     """
     for text in filter(None, (since, until)):
         _check_date(text)
     if key is not None and (topic or since or until):
         raise ConfigError(
-            "topic, since and until choose from an archive; rows with a key of their own have none of them"
+            "topic, since and until choose events of an archive: leave them out where `key` names a column of rows"
         )
     asked = [path, to, topic, since, until, key]
     name = job or f"backfill-{to}-{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:16]}"
     found = rows(spark, path, key) if key else events(spark, path, topic or to, since, until)
     broker = client(address)
     if published(name, to, broker):
-        tell(f"the job {name} is published already; to publish the same again, give it another name")
+        tell(f"the job {name} is published already; to publish the same events again, give it another name")
         return Filled(0, name)
     tell(f"{path} goes to {to} as the job {name}")
     if key:
@@ -91,11 +91,11 @@ def _check_date(text: str) -> None:
     try:
         date.fromisoformat(text)
     except ValueError:
-        raise ConfigError(f"{text!r} is no date: give one such as 2026-01-31") from None
+        raise ConfigError(f"{text!r} is not a date: give one such as 2026-01-31") from None
 
 
 def events(spark: SparkSession, path: str, topic: str, since: str | None = None, until: str | None = None) -> DataFrame:
-    """Events of an archive as they are to be written: those of a partition in one task, in their order."""
+    """Events of an archive, to be written: those of each partition in one task, in their order."""
     found = archive.events(spark, path, topic)
     found = found if since is None else found.where(sf.col("date") >= sf.lit(since).cast("date"))
     found = found if until is None else found.where(sf.col("date") < sf.lit(until).cast("date"))
@@ -104,7 +104,7 @@ def events(spark: SparkSession, path: str, topic: str, since: str | None = None,
 
 
 def rows(spark: SparkSession, path: str, key: str) -> DataFrame:
-    """Rows of Parquet files as events: keyed by a column, JSON as value."""
+    """Rows of Parquet files as events: a column as key, the row as JSON as value. Raises ConfigError."""
     found = spark.read.parquet(path)
     if key not in found.columns:
         raise ConfigError(f"{path} has no column {key}; it has {', '.join(found.columns)}")

@@ -1,4 +1,4 @@
-"""A streaming query, run to its end (or for ever) while somebody is told how far it is."""
+"""Runs a streaming query to its end (or for ever), and reports its progress."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Tell = Callable[[str], None]
-LOOK_SECONDS = 1  # how often progress is looked for
+LOOK_SECONDS = 1  # between two looks at the query's progress
 
 
 class Done(NamedTuple):
-    """What a run of a stream has done. `late`: rows that came after their window was closed, and were left out."""
+    """What a run of a stream has done. `events`: rows that it read; `late`: rows that were left out, since they came
+    after their window was closed."""
 
     events: int = 0
     batches: int = 0
@@ -26,22 +27,22 @@ class Done(NamedTuple):
 
 
 def silent(_: str) -> None:
-    """For a program that wants to be told nothing."""
+    """A `tell` that ignores progress."""
 
 
 def follow(writer: DataStreamWriter, every: str | None, tell: Tell) -> Done:
-    """Runs what is to be written, and says of each batch how far it is.
+    """Runs a query; calls `tell` with a line for each batch.
 
     Args:
-        every: such as "30 seconds": goes on until it is stopped, with a batch so often. None: ends when all that there
-            was at the beginning is done (before PySpark 4.2, at the latest when nothing new has come).
+        every: such as "30 seconds": the time between two batches; runs until it is stopped. None: ends with the last
+            event that existed at the beginning (before PySpark 4.2: ends when nothing new comes).
 
-    Raises what made the query fail.
+    Raises the query's error.
     """
     if every is not None:
         return _run(writer.trigger(processingTime=every), Done(), tell)
     done = _run(writer.trigger(availableNow=True), Done(), tell)
-    more = not features().admission_control  # then availableNow ends behind its first batch
+    more = not features().admission_control  # then availableNow ends after its first batch
     while more:
         before, done = done, _run(writer, done, tell)
         more = done.events > before.events
@@ -49,7 +50,7 @@ def follow(writer: DataStreamWriter, every: str | None, tell: Tell) -> Done:
 
 
 def _run(writer: DataStreamWriter, done: Done, tell: Tell) -> Done:
-    """Runs a query; `done` by those before it. It goes on from its checkpoint, so it may be started again."""
+    """Runs a query; returns `done` (by earlier runs) plus what it did. It has a checkpoint, so it may run again."""
     return patiently(lambda: _once(writer, done, tell), tell=tell)
 
 
@@ -70,7 +71,7 @@ def _once(writer: DataStreamWriter, done: Done, tell: Tell) -> Done:
 
 
 def worked(progress: Iterable[Any], last: int) -> list[Any]:
-    """Of batches behind `last`, what they did. A query that waits tells of its next batch, too, before that begins."""
+    """The progress of batches after `last` that have run. (A query that waits reports its next batch, too.)"""
     return [each for each in progress if each["batchId"] > last and "addBatch" in each["durationMs"]]
 
 
@@ -80,7 +81,7 @@ def _after(done: Done, progress: Any) -> Done:
 
 
 def said(done: Done, progress: Any) -> str:
-    """A line on a batch: what was done until now, how fast, and what is to come where Spark tells (from 4.2 on)."""
+    """A line on a batch: the events so far, the rate, and from PySpark 4.2 on how many are still to come."""
     lag = krappy.spark.lag(progress)
     waiting = f", {sum(sum(lags.values()) for lags in lag.values()):,} to come" if lag else ""
     rate = f", {progress['processedRowsPerSecond']:,.0f}/s" if progress["processedRowsPerSecond"] else ""
@@ -89,8 +90,8 @@ def said(done: Done, progress: Any) -> str:
 
 
 def last_batch(spark: SparkSession, folder: str) -> int:
-    """The number of the last batch that one of Spark's own logs has; -1: none, or nobody knows: over Spark Connect this
-    program sees no files. (Spark reads no such folder as data.)"""
+    """The number of the last batch in one of Spark's own logs (a folder, which Spark can't read as data). -1: it has
+    none; or it is unknown, since over Spark Connect this program sees no files."""
     if not hasattr(spark, "_jsparkSession"):
         return -1
     jvm: Any = spark._jvm

@@ -1,16 +1,16 @@
-"""Reconcile: whether a topic's table is the last event of each key of its log, as Spark finds it in the archive.
+"""Reconcile: checks that a topic's table is the last event of each key of its archived log.
 
     found = reconcile.run(spark, "users", "/data/archive")
     assert not found.differences, found.examples
 
-The table is read on a snapshot; the log is the archive, and what came between its end and that snapshot, out of the
-broker. Spark takes the last event of each key, which is work that the broker has no part in, and compares. So it may
-run while others write. A key counts as its own in each partition.
+The table is read on a snapshot. The log is the archive, plus the broker's events from the archive's end to the
+snapshot. Spark finds the last event of each key, without the broker, and compares. So others may write meanwhile. A key
+that stands in several partitions is compared in each of them.
 
 missing     the archive ends with a value that the table does not have
-unknown     the table has a key that the log has not, or that the log ends by deleting
-offset      both have it, from different events
-value       both have it from the same event, but value, headers or time differ
+unknown     the table has a key that is not in the log, or whose last event in the log deletes it
+offset      both have the key, from different events
+value       both have the key from the same event, but value, headers or time differ
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ SHOWN = 20
 
 
 class Compared(NamedTuple):
-    """`keys`: that the log or the table has a value for. `differences`: by kind, none that are 0. `examples`: rows of
-    `difference`, the key, and of log and table offset and value."""
+    """`keys`: how many have a value in the log or the table. `archived`, `since`: events of the archive, and after it.
+    `differences`: how many keys differ, by kind; kinds with 0 are left out. `examples`: the first SHOWN rows of
+    `compare` that differ."""
 
     keys: int
     archived: int
@@ -58,9 +59,9 @@ def run(
     save: str | None = None,
     tell: Tell = silent,
 ) -> Compared:
-    """Compares them. `save`: a folder that gets all differences as Parquet files; it must not be there.
+    """Compares table and log. `path`: the archive. `save`: a new folder for all differences, as Parquet files.
 
-    Raises ConfigError when the topic has events, and the archive none of it.
+    Raises ConfigError if the topic has events, and the archive has none of them.
     """
     broker = client(address)
     archived = archive.events(spark, path, topic).drop("date", "timestampType")
@@ -76,11 +77,11 @@ def run(
         options = texts({"address": address, "subscribe": topic, "includeHeaders": True, **span})
         rest = spark.read.format("krappy").options(**options).load().drop("timestampType")
         counted = {"archived": sum(row.n for row in parts), "since": rest.count()}
-        tell(f"{counted['archived']:,} events are archived, {counted['since']:,} came since")
+        tell(f"{counted['archived']:,} events are archived, {counted['since']:,} came after them")
         if counted["since"] and not counted["archived"]:
-            raise ConfigError(f"{path} has no events of {topic}, and so proves nothing: archive it first")
+            raise ConfigError(f"{path} has no events of {topic}, so there is nothing to compare: archive it first")
         log = archived.unionByName(rest).where(before(offsets))
-        if "compact" not in info.settings["cleanup.policy"]:  # entries go with their events
+        if "compact" not in info.settings["cleanup.policy"]:  # retention deletes entries together with their events
             log = log.where(~before(starts))
         compared = compare(last_events(log), found).cache()
         try:
@@ -99,8 +100,8 @@ def run(
 def _held(
     spark: SparkSession, topic: str, address: str | None, partitions: int
 ) -> Iterator[tuple[DataFrame, dict[int, int]]]:
-    """What each partition holds for itself, as its log tells: in two parts, since what is read as all of a topic has
-    one row for a key that stands in several of its partitions."""
+    """The table's rows, with one for each partition that has a key; and the snapshots' offsets. It is read in two
+    parts, since a read of all partitions together has a single row for a key that stands in several."""
     every = table(spark, topic, **texts({"address": address}), includeHeaders=True)
     with ExitStack() as stack:
         found: list[DataFrame] = []
@@ -113,13 +114,13 @@ def _held(
 
 
 def last_events(log: DataFrame) -> DataFrame:
-    """The last event of each key, unless that deletes it."""
+    """The last event of each key, without those that are tombstones."""
     last = log.where("key IS NOT NULL").groupBy(*WHERE).agg(sf.max_by(sf.struct(*ENTRY), "offset").alias("last"))
     return last.where("last.value IS NOT NULL").select(*WHERE, "last.*")
 
 
 def compare(expected: DataFrame, found: DataFrame) -> DataFrame:
-    """A row for each key of either, with the kind of its difference, or null."""
+    """A row for each key of either DataFrame. `difference`: its kind, or null."""
     ours = expected.select(*WHERE, sf.struct(*ENTRY).alias("log"))
     theirs = found.select(*WHERE, sf.struct(*ENTRY).alias("table"))
     kind = (
@@ -134,13 +135,13 @@ def compare(expected: DataFrame, found: DataFrame) -> DataFrame:
 
 
 def before(offsets: dict[int, int]) -> Column:
-    """A condition: the event is before these offsets, by partition."""
+    """A condition on events: they are before these offsets, by partition."""
     limits = sf.create_map(*(sf.lit(each).cast("long") for pair in offsets.items() for each in pair))
     return sf.col("offset") < sf.coalesce(limits[sf.col("partition").cast("long")], sf.lit(0))
 
 
 def _parts(archived: DataFrame) -> DataFrame:
-    """Of each partition, where the archive ends and how many events it has."""
+    """A row for each partition: where the archive ends, and how many events it has."""
     return archived.groupBy("partition").agg((sf.max("offset") + 1).alias("end"), sf.count("*").alias("n"))
 
 

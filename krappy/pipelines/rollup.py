@@ -1,4 +1,4 @@
-"""Rollup: a running aggregate of a raw topic, kept in a compacted one, where it is looked up by key.
+"""Rollup: keeps an aggregate of a topic up to date in a compacted topic, where it is looked up by key.
 
     rollup.run(
         spark, "flights", "aircraft",
@@ -6,11 +6,11 @@
         aggregates={"flights": "count(*)", "mean_delay": "avg(value.delay)", "last_seen": "max(value.time)"},
     )
 
-An event's value is JSON with these fields. Each batch upserts the groups that it has changed, once, though it may be
+An event's value is JSON with these fields. Each batch upserts the groups that it has changed, once, even if it is
 replayed: the table of the topic is the aggregate. With a window there is an entry for each group and window, under the
-key GROUP@BEGIN (the begin in UTC: 2026-01-31T12:00:00Z); the watermark says how late an event may come: windows that
-have ended for longer are forgotten, what comes for them then is left out, and counted as late. (Before PySpark 4.2 a
-run has no empty batch at its end, in which windows would be closed: what comes in the batch that follows still counts.)
+key GROUP@BEGIN (the beginning in UTC: 2026-01-31T12:00:00Z). The watermark says how late an event may come: a window
+that ended longer ago is closed, and later events of it are left out and counted as late. (Before PySpark 4.2 a run does
+not end with an empty batch, which would close windows: late events of the next batch still count.)
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from krappy.spark.stream_write import batches_to
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-KEY, WINDOW, AT = "__key", "__window", "__at"  # beside an event's own columns
+KEY, WINDOW, AT = "__key", "__window", "__at"  # columns beside an event's own
 BOUNDS = ("from", "to")  # of a window, beside the aggregates
 _BEGIN, _SECONDS = f"{WINDOW}.start", f"unix_seconds({WINDOW}.start)"
 _MICROS = f"pmod(unix_micros({_BEGIN}), 1000000)"
@@ -39,7 +39,7 @@ BEGIN_UTC = f"""format_string(
     string(date_from_unix_date(int(({_SECONDS} - pmod({_SECONDS}, 86400)) div 86400))),
     pmod({_SECONDS}, 86400) div 3600, pmod({_SECONDS}, 3600) div 60, pmod({_SECONDS}, 60),
     if({_MICROS} = 0, '', format_string('.%06d', {_MICROS}))
-)"""  # whatever the session's time zone is: a key that depended on it would be another one in the next session
+)"""  # independent of the session's time zone: in another session the key must be the same
 
 
 def run(
@@ -61,37 +61,38 @@ def run(
     data_loss_fails: bool = True,
     tell: Tell = silent,
 ) -> Done:
-    """Brings the aggregate up to date; makes the topic `to`, compacted and with as many partitions, if it is not there.
+    """Brings the aggregate up to date. If the topic `to` does not exist, makes it: compacted, with as many partitions.
 
     Args:
         aggregates: by name, in SQL, over key (text), value (with its fields), timestamp, partition, offset, headers.
-        checkpoint: a folder that keeps how far it is, and the state of the aggregate; of one `to` alone, since another
-            one, or one that was made anew, would get only the groups that change from then on.
-        fields: of the JSON in an event's value, as in CREATE TABLE. None: a value is text.
-        by: the group, in SQL. Events for which it is null are left out.
-        time: of an event, in SQL: a timestamp. With a window, events for which it is null are left out.
-        window: such as "1 hour". None: one entry for each group, of all time; it is then kept as state for ever.
-        watermark: such as "10 minutes"; with a window only. None: "0 seconds", in the order of time.
-        where: the events that count, in SQL.
-        data_loss_fails: whether events that are gone before they were read are an error.
+        checkpoint: a folder for the position and the aggregate's state. It belongs to one topic `to`: another topic, or
+            one that was made anew, would get only the groups that change from then on.
+        fields: of the JSON in an event's value, as in CREATE TABLE. None: the value is text.
+        by: the group of an event, in SQL. Events for which it is null are left out.
+        time: the timestamp of an event, in SQL. With a window, events for which it is null are left out.
+        window: such as "1 hour". None: one entry for each group, over all time; the state keeps every group for ever.
+        watermark: such as "10 minutes"; with a window only. None: "0 seconds": events must be in the order of time.
+        where: a condition in SQL: other events are left out.
+        every, per_batch, tell: as in `archive.run`.
+        data_loss_fails: whether it is an error if events are gone before they are read.
 
-    Raises ConfigError; whatever else Spark says of the SQL.
+    Raises ConfigError, and Spark's errors about the SQL.
     """
     if not aggregates:
         raise ConfigError("a rollup without an aggregate: give one, such as count(*)")
     if window is not None and (taken := [name for name in aggregates if name.lower() in BOUNDS]):
         raise ConfigError(
-            f"the aggregate '{taken[0]}': that is what a window's bounds are called; give it another name"
+            f"the aggregate '{taken[0]}' has the name of one of the window's bounds: give it another name"
         )
     if watermark is not None and window is None:
-        raise ConfigError("a watermark closes windows: give a window too, or neither")
+        raise ConfigError("a watermark closes windows: give a window, too, or neither")
     if source == to:
-        raise ConfigError(f"a rollup of {source} into itself would take its own results for events: give another topic")
+        raise ConfigError(f"a rollup of {source} into itself would aggregate its own results: give another topic")
     broker = client(address)
     if last_batch(spark, f"{checkpoint}/offsets") >= 0 and not _is_there(broker, to):
         raise ConfigError(
-            f"{checkpoint} has batches already, and there is no topic {to}: a new one would get what changes from now "
-            "on, no more. Give a new checkpoint"
+            f"{checkpoint} has batches already, and there is no topic {to}: a new one would get only the groups that "
+            "change from now on. Give a new checkpoint"
         )
     broker.create_topic(to, len(broker.describe(source).partitions), {"cleanup.policy": "compact"}, if_absent=True)
     options = {"subscribe": source, "address": address, "startingOffsets": "earliest", "includeHeaders": True}
@@ -112,7 +113,7 @@ def _is_there(broker: Client, topic: str) -> bool:
 
 
 def parsed(events: DataFrame, fields: str | None, by: str, time: str, where: str | None = None) -> DataFrame:
-    """Events with key as text, value as a struct or as text, and the columns __key and __at."""
+    """Events with the key as text, the value as a struct (or text), and the columns __key (group) and __at (time)."""
     text = sf.col("value").cast("string")
     value = text if fields is None else sf.from_json(text, fields)
     read = events.withColumn("key", sf.col("key").cast("string")).withColumn("value", value)
@@ -123,7 +124,7 @@ def parsed(events: DataFrame, fields: str | None, by: str, time: str, where: str
 def aggregated(
     events: DataFrame, aggregates: Mapping[str, str], window: str | None = None, watermark: str | None = None
 ) -> DataFrame:
-    """Upserts, with key and value: JSON with the aggregates, and of a window when it begins and ends."""
+    """The rows to upsert: `key`, and `value` as JSON with the aggregates and, of a window, its bounds."""
     groups: list[Column] = [sf.col(KEY)]
     shown: list[Column] = [sf.col(f"`{name}`") for name in aggregates]
     key: Column = sf.col(KEY)

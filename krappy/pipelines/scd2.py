@@ -1,11 +1,12 @@
-"""SCD2: the history of a topic's keys, a row for each value that a key has had, with the time that it was valid.
+"""SCD2: writes the history of a topic's keys, a row for each value that a key has had, with the time of its validity.
 
     scd2.run(spark, "users", "/data/users_history", archive_path="/data/archive")
     spark.read.parquet("/data/users_history").where("valid_from <= t AND (valid_to > t OR valid_to IS NULL)")
 
-A slowly changing dimension of type 2 (Kimball). A value is valid from its event to the next one of its key; a deletion
-ends it and has no row. The order is that of the log: an event whose clock was behind counts from when the one before it
-did, so that no row ends before it begins. A compacted topic has lost what was overwritten; its archive has not.
+A slowly changing dimension of type 2 (Kimball). A value is valid from its event to its key's next event; a tombstone
+ends it, and has no row. The order is that of the log: if an event has an earlier timestamp than the one before it, it
+counts from that one's time, so that no row ends before it begins. A compacted topic has lost its old values; its
+archive has not.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ def run(
     overwrite: bool = False,
     tell: Tell = silent,
 ) -> int:
-    """Writes the history to a folder of Parquet files. How many rows it has.
+    """Writes the history to a folder of Parquet files (`to`). Returns its number of rows.
 
     Args:
-        archive_path: of an archive. None: the log, as far as the broker still has it.
-        overwrite: whether a folder that is there is replaced.
+        archive_path: the archive to read. None: reads the events that the broker still has.
+        overwrite: whether an existing folder is replaced.
 
-    Raises ConfigError when that is an archive, which would be lost.
+    Raises ConfigError if `to` is an archive, which would be lost.
     """
     if archive.is_there(spark, to):
         raise ConfigError(f"{to} is an archive, which the history would replace: give it a folder of its own")
@@ -57,7 +58,7 @@ def run(
 
 
 def history(events: DataFrame) -> DataFrame:
-    """Versions of events with a key: their columns are COLUMNS. `valid_to` is null, and `current` true, of the last."""
+    """The history of events with a key, with COLUMNS. A key's last value has `valid_to` null and `current` true."""
     of_key = Window.partitionBy("partition", "key").orderBy("offset")
     keyed = events.where("key IS NOT NULL").select("key", "value", "partition", "offset", "timestamp")
     begun = keyed.withColumn("valid_from", sf.max("timestamp").over(of_key))

@@ -1,4 +1,4 @@
-"""The Spark session of `krappy pipeline`, and what it says of errors, in one line."""
+"""The Spark session of `krappy pipeline`, and Spark's errors in one line."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ ON_THIS_MACHINE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "4",  # each costs a file and a task of every batch of a rollup
+    "spark.sql.shuffle.partitions": "4",  # each costs a file and a task in every batch of a rollup
 }
 
 
 @contextmanager
 def running(master: str | None, settings: Mapping[str, str], bars: bool = False) -> Iterator[SparkSession]:
-    """A session, stopped at the end; or the one that this process has, which is left as it is.
+    """A new session, which is stopped at the end; or the one that this process has, which is left as it is.
 
     Args:
-        master: as `krappy.spark.session` takes it. None, or local…: nobody else on the network reaches it.
-        settings: of Spark; they win.
-        bars: whether Spark shows how far its stages are, on stderr.
+        master: as in `krappy.spark.session`. With None or local… Spark listens only on this machine.
+        settings: of Spark; they win over the defaults here.
+        bars: whether Spark shows the progress of its stages on stderr.
 
-    Raises KrappyError in place of what Spark raises inside the `with`, with the cause alone as its text.
+    Raises KrappyError for errors of Spark inside the `with`, with only the cause as text.
     """
     there = Sessions.getActiveSession()
     spark = there or session(master, app="krappy pipeline", config=_config(master, settings, bars))
     try:
         if there is None:
-            spark.sparkContext.setLogLevel(settings.get("spark.log.level", "OFF"))  # the cause is told at the end
+            spark.sparkContext.setLogLevel(settings.get("spark.log.level", "OFF"))  # an error is raised at the end
         source.register(spark)
         yield spark
     except PySparkException as error:
         raise KrappyError(cause(str(error))) from error
-    except Py4JJavaError as error:  # what PySpark does not know: a folder that can't be written to, say
+    except Py4JJavaError as error:  # an error without a class in PySpark: a folder that can't be written to, say
         raise KrappyError(cause(str(error.java_exception))) from error
     finally:
         if there is None:
@@ -60,7 +60,8 @@ def _config(master: str | None, settings: Mapping[str, str], bars: bool) -> dict
 
 
 def cause(text: str) -> str:
-    """What went wrong, out of pages: the last error of ours that a Python process told, else what Spark says first."""
+    """The cause in the text of an error of Spark, which may be pages long: the last error of Krappy in it, else its
+    first line."""
     ours: list[str] = re.findall(r"krappy\.errors\.\w+: (.+)", text)
     if ours:
         return ours[-1]

@@ -69,7 +69,7 @@ def test_backfill(
 ) -> None:
     to, command = "people-again", ["pipeline", "backfill", path, "--address", address, "--json"]
     client.create_topic(to, 3)
-    for new, told in ((60, "goes to people-again as the job"), (0, "is published already; to publish the same again")):
+    for new, told in ((60, "goes to people-again as the job"), (0, "is published already; to publish the same events")):
         assert run([*command, "--to", to, "--topic", PEOPLE]) == 0
         out, err = capfd.readouterr()
         assert json.loads(out)["events"] == new
@@ -92,7 +92,7 @@ def test_backfill(
     with pytest.raises(ConfigError, match="choose from an archive"):
         backfill.run(spark, rows, to, key="id", since="2026-01-01", address=address)
     assert client.staged_jobs() == []
-    with pytest.raises(ConfigError, match="'2026-13-01' is no date: give one such as 2026-01-31"):
+    with pytest.raises(ConfigError, match="'2026-13-01' is not a date: give one such as 2026-01-31"):
         backfill.run(spark, path, to, topic=PEOPLE, since="2026-13-01", address=address)
     lines: list[str] = []
     assert backfill.run(spark, path, to, topic="people", address=address, tell=lines.append).events == 0
@@ -138,7 +138,7 @@ def test_reconcile_finds_what_differs(
 
     others = str(tmp_path / "others")
     true.where("false").write.partitionBy(*archive.PARTED_BY).parquet(others)
-    with pytest.raises(ConfigError, match=f"has no events of {PEOPLE}, and so proves nothing"):
+    with pytest.raises(ConfigError, match=f"has no events of {PEOPLE}, so there is nothing to compare"):
         reconcile.run(spark, PEOPLE, others, address=address)
 
     client.alter_topic(PEOPLE, partitions=3)
@@ -286,7 +286,7 @@ def test_a_rollup_by_windows_counts_what_is_late(
     assert client.describe(to).config["cleanup.policy"] == "compact"
     with pytest.raises(ConfigError, match="give a window"):
         rollup.run(spark, source, to, aggregates={"n": "1"}, checkpoint="", watermark="1 hour", address=address)
-    with pytest.raises(ConfigError, match="would take its own results for events"):
+    with pytest.raises(ConfigError, match="would aggregate its own results"):
         rollup.run(spark, source, source, aggregates={"n": "count(*)"}, checkpoint="", address=address)
     with pytest.raises(ConfigError, match="without an aggregate"):
         rollup.run(spark, source, to, aggregates={}, checkpoint="", address=address)
