@@ -89,7 +89,7 @@ def test_backfill(
     assert client.table(to).get("3").value == b'{"id":3,"twice":null}'  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="has no column name; it has id, twice"):
         backfill.run(spark, rows, to, key="name", address=address)
-    with pytest.raises(ConfigError, match="choose from an archive"):
+    with pytest.raises(ConfigError, match="choose events of an archive"):
         backfill.run(spark, rows, to, key="id", since="2026-01-01", address=address)
     assert client.staged_jobs() == []
     with pytest.raises(ConfigError, match="'2026-13-01' is not a date: give one such as 2026-01-31"):
@@ -402,5 +402,5 @@ def test_a_windows_key_is_its_begin_in_utc(spark: SparkSession, zone: str) -> No
 
 
 def test_an_aggregate_that_is_called_like_a_windows_bound(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the aggregate 'From': that is what a window's bounds are called"):
+    with pytest.raises(ConfigError, match="the aggregate 'From' has the name of one of the window's bounds"):
         rollup.run(spark, "a", "b", aggregates={"From": "count(*)"}, checkpoint=str(tmp_path), window="1 hour")
