@@ -1,9 +1,9 @@
-"""What the async and the blocking client share: everything but how a byte is moved and how a caller waits.
+"""The code that the async client (`aio/`) and the blocking client (`sync/`) share: everything but moving bytes and
+waiting.
 
-Rules of this package: sockets, the event loop, threads and the clock are in `aio/io.py` and `sync/io.py` alone.
-Each wait elsewhere is an `await` on something that a
-`Runtime` (`runtime.py`) handed out. Under anyio those awaits suspend the task; in the blocking client they block the
-thread and never suspend, so that a coroutine of this package is over after one `send(None)` (`runtime.run`). That is
-how everything here is written once. `accumulator.py`, `conversation.py`, `events.py`, `values.py` and `backoff.py`
-do not wait at all: data and a time go in, data comes out.
+Rules of this package: only `aio/` and `sync/` use sockets, the event loop, threads and the clock. All other code waits
+only by an `await` on something that a `ClientRuntime` (`runtime.py`) handed out. Under anyio such an await suspends the
+task. In the blocking client it blocks the thread and never suspends, so a coroutine of this package ends after one
+`send(None)` (`runtime.run`). So everything here is written once. `accumulator.py`, `conversation.py`, `events.py`,
+`values.py` and `backoff.py` do not wait at all: data and a time go in, data comes out.
 """

@@ -1,21 +1,21 @@
-"""A producer's memory, pure: records and times in, batches out; answers in, settled batches out.
+"""A producer's buffer: records and times go in, batches come out; answers go in, settled batches come out. No I/O.
 
-The rules it keeps, per partition (a `Lane`):
-- Batches leave in the order of their records, at most `max_in_flight` unanswered.
-- A batch leaves when it is full, or has waited `linger` seconds, or nothing of its partition is in flight (what
-  comes while one is in flight then travels together: Nagle's idea, RFC 896).
-- An event with an expectation is a batch of its own and travels alone: its refusal is an ordinary answer, and must
-  not make the broker see a gap in the sequence numbers of those behind it.
-- Sequence numbers are given when a batch is first sent. A batch that is sent again is the very same bytes, and in
-  the same order, so the broker's check (KIP-98: producer id, epoch, sequence) stores it once.
-- After an answer that makes those behind it fail too, the lane waits until all in flight are answered, then sends
-  again what is left, in order.
-- A batch that failed for good while others were behind it has made a gap that the broker would refuse for ever. Then
-  its partition, and it alone, goes on under a new producer id (`renew`), with sequences from 0. It is never the old id
-  with other numbers: a copy still on its way over a lost connection could then fit in, and be stored twice. For the
-  other partitions it stays the old id, under which alone a batch that is sent again is known for what it is.
-- A batch whose fate is unknown (it waited too long) leaves a hole: what comes next has the next number, and only if
-  the broker sees a gap there is it one.
+Its rules for each partition (a `Lane`):
+- Batches are sent in the order of their records, at most `max_in_flight` of them unanswered.
+- A batch is sent when it is full, when it has waited `linger` seconds, or when no batch of its partition is in flight.
+  So records that come while one is in flight are sent together (Nagle's idea, RFC 896).
+- An event with a condition (`expect`) is a batch of its own and nothing else is in flight with it: its refusal is an
+  ordinary answer, and must not leave a gap in the sequence numbers of the batches behind it.
+- A batch gets its sequence number when it is first sent. When it is sent again, its bytes and its order are the same,
+  so the broker's check (KIP-98: producer id, epoch, sequence) stores it once.
+- After a refusal that makes the batches behind it fail too, the lane waits until all in flight are answered, then sends
+  the rest again, in order.
+- A batch that failed for good while others were behind it leaves a gap, and the broker would refuse the others for
+  ever. Then this partition goes on under a new producer id (`renew`), with sequence numbers from 0. Other numbers under
+  the old id would not do: a copy still on its way over a lost connection could fit in, and be stored twice. The other
+  partitions keep the old id: only under it does the broker recognize a batch that is sent again.
+- A batch that waited too long may or may not be stored: it leaves a hole. The next batch has the next sequence number,
+  and the hole is a gap only if the broker says so.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from krappy.errors import ConnectionLost, KrappyError, OutOfOrderSequence, Reque
 from krappy.records import batch as record_batch
 from krappy.types import Headers
 
-RECORD_OVERHEAD = 24  # bytes of a record beside key, value and headers, for what fits in a batch
+RECORD_OVERHEAD = 24  # bytes that a record takes beside key, value and headers: an estimate, to fill batches
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Durations in seconds, sizes in bytes."""
+    """Durations in seconds, sizes in bytes. `timeout`: after it, a record that is not stored fails. `codec`: a number
+    of `krappy.records.codecs`."""
 
     linger: float = 0.005
     batch_bytes: int = 512 << 10
@@ -47,7 +48,7 @@ class Limits:
 
 
 class Accumulator:
-    """Used under one lock or in one task. Times are seconds on a clock that never goes back."""
+    """To be used under one lock or in one task. Times are seconds on a clock that never goes back."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -55,12 +56,12 @@ class Accumulator:
         self.buffered = 0  # bytes of everything not settled
         self._producer = (-1, -1)
         self._batch_bytes = limits.batch_bytes
-        self._lanes: dict[int, Lane] = {}  # those that ever had something
+        self._lanes: dict[int, Lane] = {}  # by partition; a lane is made by its first record
         self._sticky = 0
         self._settled: list[Settled] = []
 
     def registered(self, partitions: int, producer_id: int, producer_epoch: int, max_message_bytes: int) -> None:
-        """A registration is in force. A new producer id is for the partitions that need one, and for fresh ones."""
+        """Takes over what a registration said. A new producer id goes to the lanes that need one, and to new lanes."""
         self.partitions = partitions
         self._batch_bytes = min(self.limits.batch_bytes, max(1, max_message_bytes))
         producer = producer_id, producer_epoch
@@ -72,7 +73,7 @@ class Accumulator:
 
     @property
     def renew(self) -> bool:
-        """Whether some partition waits for a new producer id."""
+        """Whether a partition waits for a new producer id."""
         return any(lane.broken for lane in self._lanes.values())
 
     @property
@@ -96,7 +97,7 @@ class Accumulator:
     # --- records in ---------------------------------------------------------------------------------------------
 
     def next_partition(self) -> int:
-        """Where keyless records go now: round-robin, a batch each."""
+        """The partition for records without a key: round-robin, one batch for each in turn."""
         lane = self._lanes.get(self._sticky)
         if lane is None or lane.filling is None:
             self._sticky = (self._sticky + 1) % self.partitions
@@ -113,7 +114,7 @@ class Accumulator:
         now: float,
         expect: int | None = None,
     ) -> bool:
-        """Takes one record. Whether `take` should look again: a batch was begun, or is full."""
+        """Takes one record. Returns whether to call `take`: a batch was begun, or is full."""
         size = RECORD_OVERHEAD + (len(key) if key else 0) + (len(value) if value else 0)
         if headers:
             size += sum(10 + 3 * len(name) + len(content or b"") for name, content in headers)
@@ -145,7 +146,7 @@ class Accumulator:
         ticket: Ticket,
         now: float,
     ) -> None:
-        """Takes many records, cut into batches of their own. `keys` None: no record has one."""
+        """Takes many records as columns of equal length, in new batches. `keys` None: no record has one."""
         lane = self._lane(partition)
         lane.close()
         count = len(values)
@@ -167,7 +168,7 @@ class Accumulator:
             first = last
 
     def fence(self, ticket: Ticket) -> int:
-        """Closes every batch and gives each that is not settled this ticket too; how many those are."""
+        """Closes every batch and adds this ticket to each that is not settled. Returns how many those are."""
         count = 0
         for lane in self._lanes.values():
             lane.close()
@@ -185,7 +186,8 @@ class Accumulator:
     # --- batches out --------------------------------------------------------------------------------------------
 
     def take(self, now: float) -> list[LaneBatch]:
-        """Every batch that may leave now. Each counts as sent, has its sequence number, and waits for `encode`."""
+        """All batches that may be sent now. From here on each counts as sent and has its sequence number; `encode`
+        gives its bytes."""
         taken: list[LaneBatch] = []
         for lane in self._lanes.values():
             while now >= lane.not_before and lane.may_send(self.limits.max_in_flight):
@@ -197,7 +199,7 @@ class Accumulator:
         return taken
 
     def encode(self, batch: LaneBatch) -> bytes:
-        """The bytes of a batch that was taken: made once, then the same for as long as its sequence number holds."""
+        """The bytes of a batch that was taken. They stay the same as long as its sequence number does."""
         if batch.data is None:
             id, epoch = self._lanes[batch.partition].producer if self.limits.idempotent else (-1, -1)
             batch.data = record_batch.encode(
@@ -213,12 +215,12 @@ class Accumulator:
         return batch.data
 
     def next_expiry(self) -> float | None:
-        """When something here will have waited too long."""
+        """When the next batch will have waited too long; None: there is no batch."""
         oldest = [next(lane.batches(), None) for lane in self._lanes.values()]
         return min((batch.born + self.limits.timeout for batch in oldest if batch is not None), default=None)
 
     def next_due(self) -> float | None:
-        """When `take` or `expire` should be called although nothing else happens."""
+        """When to call `take` or `expire` at the latest, even if nothing else happens; None: there is no batch."""
         due: float | None = None
         for lane in self._lanes.values():
             oldest = next(lane.batches(), None)
@@ -241,7 +243,8 @@ class Accumulator:
     # --- answers in ---------------------------------------------------------------------------------------------
 
     def stored(self, batch: LaneBatch, offset: int, timestamp: int) -> None:
-        """The broker has it. `timestamp` is the batch's largest, or the broker's own time."""
+        """The broker has stored the batch. `timestamp` (ms): its largest, or the one that the broker gave its events;
+        negative: not told."""
         if batch.settled:
             return
         lane = self._lanes[batch.partition]
@@ -251,7 +254,7 @@ class Accumulator:
         self._resume(lane)
 
     def refused(self, batch: LaneBatch, error: KrappyError, now: float) -> None:
-        """The broker has it not, and says why. A retriable error sends it again; a lost connection is for `lost`."""
+        """The broker has refused the batch. After a retriable error it is sent again. For lost connections: `lost`."""
         lane = self._lanes[batch.partition]
         if batch.settled or batch.back or batch not in lane.sent:
             return
@@ -264,13 +267,13 @@ class Accumulator:
             lane.hold(now)
         elif gap and (
             position > 0 or lane.halted or (lane.renew and not batch.ahead)
-        ):  # one before it came back, and made the gap
+        ):  # a batch before it is to be sent again, or left the gap
             batch.back = lane.halted = True
-        elif gap and lane.hole:  # what waited too long was not stored
+        elif gap and lane.hole:  # so the batch that waited too long was not stored
             batch.back = True
             lane.break_at(position)
         else:
-            # Who has given its producer id to nobody may be another broker, or an empty one: a new id helps.
+            # A broker that does not know the producer id may be another one, or an empty one: a new id helps.
             unknown = isinstance(error, UnknownProducer)
             if idempotent and (behind or gap or unknown or batch.tries > 1):
                 lane.break_at(position)
@@ -280,7 +283,8 @@ class Accumulator:
         self._resume(lane)
 
     def lost(self, error: KrappyError) -> None:
-        """The connection went. What was in flight goes again, unless that could store it twice."""
+        """The connection was lost. Batches in flight are sent again; without idempotence they fail, since that could
+        store them twice."""
         for lane in self._lanes.values():
             if not self.limits.idempotent:
                 for batch in [batch for batch in lane.sent if not batch.back]:
@@ -288,7 +292,7 @@ class Accumulator:
             lane.recall()
 
     def expire(self, now: float) -> None:
-        """Fails what has waited longer than `timeout`. What had been sent may or may not have been stored."""
+        """Fails the batches that have waited longer than `timeout`. Those that were sent may or may not be stored."""
         oldest = now - self.limits.timeout
         for lane in self._lanes.values():
             for batch in [batch for batch in lane.batches() if batch.born <= oldest]:
@@ -300,7 +304,7 @@ class Accumulator:
             self._resume(lane)
 
     def fail_all(self, error: KrappyError) -> None:
-        """Nothing of what is here can be sent."""
+        """Fails every batch with this error."""
         for lane in self._lanes.values():
             for batch in list(lane.batches()):
                 lane.renew |= batch.sequence >= 0 and self.limits.idempotent
@@ -308,7 +312,7 @@ class Accumulator:
             lane.halted = False
 
     def close(self) -> None:
-        """Nothing more is sent. What had been may or may not have been stored."""
+        """Fails every batch. Those that were sent may or may not be stored."""
         for lane in self._lanes.values():
             for batch in list(lane.batches()):
                 when = "sent" if batch.sequence < 0 else "acknowledged; it may have been stored"
@@ -317,7 +321,7 @@ class Accumulator:
                 )
 
     def collect(self) -> list[Settled]:
-        """What was settled since the last time, for its tickets to be told."""
+        """The batches settled since the last call. The caller tells their tickets."""
         settled, self._settled = self._settled, []
         return settled
 
@@ -336,13 +340,13 @@ class Accumulator:
 def _ends(
     keys: Sequence[bytes | None] | None, values: Sequence[bytes | None], headers: Sequence[Headers] | None
 ) -> list[int]:
-    """The sizes of the rows before each row, summed up, and at last the sum of all."""
+    """Item `i`: the bytes of all rows before row `i`; the last item is the sum of all."""
     try:
         sizes: Iterable[int] = map(len, values)  # type: ignore[arg-type]
         if keys is not None:
             sizes = map(add, sizes, map(len, keys))  # type: ignore[arg-type]
         ends = list(accumulate(sizes, initial=0))
-    except TypeError:  # a None among them, which most columns have not: a look at each would cost as much again
+    except TypeError:  # a None among them; most columns have none, so checking each first would double the cost
         sizes = (len(value or b"") for value in values)
         if keys is not None:
             sizes = map(add, sizes, (len(key or b"") for key in keys))

@@ -1,4 +1,4 @@
-"""Topics, groups and the broker itself: each request written once, each answer as a value."""
+"""Requests about topics, groups and the broker itself, with their answers as plain values."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from krappy.types import TopicPartition
 from krappy.wire import messages
 
 Setting = str | int | float | bool | None
-HOLDING = 600.0  # seconds that a broker may take to link its files aside: it waits for cleanings under way
+HOLDING = 600.0  # seconds that a broker may take to link its files for a backup: it waits for running compactions
 
 
 class PartitionInfo(NamedTuple):
-    """`applied`: the offset that the view has not folded in yet. `last_stable_offset`: up to where events can be read;
-    no open transaction has one before it. `failed`: why it takes no more events, or is out of service; `view_failed`:
-    why its table does not go on. Sizes in bytes."""
+    """`start`, `end`: the log's first offset, and the offset after its last event. `applied`: the table includes all
+    events before this offset. `last_stable_offset`: events before it can be read; no open transaction has one there.
+    `failed`: why the partition takes no events or is out of service. `view_failed`: why its table is not updated any
+    more. `size` in bytes."""
 
     partition: int
     start: int = 0
@@ -34,8 +35,8 @@ class PartitionInfo(NamedTuple):
 
 
 class TopicInfo(NamedTuple):
-    """`config`: what was set for the topic. `settings`: everything in force, defaults too. `scattered`: keys may stand
-    in other partitions than the ones that their murmur2 names."""
+    """`config`: the settings made for the topic. `settings`: all settings in force, with defaults. `scattered`: keys
+    may stand in other partitions than those that murmur2 gives them."""
 
     name: str
     id: Any
@@ -46,13 +47,16 @@ class TopicInfo(NamedTuple):
 
 
 class MemberInfo(NamedTuple):
+    """`leased`: how many events the member has leased now."""
+
     name: str
     client: str = ""
     leased: int = 0
 
 
 class GroupPartition(NamedTuple):
-    """`floor`: every event below is settled. `lag`: events from there to `end`. The rest counts events."""
+    """`floor`: every event before this offset is settled. `lag`: events from `floor` to `end`. `leased`,
+    `redelivering`, `dead`: numbers of events."""
 
     topic: str
     partition: int
@@ -78,7 +82,7 @@ class GroupInfo(NamedTuple):
 
 
 class Moved(NamedTuple):
-    """What a reset did to one partition of a group."""
+    """The group's offset in one partition before and after a reset."""
 
     topic: str
     partition: int
@@ -123,7 +127,9 @@ async def offsets(link: Link, topic: str, at: StartAt) -> dict[int, int]:
 async def delete_records(
     link: Link, topic: str, before: StartAt | Mapping[int, int], partitions: Sequence[int] | None
 ) -> dict[int, int]:
-    """Where it deletes to is known before it begins, so that it may be asked again and deletes nothing more."""
+    """Deletes the events before these offsets; returns where each partition begins now. Raises UnknownPartition.
+
+    "latest" and timestamps become offsets before the request is sent, so a repeated request deletes nothing more."""
     if isinstance(before, Mapping):
         rows = list(before.items())
     elif type(before) is int:
@@ -177,7 +183,7 @@ async def positions(link: Link, name: str) -> dict[TopicPartition, int]:
 
 
 class HeldBackup(NamedTuple):
-    """What a broker holds to be copied. `folder` is at the broker; `size` in bytes."""
+    """The files that a broker holds to be copied. `folder`: a path on the broker's machine; `size` in bytes."""
 
     folder: str
     files: int
@@ -193,7 +199,7 @@ async def hold_backup(link: Link) -> HeldBackup:
 
 
 def release_backup(link: Link, held: HeldBackup) -> None:
-    with suppress(ConnectionLost):  # the broker lets go of it with the connection
+    with suppress(ConnectionLost):  # then the broker has released the files with the connection
         link.post(messages.Unregister(held.handle), messages.Unregistered, lambda _: None, held.generation)
 
 
@@ -202,7 +208,7 @@ async def ping(link: Link) -> messages.Pong:
 
 
 def _known(cls: Any, values: Any) -> dict[str, Any]:
-    """Those of a map's fields that a class knows: a newer broker may say more."""
+    """The items of a map that the class has as fields: a newer broker may send more. Raises ProtocolError."""
     if type(values) is not dict:
         raise ProtocolError(f"{values!r:.60} where a map was expected")
     return {name: values[name] for name in cls._fields if name in values}

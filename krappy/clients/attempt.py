@@ -1,4 +1,4 @@
-"""What one attempt of a task stages for one topic: a producer whose batches wait at the broker for a commit."""
+"""The producer of one attempt of a task: the broker stages its batches until the job is committed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from krappy.wire import messages
 
 
 class Attempt(NamedTuple):
-    """Who stages: a task's attempt, of a job. `ttl` in seconds."""
+    """Names the attempt of a task of a job. `ttl`: seconds after which the broker drops a job that it hears nothing
+    of."""
 
     job: str
     task: str
@@ -22,7 +23,7 @@ class Attempt(NamedTuple):
 
 
 class StagingProducing(Producing):
-    """Sends to one topic's staging; otherwise as a producer."""
+    """A producer whose events are staged for one topic. Raises ConfigError when `attempt.ttl` is not positive."""
 
     def __init__(self, link: Link, topic: str, attempt: Attempt, limits: Limits) -> None:
         super().__init__(link, topic, limits)
@@ -52,17 +53,17 @@ class StagingProducing(Producing):
         return answer
 
     def check(self) -> None:
-        """Raises InvalidRequest when it is sealed."""
+        """Raises InvalidRequest when the attempt is sealed."""
         if self.token is not None:
             raise InvalidRequest("this attempt is sealed: nothing more is staged in it")
 
     def count(self, rows: int) -> None:
-        """So many more were given to it."""
+        """Counts rows that were sent: `seal` tells the broker their number."""
         with self._lock:
             self._rows += rows
 
     async def seal(self) -> str:
-        """The token. Everything must have been flushed."""
+        """Seals the attempt and returns its token for the commit. Everything must have been flushed."""
         if self.token is None:
             assert self._id is not None
             request = messages.SealStaged(self._attempt.job, self._id, self._rows)
@@ -70,7 +71,7 @@ class StagingProducing(Producing):
         return self.token
 
     def give_up(self) -> None:
-        """Lets the broker forget an attempt that was not sealed, if it can be told; else it ends with its job."""
+        """Tells the broker to drop an attempt that was not sealed. If that fails, the attempt ends with its job."""
         if self.token is None and self._id is not None:
             self._forget(self._id, self._generation)
 

@@ -1,4 +1,4 @@
-"""Pauses between tries: exponential, with jitter, so that a thousand clients of a restarted broker spread out
+"""Pauses between retries: exponential, with jitter, so that a thousand clients of a restarted broker spread out
 (Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog 2015: "equal jitter")."""
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ FIRST, LONGEST = 0.05, 2.0  # seconds
 
 
 class Backoff:
-    """Doubles from `first` to `longest` seconds; each pause lies between half of that and all of it."""
+    """The bound doubles from `first` to `longest` seconds; each pause lies between half of the bound and all of it.
+
+    `random` returns floats from 0 to 1."""
 
     def __init__(self, random: Callable[[], float], first: float = FIRST, longest: float = LONGEST) -> None:
         self._random = random

@@ -1,4 +1,4 @@
-"""Rows of a table or a log as columns in Arrow's memory layout: what `krappy.arrow_layout` describes."""
+"""Rows of a table or a log as columns in Arrow's memory layout, as `krappy.arrow_layout` describes it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ COLUMNS = ("key", "value", "offset", "timestamp", "headers")
 
 @dataclass(frozen=True, slots=True)
 class ColumnBlock:
-    """Rows of one partition; of a lookup, those of `partitions`.
+    """Rows of one partition, as buffers; a lookup's rows may be of several, which `partitions` then names row by row.
 
-    A column is None when it was not asked for; `headers` also when no row has any.
+    A column is None when it was not asked for; `headers` is None also when no row has any.
 
-    With pyarrow, and without work for each row:
+    To make pyarrow arrays, without work for each row:
 
         offsets, data, validity = block.keys
         pa.Array.from_buffers(pa.binary(), block.rows, [validity and pa.py_buffer(validity), pa.py_buffer(offsets), …])
@@ -37,16 +37,16 @@ class ColumnBlock:
     offsets: bytes | None = None  # int64
     timestamps: bytes | None = None  # int64, ms since the epoch; -1: the producer gave none
     headers: HeaderLists | None = None
-    found: bytes | None = None  # a lookup's: a bit for each row, as a validity bitmap; None: every key was found
-    partitions: bytes | None = None  # a lookup's in several partitions: int32
-    append_times: bytes | None = None  # a log's: a bit for each row whose timestamp is the broker's; None: no row's is
+    found: bytes | None = None  # lookups: a validity bitmap, 1: the key was found; None: every key was found
+    partitions: bytes | None = None  # lookups in several partitions: int32
+    append_times: bytes | None = None  # logs: a bitmap, 1: the timestamp is the broker's; None: no row's is
     size: int = field(default=0, compare=False)  # bytes of all buffers
 
     def __len__(self) -> int:
         return self.rows
 
     def lists(self) -> dict[str, list[Any]]:
-        """The columns as Python values, under the names they are asked for by: for small results, and for a look."""
+        """The columns as lists of Python values, by the names in COLUMNS. For small results."""
         found: dict[str, list[Any]] = {}
         for name, column in (("key", self.keys), ("value", self.values)):
             if column is not None:
@@ -59,12 +59,12 @@ class ColumnBlock:
         return found
 
     def there(self) -> list[bool]:
-        """Of a lookup: which keys were found, deleted ones too."""
+        """For lookups: whether each key was found; deleted keys count as found."""
         return [True] * self.rows if self.found is None else arrow_layout.flags(self.found, self.rows)
 
 
 def check_columns(columns: Collection[str]) -> list[str]:
-    """Raises InvalidRequest."""
+    """The names without duplicates. Raises InvalidRequest for a name that is not in COLUMNS."""
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown or isinstance(columns, str):
         raise InvalidRequest(f"columns={columns!r}: give some of {', '.join(COLUMNS)}", field="columns")
@@ -72,7 +72,7 @@ def check_columns(columns: Collection[str]) -> list[str]:
 
 
 def of_answer(partition: int, read: messages.SnapshotRead | messages.ColumnsGot) -> ColumnBlock:
-    """Raises ProtocolError when the sizes of its buffers do not go together."""
+    """The block in a broker's answer. Raises ProtocolError when the sizes of its buffers do not fit together."""
     rows = read.rows
     try:
         keys = _binary(read.keys, rows) if isinstance(read, messages.SnapshotRead) else None
@@ -107,7 +107,7 @@ def _headers(column: messages.HeadersColumn | None, rows: int) -> HeaderLists | 
 
 
 def of_events(partition: int, batches: Sequence[EventBatch], wanted: Collection[str]) -> ColumnBlock:
-    """Events as one block."""
+    """Events as one block with the `wanted` columns (names in COLUMNS)."""
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     offsets: list[int] = []

@@ -1,4 +1,4 @@
-"""Waiting for a topic's table to include what was published."""
+"""Waits until a topic's table includes what was published."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from krappy.clients.link import Link
 from krappy.errors import RequestTimeout, UnknownPartition
 from krappy.wire import messages
 
-Progress = Callable[[int, int], None]  # events that the table has taken in since, of how many
-SHORTEST, LONGEST = 0.005, 0.5  # seconds between two looks
+Progress = Callable[[int, int], None]  # events applied since the start, and events to apply in all
+SHORTEST, LONGEST = 0.005, 0.5  # seconds between two checks
 
 
 async def catch_up(
     link: Link, topic: str, offsets: Mapping[int, int] | None, timeout: float | None, progress: Progress | None
 ) -> None:
-    """Looks how far each partition's view is, again and again."""
+    """Polls until each partition's view has applied all events before its offset: `offsets`, or None: the high
+    watermarks now.
+
+    `timeout` in seconds; None: no limit. Raises RequestTimeout, UnknownPartition, UnknownTopic, ViewDisabled."""
     end = None if timeout is None else link.runtime.now() + timeout
     wanted = dict(await admin.offsets(link, topic, "latest") if offsets is None else offsets)
     total, pause = None, SHORTEST
@@ -28,7 +31,7 @@ async def catch_up(
         left = sum(behind.values())
         total = left if total is None else total
         for each in wanted:
-            if found[each].applied:  # the answer comes at once, and may be that this table will never catch up
+            if found[each].applied:  # answered at once; raises when this table will never catch up
                 request = messages.Get(topic, b"\0", each, found[each].applied - 1)
                 await link.ask(request, messages.Got)
         if progress is not None:

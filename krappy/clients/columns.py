@@ -1,4 +1,4 @@
-"""Many records at once, as columns: checked, spread over partitions, and their receipts put back in order. Pure."""
+"""Sends of many records as columns: checks them, spreads them over partitions, and orders their receipts. No I/O."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from krappy.partitioner import partition_for
 from krappy.types import Receipt, Record
 
 _BYTES: frozenset[type] = frozenset([bytes, type(None)])
-LEAST_RUN = 500  # rows without a key that stay together, whatever the number of partitions
+LEAST_RUN = 500  # at least so many rows without a key go to one partition together
 
 
 def as_bytes(column: Sequence[Text | None], what: str) -> Sequence[bytes | None]:
-    """The column with every text as UTF-8; the same one when it has none. Raises InvalidRecord."""
+    """The column with each str as UTF-8; the column itself when there is nothing to convert. Raises InvalidRecord."""
     if _BYTES.issuperset(map(type, column)):
         return cast(Sequence[bytes | None], column)
     return [given.encoded(each, what) for each in column]
 
 
 def pick(column: Sequence[Any], rows: Sequence[int]) -> Sequence[Any]:
-    """Some rows of a column."""
+    """The given rows (their numbers) of a column."""
     if isinstance(rows, range):
         return column[rows.start : rows.stop]
     return itemgetter(*rows)(column) if len(rows) > 1 else [column[rows[0]]]
@@ -35,7 +35,9 @@ def pick(column: Sequence[Any], rows: Sequence[int]) -> Sequence[Any]:
 def spread(
     keys: Sequence[bytes | None] | None, count: int, accumulator: Accumulator, partition: int | None
 ) -> Iterable[tuple[int, Sequence[int]]]:
-    """Which rows go to which partition. Rows without a key stay together, a run for each partition in turn."""
+    """Pairs of a partition and the numbers of the rows that go to it.
+
+    Rows with a key go to the partition of its murmur2. If no row has a key, they are split into runs, round-robin."""
     partitions = accumulator.partitions
     if partition is not None:
         return [(partition, range(count))]
@@ -54,7 +56,7 @@ def spread(
 
 
 class Columned:
-    """Records and (key, value) pairs as columns."""
+    """Turns Records and (key, value) pairs into columns."""
 
     def __init__(self, records: Iterable[Record | tuple[Text | None, Text | None]]) -> None:
         self.keys: list[Text | None] = []
@@ -79,12 +81,12 @@ class Columned:
         self._timestamps = timestamps
 
     def times(self, now: int) -> list[int]:
-        """Each record's timestamp; `now` where it has none."""
+        """Each record's timestamp in ms; `now` for a record without one."""
         return [now if time is None else time for time in self._timestamps]
 
 
 def receipts(runs: Iterable[Stored], times: Sequence[int]) -> list[Receipt]:
-    """One for each row, in the order of the rows."""
+    """A receipt for each row, in the order of the rows. `times`: the timestamps (ms) that were sent, by row."""
     found: dict[int, Receipt] = {}
     for run in runs:
         for offset, row in enumerate(run.rows, run.offset):

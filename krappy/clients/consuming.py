@@ -1,11 +1,11 @@
-"""What both consumers are made of: a registration that follows the link, the next poll in flight, positions, leases.
+"""The code of both consumers: registering again after a lost connection, polling ahead, positions and leases.
 
-- A reader without a group owns its position: after a lost connection it registers again exactly there, so it sees
-  every event once. Its next poll is sent as soon as one is answered, and travels while the caller works.
-- A group member's leases go with its connection. Events that wait here unseen are dropped then, because the broker
-  leases them again, to whoever asks first. Its next poll is sent when the last of what it holds is handed out, so
-  that leases do not run out in a buffer; and what has run out all the same is not handed out any more. When it is
-  closed, it tells the broker what it has not handed out, so that this delivery is not counted.
+- A reader without a group keeps its own position. After a lost connection it registers again at that position, so it
+  sees every event once. It sends the next poll as soon as one is answered, while the caller works.
+- A group member loses its leases with its connection. Then it drops the events that it has not handed out, because
+  the broker leases them again, to the first member that asks. It sends the next poll only when it hands out its last
+  batch, so that leases do not expire in a buffer. Events whose lease has expired are not handed out. When it is closed,
+  it tells the broker which events it has not handed out, so that their delivery is not counted.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from krappy.errors import ConnectionLost, InvalidRequest, KrappyError, UnknownHa
 from krappy.types import Event, TopicPartition
 from krappy.wire import messages
 
-REFRESH = 60.0  # seconds after which a reader of whole topics looks whether partitions were added
-MAX_LEASED = 500  # records that a poll of a member leases, by default
-MAX_READ = 2**31 - 1  # records of a reader's poll, by default: its bytes bound it
-MAX_WAIT = 5_000  # ms that a poll waits at the broker; then it is sent again
+REFRESH = 60.0  # seconds between two checks of a reader for new partitions
+MAX_LEASED = 500  # records that a member's poll leases at most, by default
+MAX_READ = 2**31 - 1  # records that a reader's poll brings at most, by default: `max_bytes` is its real limit
+MAX_WAIT = 5_000  # ms that a poll waits at the broker; then the next one is sent
 Acknowledged = Event | EventBatch | Iterable[Event]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What to read and how. `end`: None (for ever), "now" (the high watermarks found when it opens), or an offset."""
+    """What to read and how. `end`: where to stop: an offset, "now" (the ends of the partitions when the consumer
+    opens), or None (never). `max_records` and `max_bytes` limit one poll."""
 
     topics: list[str]
     group: str | None = None
@@ -50,7 +51,7 @@ class Choice:
     max_bytes: int = 1 << 20
 
     def check(self) -> None:
-        """Raises InvalidRequest for what does not go together; the broker checks the rest."""
+        """Raises InvalidRequest for bad values and combinations; the broker checks the rest."""
         start(self.start)
         if self.end is not None and self.end != "now" and (type(self.end) is not int or self.end < 0):
             raise InvalidRequest(f"end={self.end!r}: give 'now', an offset, or None to go on for ever")
@@ -61,13 +62,13 @@ class Choice:
 
     @property
     def records(self) -> int:
-        """The records of one poll: members lease a few at a time, readers are bounded by their bytes."""
+        """The most records of one poll. By default members lease a few at a time; readers are limited by bytes."""
         if self.max_records is not None:
             return self.max_records
         return MAX_LEASED if self.group is not None else MAX_READ
 
     def one(self, topic: str | None) -> str:
-        """The topic meant, when there is only one to mean. Raises InvalidRequest."""
+        """The topic, or for None the only one there is. Raises InvalidRequest when there are several."""
         if topic is not None:
             return topic
         if len(self.topics) != 1:
@@ -76,29 +77,29 @@ class Choice:
 
 
 class Consuming:
-    """`next_events` and `next_batch` hand out what polls brought; the rest is about what was handed out."""
+    """`next_events` and `next_batch` hand out events; `positions`, `seek` and `settle` concern events handed out."""
 
     def __init__(self, link: Link, choice: Choice) -> None:
         choice.check()
         self.choice = choice
         self.member: str | None = None
-        self.ends: dict[TopicPartition, int] = {}  # high watermarks when it first registered
-        self.events: Iterator[Event] = iter(())  # of `_current`: not handed out yet
+        self.ends: dict[TopicPartition, int] = {}  # the partitions' ends when it first registered
+        self.events: Iterator[Event] = iter(())  # the events of `_current` that are not handed out yet
         self._current: EventBatch | None = None
         self._pending: deque[EventBatch] = deque()
         self._link = link
         self._runtime = link.runtime
         self._generation = 0
         self._handle = 0
-        self._fetched: dict[TopicPartition, int] = {}  # where the next poll goes on
-        self._topic_ids: dict[str, str] = {}  # of those whose positions these are
+        self._fetched: dict[TopicPartition, int] = {}  # the offset that the next poll reads first; readers only
+        self._topic_ids: dict[str, str] = {}  # the topics' ids: positions are valid in these topics only
         self._until: dict[TopicPartition, int] | None = None
         self._poll: ReplySlot | None = None
-        self._polls = 0  # of this registration, that brought something
-        self._expiry = 0.0  # when the leases of what is pending run out
+        self._polls = 0  # polls of this registration that brought leases
+        self._expiry = 0.0  # when the leases of `_pending` expire
         self._registering: Any = None
         self._refresh = 0.0  # when to look for new partitions
-        self._stale = False  # there are some: register anew
+        self._stale = False  # the registration is outdated, as after new partitions: register anew
         self._backoff = Backoff(lambda: 1.0)
         self._closed = False
 
@@ -110,7 +111,7 @@ class Consuming:
         self._send_poll()
 
     def close(self) -> None:
-        """Gives everything back at once: a member's leases go to others."""
+        """Ends the registration. A member's leases go to other members at once."""
         with self._runtime.lock:
             if self._closed:
                 return
@@ -128,13 +129,15 @@ class Consuming:
         self._link.post(request, messages.Unregistered, lambda _: None, generation)
 
     def _unseen(self) -> list[EventBatch]:
-        """What waits here and was not handed out."""
+        """The events that were received but not handed out."""
         left, current = operator.length_hint(self.events), self._current
         begun = [current.cut(len(current) - left, len(current))] if left and current is not None else []
         return [*begun, *self._pending]
 
     async def _registered(self, deadline: float) -> int:
-        """The generation of a connection on which this consumer is registered."""
+        """Registers if necessary. Returns the generation of the connection on which this consumer is registered.
+
+        Raises ConnectionLost at the deadline, or when closed."""
         while True:
             if self._closed:
                 raise ConnectionLost("this consumer is closed")
@@ -198,7 +201,7 @@ class Consuming:
                 abandoned(answer)
                 raise UnknownTopic(f"the topic '{topic}' was deleted, and made anew", topic=topic)
         with self._runtime.lock:
-            if self._closed:  # meanwhile: who closed it knew of the registration before
+            if self._closed:  # in the meantime: `close` ended the registration before this one
                 abandoned(answer)
                 raise ConnectionLost("this consumer is closed")
             self._topic_ids.update(ids)
@@ -214,7 +217,7 @@ class Consuming:
                 fetched = {TopicPartition(t, p): offset for t, p, offset in answer.positions}
                 added = [tp for tp in fetched if again and tp not in self._fetched]
                 self._fetched = {tp: offset for tp, offset in fetched.items() if tp not in added}
-            self._stale = bool(added)  # until their start is known: who is cut short there registers anew
+            self._stale = bool(added)  # until their start is set below: if that fails, it registers anew
             if not again:
                 self.ends = {TopicPartition(t, p): offset for t, p, offset in answer.ends}
                 if choice.end == "now":
@@ -222,7 +225,7 @@ class Consuming:
                 elif isinstance(choice.end, int):
                     self._until = dict.fromkeys(self._fetched, choice.end)
         try:
-            for tp in added:  # after it began: every event in it is new, whatever `start` says
+            for tp in added:  # partitions added since the consumer began: all their events are new, whatever `start`
                 await self._go(tp, "earliest", None, deadline)
         except ConnectionLost:
             if self._link.closed:
@@ -233,7 +236,8 @@ class Consuming:
     # --- events out ---------------------------------------------------------------------------------------------
 
     async def next_batch(self, seconds: float | None = None) -> EventBatch | None:
-        """The next events of one partition; an empty batch when none came for `seconds`; None at the end."""
+        """The next events, of one partition. An empty batch when none came for `seconds` (None: waits without a
+        limit); None at the end."""
         left, self.events = list(self.events), iter(())
         if left:
             first = len(self._current) - len(left) if self._current is not None else 0
@@ -255,7 +259,7 @@ class Consuming:
                 return EventBatch("", 0, (), (), (), ())
 
     async def next_events(self, seconds: float | None = None) -> bool:
-        """Whether there are more: `events` then goes over them, nothing when none came for `seconds`."""
+        """Puts the next events in `events`: none when none came for `seconds`. Returns False at the end."""
         batch = await self.next_batch(seconds)
         if batch is None:
             return False
@@ -265,7 +269,7 @@ class Consuming:
 
     @property
     def waiting(self) -> int:
-        """Events that can be handed out without waiting for anything."""
+        """How many events can be handed out without waiting."""
         return operator.length_hint(self.events)
 
     def _finished(self) -> bool:
@@ -273,17 +277,17 @@ class Consuming:
         return until is not None and all(offset >= until.get(tp, 0) for tp, offset in self._fetched.items())
 
     async def _fetch(self, deadline: float | None) -> bool:
-        """Waits for the poll in flight, and takes what it brought, which may be nothing. False at the deadline."""
+        """Waits for the poll in flight and takes its events, which may be none. Returns False at the deadline."""
         if deadline is not None and not self._link.closed:
             try:
                 await self._link.ready(max(deadline, self._runtime.now()))
             except ConnectionLost:
                 return False
-        # A registration once begun is seen through, or short waits would begin it again and again.
+        # A registration may take longer than the deadline: else short waits would begin it again and again.
         await self._registered(self._runtime.now() + self._link.timeout)
         poll = self._poll or self._send_poll()
         if poll is None:
-            return True  # the connection was lost meanwhile
+            return True  # the connection was lost in the meantime
         if not await poll.wait(None if deadline is None else max(0.0, deadline - self._runtime.now())):
             return False
         if self._poll is poll:
@@ -308,13 +312,13 @@ class Consuming:
         return True
 
     async def _look_for_partitions(self) -> None:
-        """Now and then; a group does so at the broker."""
+        """Every REFRESH seconds, checks whether partitions were added. For groups the broker does that."""
         choice = self.choice
         if choice.group is None and choice.partitions is None and self._until is None:
             now = self._runtime.now()
             if now >= self._refresh:
                 self._refresh = now + REFRESH
-                with suppress(KrappyError):  # a poll will meet it too
+                with suppress(KrappyError):  # if it matters, a poll raises it too
                     found = await admin.topics(self._link, choice.topics)
                     self._stale = sum(len(topic.partitions) for topic in found) > len(self._fetched)
 
@@ -339,8 +343,8 @@ class Consuming:
             tp = TopicPartition(topic, partition)
             at = self._fetched.get(tp)
             if at is None or first > at:
-                continue  # polled before a seek that has been answered since
-            # It may begin below: what was polled before a seek to its very start comes again after it.
+                continue  # answers a poll from before a seek
+            # The answer may begin below `at`; then `read` leaves out what was handed out already.
             end = None if self._until is None else self._until.get(tp)
             batches, self._fetched[tp] = events.read(topic, partition, records, at, end)
             self._pending.extend(batches)
@@ -366,7 +370,7 @@ class Consuming:
     # --- what was handed out ------------------------------------------------------------------------------------
 
     def positions(self) -> dict[TopicPartition, int]:
-        """The offset of the next event to be handed out, by partition. Without a group only."""
+        """By partition, the offset of the next event to be handed out. Only for readers without a group."""
         found = dict(self._fetched)
         for batch in reversed(self._pending):
             found[TopicPartition(batch.topic, batch.partition)] = batch.offsets[0]
@@ -376,7 +380,8 @@ class Consuming:
         return found
 
     async def seek(self, topic: str, partition: int, to: StartAt) -> int:
-        """Goes on from another offset of a partition, which is returned. Raises OffsetOutOfRange, UnknownTopic."""
+        """Goes on from `to` in a partition, and returns the offset found. Raises OffsetOutOfRange, UnknownTopic, and
+        InvalidRequest in a group."""
         if self.choice.group is not None:
             raise InvalidRequest("a group's position is shared: reset the group instead")
         name, at = start(to)
@@ -400,7 +405,7 @@ class Consuming:
         left = max(0.0, deadline - self._runtime.now())
 
         def abandoned(_: messages.Sought) -> None:
-            self._stale = True  # the broker is elsewhere than this consumer: it registers anew where it is
+            self._stale = True  # the broker has another position now: register anew, with the consumer's own
 
         sought = await self._link.ask(
             request, messages.Sought, generation=self._generation, timeout=left, abandoned=abandoned
@@ -408,10 +413,10 @@ class Consuming:
         self._fetched[tp] = sought.offset
 
     async def settle(self, kind: type[Any], acknowledged: Acknowledged, **fields: Any) -> None:
-        """Ack, Nack or Extend. Raises LeaseLost when another member has some of the events by now.
+        """Sends an Ack, Nack or Extend (`kind`). Raises LeaseLost when another member has some of the events by now.
 
-        After a lost connection it is said again under the new name: the broker takes a late ack for events that
-        nobody was given in the meantime, and says LeaseLost for the others.
+        After a lost connection it is sent again under the member's new name: the broker accepts a late ack for events
+        that no other member got in the meantime, and answers LEASE_LOST for the others.
         """
         if self.choice.group is None:
             raise InvalidRequest("only members of a group acknowledge events; a reader without one just goes on")
@@ -432,7 +437,7 @@ class Consuming:
 
 
 def _ranges(acknowledged: Acknowledged) -> list[tuple[str, int, int, int]]:
-    """Events as (topic, partition, first, last) without holes."""
+    """The events as runs without a gap: (topic, partition, first offset, last offset), both inclusive."""
     if isinstance(acknowledged, EventBatch):
         return [(acknowledged.topic, acknowledged.partition, first, last) for first, last in acknowledged.spans()]
     if isinstance(acknowledged, Event):

@@ -1,8 +1,9 @@
-"""One connection's requests and answers, sans-IO: requests go in and frames come out, bytes go in and replies are
+"""One connection's requests and answers, without I/O: requests go in and frames come out; bytes go in and replies are
 called. Answers may come in any order; a stream's reply is called for each of its answers.
 
-Rules of this file: a reply is called exactly once with its last answer or an error, whatever becomes of the
-connection, unless it is forgotten. Only ProtocolError leaves `receive`, and ConnectionLost at a broker's farewell.
+Rules of this file: unless its request is forgotten, a reply is called exactly once with the last answer or an error,
+even if the connection is lost. `receive` raises only ProtocolError, and ConnectionLost when the broker says that it
+closes the connection.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Reply = Callable[[Any], None]  # an Answer of the class asked for, or a KrappyEr
 
 
 class Conversation:
-    """`ids` gives correlation ids, `limit` is the largest answer taken, in bytes."""
+    """`ids`: correlation ids for the requests; None: from 1. `limit`: the largest answer accepted, in bytes."""
 
     def __init__(self, ids: Iterator[int] | None = None, limit: int = DEFAULT_LIMIT) -> None:
         self._reader = FrameReader(limit)
@@ -28,18 +29,18 @@ class Conversation:
         self._waiting: dict[int, tuple[type[Answer], Reply]] = {}
 
     def allow(self, limit: int) -> None:
-        """Takes answers of up to `limit` bytes from now on."""
+        """Raises the limit: answers of up to `limit` bytes are accepted from now on."""
         self._reader.limit = max(self._reader.limit, limit)
 
     def ask(self, request: Request, answer: type[Answer], reply: Reply) -> tuple[int, bytes]:
-        """The request's id and its frame, to be sent."""
+        """Returns the request's id and its frame, which the caller sends. `reply` gets the answer or an error."""
         id = next(self._ids)
         data = request.frame(id)
         self._waiting[id] = (answer, reply)
         return id, data
 
     def forget(self, id: int) -> None:
-        """Its answer is not waited for any more and will be dropped."""
+        """The answer to this request will be dropped."""
         self._waiting.pop(id, None)
 
     @property
@@ -57,7 +58,7 @@ class Conversation:
                 error = messages.read_error(values)
                 if known is not None:
                     known[1](error)
-                elif id == 0:  # what the broker says before it closes, in answer to nothing
+                elif id == 0:  # answers no request: the broker says why it closes the connection
                     raise ConnectionLost(f"the broker ended the connection: {error.text}")
                 continue
             known = self._waiting.get(id)
@@ -72,7 +73,7 @@ class Conversation:
             reply(answer)
 
     def end(self, error: Callable[[], KrappyError]) -> None:
-        """Gives everyone who still waits an error of their own."""
+        """Calls each reply that still waits with an error, a new one each time."""
         waiting, self._waiting = self._waiting, {}
         for _, reply in waiting.values():
             reply(error())

@@ -1,4 +1,4 @@
-"""Events as a poll brings them, pure: record batches to columns, cut to what is meant for this reader."""
+"""From the record batches of a poll to events, as columns, cut to those that are for this reader. No I/O."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from krappy.records import batch as record_batch
 from krappy.records.batch import Columns
 from krappy.types import Event, Headers
 
-_event: Any = partial(tuple.__new__, Event)  # without Event's own checking of how many fields there are
+_event: Any = partial(tuple.__new__, Event)  # faster: Event's own `__new__` checks the number of fields
 Span = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events of one partition by columns, all of one length: the fast path, with no object for each event.
+    """Events of one partition as columns of equal length: the fast path, without an object for each event.
 
-    `offsets` may be a range. `headers` None: no event has any. `deliveries` counts from 1; only a group raises it.
-    `append_time`: the timestamps are the broker's (message.timestamp.type=LogAppendTime), not their producers'.
+    Offsets ascend and may be a range. Timestamps are ms since the epoch. `headers` None: no event has any.
+    `deliveries` counts from 1; only a group raises it. `append_time`: the broker set the timestamps
+    (message.timestamp.type=LogAppendTime), not the producers.
     """
 
     topic: str
@@ -39,7 +40,7 @@ class EventBatch:
         return len(self.values)
 
     def events(self) -> list[Event]:
-        """The same, an object for each."""
+        """The same events, one object each."""
         headers: Iterable[Headers] = repeat(()) if self.headers is None else self.headers
         rows = zip(
             repeat(self.topic),
@@ -55,11 +56,11 @@ class EventBatch:
         return list(map(_event, rows))
 
     def spans(self) -> list[Span]:
-        """The offsets as (first, last) of runs without a hole."""
+        """The offsets as runs without a gap: (first, last) each, both inclusive."""
         return spans(self.offsets)
 
     def cut(self, first: int, last: int) -> EventBatch:
-        """Rows `first` to before `last`."""
+        """The rows from `first` to before `last`."""
         if first == 0 and last == len(self.values):
             return self
         return EventBatch(
@@ -76,7 +77,7 @@ class EventBatch:
 
 
 def spans(offsets: Iterable[int]) -> list[Span]:
-    """Ascending offsets as runs without a hole."""
+    """Ascending offsets as runs without a gap: (first, last) each, both inclusive."""
     if isinstance(offsets, range):
         return [(offsets.start, offsets.stop - 1)] if offsets else []
     found: list[Span] = []
@@ -93,9 +94,9 @@ def spans(offsets: Iterable[int]) -> list[Span]:
 
 
 def read(topic: str, partition: int, records: bytes, first: int, end: int | None) -> tuple[list[EventBatch], int]:
-    """The events of a part from offset `first` on, before `end`; and the offset after the last batch looked at.
+    """The events of `records` from offset `first` to before `end` (None: no end), and the offset to go on from.
 
-    Raises CorruptBatch. Batches are whole, so one may begin below `first`.
+    The first batch may begin below `first`, since polls bring whole batches. Raises CorruptBatch.
     """
     found: list[EventBatch] = []
     following = first
@@ -116,9 +117,10 @@ def read(topic: str, partition: int, records: bytes, first: int, end: int | None
 
 
 def leased(batch: EventBatch, leases: Sequence[tuple[int, int, int]]) -> Iterator[EventBatch]:
-    """The events of a batch that are leased: (first offset, last offset, deliveries) each, ascending.
+    """The leased events of a batch, a new batch for each run of equal `deliveries`.
 
-    In the order of offsets, whatever the deliveries: a group may have promised that order.
+    `leases`: ascending (first offset, last offset, deliveries), offsets inclusive. The events come in the order of
+    their offsets, whatever their deliveries, because the group may have promised that order.
     """
     some: list[Span] = []
     count = 0

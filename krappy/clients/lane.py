@@ -1,4 +1,4 @@
-"""Records of a producer on their way, pure: batches, and the line that the batches of one partition stand in."""
+"""A producer's batches that are not settled, and the queue of one partition's batches. No I/O."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from krappy.records.batch import HEADER_SIZE
 from krappy.types import Headers
 
 MAX_SEQUENCE = 2**31 - 1
-LONGEST_KEY = 100  # bytes of a key that an error shows
+LONGEST_KEY = 100  # an error shows so many bytes of a key at most
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 2.0  # seconds before a refused batch is tried again
 
 
 class Ticket(Protocol):
-    """Whoever waits for some records of a batch."""
+    """Is told what became of some records of a batch."""
 
     def stored(self, settled: Settled, first: int, count: int) -> None:
-        """`count` records from the `first` of the batch on are stored."""
+        """`count` records are stored, of which the first is number `first` (from 0) of the batch."""
         ...
 
     def failed(self, error: KrappyError, count: int) -> None: ...
 
 
 class LaneBatch:
-    """Records of one partition on their way."""
+    """A batch of one partition. `born`: when it was begun, by the client's clock. `expect`: the offset that its only
+    record's key must be at; None: no condition."""
 
     __slots__ = (
         "ahead",
@@ -57,14 +58,14 @@ class LaneBatch:
         self.timestamps: list[int] = []
         self.headers: list[Headers] | None = None
         self.size = HEADER_SIZE
-        self.row = 0  # cut from columns: which row of them is the first here
+        self.row = 0  # of a batch cut from columns: the row that its first record was
         self.tickets: list[tuple[Ticket, int, int]] = []  # ticket, first record, count
-        self.sequence = -1  # once given: it may have reached the broker
+        self.sequence = -1  # set when first sent; from then on the broker may have the batch
         self.data: bytes | None = None
-        self.number = -1  # with it: how many went before it
+        self.number = -1  # set with `sequence`: how many batches of the lane were sent before
         self.tries = 0
-        self.back = False  # came back, to be sent again
-        self.ahead = False  # of a gap: to be settled under the old producer id
+        self.back = False  # refused, and to be sent again
+        self.ahead = False  # stands before a gap, so it is settled under the old producer id
         self.settled = False
 
     def __len__(self) -> int:
@@ -82,7 +83,7 @@ class LaneBatch:
 
 
 def too_large(error: KrappyError, topic: str, batch: LaneBatch) -> RecordTooLarge:
-    """The broker's refusal of a batch, with where it was to go and its largest event."""
+    """The broker's refusal of a batch, with the topic, the partition and the batch's largest event added."""
     sizes = [len(key or b"") + len(value or b"") for key, value in zip(batch.keys, batch.values, strict=True)]
     if batch.headers is not None:
         headers = [sum(len(value or b"") for _, value in some) for some in batch.headers]
@@ -95,8 +96,8 @@ def too_large(error: KrappyError, topic: str, batch: LaneBatch) -> RecordTooLarg
 
 
 class Settled(NamedTuple):
-    """What became of a batch: an error, or the offset of its first record. `append_time`: the broker's own time, when
-    it stamped the events (LogAppendTime); None when they keep theirs."""
+    """The outcome of a batch: an error, or the offset of its first record. `append_time`: the timestamp (ms) that the
+    broker gave the events (LogAppendTime); None when they keep their own."""
 
     batch: LaneBatch
     offset: int = -1
@@ -104,7 +105,7 @@ class Settled(NamedTuple):
     error: KrappyError | None = None
 
     def tell(self) -> None:
-        """Lets every ticket know."""
+        """Tells every ticket of the batch."""
         for ticket, first, count in self.batch.tickets:
             if self.error is None:
                 ticket.stored(self, first, count)
@@ -113,9 +114,9 @@ class Settled(NamedTuple):
 
 
 class Lane:
-    """One partition: a batch being filled, batches ready to go, batches sent and not settled, each in order.
+    """The batches of one partition in order: one being filled, those ready to send, those sent and not settled.
 
-    It has a producer id of its own, which is the producer's until a gap in its sequence numbers makes it `renew`.
+    A lane uses the producer's id until a gap in its sequence numbers requires a new one (`renew`).
     """
 
     __slots__ = (
@@ -140,24 +141,24 @@ class Lane:
         self.ready: deque[LaneBatch] = deque()
         self.sent: deque[LaneBatch] = deque()
         self.sequence = 0
-        self.count = 0  # of batches that have a sequence number
-        self.halted = False  # nothing leaves until all that was sent is answered
-        self.hole = False  # nobody knows whether what came before the next sequence number was stored
-        self.renew = False  # there is a gap for good: nothing leaves before there is a new producer id
+        self.count = 0  # batches that were given a sequence number
+        self.halted = False  # nothing is sent until every sent batch is answered
+        self.hole = False  # a batch before the next sequence number expired: it may or may not be stored
+        self.renew = False  # there is a gap for good: nothing behind it is sent before there is a new producer id
         self.not_before = 0.0
         self.pause = FIRST_PAUSE
 
     def close(self) -> None:
-        """What is being filled is ready."""
+        """Makes the batch being filled ready to send."""
         if self.filling is not None:
             self.ready.append(self.filling)
             self.filling = None
 
     def may_send(self, max_in_flight: int) -> bool:
-        """Whether the next batch may leave as far as those before it are concerned.
+        """Whether the batches before the next one allow it to be sent.
 
-        From the oldest that is not settled on, no more than `max_in_flight` batches are sent, settled or not: those
-        are what the broker knows again.
+        Counted from the oldest batch that is not settled, at most `max_in_flight` batches are sent, settled or not:
+        the broker recognizes only so many batches that are sent again.
         """
         following = self.ready[0] if self.ready else None
         if self.halted or (self.renew and not (following and following.ahead)):
@@ -170,7 +171,7 @@ class Lane:
         return self.sent[-1].expect is None and (following is None or following.expect is None)
 
     def send(self) -> LaneBatch:
-        """The next ready batch, which counts as sent and has its sequence number."""
+        """Takes the next ready batch, counts it as sent and gives it a sequence number if it has none."""
         batch = self.ready.popleft()
         self.sent.append(batch)
         batch.tries += 1
@@ -182,7 +183,7 @@ class Lane:
         return batch
 
     def recall(self) -> None:
-        """Everything sent and not settled is ready to be sent again."""
+        """Makes all batches that were sent and are not settled ready to be sent again."""
         for batch in reversed(self.sent):
             batch.back = False
             self.ready.appendleft(batch)
@@ -190,7 +191,7 @@ class Lane:
         self.halted = False
 
     def break_at(self, position: int) -> None:
-        """What was sent at this place is not stored, for good: those behind it need a new producer id."""
+        """The batch at this position of `sent` will never be stored: those behind it need a new producer id."""
         for at, batch in enumerate(self.sent):
             batch.ahead = at < position and (batch.ahead or not self.renew)
         for batch in self.ready:
@@ -199,7 +200,7 @@ class Lane:
 
     @property
     def broken(self) -> bool:
-        """Whether a new producer id is wanted now: all that came before the gap is settled, nothing is in flight."""
+        """Whether a new producer id is needed now: all before the gap is settled and nothing is in flight."""
         return (
             self.renew
             and not any(batch.ahead or not batch.back for batch in self.sent)
@@ -207,12 +208,12 @@ class Lane:
         )
 
     def hold(self, now: float) -> None:
-        """Nothing leaves for a while, longer each time."""
+        """Sends nothing for a while, longer each time."""
         self.not_before = now + self.pause
         self.pause = min(LONGEST_PAUSE, self.pause * 2)
 
     def moved(self) -> None:
-        """Something was stored."""
+        """A batch was stored: pauses begin short again."""
         self.not_before, self.pause = 0.0, FIRST_PAUSE
         self.hole = False
 
@@ -241,9 +242,9 @@ class Lane:
 
 
 def cut(ends: Sequence[int], first: int, room: int, overhead: int) -> int:
-    """The end of the longest run of rows from `first` that fits in `room` bytes, one row at least.
+    """The row after the longest run of rows from `first` that fits in `room` bytes; at least one row.
 
-    `ends`: the sizes of the rows before each row, summed up, and at last the sum of all; `overhead` comes to each.
+    `ends[i]`: the bytes of all rows before row `i`; the last one is the sum of all. `overhead`: bytes added per row.
     """
     low, high = first + 1, len(ends) - 1
     while low < high:

@@ -1,9 +1,9 @@
-"""A connection to a broker that is made again whenever it is lost, and the requests that survive that.
+"""A connection to a broker that is made again whenever it is lost, and requests that survive the loss.
 
-What is sent again, and what is not: `ask` repeats a request when the broker answers with a retriable error (it was
-not applied then), and, with `again`, when the connection was lost after the request had been sent (it may have been
-applied: right for reads, and for whatever does nothing the second time). All tries together take `timeout` at most;
-when it is over, the broker's last error says why, if there was one.
+`ask` repeats a request when the broker answers with a retriable error (then it was not applied). With `again`, it also
+repeats a request whose connection was lost after it was sent; it may have been applied, so this is for reads and for
+requests that do nothing the second time. All tries together take at most `timeout`; after that, `ask` raises the
+broker's last error, if there was one, else RequestTimeout.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from krappy.wire.frames import DEFAULT_LIMIT
 from krappy.wire.messages import Answer, Ping, Pong, Request
 
 A = TypeVar("A", bound=Answer)
-GREETING_SECONDS = 10.0  # for a connection to be made, and for a first answer on it
+GREETING_SECONDS = 10.0  # limit for connecting, and then again for the first answer
 NO_GREETING = (
     " instead of answering: is that the port of Krappy's native protocol? (Kafka's clients have one of their own)"
 )
 LARGE = 16 << 10  # bytes of a request that is sent alone
-BACKLOG = 1 << 20  # bytes waiting for the socket from which on large senders hold back
+BACKLOG = 1 << 20  # with more bytes than this waiting for the socket, producers wait before they send
 
 
 class ReplySlot:
-    """A reply that someone waits for. Waiting may be cancelled and begun again."""
+    """A reply that someone waits for. A wait may be cancelled and begun again."""
 
     __slots__ = ("_signal", "instead", "result")
 
     def __init__(self, signal: ClientSignal) -> None:
         self._signal = signal
-        self.instead: Callable[[Any], None] | None = None  # gets an answer that nobody waits for any more
+        self.instead: Callable[[Any], None] | None = None  # gets the answer when nobody waits for it any more
         self.result: Any = None
 
     def __call__(self, result: Any) -> None:
@@ -46,7 +46,7 @@ class ReplySlot:
             self.abandon(self.instead)
 
     def abandon(self, instead: Callable[[Any], None] | None) -> None:
-        """Nobody waits any more: `instead` gets the answer, which may be there already."""
+        """Stops waiting: `instead` gets the answer, at once if it has come already. Errors are dropped."""
         self.instead = instead
         if instead is not None and self._signal.is_set():
             self.instead = None
@@ -61,7 +61,8 @@ class ReplySlot:
 
 
 class Link:
-    """`timeout` seconds bound one operation; `keepalive` is how often a silent peer is asked whether it lives."""
+    """`timeout`: seconds that one operation may take. `keepalive`: after so many seconds of silence the broker is
+    pinged; after as many again the connection counts as lost."""
 
     def __init__(
         self,
@@ -74,28 +75,28 @@ class Link:
         self.runtime = runtime
         self.address = address
         self.timeout = timeout
-        self.generation = 0  # counts the connections made; a handle is good for one of them
-        self.pong: Pong | None = None  # what the broker last said of itself
+        self.generation = 0  # number of the current connection; a handle is valid on one connection only
+        self.pong: Pong | None = None  # the broker's last answer to a ping
         self._keepalive = keepalive
         self._backoff = Backoff(random)
         self._random = random
-        self._ids = itertools.count(1)  # never used twice, so that a late `forget` hits nobody else
+        self._ids = itertools.count(1)  # across connections, so that a late `forget` hits no other request
         self._stream: ClientStream | None = None
-        self._conversation: Conversation | None = None  # while requests may be sent
-        self._up = runtime.signal()  # set while they may
+        self._conversation: Conversation | None = None  # not None while requests may be sent
+        self._up = runtime.signal()  # set while requests may be sent, and once closed
         self._begun = False
-        self._tried = runtime.signal()  # the first try is over
-        self.closed = False  # for good
-        self._closing = runtime.signal()  # set when it is
-        self.told_of_closing: set[Callable[[], object]] = set()  # who waits for nothing that the connection brings
+        self._tried = runtime.signal()  # set after the first attempt to connect
+        self.closed = False  # True for good after `close`
+        self._closing = runtime.signal()  # set by `close`
+        self.told_of_closing: set[Callable[[], object]] = set()  # called by `close`: for those who wait for no reply
         self._paused: ClientSignal | None = None
         self.trouble = ""  # why there is no connection
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Connects; who was cancelled in it may call it again. Raises ConnectionLost when nothing answers at the
-        address now: only later losses are healed."""
+        """Connects. A cancelled caller may call it again. Raises ConnectionLost when no broker answers at the address:
+        only later losses are retried."""
         if not self._begun:
             self._begun = True
             self.runtime.spawn(self._keep, f"krappy link to {self.address}")
@@ -107,7 +108,7 @@ class Link:
             raise ConnectionLost(trouble, address=str(self.address))
 
     def close(self) -> None:
-        """Ends it; whoever waits gets ConnectionLost."""
+        """Ends the link for good; everyone who waits gets ConnectionLost."""
         with self.runtime.lock:
             self.trouble = "the client is closed"
             self.closed = True
@@ -123,7 +124,7 @@ class Link:
                 tell()
 
     def disown(self, why: str) -> None:
-        """In a process that was forked off: the connection is the parent's, and nothing here may touch it."""
+        """For a forked child process: marks the link closed without touching the connection, which the parent uses."""
         self._stream = self._conversation = None
         self.trouble = why
         self.closed = True
@@ -132,7 +133,7 @@ class Link:
         self._up.set()
 
     def pause(self) -> None:
-        """Stops reading, so that the broker meets back-pressure. For a connection with a single user."""
+        """Stops reading, so that the broker has to hold back. For a connection with a single user."""
         if self._paused is None:
             self._paused = self.runtime.signal()
 
@@ -194,7 +195,7 @@ class Link:
             self._tell(f"what listens at {self.address} does not speak Krappy's protocol: {error}")
 
     def _tell(self, trouble: str) -> None:
-        """Why there is no connection; when this was closed, that is why, whatever its reader saw of it."""
+        """Notes why there is no connection. After `close`, that stays the reason."""
         with self.runtime.lock:
             if not self.closed:
                 self.trouble = trouble
@@ -214,7 +215,7 @@ class Link:
                     self._tried.set()
 
         id, data = conversation.ask(Ping(), Pong, answered)
-        if not stream.send(data, patience=0.0):  # who reads waits for no sender; what fills the socket asks as well
+        if not stream.send(data, patience=0.0):  # the reader must not wait; what fills the socket gets answers too
             with self.runtime.lock:
                 conversation.forget(id)
 
@@ -237,11 +238,11 @@ class Link:
         generation: int | None = None,
         patience: float | None = None,
     ) -> int:
-        """Sends now; `reply` will be called with the answer or an error. The request's id, for `forget`.
+        """Sends now; `reply` will be called with the answer or an error. Returns the request's id, for `forget`.
 
-        Raises, having sent nothing, ConnectionLost when there is no connection, or not that of `generation`,
-        FrameTooLarge for what the broker would close the connection for, and RequestTimeout when the connection has no
-        room for `patience` seconds.
+        When it raises, nothing was sent: ConnectionLost when there is no connection, or not that of `generation`;
+        FrameTooLarge when the request is larger than the broker accepts; RequestTimeout when the socket has no room
+        for `patience` seconds (None: no limit).
         """
         with self.runtime.lock:
             conversation, stream = self._conversation, self._stream
@@ -269,16 +270,17 @@ class Link:
         return self.trouble if self._conversation is None else ""
 
     def lives(self, generation: int) -> bool:
-        """Whether the connection of that generation is there."""
+        """Whether the connection of that generation still exists."""
         return generation == self.generation and self._conversation is not None
 
     def forget(self, id: int) -> None:
+        """The answer to this request will be dropped, and its reply not called."""
         with self.runtime.lock:
             if self._conversation is not None:
                 self._conversation.forget(id)
 
     async def ready(self, deadline: float) -> int:
-        """Waits for a connection; its generation. Raises ConnectionLost at the deadline, or when closed."""
+        """Waits for a connection and returns its generation. Raises ConnectionLost at the deadline, or when closed."""
         while True:
             up = self._up
             with self.runtime.lock:
@@ -298,14 +300,14 @@ class Link:
         timeout: float | None = None,
         abandoned: Callable[[A], None] | None = None,
     ) -> A:
-        """The answer to a request. With `generation`, only on that connection, and never sent again after its loss.
+        """Sends a request and returns its answer. With `generation`, it is sent on that connection only, and never
+        again after its loss.
 
-        `again`: it is sent anew when the connection is lost before the answer, though it may have been carried out.
-        What would do more the second time needs `again=False`. What the broker refuses for now is asked again in any
-        case.
+        `again`: sends it again when the connection is lost before the answer, though the broker may have applied it. Use
+        `again=False` for requests that would do more the second time. After a retriable error it is always sent again.
 
-        `timeout` in seconds; None: the link's own. `abandoned` gets an answer that comes after its asker was cancelled
-        or gave up, to undo what it stands for. Raises the broker's error, ConnectionLost, RequestTimeout.
+        `timeout` in seconds; None: the link's own. `abandoned` gets an answer that comes after the caller was cancelled
+        or timed out, to undo what the request did. Raises the broker's error, ConnectionLost, RequestTimeout.
         """
         seconds = self.timeout if timeout is None else timeout
         deadline = self.runtime.now() + seconds
@@ -347,8 +349,8 @@ class Link:
                 raise error
 
     async def drained(self, seconds: float | None = None) -> bool:
-        """Waits while much of what was posted is still here, so that small requests find their way between. Whether
-        that is over within so many seconds."""
+        """Waits while much of what was posted still waits for the socket, so that small requests need not wait behind
+        it. False when that still holds after `seconds`."""
         stream = self._stream
         return stream is None or stream.backlog <= BACKLOG or await stream.drained(seconds)
 

@@ -1,4 +1,5 @@
-"""What both producers are made of: records to partitions, a sender that keeps the accumulator's batches moving."""
+"""The code of both producers: it assigns records to partitions, and a background task sends the accumulator's
+batches."""
 
 from __future__ import annotations
 
@@ -33,14 +34,14 @@ from krappy.wire import messages
 
 D = TypeVar("D", bound=Promise[Any])
 Registered = messages.ProducerRegistered | messages.Staged
-REFRESH = 60.0  # seconds after which it registers anew, to learn of partitions that were added
+REFRESH = 60.0  # seconds after which a producer registers anew, to learn of new partitions
 CODECS = {None: codecs.NONE, "gzip": codecs.GZIP, "snappy": codecs.SNAPPY, "lz4": codecs.LZ4, "zstd": codecs.ZSTD}
 
 
 def limits(
     linger_ms: float, batch_bytes: int, buffer_bytes: int, compression: str | None, idempotent: bool, timeout: float
 ) -> Limits:
-    """Checked. Raises ConfigError."""
+    """The checked limits. `linger_ms` in ms, `timeout` in seconds, sizes in bytes. Raises ConfigError."""
     if compression not in CODECS:
         raise ConfigError(f"compression={compression!r}: there are None, 'gzip', 'snappy', 'lz4' and 'zstd'")
     if linger_ms < 0 or batch_bytes < 1 or buffer_bytes < 1 or timeout <= 0:
@@ -56,7 +57,7 @@ def limits(
 
 
 class Producing:
-    """Sends to one topic. `open` before all else; `run` beside it until `close`."""
+    """Sends to one topic. `open` comes first and starts the sender, which runs until `close`."""
 
     def __init__(self, link: Link, topic: str, limits: Limits, name: str | None = None) -> None:
         self.topic = topic
@@ -66,18 +67,18 @@ class Producing:
         self._name = name
         self._accumulator = Accumulator(limits)
         self._idempotent = limits.idempotent
-        self._generation = 0  # of the connection that it registered on last
-        self._handle: int | None = None  # of the registration, while there is one
+        self._generation = 0  # of the connection of the last registration
+        self._handle: int | None = None  # of the registration; None while there is none
         self._refresh = 0.0  # when to register anew
         self._wake = self._runtime.signal()
-        self._line: OrderedDict[object, ClientSignal] = OrderedDict()  # of those who wait for room in the buffer
+        self._line: OrderedDict[object, ClientSignal] = OrderedDict()  # callers that wait for room in the buffer
         self._closing = False
-        self.trouble = ""  # why what was sent is not stored yet: what the broker, or the connection, said last
+        self.trouble = ""  # the last error of the broker or the connection, while records are not stored because of it
 
     # --- life ---------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Registers, and starts the sender. Raises what the broker says of the topic, or ConnectionLost."""
+        """Registers, and starts the sender. Raises the broker's error, or ConnectionLost."""
         deadline = self._runtime.now() + self._link.timeout
         while not await self._register(deadline):
             if self._runtime.now() >= deadline:
@@ -87,11 +88,11 @@ class Producing:
         self._runtime.spawn(self._run, f"krappy producer to {self.topic}")
 
     def _awake(self) -> None:
-        """The sender looks again: one with nothing on its way hears of its link's end from nobody else."""
+        """Wakes the sender: when no batch is in flight, nothing else tells it that the link was closed."""
         self._wake.set()
 
     async def flush(self, delivery: Promise[None]) -> None:
-        """Sends everything now; the delivery is made when all of it is settled."""
+        """Sends everything now. The delivery gets None when all of it is settled."""
         if self._link.closed:
             self.close()
         fence = Fence(delivery)
@@ -101,7 +102,7 @@ class Producing:
         fence.passed()
 
     def close(self) -> None:
-        """Ends the sender and the registration. What was not flushed fails."""
+        """Ends the sender and the registration. Records that are not settled fail with ConnectionLost."""
         with self._lock:
             if self._closing:
                 return
@@ -124,7 +125,7 @@ class Producing:
         return ConnectionLost("this producer is closed" if self._closing else self._link.trouble)
 
     def now_ms(self) -> int:
-        """The time that an event gets which has none of its own."""
+        """The timestamp (ms) for events that are sent without one."""
         return self._runtime.wall_ms()
 
     @property
@@ -133,7 +134,7 @@ class Producing:
 
     async def room(self) -> None:
         """Back-pressure: waits until the buffer has room. Raises ConnectionLost when the producer is closed."""
-        place = object()  # in the line
+        place = object()  # its key in `_line`
         try:
             while True:
                 with self._lock:
@@ -149,8 +150,8 @@ class Producing:
                 self._let_in()
 
     def _let_in(self) -> None:
-        """Wakes the first in the line if there is room; it will wake the next. Were all woken each time, thousands of
-        senders would spend their time on finding it full again."""
+        """Wakes the first caller in `_line` if there is room; that one wakes the next. If all were woken each time,
+        thousands of callers would spend their time finding the buffer full again."""
         if self._line and not self._accumulator.full:
             next(iter(self._line.values())).set()
 
@@ -166,9 +167,9 @@ class Producing:
         partition: int | None = None,
         expect: Expected | None = None,
     ) -> D:
-        """Takes one record, whose receipt goes to the delivery.
+        """Takes one record and returns the delivery, which will get its Receipt or its error.
 
-        Raises InvalidRecord, InvalidRequest, UnknownPartition, having taken nothing; ConnectionLost when closed.
+        When it raises, nothing was taken: InvalidRecord, InvalidRequest, UnknownPartition; ConnectionLost when closed.
         """
         value_bytes = value if type(value) is bytes else given.encoded(value, "value")
         key_bytes = key if type(key) is bytes else given.encoded(key, "key")
@@ -203,7 +204,7 @@ class Producing:
 
     @property
     def partitions(self) -> int:
-        """Of the topic, as of the last registration."""
+        """How many partitions the topic had at the last registration."""
         return self._accumulator.partitions
 
     def add_columns(
@@ -216,7 +217,8 @@ class Producing:
         timestamps: Sequence[Time] | Time | None = None,
         partition: int | None = None,
     ) -> D:
-        """Takes rows; the runs they are stored in go to the delivery. Raises as `add` does, having taken nothing."""
+        """Takes many records as columns of equal length. The delivery gets `list[Stored]`, or an error with the runs
+        that were stored as `.stored`. Raises as `add` does, and takes nothing then."""
         count = len(values)
         value_column = as_bytes(values, "value")
         key_column = None if keys is None else as_bytes(keys, "key")
@@ -264,7 +266,7 @@ class Producing:
         try:
             while True:
                 with self._lock:
-                    if self._closing:  # read under the lock: `close` sets the signal that stands then, once
+                    if self._closing:  # under the lock: `close` sets only the signal that is in `_wake` then
                         return
                     self._wake = wake = self._runtime.signal()
                     now = self._runtime.now()
@@ -281,7 +283,7 @@ class Producing:
             self.close()
 
     async def _registered(self, now: float) -> bool:
-        """Registers if that has to be. Whether batches may be sent."""
+        """Registers if necessary. Returns whether batches may be sent. Fails all records when the broker refuses."""
         with self._lock:
             there = self._handle is not None and self._link.lives(self._generation) and now < self._refresh
             if there and not self._accumulator.renew:
@@ -301,7 +303,9 @@ class Producing:
         return False
 
     async def _register(self, deadline: float) -> bool:
-        """Whether it worked; not when the connection is lost meanwhile, or the time is over."""
+        """Registers. False to try again: the connection was lost, the time was over, or the error is retriable.
+
+        Raises the broker's other errors, and ConnectionLost when the link is closed."""
         with self._lock:
             id, epoch = self._accumulator.producer
         try:
@@ -321,7 +325,7 @@ class Producing:
             self._refresh = self._runtime.now() + REFRESH
             if old is not None and generation == self._generation:
                 self._unregister(old, generation)
-            if self._closing:  # meanwhile: who closed it knew of the old one alone
+            if self._closing:  # in the meantime: `close` ended only the old registration
                 self._unregister(answer.handle, generation)
             self._generation = generation
             self._accumulator.registered(
@@ -330,7 +334,7 @@ class Producing:
         return True
 
     async def _ask(self, id: int, epoch: int, generation: int, seconds: float) -> Registered:
-        """Registers on that connection, as the producer (id, epoch); (-1, -1): as a new one."""
+        """Registers on the connection of `generation`, as the producer (id, epoch); (-1, -1): as a new one."""
         request = messages.ProducerRegistration(
             self.topic, self._name, idempotent=self._idempotent, producer_id=id, producer_epoch=epoch
         )
@@ -347,7 +351,7 @@ class Producing:
             with self._lock:
                 handle, generation = self._handle, self._generation
                 if handle is None:
-                    return  # lost meanwhile: what would be taken now is for the next connection
+                    return  # the connection was lost: batches wait for the next one
                 batches = self._accumulator.take(self._runtime.now())
             if not batches:
                 return
@@ -369,7 +373,7 @@ class Producing:
             await self._runtime.checkpoint()
 
     async def _drained(self) -> None:
-        """Waits for room in the connection. What has waited too long fails meanwhile."""
+        """Waits until the socket has room. Batches that wait too long fail in the meantime."""
         while True:
             with self._lock:
                 expiry = self._accumulator.next_expiry()
@@ -380,7 +384,7 @@ class Producing:
             self._tell()
 
     def _answered(self, batch: LaneBatch, generation: int, result: Any) -> None:
-        """A reply: runs wherever the link reads."""
+        """The reply to a batch. It runs in the task or thread that reads the link."""
         if isinstance(result, ConnectionLost):
             self._lost(generation, result)
             return
@@ -390,7 +394,7 @@ class Producing:
                 self._accumulator.stored(batch, result.offset, result.timestamp)
             else:
                 if result.name in ("UNKNOWN_TOPIC", "UNKNOWN_HANDLE"):
-                    self._handle = None  # the topic was deleted; what comes next registers anew, and may make it
+                    self._handle = None  # the topic was deleted; the next send registers anew, which may create it
                 if isinstance(result, RecordTooLarge):
                     result = too_large(result, self.topic, batch)
                 self.trouble = result.text
@@ -409,7 +413,7 @@ class Producing:
         self._tell()
 
     def _tell(self) -> None:
-        """Lets senders know what was settled; outside the lock, for their callbacks may do anything."""
+        """Tells the tickets of settled batches. Outside the lock, because callbacks may do anything."""
         with self._lock:
             settled = self._accumulator.collect()
             self._let_in()

@@ -1,4 +1,4 @@
-"""What becomes of records sent: the tickets that ride on batches, and what they make for their senders."""
+"""The outcomes of records sent: each batch carries tickets, and a ticket completes the delivery that its sender has."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Stored(NamedTuple):
-    """A run of rows that stand one after the other: row `rows[i]` has offset `offset + i`.
+    """A run of rows with consecutive offsets: row `rows[i]` has offset `offset + i`.
 
-    `append_time`: the timestamp that the broker gave them all (message.timestamp.type=LogAppendTime), else None.
+    `append_time`: the timestamp (ms) that the broker gave them all (message.timestamp.type=LogAppendTime), else None.
     """
 
     topic: str
@@ -51,7 +51,8 @@ class One:
 
 
 class Many:
-    """Shared by the tickets of columns: told when the last row is settled."""
+    """Shared by the tickets of one `add_columns`. When the last row is settled, the delivery gets the runs
+    (`list[Stored]`), or the first error, which has them as `.stored`."""
 
     def __init__(self, topic: str, count: int, delivery: Promise[Any]) -> None:
         self.topic = topic
@@ -75,7 +76,7 @@ class Many:
 
 
 class ReceiptRows:
-    """The ticket of some rows of columns: those that go to one partition."""
+    """The ticket of those rows of an `add_columns` that go to one partition."""
 
     __slots__ = ("_many", "_rows")
 
@@ -96,11 +97,11 @@ class ReceiptRows:
 
 
 class Fence:
-    """The ticket of a flush: told when everything before it is settled, well or not."""
+    """The ticket of a flush. Its delivery gets None when everything sent before is stored or has failed."""
 
     def __init__(self, delivery: Promise[None]) -> None:
         self._delivery = delivery
-        self.left = 1  # the flush itself, until it knows how many batches there are
+        self.left = 1  # for the flush itself, until it knows the number of batches
 
     def stored(self, settled: Settled, first: int, count: int) -> None:
         self.passed()
@@ -119,7 +120,7 @@ class Looked(Protocol):
 
 
 class Failures:
-    """Deliveries that failed, until someone asks: an error that nobody looked at must not go unnoticed."""
+    """Remembers the last 1,000 deliveries that failed, so that `flush` can raise an error that nobody has looked at."""
 
     def __init__(self) -> None:
         self._failed: deque[tuple[Looked, BaseException]] = deque(maxlen=1000)
@@ -128,7 +129,7 @@ class Failures:
         self._failed.append((delivery, error))
 
     def check(self) -> None:
-        """Raises the first error since the last time that nobody looked at."""
+        """Raises the first error that nobody has looked at, then forgets all errors so far."""
         failed, self._failed = self._failed, deque(maxlen=1000)
         for delivery, error in failed:
             if not delivery.looked:
@@ -136,5 +137,5 @@ class Failures:
 
 
 def copy(error: KrappyError, **details: Any) -> KrappyError:
-    """The same error as another object, for each who gets it raised has a traceback of their own."""
+    """The same error as a new object, because each caller that it is raised in adds its own traceback."""
     return type(error)(error.text, **{**error.details, **details})

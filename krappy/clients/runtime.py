@@ -1,5 +1,5 @@
-"""What the shared code asks of its surroundings: signals, time, streams, tasks. Two runtimes exist: `krappy.client`
-has one on anyio, `krappy.blocking` one on threads."""
+"""What the shared code needs from its surroundings: signals, time, streams, tasks. There are two runtimes:
+`krappy.client` has one on anyio, `krappy.blocking` one on threads."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ Work = Coroutine[Any, Any, T]
 
 
 class ClientSignal(Protocol):
-    """Is set once, by anyone; lets everyone who waits go on."""
+    """An event that is set once, by any task or thread, and then wakes everyone who waits for it."""
 
     def set(self) -> None: ...
 
     def is_set(self) -> bool: ...
 
     async def wait(self, seconds: float | None = None) -> bool:
-        """Whether it is set, after waiting `seconds` at most (None: for as long as it takes)."""
+        """Waits up to `seconds` (None: without a limit). Returns whether the signal is set."""
         ...
 
 
 class ClientStream(Protocol):
-    """A connection. Its methods raise OSError when it is gone."""
+    """A connection. `receive` and `send` raise OSError when it is lost."""
 
     async def receive(self, seconds: float) -> bytes | None:
-        """The next bytes, b"" at their end, None when none came for `seconds`."""
+        """The next bytes; b"" when the peer has closed; None when nothing came for `seconds`."""
         ...
 
     def send(self, data: bytes, hurry: bool = True, patience: float | None = None) -> bool:
-        """Takes bytes to be sent, in order. It never suspends: it queues what the socket does not take at once, or
-        (threads) blocks. Without `hurry` they may wait for company for a turn of the event loop.
+        """Sends bytes, in order. It never suspends: what the socket does not take at once is queued, or (threads) the
+        call blocks. Without `hurry` the bytes may wait one turn of the event loop, to be sent together with others.
 
-        False, and nothing was taken, when the socket has no room for `patience` seconds; None: as long as it lasts."""
+        Returns False, having taken nothing, when the socket has no room for `patience` seconds. None: no limit."""
         ...
 
     @property
     def backlog(self) -> int:
-        """Bytes taken that the socket did not take yet."""
+        """Bytes queued that the socket has not taken yet."""
         ...
 
     async def drained(self, seconds: float | None = None) -> bool:
-        """Waits until the backlog is small; whether it is, or the connection has ended, within that time."""
+        """Waits until the backlog is small or the connection has ended. False when `seconds` passed before."""
         ...
 
     def end(self) -> None:
-        """Ends the connection, for anyone: a `receive` that waits comes back."""
+        """Ends the connection. Any task or thread may call it; a waiting `receive` returns."""
         ...
 
     def close(self) -> None:
-        """Ends it and gives back what it holds, for whoever receives."""
+        """Ends the connection and frees the socket. Only the task or thread that receives may call it."""
         ...
 
 
 class Promise(Protocol[R]):
-    """The result of something sent, to be set once. `concurrent.futures.Future` is one."""
+    """Takes the result of something sent, once. `concurrent.futures.Future` is one."""
 
     def set_result(self, result: R) -> None: ...
 
@@ -83,7 +83,7 @@ class ClientRuntime(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
     async def checkpoint(self) -> None:
-        """Lets others run, where that is needed."""
+        """Lets other tasks run. Does nothing on threads."""
         ...
 
     async def dial(self, host: str, port: int, seconds: float) -> ClientStream:
@@ -96,7 +96,8 @@ class ClientRuntime(Protocol):
 
 
 def run(work: Work[T]) -> T:
-    """The result of a coroutine that never suspends because everything that it awaits blocks instead."""
+    """Runs a coroutine whose awaits block instead of suspending, and returns its result. Raises RuntimeError when it
+    suspends all the same."""
     try:
         work.send(None)
     except StopIteration as stop:

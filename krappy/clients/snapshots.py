@@ -1,7 +1,7 @@
-"""Snapshots that the broker holds for many readers, and reading them and logs by blocks of columns.
+"""Snapshots that the broker holds for several readers; reading snapshots and logs as blocks of columns.
 
-Every request stands by itself: it names the snapshot or the topic, and where to go on. So a lost connection costs
-nothing but the answer that was on its way, and a reader that is dropped leaves nothing behind at the broker.
+Every request is complete in itself: it names the snapshot or the topic, and where to go on. So a lost connection loses
+only the answer in flight, and a reader that just stops leaves nothing behind at the broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class KeyRange(NamedTuple):
-    """Part of a partition's table: keys from `start` (inclusive) to before `end`; None: open on that side."""
+    """Part of a partition's table: keys from `start` (inclusive) to `end` (exclusive); None: no bound."""
 
     partition: int
     start: bytes | None = None
@@ -33,13 +33,13 @@ class KeyRange(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A moment of a table, held by the broker. Plain values: it may be pickled and sent to other processes."""
+    """A table as of one moment, held by the broker. Plain values: it may be pickled and sent to other processes."""
 
     id: str
     topic: str
-    offsets: dict[int, int]  # by partition, the next offset: what it is exact for
-    ranges: list[KeyRange]  # together exactly the table, no two of them overlap
-    size: int | None = None  # bytes of its keys and entries, where that was asked for
+    offsets: dict[int, int]  # by partition: the snapshot includes exactly the events before this offset
+    ranges: list[KeyRange]  # together the whole table, without overlap
+    size: int | None = None  # bytes of its keys and entries; None: not asked for
 
 
 async def open_snapshot(
@@ -53,6 +53,9 @@ async def open_snapshot(
     topic_id: str | None,
     measure: int | None = None,
 ) -> Snapshot:
+    """Opens a snapshot of about `splits` ranges, which ends when it is not used for `ttl` seconds.
+
+    `measure`: bytes up to which `size` is exact; None: no size. Raises InvalidRequest."""
     request = messages.OpenSnapshot(
         topic=topic,
         partitions=None if partitions is None else list(partitions),
@@ -76,6 +79,7 @@ async def open_snapshot(
 
 
 async def keep_snapshot(link: Link, id: str, ttl: float | None) -> None:
+    """Lets a snapshot live for `ttl` more seconds from now; None: for its own time to live."""
     request = messages.KeepSnapshot(id, None if ttl is None else _milliseconds(ttl))
     await link.ask(request, messages.SnapshotKept)
 
@@ -97,7 +101,7 @@ def _milliseconds(ttl: float) -> int:
 
 
 class SnapshotPages(Generic[A]):
-    """Blocks, one after the other. The next answer is made while the caller works on the one before."""
+    """Reads blocks one after the other. It asks for the next one while the caller works on the one before."""
 
     def __init__(self, link: Link, answer: type[A], block_bytes: int) -> None:
         self._link = link
@@ -107,7 +111,7 @@ class SnapshotPages(Generic[A]):
         self._ended = False
 
     def _request(self) -> Request:
-        """What brings the next part."""
+        """The request for the next part."""
         raise NotImplementedError
 
     def _take(self, answer: A) -> ColumnBlock:
@@ -137,7 +141,7 @@ class SnapshotPages(Generic[A]):
             self._ahead = request, slot, self._link.post(request, self._answer, slot)
 
     async def _came(self) -> A | None:
-        """What was asked for ahead; None when it has to be asked for again."""
+        """The answer to the request sent ahead; None when there was none, or it failed: ask again."""
         if self._ahead is None:
             return None
         _, slot, id = self._ahead
@@ -147,7 +151,7 @@ class SnapshotPages(Generic[A]):
         return slot.result if isinstance(slot.result, self._answer) else None
 
     def close(self) -> None:
-        """No more are wanted."""
+        """Stops reading: an answer still to come is dropped."""
         self._ended = True
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
@@ -188,7 +192,7 @@ class SnapshotReading(SnapshotPages[messages.SnapshotRead]):
 
 class LogReading(SnapshotPages[messages.LogRead]):
     def __init__(self, link: Link, span: messages.ReadLog, columns: Sequence[str]) -> None:
-        """`span`: all that is wanted; `max_bytes` of it in a block."""
+        """`span`: all offsets to read, `max_bytes` of them in a block. Raises InvalidRequest."""
         super().__init__(link, messages.LogRead, span.max_bytes)
         if not 0 <= span.offset <= span.end:
             raise InvalidRequest(
@@ -203,7 +207,7 @@ class LogReading(SnapshotPages[messages.LogRead]):
         return messages.ReadLog(span.topic, span.partition, self._offset, span.end, self._block_bytes, span.topic_id)
 
     def _take(self, answer: messages.LogRead) -> ColumnBlock:
-        from krappy.clients import events  # the codecs of record batches, which only events are in
+        from krappy.clients import events  # imports the codecs of record batches, which only logs need
 
         span = self._span
         found, _ = events.read(span.topic, span.partition, answer.records, self._offset, span.end)

@@ -1,5 +1,5 @@
-"""Staged writes: what tasks send (`attempt.py`) waits at the broker until their job is committed, and is published then
-as a whole."""
+"""Staged writes: the broker keeps what tasks send (`attempt.py`) until their job is committed, then publishes it as a
+whole."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from krappy.clients.link import Link
 from krappy.wire import messages
 
-WAIT = 10.0  # seconds that one request waits for the end of a publication
+WAIT = 10.0  # seconds that one request waits at most for a publication to end
 
 
 class StagedPartition(NamedTuple):
-    """What a job has published to one partition: events of others may stand between the first and the last."""
+    """What a job has published to one partition. Events of others may stand between its first and its last."""
 
     topic: str
     partition: int
@@ -23,7 +23,7 @@ class StagedPartition(NamedTuple):
 
 
 class StagedCommit(NamedTuple):
-    """What a job has published, the same however often it is asked."""
+    """What a job has published. It stays the same however often it is asked for."""
 
     job: str
     partitions: list[StagedPartition]
@@ -34,7 +34,8 @@ class StagedCommit(NamedTuple):
 
 
 class StagedJob(NamedTuple):
-    """A job that is neither committed nor aborted. `size` in bytes; `expires_ms` -1: it is being published."""
+    """A job that is neither committed nor aborted. `size` in bytes. `expires_ms`: ms since the epoch, when it will be
+    dropped if nothing more comes; -1: it is being published."""
 
     job: str
     state: str = ""
@@ -44,13 +45,14 @@ class StagedJob(NamedTuple):
     expires_ms: int = -1
 
 
-Progress = Callable[[int, int], None]  # bytes published so far, of how many
+Progress = Callable[[int, int], None]  # bytes published so far, and bytes to publish in all
 
 
 async def commit(
     link: Link, job: str, tokens: Sequence[str], timeout: float | None, progress: Progress | None
 ) -> StagedCommit:
-    """Asks until it is done. Each request is bounded by the link's own timeout, all of them by `timeout` seconds."""
+    """Commits, and asks again until all is published. Each request takes at most the link's own timeout, all together
+    take at most `timeout` seconds (None: no limit). Raises RequestTimeout."""
     end = None if timeout is None else link.runtime.now() + timeout
     while True:
         left = link.timeout if end is None else max(0.0, min(link.timeout, end - link.runtime.now()))

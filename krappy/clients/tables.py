@@ -18,15 +18,15 @@ from krappy.errors import ConnectionLost, InvalidRequest, ProtocolError, Request
 from krappy.types import Entry, Headers
 from krappy.wire import messages
 
-_entry: Any = partial(tuple.__new__, Entry)  # without Entry's own checking of how many fields there are
+_entry: Any = partial(tuple.__new__, Entry)  # faster: Entry's own `__new__` checks the number of fields
 PAGE_ENTRIES = 2_000
 PAGE_BYTES = 1 << 20
-MOST_KEYS = 10_000  # of one request,
-KEY_BYTES = 1_000_000  # and what they take in it: the broker reads no more small values at once than 1 MiB
+MOST_KEYS = 10_000  # keys in one request
+KEY_BYTES = 1_000_000  # bytes of the keys in one request: the broker reads at most 1 MiB of small values at once
 
 
 async def get(link: Link, topic: str, key: Text, partition: int | None, min_offset: int | None) -> Entry | None:
-    """None: absent. An entry whose value is None: deleted, at its offset."""
+    """The entry of a key. None: absent. An entry whose value is None: deleted, at its offset."""
     wanted = key_bytes(key)
     got = await link.ask(messages.Get(topic, wanted, partition, min_offset), messages.Got)
     if len(got.entry) != 1:
@@ -36,14 +36,14 @@ async def get(link: Link, topic: str, key: Text, partition: int | None, min_offs
 
 
 def _several(keys: Iterable[Text]) -> Iterable[Text]:
-    """Raises InvalidRequest for a single key: each of its letters would be taken for one."""
+    """Raises InvalidRequest for a single key: each of its characters would be taken for a key."""
     if isinstance(keys, str | bytes):
         raise InvalidRequest(f"several keys are expected, as a list, not {keys!r}")
     return keys
 
 
 async def get_many(link: Link, topic: str, keys: Iterable[Text], partition: int | None) -> list[Entry | None]:
-    """In the order of the keys, as `get` says of each."""
+    """For each key, in their order, what `get` returns."""
     wanted = [key if type(key) is bytes else key_bytes(key) for key in _several(keys)]
     found: list[Entry | None] = []
     step = max(1, min(MOST_KEYS, KEY_BYTES // (max(map(len, wanted), default=0) + 5)))
@@ -55,7 +55,7 @@ async def get_many(link: Link, topic: str, keys: Iterable[Text], partition: int 
 async def get_columns(
     link: Link, topic: str, keys: Iterable[Text] | Binary, partition: int | None, columns: Sequence[str]
 ) -> ColumnBlock:
-    """Row `i` answers key `i`."""
+    """One block: row `i` answers key `i`. Raises InvalidRequest for a null key."""
     asked = keys if isinstance(keys, Binary) else arrow_layout.binary([key_bytes(key) for key in _several(keys)])
     if asked.validity is not None:
         raise InvalidRequest("a lookup needs a key: a column without nulls")
@@ -86,7 +86,7 @@ def _one(key: bytes, partition: int, found: Any) -> Entry:
 
 
 def entries(partition: int, flat: Sequence[Any]) -> list[Entry]:
-    """Entries of a page: key, [offset, timestamp, value, headers], key, … Raises ProtocolError."""
+    """Entries of a page, given as key, [offset, timestamp, value, headers], key, … Raises ProtocolError."""
     if not flat:
         return []
     try:
@@ -103,7 +103,8 @@ def _headers(headers: Any) -> Headers:
 
 
 class KeyRangeChoice:
-    """Which keys: all, those with a prefix, or from `start` (inclusive) to `end` (exclusive)."""
+    """Which keys: all, those with a prefix, or from `start` (inclusive) to `end` (exclusive). Raises InvalidRequest for
+    a prefix together with `start` or `end`."""
 
     def __init__(self, prefix: Text | None, start: Text | None, end: Text | None) -> None:
         if prefix is not None and (start is not None or end is not None):
@@ -114,9 +115,9 @@ class KeyRangeChoice:
 
 
 class Scanning:
-    """The pages of a snapshot. The next is asked for before the caller has gone through the last.
+    """The pages of a scan. It asks for the next page before the caller has gone through the last one.
 
-    A page's request is not sent again after a lost connection: the snapshot went with it.
+    The broker drops the scan with the connection; after that, `page` raises ConnectionLost.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Scanning:
         self._generation = 0
         self._cursor: int | None = None
         self._ahead: ReplySlot | None = None
-        self.offsets: dict[int, int] = {}  # by partition, the next offset: what the snapshot is exact for
+        self.offsets: dict[int, int] = {}  # by partition: the scan includes exactly the events before this offset
 
     async def page(self) -> list[Entry] | None:
         """The next entries, of one partition, in the order of keys. None: there are no more."""
@@ -205,7 +206,7 @@ class Scanning:
         raise result
 
     def close(self) -> None:
-        """Lets the broker forget the snapshot."""
+        """Lets the broker drop the scan."""
         if self._begun and not self._ended:
             self._ended = True
             self._give_up(self._cursor)
@@ -218,7 +219,7 @@ class Scanning:
 
 
 class KeyHistory:
-    """The raw events of one key, oldest first, a page at a time."""
+    """The events of one key that the log still has, oldest first, a page at a time."""
 
     def __init__(self, link: Link, topic: str, key: Text, partition: int | None, start: int) -> None:
         self._link = link

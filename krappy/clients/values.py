@@ -1,4 +1,4 @@
-"""What users may give, made into what the protocol takes: text as UTF-8, times, starts, headers, addresses."""
+"""Converts what users give into what the protocol takes: text, times, start positions, headers, addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HeadersIn = Mapping[str, Text | None] | Iterable[tuple[str, Text | None]]
 
 DEFAULT_PORT = 7092
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
-LONGEST = 1_000_000_000  # seconds; what sockets and locks take as a timeout ends at nine times that
+LONGEST = 1_000_000_000  # seconds, the longest timeout: sockets and locks accept only about nine times that
 ADDRESS_VARIABLE = "KRAPPY_ADDRESS"
 
 
@@ -31,7 +31,7 @@ class Address(NamedTuple):
 
 
 def address(given: str | None) -> Address:
-    """`host:port`, `host`, `[v6]:port`; None: $KRAPPY_ADDRESS, else 127.0.0.1:7092. Raises ConfigError."""
+    """Parses `host:port`, `host` or `[v6]:port`. None: $KRAPPY_ADDRESS, else 127.0.0.1:7092. Raises ConfigError."""
     text = given if given is not None else os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
     if not isinstance(text, str):
         raise ConfigError(f"{text!r} is no address; give text such as {DEFAULT_ADDRESS!r}")
@@ -49,14 +49,14 @@ def address(given: str | None) -> Address:
 
 
 def seconds(given: float, what: str) -> float:
-    """A span of time that something may take. Raises ConfigError."""
+    """The given duration, checked; `what` names it in the error. Raises ConfigError."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given <= LONGEST:
         raise ConfigError(f"{what}={given!r}: give seconds, more than 0 and at most {LONGEST:,}")
     return given
 
 
 def encoded(value: Text | None, what: str) -> bytes | None:
-    """UTF-8 of a str, a bytes-like as bytes, None as None. Raises InvalidRecord for anything else."""
+    """A str as UTF-8, bytes-like objects as bytes, None as None. Raises InvalidRecord for anything else."""
     if value is None or type(value) is bytes:
         return value
     if isinstance(value, str):
@@ -70,7 +70,7 @@ def encoded(value: Text | None, what: str) -> bytes | None:
 
 
 def key_bytes(key: Text) -> bytes:
-    """The key of a lookup."""
+    """The key of a lookup, as bytes. Raises InvalidRecord, for None too."""
     found = encoded(key, "key")
     if found is None:
         raise InvalidRecord("a lookup needs a key: str or bytes, not None")
@@ -92,7 +92,7 @@ def headers(given: HeadersIn | None) -> Headers:
 
 
 def milliseconds(time: Time, what: str = "timestamp") -> int:
-    """Ms since the epoch. Raises InvalidRecord for a naive datetime, whose zone nobody knows."""
+    """Ms since the epoch. Raises InvalidRecord for a datetime without a time zone."""
     if isinstance(time, datetime):
         if time.tzinfo is None:
             raise InvalidRecord(f"a {what} needs a time zone: {time!r} has none (datetime.now(timezone.utc) has)")
@@ -103,7 +103,7 @@ def milliseconds(time: Time, what: str = "timestamp") -> int:
 
 
 def event_time(time: Time) -> int:
-    """As `milliseconds`, of an event. Raises InvalidTimestamp where that is before 1970."""
+    """As `milliseconds`, for an event; -1: no timestamp. Raises InvalidTimestamp for a time before 1970."""
     found = milliseconds(time)
     if found < NO_TIMESTAMP:
         raise InvalidTimestamp(f"the timestamp {found} is before 1970; -1 says that there is none")
@@ -111,7 +111,7 @@ def event_time(time: Time) -> int:
 
 
 def start(given: StartAt) -> tuple[str, int | None]:
-    """The fields `start` and `start_at`. Raises InvalidRequest."""
+    """The values of a request's fields `start` and `start_at`. Raises InvalidRequest."""
     if isinstance(given, datetime):
         return "timestamp", milliseconds(given, "start")
     if type(given) is int:
@@ -135,5 +135,5 @@ def expected(given: Expected | None) -> int | None:
 
 
 def names(given: str | Iterable[str]) -> list[str]:
-    """One topic or several."""
+    """The names of one topic or several, as a list."""
     return [given] if isinstance(given, str) else list(given)

@@ -1,13 +1,14 @@
-"""A watch that survives its connection: a table as it is, then every change to it, no gap and no duplicate.
+"""A watch that survives its connection: a table as it is, then every change to it, without gaps or duplicates.
 
-After a lost connection it goes on from the offsets of what has arrived, in the same topic: in another that has its name
-by now it ends with UnknownTopic, as it does when it sees the topic go. Lost in the middle of the snapshot, it takes a
-new one and leaves out what had been handed out and did not change since: an entry whose key had its turn and whose
-offset is below the old snapshot's. The new snapshot is asked for with tombstones then, for a key that was handed out
-and then deleted must be seen to go; where keys are scattered, by a tombstone of any partition.
+After a lost connection it goes on from the offsets that have arrived, if the topic is the same. If the topic was
+deleted, or another one has its name, the watch ends with UnknownTopic. If the connection is lost before the snapshot is
+complete, the watch takes a new snapshot and leaves out what was handed out and has not changed since: entries whose key
+had its turn and whose offset is below the old snapshot's. It asks for the new snapshot with tombstones, because the
+caller must see that a key which was handed out has been deleted since. While keys are scattered, the tombstone may come
+from another partition than the key's value did.
 
-A watch has a connection of its own, which is not read while the caller is behind: the broker then holds back, and
-nothing is buffered without bound anywhere.
+A watch has its own connection, which is not read while the caller is behind. Then the broker holds back, so no buffer
+grows without bound.
 """
 
 from __future__ import annotations
@@ -24,42 +25,43 @@ from krappy.errors import ConnectionLost, KrappyError, ProtocolError, UnknownTop
 from krappy.types import Entry
 from krappy.wire import messages
 
-ROOM = 8  # answers that wait for the caller before the connection is not read any more
+ROOM = 8  # so many answers may wait for the caller; then the connection is not read until it has taken some
 
 
 class SnapshotEnd(NamedTuple):
-    """The mark between a watch's snapshot and its changes. `offsets`: by partition, the next offset after what the
-    snapshot includes."""
+    """The mark between a watch's snapshot and its changes. `offsets`: by partition, the snapshot includes all events
+    before this offset."""
 
     offsets: dict[int, int]
 
 
 class Progress:
-    """Pure: what of a watch's stream was handed out, and so what of a repeated snapshot is new.
+    """Tracks what a watch has handed out, so that a repeated snapshot brings only what is new. No I/O.
 
-    For each partition it keeps levels: (key, offset) says that every key up to this one was handed out as it stood
-    before that offset; a key of None means all. Levels ascend by key; the first that reaches a key is its own.
+    For each partition it keeps levels. A level (key, offset) says: every key up to this one was handed out as it was
+    before that offset. A key of None stands for all keys. Levels ascend by key; the first one that reaches a key counts
+    for it.
     """
 
     def __init__(self, tombstones: bool) -> None:
         self._tombstones = tombstones
-        self.live: dict[int, int] | None = None  # next offsets, once the snapshot is complete
+        self.live: dict[int, int] | None = None  # by partition, the next offset; None while the snapshot is incomplete
         self._levels: dict[int, list[tuple[bytes | None, int]]] = {}
-        self._turn: tuple[int, int] | None = None  # the partition that comes now, and its snapshot's offset
+        self._turn: tuple[int, int] | None = None  # the partition whose entries come now, and its snapshot's offset
         self._again = False
 
     def restart(self) -> None:
-        """The stream begins anew."""
+        """To be called when the stream begins anew."""
         self._again = self.live is None and bool(self._levels)
         self._turn = None
 
     @property
     def tombstones(self) -> bool:
-        """Whether the snapshot must bring them, although the caller may not want them all."""
+        """Whether to ask for tombstones: the caller wants them, or the snapshot is a repeated one."""
         return self._tombstones or self._again
 
     def take(self, watched: messages.Watched) -> list[Entry] | SnapshotEnd:
-        """What of an answer is new. Raises ProtocolError."""
+        """The new entries of an answer, or the end of the snapshot. Raises ProtocolError."""
         found = entries(watched.partition, watched.entries)
         if watched.event == "changes":
             if self.live is None:
@@ -94,7 +96,7 @@ class Progress:
         return scattered and any(self._had_turn(other, entry.key) is not None for other in self._levels)
 
     def _had_turn(self, partition: int, key: bytes) -> int | None:
-        """The offset as before which a key was handed out, if it stood in this partition; None: it had no turn yet."""
+        """The offset of the snapshot that handed out this key's range in this partition; None: it had no turn yet."""
         return next((offset for upto, offset in self._levels.get(partition, ()) if upto is None or key <= upto), None)
 
 
@@ -119,12 +121,12 @@ class Watching:
         self._backoff = Backoff(random)
         self._closed = False
         self._connected = False
-        self._asked = False  # a stream is on its way
-        self._topic_id: str | None = None  # once it is known
+        self._asked = False  # the broker was asked, and has not ended the stream
+        self._topic_id: str | None = None  # None: not known yet
 
     async def open(self) -> None:
-        """Connects and asks, unless that is done: who was cancelled in it calls it again. Raises ConnectionLost; what
-        the broker says comes from `take`."""
+        """Connects and asks, unless that is done. A cancelled caller may call it again. Raises ConnectionLost; the
+        broker's errors come from `take`."""
         if self._closed:
             raise ConnectionLost("this watch is closed")
         if not self._connected:
@@ -138,8 +140,8 @@ class Watching:
         return None if self._progress.live is None else dict(self._progress.live)
 
     async def take(self) -> list[Entry] | SnapshotEnd:
-        """What comes next; waits for it, and asks first where no stream is on its way. Raises what the broker says,
-        ConnectionLost; after an error, or cancelled, it may be called again."""
+        """Waits for the next entries or the end of the snapshot; opens the watch first if needed. Raises the broker's
+        errors and ConnectionLost. It may be called again after an error or a cancellation."""
         while True:
             await self.open()
             while not self._arrived:
@@ -161,13 +163,13 @@ class Watching:
                     if new:
                         return new
                 continue
-            self._asked = False  # noted before anything waits, where the caller may be cancelled
+            self._asked = False  # before the first wait, in which the caller may be cancelled
             if not arrived.retriable or self._link.closed:
                 raise arrived
             await self._link.runtime.sleep(self._backoff.pause())
 
     def _check_topic(self, id: str | None) -> None:
-        """Raises UnknownTopic, and ends, where the connection came back to another topic of the same name."""
+        """Ends the watch and raises UnknownTopic when the name now belongs to another topic."""
         if id is not None and self._topic_id not in (None, id):
             self.close()
             raise UnknownTopic(f"the topic '{self._request.topic}' was deleted, and made anew")

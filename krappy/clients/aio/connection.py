@@ -1,4 +1,4 @@
-"""The life of an async client: a task group, and the links that live in it."""
+"""Opens and closes an async client: a task group, and the links whose tasks run in it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ NOT_OPEN = "this client is not open: use `async with`"
 
 
 class ClientConnection:
-    """What a client has: one link for all it asks, and more for those that need one of their own."""
+    """The links of a client: one for its requests, and one more for each watch. `timeout`, `keepalive`: seconds, as
+    `Link` has them. Raises ConfigError."""
 
     def __init__(self, to: str | None, timeout: float, keepalive: float = 30.0) -> None:
         self.address: Address = address(to)
@@ -27,7 +28,7 @@ class ClientConnection:
         self._links: list[Link] = []
 
     async def open(self) -> None:
-        """Raises ConnectionLost when no broker answers."""
+        """Connects. Raises ConnectionLost when no broker answers."""
         if self._tasks is not None:
             raise KrappyError("this client is open already")
         self._tasks = anyio.create_task_group()
@@ -40,8 +41,8 @@ class ClientConnection:
             raise
 
     async def close(self) -> None:
-        # The task group never sees an error of the program's: it would come out wrapped in a group. Nothing else in
-        # it fails.
+        # The task group is told of no error: it would raise the program's own errors wrapped in an ExceptionGroup. Its
+        # tasks raise none.
         for link in self._links:
             link.close()
         self._links.clear()
@@ -55,7 +56,7 @@ class ClientConnection:
         return self._link is not None
 
     def new_link(self) -> Link:
-        """One more connection to the same broker; it ends with this one at the latest."""
+        """One more connection to the same broker. Closing this client closes it. Raises KrappyError when not open."""
         if self._tasks is None:
             raise KrappyError(NOT_OPEN)
         link = Link(AnyioRuntime(self._tasks), self.address, random.random, self.timeout, self.keepalive)

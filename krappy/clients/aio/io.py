@@ -1,7 +1,7 @@
-"""The runtime of the async client: anyio, so trio and asyncio alike.
+"""The runtime of the async client: anyio, so it runs on trio and asyncio.
 
-It talks to plain non-blocking sockets rather than through anyio's streams: a request is sent from within the call
-that makes it, without a turn of the event loop, and a cancelled caller can never leave half a frame behind.
+It uses plain non-blocking sockets, not anyio's streams. So a request is sent within the call that makes it, without a
+turn of the event loop, and a cancelled caller never leaves half a frame behind.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from krappy.clients.receipts import Failures
 from krappy.clients.runtime import Work
 
 T = TypeVar("T")
-LEAST, MOST = 64 << 10, 1 << 20  # bytes asked for in one receive: as many as come
-COARSE = 1.0  # seconds from which on a time limit is kept by an alarm
-JOIN = 128 << 10  # small requests are joined up to this size for one send
+LEAST, MOST = 64 << 10, 1 << 20  # bytes asked for in one receive: more when the last one was filled
+COARSE = 1.0  # seconds; longer time limits use an alarm instead of a cancel scope
+JOIN = 128 << 10  # bytes up to which queued requests are joined for one send
 
 
 class AnyioSignal:
@@ -66,7 +66,7 @@ class AnyioSignal:
 
 
 class Timeouts:
-    """Sets events when their time has come. For the long time limits of requests, which are hardly ever reached: a
+    """Sets events when their time has come. For the long time limits of requests, which are hardly ever reached. A
     cancel scope for each would cost as much as the rest of a small request."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class Timeouts:
 
 
 class Delivery(Generic[T]):
-    """What becomes of something posted: `await` it for its receipt, or its error."""
+    """The outcome of something posted: `await` it to get its receipt, or have its error raised."""
 
     __slots__ = ("_error", "_event", "_failures", "_result", "_settled", "looked")
 
@@ -107,14 +107,14 @@ class Delivery(Generic[T]):
         self._settled = False
         self._error: BaseException | None = None
         self._result: Any = None
-        self.looked = False  # an error that nobody looked at is raised by `flush`
+        self.looked = False  # whether the caller has seen the error: `flush` raises errors that nobody has seen
 
     def done(self) -> bool:
-        """Whether it is settled, so that `result` has something to give."""
+        """Whether it is settled, so that `result` may be called."""
         return self._settled
 
     def result(self) -> T:
-        """The receipt, or the error raised. RuntimeError when it is not done."""
+        """Returns the receipt or raises the error. Raises RuntimeError when it is not done."""
         if not self._settled:
             raise RuntimeError("not acknowledged yet: await it")
         if self._error is not None:
@@ -124,7 +124,7 @@ class Delivery(Generic[T]):
         return result
 
     def error(self) -> BaseException | None:
-        """Why it failed; None when it did not, or not yet."""
+        """The error; None when there is none, or when it is not done."""
         self.looked = self._settled
         return self._error
 
@@ -152,7 +152,7 @@ class Delivery(Generic[T]):
 
 
 class AnyioStream:
-    """A connection over a non-blocking socket. What the socket does not take at once, a task sends."""
+    """A connection over a non-blocking socket. The task `flush` sends what the socket does not take at once."""
 
     def __init__(self, sock: socket.socket, runtime: AnyioRuntime) -> None:
         self._sock = sock
@@ -178,7 +178,7 @@ class AnyioStream:
                 continue
             if len(data) == self._size:
                 self._size = min(MOST, self._size * 4)
-                await anyio.lowlevel.checkpoint()  # a broker that is faster than we are must not starve the others
+                await anyio.lowlevel.checkpoint()  # a broker faster than this client must not starve other tasks
             elif len(data) < LEAST:
                 self._size = LEAST
             return data
@@ -199,8 +199,8 @@ class AnyioStream:
         return True
 
     async def flush(self) -> None:
-        """Sends what is queued, for as long as the stream is open. What was queued by tasks that ran in the same turn
-        of the event loop goes out together: a system call costs as much as all the rest of a small request."""
+        """Sends what is queued, until the stream is closed. Requests queued in the same turn of the event loop are sent
+        together, because a system call costs as much as the rest of a small request."""
         try:
             while not self._ended:
                 if not self._queue:
@@ -252,13 +252,13 @@ class AnyioStream:
         self._queue.clear()
         self.backlog = 0
         self._drained.set()
-        with contextlib.suppress(RuntimeError):  # the loop is gone already
+        with contextlib.suppress(RuntimeError):  # raised when the event loop has ended
             anyio.notify_closing(self._sock)
         self._sock.close()
 
 
 class AnyioRuntime:
-    """`tasks`: the task group of the client, in which everything runs that runs beside its callers."""
+    """The `ClientRuntime` on anyio. `tasks`: the client's task group, in which all its background tasks run."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup) -> None:
         self._tasks = tasks
@@ -299,7 +299,7 @@ class AnyioRuntime:
 
 
 async def _connect(host: str, port: int) -> socket.socket:
-    """Tries each address of the host in turn. Raises OSError, the last one's."""
+    """Connects to the first address of the host that accepts. Raises the OSError of the last one."""
     failure: OSError | None = None
     for family, kind, protocol, _, where in await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         sock = socket.socket(family, kind, protocol)

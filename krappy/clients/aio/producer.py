@@ -19,7 +19,7 @@ from krappy.types import Compression, Receipt, Record
 
 
 class TopicProducer:
-    """Sends events to one topic. Leaving its `async with` waits for everything sent; any number of tasks may use it."""
+    """Sends events to one topic. Leaving its `async with` flushes it. Any number of tasks may use it."""
 
     def __init__(self, connection: ClientConnection, topic: str, limits: Limits, name: str | None = None) -> None:
         self.topic = topic
@@ -47,7 +47,7 @@ class TopicProducer:
             if error is None:
                 await self.flush()
             elif isinstance(error, Exception):
-                with suppress(KrappyError):  # the body's own error is the one to tell of
+                with suppress(KrappyError):  # the body's own error is raised instead
                     await self.flush()
         finally:
             self._opened = None
@@ -61,8 +61,8 @@ class TopicProducer:
 
     @property
     def trouble(self) -> str:
-        """Why what was sent is not stored yet and is tried again, as the broker or the connection told it last; empty
-        while all goes well."""
+        """The last error of the broker or the connection, while events are not stored because of it and are sent again;
+        empty while all goes well."""
         return self._core.trouble
 
     # Async only.
@@ -76,8 +76,8 @@ class TopicProducer:
         partition: int | None = None,
         expect: Expected | None = None,
     ) -> Receipt:
-        """Sends one event and waits until it is stored for good: its receipt. With the arguments of `post`; raises what
-        the delivery of `post` would, too. Cancelling it does not take the event back."""
+        """Sends one event, waits until it is stored for good, and returns its receipt. It has the arguments of `post`,
+        and raises what `post` and its delivery raise. Cancelling it does not take the event back."""
         delivery = await self.post(value, key, headers=headers, timestamp=timestamp, partition=partition, expect=expect)
         return await delivery
 
@@ -92,20 +92,20 @@ class TopicProducer:
         partition: int | None = None,
         expect: Expected | None = None,
     ) -> Delivery[Receipt]:
-        """Sends one event. The delivery has its receipt, once it is stored for good. Waits only for room in the buffer.
-
-        It goes to the `partition` told, else to that of its key's murmur2 (as Kafka's clients do), else round-robin,
-        a batch for each partition in turn.
+        """Sends one event. Waits only for room in the buffer. The delivery gets the receipt once the event is stored
+        for good.
 
         Args:
             value: None with a key deletes the key: a tombstone.
             timestamp: ms since the epoch or an aware datetime; None: now.
-            expect: the offset that the key is at, or "absent": refused with OffsetMismatch (`.current` has the
-                offset) when that is not so. Such an event travels alone, so it is slower.
+            partition: None: the one that murmur2 gives the key (as Kafka's clients do); for an event without a key,
+                round-robin, a batch for each partition in turn.
+            expect: a condition: the offset that the key must be at, or "absent". If it is not met, the event is refused
+                with OffsetMismatch (`.current` is the key's offset). Such an event is sent alone, so it is slower.
 
-        Raises OffsetMismatch, RecordTooLarge, InvalidRecord, UnknownPartition, RequestTimeout (it may have been
-        stored) and what else the broker says; what only the broker can know comes from the delivery. `flush` waits for
-        all of them. A callback of a delivery must not wait for the client.
+        Raises InvalidRecord, InvalidRequest, UnknownPartition, ConnectionLost. What only the broker can know comes from
+        the delivery: OffsetMismatch, RecordTooLarge, RequestTimeout (then it may have been stored) and others. `flush`
+        waits for all deliveries. A callback of a delivery must not wait for the client.
         """
         core = self._core
         if core.full:
@@ -121,10 +121,10 @@ class TopicProducer:
         timestamps: Sequence[Time] | Time | None = None,
         partition: int | None = None,
     ) -> list[Stored]:
-        """Sends many events, given by columns, and waits until all are stored: the fast path.
+        """Sends many events, given as columns of equal length, and waits until all are stored: the fast path.
 
-        `keys` None: no event has one. The runs of rows that were stored together come back, by partition and offset.
-        When some failed, the first error is raised and has the runs that were stored as `.stored`.
+        `keys` None: no event has one. Returns the runs of rows that were stored together, by partition and offset.
+        When some events failed, it raises the first error, which has the runs that were stored as `.stored`.
         """
         delivery = await self.post_columns(keys, values, headers=headers, timestamps=timestamps, partition=partition)
         return await delivery
@@ -148,7 +148,7 @@ class TopicProducer:
     async def send_many(
         self, records: Iterable[Record | tuple[Text | None, Text | None]], *, partition: int | None = None
     ) -> list[Receipt]:
-        """Sends Records or (key, value) pairs and waits until all are stored; a receipt for each, in their order."""
+        """Sends Records or (key, value) pairs, waits until all are stored, and returns their receipts in order."""
         columns = Columned(records)
         times = columns.times(self._core.now_ms())
         stored = await self.send_columns(
@@ -157,7 +157,7 @@ class TopicProducer:
         return receipts(stored, times)
 
     async def flush(self) -> None:
-        """Waits until everything given so far is settled. Raises the first error that nobody has looked at yet."""
+        """Waits until everything sent so far is stored or has failed. Raises the first error that nobody has seen."""
         done = Delivery[None]()
         await self._core.flush(done)
         await done
@@ -165,7 +165,7 @@ class TopicProducer:
 
 
 class Producer:
-    """The short form: a connection of its own, and a producer for each topic that it is given.
+    """The short form: it has its own connection and opens a producer for each topic when needed.
 
     async with krappy.Producer() as producer:
         await producer.send("my-topic", "Hello World")
@@ -184,7 +184,7 @@ class Producer:
         self._connection = ClientConnection(to, timeout)
         self._limits = make_limits(linger_ms, batch_bytes, 32 << 20, compression, idempotent, max(timeout, 0.001))
         self._producers: dict[str, TopicProducer] = {}
-        self._stack = AsyncExitStack()  # leaves every producer, whatever becomes of the others
+        self._stack = AsyncExitStack()  # closes every producer, even if closing another one fails
 
     async def __aenter__(self) -> Producer:
         await self._connection.open()
@@ -230,7 +230,7 @@ class Producer:
         return await producer.post(value, key, headers=headers, timestamp=timestamp, partition=partition, expect=expect)
 
     async def topic(self, topic: str) -> TopicProducer:
-        """The producer to one topic, opened when it is asked for first."""
+        """The producer to one topic, opened on the first call."""
         producer = self._producers.get(topic)
         if producer is None:
             producer = await self._stack.enter_async_context(TopicProducer(self._connection, topic, self._limits))

@@ -12,7 +12,7 @@ from krappy.clients.snapshots import SnapshotPages
 
 
 class Blocks:
-    """The blocks of a read. Leave the loop to end it: the broker keeps nothing of it."""
+    """The blocks of a read. It may be left before its end: the broker keeps no state for it."""
 
     def __init__(self, core: SnapshotPages[Any]) -> None:
         self._core = core

@@ -1,4 +1,4 @@
-"""The life of a blocking client: its links, each with a thread that reads."""
+"""Opens and closes a blocking client: its links, each with a thread that reads it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from krappy.errors import KrappyError
 
 NOT_OPEN = "this client is not open: use `with`, or open()"
 FORKED = "this client was opened before this process was forked off: its connection is the parent's; open another here"
-PARTING = 5.0  # seconds that closing waits for threads
-PATIENCE = 1.0  # seconds that a fork waits for what other threads are in the middle of
+PARTING = 5.0  # seconds that `close` waits for threads to end
+PATIENCE = 1.0  # seconds that a fork waits for each client's lock
 
 
 class ClientConnection:
-    """What a client has: one link for all it asks, and more for those that need one of their own."""
+    """The links of a client: one for its requests, and one more for each watch. `timeout`, `keepalive`: seconds, as
+    `Link` has them. Raises ConfigError."""
 
     def __init__(self, to: str | None, timeout: float, keepalive: float = 30.0) -> None:
         self.address: Address = address(to)
@@ -34,7 +35,7 @@ class ClientConnection:
             _connections.add(self)
 
     def open(self) -> None:
-        """Raises ConnectionLost when no broker answers."""
+        """Connects. Raises ConnectionLost when no broker answers."""
         with self.runtime.lock:
             if self._link is not None:
                 raise KrappyError("this client is open already")
@@ -57,8 +58,8 @@ class ClientConnection:
         return self._link is not None and not self._forked
 
     def new_link(self) -> Link:
-        """One more connection to the same broker; it ends with this one at the latest. Raises when it is not open."""
-        with self.runtime.lock:  # so that it is open still when it has the link
+        """One more connection to the same broker. Closing this client closes it. Raises KrappyError when not open."""
+        with self.runtime.lock:  # so that no `close` comes between the check and the new link
             _ = self.link
             return self._add_link()
 
@@ -70,23 +71,24 @@ class ClientConnection:
 
     @property
     def link(self) -> Link:
-        link = self._link  # looked at once: another thread may close this
+        link = self._link  # read only once: another thread may close the client
         if link is None or self._forked:
             raise KrappyError(FORKED if self._forked else NOT_OPEN)
         return link
 
     def disown(self) -> None:
-        """In a process that was forked off: without its threads, and with the parent's sockets, it is of no use."""
+        """For a forked child process: the client's threads are missing and its sockets are the parent's, so it is
+        marked unusable."""
         self._forked = self._forked or self._link is not None
         self.runtime.disown()
         for link in self._links:
             link.disown(FORKED)
 
 
-# A fork happens between two steps of each connection; the child then has none.
+# A fork first takes the lock of each client, so that the child gets no half-changed one. In the child none is usable.
 _connections: weakref.WeakSet[ClientConnection] = weakref.WeakSet()
 _registering = threading.Lock()
-_held: list[ThreadRuntime] = []  # while one forks, who has `_registering`
+_held: list[ThreadRuntime] = []  # the runtimes locked for a fork; guarded by `_registering`
 
 
 def _before_fork() -> None:
@@ -107,5 +109,5 @@ def _after_fork_in_child() -> None:
     _after_fork()
 
 
-if hasattr(os, "register_at_fork"):  # where there are forks
+if hasattr(os, "register_at_fork"):  # not on systems without fork
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork_in_child)

@@ -22,11 +22,11 @@ End = Literal["now"] | int
 
 
 class Consumer(Opened):
-    """`for event in consumer`, or `consumer.batches()` for columns. As `Client.consumer`, whose arguments it
-    takes; without a client it has a connection of its own: `with krappy.Consumer("my-topic", group="g")`.
+    """Reads events: `for event in consumer`, or `consumer.batches()` for columns. `Client.consumer` makes one and
+    explains the arguments. Made directly, it has its own connection: `with krappy.Consumer("my-topic")`.
 
     After a lost connection a reader without a group goes on exactly where it was: every event once. A member of a
-    group gets a new name, and what it had leased comes again, to it or another: at least once.
+    group gets a new name, and what it had leased is delivered again, to it or to another member: at least once.
     """
 
     @overload
@@ -120,12 +120,12 @@ class Consumer(Opened):
 
     @property
     def member(self) -> str | None:
-        """Its name in the group; another one after a lost connection."""
+        """Its name in the group; it gets another one after a lost connection. None without a group."""
         return self._core.member
 
     @property
     def positions(self) -> dict[TopicPartition, int]:
-        """Without a group: the offset of the next event, by partition."""
+        """By partition, the offset of the next event. Only for readers without a group."""
         return self._core.positions()
 
     def __iter__(self) -> Consumer:
@@ -141,34 +141,34 @@ class Consumer(Opened):
         raise StopIteration
 
     def batches(self) -> Batches:
-        """The same events by columns: `for batch in consumer.batches()`."""
+        """The same events as columns: `for batch in consumer.batches()`."""
         return Batches(self._core)
 
     def poll(self, seconds: float = 0.0) -> list[Event]:
-        """The next events, of one partition; waits up to `seconds` for them. Nothing at the end, or when none came."""
+        """Waits up to `seconds` for the next events, of one partition. Returns none at the end, or if none came."""
         core = self._core
         if not core.waiting:
             run(core.next_events(seconds))
         return list(core.events)
 
     def ack(self, events: Acknowledged) -> None:
-        """Says that an event, some, or a batch is done with.
+        """Acknowledges an event, several, or a batch: they will not be delivered again.
 
-        Raises LeaseLost when another member has one of them by now; the others count as done all the same.
+        Raises LeaseLost when another member has one of them by now; the others are acknowledged all the same.
         """
         run(self._core.settle(Ack, events))
 
     def nack(self, events: Acknowledged, *, delay_ms: int = 0) -> None:
-        """Gives events back, to be delivered again, `delay_ms` from now. Raises LeaseLost as `ack`."""
+        """Gives events back, to be delivered again `delay_ms` from now at the earliest. Raises LeaseLost as `ack`."""
         run(self._core.settle(Nack, events, delay_ms=delay_ms))
 
     def extend(self, events: Acknowledged, *, lease_ms: int | None = None) -> None:
-        """Asks for more time: the leases end `lease_ms` from now (None: the consumer's own). Raises LeaseLost."""
+        """Extends leases: they end `lease_ms` from now (None: the consumer's own). Raises LeaseLost as `ack`."""
         core = self._core
         run(core.settle(Extend, events, lease_ms=core.choice.lease_ms if lease_ms is None else lease_ms))
 
     def seek(self, partition: int, to: StartAt, *, topic: str | None = None) -> int:
-        """Goes on from another place of a partition; its offset. `topic` None: the only one.
+        """Goes on from `to` in a partition; returns the offset found. `topic` None: the consumer's only one.
 
         Raises OffsetOutOfRange, UnknownTopic, and InvalidRequest in a group.
         """
@@ -176,7 +176,7 @@ class Consumer(Opened):
 
 
 class Batches:
-    """Batches of a consumer's events."""
+    """The events of a consumer as `EventBatch`es."""
 
     def __init__(self, core: Consuming) -> None:
         self._core = core

@@ -18,8 +18,8 @@ from krappy.clients.receipts import Failures
 from krappy.clients.runtime import Work, run
 
 T = TypeVar("T")
-LEAST, MOST = 64 << 10, 1 << 20  # bytes asked for in one receive: as many as come
-STALLED = 600.0  # seconds that a send may be held up by the broker's back-pressure
+LEAST, MOST = 64 << 10, 1 << 20  # bytes asked for in one receive: more when the last one was filled
+STALLED = 600.0  # seconds that a send may wait for a broker that takes nothing
 
 
 class ThreadSignal:
@@ -39,13 +39,13 @@ class ThreadSignal:
 
 
 class Delivery(Future[T]):
-    """What becomes of something sent: `result()` waits for its receipt, or raises its error. It can't be cancelled:
-    what was handed over may be on its way."""
+    """The outcome of something sent: `result()` waits for its receipt, or raises its error. It can't be cancelled,
+    because it may have been sent already."""
 
     def __init__(self, failures: Failures | None = None) -> None:
         super().__init__()
         self._failures = failures
-        self.looked = False  # an error that nobody looked at is raised by `flush`
+        self.looked = False  # whether a caller has seen the error: `flush` raises errors that nobody has seen
         self.set_running_or_notify_cancel()
 
     def result(self, timeout: float | None = None) -> T:
@@ -58,7 +58,8 @@ class Delivery(Future[T]):
 
     @contextlib.contextmanager
     def _looking(self) -> Iterator[None]:
-        """Whoever waits counts as looking: `flush` leaves the error to them. Not who went before there was one."""
+        """A caller that waits counts as having seen the error, so `flush` does not raise it. A caller whose wait timed
+        out before there was one does not count."""
         before, self.looked = self.looked, True
         try:
             yield
@@ -78,13 +79,13 @@ class Delivery(Future[T]):
 
 
 class ThreadStream:
-    """A connection that one thread reads and any thread sends on."""
+    """A connection that one thread reads. Any thread may send on it."""
 
-    backlog = 0  # a send that the socket does not take blocks
+    backlog = 0  # nothing is queued: a send blocks until the socket takes it
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._out = sock.dup()  # the same connection with its own patience: a send may wait longer than a receive
+        self._out = sock.dup()  # the same connection with its own timeout: a send may wait longer than a receive
         self._out.settimeout(STALLED)
         self._sending = threading.Lock()
         self._size = LEAST
@@ -123,7 +124,7 @@ class ThreadStream:
             self._sending.release()
 
     async def drained(self, seconds: float | None = None) -> bool:
-        """Nothing waits: `send` blocks."""
+        """Always true: `send` blocks, so nothing is queued."""
         return True
 
     def end(self) -> None:
@@ -132,7 +133,7 @@ class ThreadStream:
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def disown(self) -> None:
-        """Leaves the connection to the process that this one was forked from."""
+        """For a forked child process: closes its own copies of the socket; the parent's connection goes on."""
         self._ended = True
         self._out.close()
         self._sock.close()
@@ -145,7 +146,7 @@ class ThreadStream:
 
 
 def _has_room(sock: socket.socket, seconds: float) -> bool:
-    """Whether it takes bytes, or an error stands in it, within that time."""
+    """Whether the socket takes bytes, or has an error, within so many seconds."""
     poll = select.poll()
     poll.register(sock, select.POLLOUT)
     return bool(poll.poll(max(0.0, seconds) * 1000))
@@ -170,7 +171,7 @@ class ThreadRuntime:
         time.sleep(seconds)
 
     async def checkpoint(self) -> None:
-        """Threads are switched by themselves."""
+        """Does nothing: the system switches threads."""
 
     def spawn(self, work: Callable[[], Work[None]], name: str) -> None:
         thread = threading.Thread(target=lambda: run(work()), name=name, daemon=True)
@@ -180,9 +181,9 @@ class ThreadRuntime:
             thread.start()
 
     def join(self, seconds: float) -> None:
-        """Waits until everything spawned has ended, which it does when its link is closed."""
+        """Waits up to `seconds` until all spawned threads have ended. They end when their link is closed."""
         deadline = self.now() + seconds
-        with self.lock:  # who holds it may have added one that is not started yet
+        with self.lock:  # another thread may just have added one that is not started yet
             threads = list(self._threads)
         for thread in threads:
             if thread is not threading.current_thread():
@@ -197,6 +198,6 @@ class ThreadRuntime:
         return stream
 
     def disown(self) -> None:
-        """Leaves every connection to the process that this one was forked from."""
+        """For a forked child process: leaves every connection to the parent."""
         for stream in self._streams:
             stream.disown()

@@ -1,4 +1,4 @@
-"""What a program without an event loop can open and close where there is no `with`, as in a REPL."""
+"""`open` and `close` for the objects of the blocking client, for programs that can't use `with`, as in a REPL."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Self
 
 class Opened:
     def open(self) -> Self:
-        """As entering `with`, whose errors it raises; `close` ends it."""
+        """Does what entering `with` does, raises the same errors, and returns the object. `close` ends it."""
         return self.__enter__()
 
     def close(self) -> None:
-        """Ends it, as leaving `with` does. A second time it does nothing."""
+        """Does what leaving `with` does. A second call does nothing."""
         self.__exit__(None, None, None)
 
     def __enter__(self) -> Self:

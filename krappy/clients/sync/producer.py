@@ -23,7 +23,7 @@ from krappy.types import Compression, Receipt, Record
 
 
 class TopicProducer(Opened):
-    """Sends events to one topic. Leaving its `with` waits for everything sent; any number of threads may use it."""
+    """Sends events to one topic. Leaving its `with` flushes it. Any number of threads may use it."""
 
     def __init__(self, connection: ClientConnection, topic: str, limits: Limits, name: str | None = None) -> None:
         self.topic = topic
@@ -51,7 +51,7 @@ class TopicProducer(Opened):
             if error is None:
                 self.flush()
             elif isinstance(error, Exception):
-                with suppress(KrappyError):  # the body's own error is the one to tell of
+                with suppress(KrappyError):  # the body's own error is raised instead
                     self.flush()
         finally:
             self._opened = None
@@ -65,8 +65,8 @@ class TopicProducer(Opened):
 
     @property
     def trouble(self) -> str:
-        """Why what was sent is not stored yet and is tried again, as the broker or the connection told it last; empty
-        while all goes well."""
+        """The last error of the broker or the connection, while events are not stored because of it and are sent again;
+        empty while all goes well."""
         return self._core.trouble
 
     def send(
@@ -79,20 +79,20 @@ class TopicProducer(Opened):
         partition: int | None = None,
         expect: Expected | None = None,
     ) -> Delivery[Receipt]:
-        """Sends one event. The delivery has its receipt, once it is stored for good. Waits only for room in the buffer.
-
-        It goes to the `partition` told, else to that of its key's murmur2 (as Kafka's clients do), else round-robin,
-        a batch for each partition in turn.
+        """Sends one event. Waits only for room in the buffer. The delivery gets the receipt once the event is stored
+        for good.
 
         Args:
             value: None with a key deletes the key: a tombstone.
             timestamp: ms since the epoch or an aware datetime; None: now.
-            expect: the offset that the key is at, or "absent": refused with OffsetMismatch (`.current` has the
-                offset) when that is not so. Such an event travels alone, so it is slower.
+            partition: None: the one that murmur2 gives the key (as Kafka's clients do); for an event without a key,
+                round-robin, a batch for each partition in turn.
+            expect: a condition: the offset that the key must be at, or "absent". If it is not met, the event is refused
+                with OffsetMismatch (`.current` is the key's offset). Such an event is sent alone, so it is slower.
 
-        Raises OffsetMismatch, RecordTooLarge, InvalidRecord, UnknownPartition, RequestTimeout (it may have been
-        stored) and what else the broker says; what only the broker can know comes from the delivery. `flush` waits for
-        all of them. A callback of a delivery must not wait for the client.
+        Raises InvalidRecord, InvalidRequest, UnknownPartition, ConnectionLost. What only the broker can know comes from
+        the delivery: OffsetMismatch, RecordTooLarge, RequestTimeout (then it may have been stored) and others. `flush`
+        waits for all deliveries. A callback of a delivery must not wait for the client.
         """
         core = self._core
         if core.full:
@@ -110,10 +110,10 @@ class TopicProducer(Opened):
         timestamps: Sequence[Time] | Time | None = None,
         partition: int | None = None,
     ) -> list[Stored]:
-        """Sends many events, given by columns, and waits until all are stored: the fast path.
+        """Sends many events, given as columns of equal length, and waits until all are stored: the fast path.
 
-        `keys` None: no event has one. The runs of rows that were stored together come back, by partition and offset.
-        When some failed, the first error is raised and has the runs that were stored as `.stored`.
+        `keys` None: no event has one. Returns the runs of rows that were stored together, by partition and offset.
+        When some events failed, it raises the first error, which has the runs that were stored as `.stored`.
         """
         delivery = self.post_columns(keys, values, headers=headers, timestamps=timestamps, partition=partition)
         return delivery.result()
@@ -137,7 +137,7 @@ class TopicProducer(Opened):
     def send_many(
         self, records: Iterable[Record | tuple[Text | None, Text | None]], *, partition: int | None = None
     ) -> list[Receipt]:
-        """Sends Records or (key, value) pairs and waits until all are stored; a receipt for each, in their order."""
+        """Sends Records or (key, value) pairs, waits until all are stored, and returns their receipts in order."""
         columns = Columned(records)
         times = columns.times(self._core.now_ms())
         stored = self.send_columns(
@@ -146,7 +146,7 @@ class TopicProducer(Opened):
         return receipts(stored, times)
 
     def flush(self) -> None:
-        """Waits until everything given so far is settled. Raises the first error that nobody has looked at yet."""
+        """Waits until everything sent so far is stored or has failed. Raises the first error that nobody has seen."""
         done = Delivery[None]()
         run(self._core.flush(done))
         done.result()
@@ -154,7 +154,7 @@ class TopicProducer(Opened):
 
 
 class Producer(Opened):
-    """The short form: a connection of its own, and a producer for each topic that it is given.
+    """The short form: it has its own connection and opens a producer for each topic when needed.
 
     with krappy.Producer() as producer:
         producer.send("my-topic", "Hello World")
@@ -173,7 +173,7 @@ class Producer(Opened):
         self._connection = ClientConnection(to, timeout)
         self._limits = make_limits(linger_ms, batch_bytes, 32 << 20, compression, idempotent, max(timeout, 0.001))
         self._producers: dict[str, TopicProducer] = {}
-        self._stack = ExitStack()  # leaves every producer, whatever becomes of the others
+        self._stack = ExitStack()  # closes every producer, even if closing another one fails
 
     def __enter__(self) -> Producer:
         self._connection.open()
@@ -204,7 +204,7 @@ class Producer(Opened):
     post = send  # as the async one is called
 
     def topic(self, topic: str) -> TopicProducer:
-        """The producer to one topic, opened when it is asked for first."""
+        """The producer to one topic, opened on the first call."""
         producer = self._producers.get(topic)
         if producer is None:
             producer = self._stack.enter_context(TopicProducer(self._connection, topic, self._limits))

@@ -21,9 +21,9 @@ from krappy.types import Receipt
 
 
 class Stage(Opened):
-    """What one attempt of a task stages for one topic. Any number of threads may use it.
+    """Stages the events of one attempt of a task for one topic. Any number of threads may use it.
 
-    Leaving its `with` unsealed drops what was staged.
+    Leaving its `with` without `seal` drops what was staged.
     """
 
     def __init__(self, connection: ClientConnection, topic: str, attempt: Attempt, limits: Limits) -> None:
@@ -57,7 +57,7 @@ class Stage(Opened):
 
     @property
     def partitions(self) -> int:
-        """How many the topic has, as far as is known here."""
+        """How many partitions the topic had at the last registration."""
         return self._core.partitions
 
     def send(
@@ -69,9 +69,10 @@ class Stage(Opened):
         timestamp: Time | None = None,
         partition: int | None = None,
     ) -> None:
-        """Stages one event, with the arguments of `TopicProducer.send`. Waits only for room in the buffer.
+        """Stages one event. Waits only for room in the buffer. For the arguments see `TopicProducer.post`.
 
-        Raises what is wrong with this event, and what was wrong with one before.
+        Raises InvalidRecord and UnknownPartition for this event, InvalidRequest when sealed, and the first error of an
+        event before it.
         """
         core = self._ready()
         core.add(Delivery[Receipt](self._failures), value, key, headers, timestamp, partition)
@@ -86,7 +87,7 @@ class Stage(Opened):
         timestamps: Sequence[Time] | Time | None = None,
         partition: int | None = None,
     ) -> None:
-        """Stages many events, given by columns: the fast path. Waits only for room in the buffer, raises as `send`."""
+        """Stages many events, given as columns of equal length: the fast path. Waits and raises as `send`."""
         core = self._ready()
         delivery = Delivery[list[Stored]](self._failures)
         core.add_columns(delivery, keys, values, headers=headers, timestamps=timestamps, partition=partition)
@@ -101,18 +102,19 @@ class Stage(Opened):
         return core
 
     def flush(self) -> None:
-        """Waits until everything given so far is staged. Raises the first error that was not raised yet."""
+        """Waits until everything sent so far is staged or has failed. Raises the first error not raised yet."""
         done = Delivery[None]()
         run(self._core.flush(done))
         done.result()
         self._failures.check()
 
     def seal(self) -> str:
-        """Makes everything that was sent durable; the token for `commit_staged`. Nothing can be sent after it.
+        """Makes everything that was sent durable and returns the token for `commit_staged`. After it, nothing can be
+        sent.
 
-        Sealing again gives the same token. Raises what went wrong with anything that was sent (it can't be sealed
-        then), StagingFenced when the job was aborted meanwhile, StagingExpired, UnknownStaging when the broker was
-        started anew in the middle: stage the attempt again then.
+        Sealing again gives the same token. Raises the first error of anything that was sent (then it can't be sealed),
+        StagingFenced when the job was aborted in the meantime, StagingExpired, and UnknownStaging when the broker was
+        restarted in the meantime: then stage the attempt again.
         """
         self.flush()
         return run(self._core.seal())

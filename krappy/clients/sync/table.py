@@ -20,26 +20,26 @@ from krappy.types import Entry
 
 
 class Table:
-    """A topic's latest value for each key. Every answer includes all that was committed when it was asked for."""
+    """A topic's latest value for each key. Every answer includes all events committed before the request."""
 
     def __init__(self, connection: ClientConnection, topic: str) -> None:
         self.topic = topic
         self._connection = connection
 
     def get(self, key: Text, *, partition: int | None = None, min_offset: int | None = None) -> Entry | None:
-        """The entry of a key. None: absent. `.deleted`: it was deleted, at `.offset`.
+        """The entry of a key. None: absent. An entry with `.deleted`: the key was deleted at `.offset`.
 
         Args:
-            partition: look there alone. None: where the key's newest event is: in the partition that its murmur2 names,
-                or, while the topic has keys that stand elsewhere, in whichever has the one with the highest timestamp.
-            min_offset: wait until this offset of the key's own partition is included, instead of all that is committed.
+            partition: looks in this partition only. None: in the one that murmur2 gives the key. While the topic has
+                strays (keys in other partitions), it looks in all and takes the entry with the highest timestamp.
+            min_offset: waits until this offset of the key's own partition is included, not for all that is committed.
 
         Raises ViewDisabled, UnknownTopic, UnknownPartition.
         """
         return run(tables.get(self._connection.link, self.topic, key, partition, min_offset))
 
     def get_many(self, keys: Iterable[Text], *, partition: int | None = None) -> list[Entry | None]:
-        """The entries of many keys, in their order, in one request."""
+        """The entries of many keys, in their order; None: absent. One request asks for up to 10,000 keys."""
         return run(tables.get_many(self._connection.link, self.topic, keys, partition))
 
     def get_columns(
@@ -51,9 +51,9 @@ class Table:
     ) -> ColumnBlock:
         """The entries of up to 100,000 keys in one request, as columns: row `i` answers key `i`.
 
-        Absent keys are null in `found` and have a null value; deleted ones are found, with a null value. `keys` may be
-        a column in Arrow's layout (`krappy.arrow_layout.Binary`), which then nobody takes apart here. Only `columns`
-        are sent. Raises RecordTooLarge beyond 16 MiB, with nothing: ask for fewer keys at once.
+        An absent key has a 0 in `found` and a null value; a deleted key has a 1 and a null value. `keys` may be a
+        column in Arrow's layout (`krappy.arrow_layout.Binary`), which is sent as it is. Only `columns` are sent back.
+        Raises RecordTooLarge when the answer would have more than 16 MiB: ask for fewer keys at once.
         """
         return run(tables.get_columns(self._connection.link, self.topic, keys, partition, columns))
 
@@ -64,14 +64,14 @@ class Table:
         timeout: float | None = None,
         progress: Progress | None = None,
     ) -> None:
-        """Returns when the table has taken in all that is committed now, or all before `offsets` of its partitions.
+        """Waits until the table includes all events that are committed now, or all before `offsets` (by partition).
 
-        Lookups wait for that too, but no longer than the client's timeout; the table of a topic into which very much
-        was published at once may take minutes.
+        Lookups wait for that too, but only for the client's timeout. When very many events were published at once, it
+        may take minutes.
 
         Args:
-            timeout: seconds; None: as long as it takes.
-            progress: called now and then with the number of events taken in since, and of all that it waits for.
+            timeout: seconds; None: no limit.
+            progress: called repeatedly with the number of events applied since the start, and to apply in all.
 
         Raises RequestTimeout, ViewDisabled, UnknownTopic, UnknownPartition.
         """
@@ -89,8 +89,8 @@ class Table:
     ) -> Scan:
         """A snapshot of all keys, of those with a `prefix`, or from `start` (inclusive) to `end` (exclusive).
 
-        `for entry in table.scan()`, partition by partition, in the order of keys; `.pages()` gives lists of
-        entries, which is faster. When the connection is lost in the middle, the snapshot is too: ConnectionLost.
+        `for entry in table.scan()` gives entries partition by partition, in the order of keys; `.pages()` gives
+        lists of entries, which is faster. A lost connection ends the snapshot: then it raises ConnectionLost.
         """
         chosen = tables.KeyRangeChoice(prefix, start, end)
         return Scan(tables.Scanning(self._connection.link, self.topic, chosen, partitions, tombstones, page_entries))
@@ -106,15 +106,16 @@ class Table:
     ) -> Watch:
         """The table as it is, then a `SnapshotEnd`, then every change as it happens: no gap, no duplicate.
 
-        `for item in table.watch()`: entries, deletions as entries whose value is None. It goes on after a lost
-        connection. It has a connection of its own: a slow watcher holds up nobody else.
+        `for item in table.watch()` gives entries; a deletion is an entry whose value is None. The watch goes on
+        after a lost connection. It has its own connection, so a slow watcher delays nobody else.
         """
         chosen = tables.KeyRangeChoice(prefix, start, end)
         link = self._connection.new_link()
         return Watch(watching.Watching(link, self.topic, chosen, partitions, tombstones, random.random))
 
     def history(self, key: Text, *, partition: int | None = None, start: int = 0) -> History:
-        """Every event of a key that the log still has, oldest first, from offset `start` on."""
+        """Every event of a key that the log still has, oldest first, from offset `start` on. Raises InvalidRequest
+        if several partitions have the key (strays) and `partition` is None."""
         return History(tables.KeyHistory(self._connection.link, self.topic, key, partition, start))
 
 
@@ -127,7 +128,7 @@ class Scan:
 
     @property
     def offsets(self) -> dict[int, int]:
-        """By partition, the next offset after what the snapshot includes; known once the first entry came."""
+        """By partition: the snapshot includes all events before this offset. Empty until the first entry came."""
         return self._core.offsets
 
     def __enter__(self) -> Scan:
@@ -161,7 +162,7 @@ class Pages:
 
     def __init__(self, core: tables.Scanning | tables.KeyHistory, keep: object = None) -> None:
         self._core = core
-        self._keep = keep  # a scan that nobody refers to is closed
+        self._keep = keep  # the Scan: it is closed when nothing refers to it any more
 
     def __iter__(self) -> Pages:
         return self
@@ -198,7 +199,7 @@ class History:
 
 
 class Watch:
-    """Entries, one `SnapshotEnd`, entries. Leave the loop, use `with`, or `close` it, to end it."""
+    """Gives entries, then one `SnapshotEnd`, then entries. Leaving the loop, `with` or `close` end it."""
 
     def __init__(self, core: watching.Watching) -> None:
         self._core = core
@@ -212,11 +213,11 @@ class Watch:
         self.close()
 
     def __del__(self) -> None:
-        with suppress(RuntimeError):  # what the connection lived in has ended, and the connection with it
+        with suppress(RuntimeError):  # the event loop has ended, and the connection with it
             self.close()
 
     def close(self) -> None:
-        """Ends it: who waits for what comes next gets ConnectionLost."""
+        """Ends the watch: a caller that waits for the next item gets ConnectionLost."""
         self._core.close()
 
     def __iter__(self) -> Watch:
@@ -233,5 +234,5 @@ class Watch:
 
     @property
     def offsets(self) -> dict[int, int] | None:
-        """By partition, the next offset after what was received; None while the snapshot is incomplete."""
+        """By partition, the offset after the last event received; None while the snapshot is incomplete."""
         return self._core.offsets
