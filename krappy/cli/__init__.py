@@ -1,5 +1,5 @@
-"""The command line: one module for each group of commands, over `krappy.blocking`.
+"""The command line: one module for each command or group of commands, over `krappy.blocking`.
 
-What every command keeps to: results on stdout, everything said to a person on stderr; `--json` gives the same
-facts to a program; an error is one line that says what to do, and an exit status that is not 0.
+The rules of all commands: results go to stdout, remarks for people to stderr. `--json` prints the same facts for
+programs. An error is one line that says what to do, and an exit status that is not 0.
 """

@@ -1,8 +1,8 @@
-"""A backup as files: a folder, or one tar archive that may be a pipe. Written, and read, once from front to back.
+"""Writes and reads backups: a folder, or one tar archive, which may be a pipe and so is read and written in order.
 
-The last file, `backup.json`, lists all others with their sizes and CRC-32: a backup without it was not finished. It
-also says which file of the broker each was copied from, by inode and time of its last change: a closed segment and a
-table's file never change, so a later backup beside it takes what is the same still as a hard link.
+The last file, `backup.json`, lists all others with their sizes and CRC-32; a backup without it is unfinished. It also
+says which file of the broker each was copied from, by inode and mtime. Closed segments and files of tables never
+change, so a later backup beside it takes those that are still the same as hard links.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ LISTING = "backup.json"
 FORMAT = 1
 PARTS = ("views", "meta", "staging", "topics")
 CHUNK = 1 << 20
-WRITE_OUT = 8 << 20  # bytes that wait for the disk, at most: the broker's syncs would have to wait for more
+WRITE_OUT = 8 << 20  # at most so many bytes wait for the disk, because the broker's syncs wait for them too
 
-Files = Iterator[tuple[str, int, IO[bytes]]]  # name, size, what is in it
-Tell = Callable[[str, int], None]  # (what is copied, bytes since the last call)
+Files = Iterator[tuple[str, int, IO[bytes]]]  # name, size, open file
+Tell = Callable[[str, int], None]  # (name of the file, bytes since the last call)
 
 
 Origin = tuple[int, int]  # inode and mtime (ns) of a file that was copied whole
 
 
 class Earlier(NamedTuple):
-    """A finished backup, from which a later one may take what has not changed."""
+    """A finished backup, of which a later one shares the files that have not changed."""
 
     folder: Path
     files: Mapping[str, tuple[int, int]]  # name -> size, CRC-32
     origins: Mapping[str, Origin]
 
     def same(self, name: str, size: int, origin: Origin | None) -> int | None:
-        """The CRC-32 of the file that it has of this name, if it was copied from this very one."""
+        """The CRC-32 of its file of this name, if that was copied from `origin`; None: it has no such file."""
         if origin is None or self.origins.get(name) != origin or self.files[name][0] != size:
             return None
         try:
@@ -55,7 +55,7 @@ class Earlier(NamedTuple):
 
 
 class Written(NamedTuple):
-    """Bytes of a backup: those that were copied, and those of files shared with an earlier one."""
+    """Bytes of a backup: copied, and in files shared with an earlier backup."""
 
     copied: int
     shared: int
@@ -68,7 +68,7 @@ class Sink(Protocol):
 
 
 class FolderSink:
-    """Files below a new folder, each of them on disk before the next."""
+    """Writes files below a new folder, and syncs each before the next. Raises Failure when the folder is not empty."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -77,12 +77,12 @@ class FolderSink:
             raise Failure(f"{folder} is not empty: a backup needs a folder of its own")
 
     def share(self, name: str, earlier: Path) -> bool:
-        """Whether the file could be had as a link to `earlier`."""
+        """Links the file to `earlier`. Returns whether that worked."""
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             os.link(earlier, path)
-        except OSError:  # a file system without links, or one link too many
+        except OSError:  # a file system without hard links, or the file has too many
             return False
         return True
 
@@ -96,7 +96,7 @@ class FolderSink:
                 written += len(chunk)
                 if written - begun >= WRITE_OUT:
                     file.flush()
-                    # Begins to write it out, and keeps it from pushing what the broker reads out of the page cache.
+                    # Starts writing to disk, and keeps the copy from evicting the broker's data from the page cache.
                     os.posix_fadvise(file.fileno(), begun, written - begun, os.POSIX_FADV_DONTNEED)
                     begun = written
             file.flush()
@@ -127,13 +127,13 @@ class TarSink:
         self._out.flush()
         try:
             os.fsync(self._out.fileno())
-        except OSError as error:  # a pipe can't be synced, and what is in memory has no number
+        except OSError as error:  # a pipe can't be synced; a file in memory has no descriptor (errno None)
             if error.errno not in (None, errno.EINVAL, errno.ENOTSUP):
                 raise
 
 
 class Counted(io.RawIOBase):
-    """The first `size` bytes of a file, summed and told of as they are read."""
+    """Reads the first `size` bytes of a file, computes their CRC-32, and reports them to `tell` as they are read."""
 
     def __init__(self, file: IO[bytes], name: str, size: int, tell: Tell) -> None:
         self.crc = 0
@@ -161,9 +161,10 @@ def write(
     earlier: Earlier | None = None,
     pace: Callable[[int], None] = lambda count: None,
 ) -> Written:
-    """Copies what a broker holds, or shares it with an earlier backup. Raises Failure (the hold is lost), OSError.
+    """Copies the files that a broker holds in `held`, or shares them with an earlier backup. Raises OSError, and
+    Failure when the broker has released the files.
 
-    `pace` is called with the bytes of each piece that was copied, and may take its time.
+    `pace` is called with the number of bytes of each piece copied, and may wait, to limit the rate.
     """
 
     def copied(name: str, count: int) -> None:
@@ -200,34 +201,34 @@ def write(
 
 
 def unshared(held: Path, manifest: dict[str, Any], earlier: Earlier | None) -> int:
-    """Bytes that `write` will copy."""
+    """How many bytes `write` will copy."""
     total = 0
     for name, size in manifest["files"]:
         try:
             with (held / name).open("rb") as file:
                 origin = _origin(file, size)
         except FileNotFoundError:
-            origin = None  # `write` tells of it
+            origin = None  # `write` raises for it
         if earlier is None or earlier.same(name, size, origin) is None:
             total += size
     return total
 
 
 def _origin(file: IO[bytes], size: int) -> Origin | None:
-    """None for a file that goes on growing: not all of it counts."""
+    """The file's inode and mtime; None for a file that is still growing, of which only `size` bytes count."""
     found = os.fstat(file.fileno())
     return (found.st_ino, found.st_mtime_ns) if found.st_size == size else None
 
 
 def earlier(folder: Path) -> Earlier:
-    """A finished backup in a folder. Raises Failure, OSError."""
+    """Opens a finished backup in a folder. Raises Failure, OSError."""
     with (folder / LISTING).open("rb") as file:
         listing = _listing(file)
     files = {name: (size, crc) for name, size, crc in listing["files"]}
     try:
         known = {name: (int(inode), int(changed)) for name, (inode, changed) in listing["origins"].items()}
     except (KeyError, ValueError, TypeError, AttributeError):
-        known = {}  # of a version that did not write them: nothing is shared with it
+        known = {}  # written by a version without origins: nothing is shared with it
     origins = {name: origin for name, origin in known.items() if name in files}
     return Earlier(folder, files, origins)
 
@@ -251,7 +252,7 @@ def read_tar(source: IO[bytes]) -> Files:
 
 
 def unpack(files: Files, folder: Path, tell: Tell) -> dict[str, Any]:
-    """Writes them below `folder` and checks them against the listing, which is returned. Raises Failure, OSError."""
+    """Writes the files below `folder`, checks them against the listing, and returns it. Raises Failure, OSError."""
     try:
         return _unpack(files, folder, tell)
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
@@ -259,7 +260,7 @@ def unpack(files: Files, folder: Path, tell: Tell) -> dict[str, Any]:
 
 
 def check(files: Files, tell: Tell) -> tuple[dict[str, Any], list[str]]:
-    """The listing of a backup, and names of files that are not as they were written. Raises Failure, OSError."""
+    """The listing of a backup, and the names of the files that differ from it. Raises Failure, OSError."""
     try:
         return _look(files, None, tell)
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError) as error:
@@ -276,14 +277,14 @@ def _unpack(files: Files, folder: Path, tell: Tell) -> dict[str, Any]:
 
 
 def _look(files: Files, folder: Path | None, tell: Tell) -> tuple[dict[str, Any], list[str]]:
-    """Reads all of a backup, and writes it below `folder` if there is one."""
+    """Reads a whole backup, and writes it below `folder` unless that is None. Returns as `check` does."""
     sums: dict[str, tuple[int, int]] = {}
     listing: dict[str, Any] | None = None
     for name, size, file in files:
         pure = PurePosixPath(name)
         if pure.is_absolute() or ".." in pure.parts:
             raise Failure(f"a backup has no file called {name!r}")
-        name = str(pure)  # without the ./ that tar likes
+        name = str(pure)  # without the leading ./ that tar may write
         if name == LISTING:
             listing = _listing(file)
             continue
@@ -324,7 +325,7 @@ def _listing(file: IO[bytes]) -> dict[str, Any]:
 
 
 def files_of(source: str) -> Files:
-    """What is in a backup. Raises Failure."""
+    """The files of a backup: of a folder, of a tar archive, or of one on stdin (`-`). Raises Failure."""
     if source == "-":
         return read_tar(sys.stdin.buffer)
     path = Path(source)
@@ -336,7 +337,7 @@ def files_of(source: str) -> Files:
 
 
 def size_of(source: str) -> int:
-    """Bytes that it takes on disk; 0 for a pipe."""
+    """How many bytes a backup takes on disk; 0 for a pipe."""
     path = Path(source)
     if path.is_dir():
         return sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
@@ -344,7 +345,7 @@ def size_of(source: str) -> int:
 
 
 def check_room(target: Path, needed: int) -> None:
-    """Raises Failure where there is less: better now than after an hour."""
+    """Raises Failure when the disk of `target` has fewer than `needed` bytes free: better now than after an hour."""
     place = target.absolute()
     while not place.exists():
         place = place.parent

@@ -1,15 +1,15 @@
-"""The arguments of this process, as everybody on the machine sees them (`ps`, /proc/PID/cmdline)."""
+"""The arguments of this process, as all users of the machine see them (`ps`, /proc/PID/cmdline)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 PROCESS = Path("/proc/self")
-BEGIN, END = 45, 46  # arg_start and arg_end of proc(5), counted behind the name, which may hold anything
+BEGIN, END = 45, 46  # arg_start and arg_end of proc(5), counted after the process name, which may hold anything
 
 
 def hide(secret: str) -> bool:
-    """Writes x over each place where a secret stands among the arguments; whether it stood there. Linux alone."""
+    """Overwrites the secret with x wherever it occurs in the arguments. Returns whether it did. Works on Linux only."""
     text = secret.encode()
     found = False
     try:

@@ -1,11 +1,11 @@
-"""What `krappy doctor` does: every checksum and index of the logs, and that each view is the fold of its log.
+"""The checks of `krappy doctor`: every checksum and index of the logs, and that each view is the fold of its log.
 
-A view is right when the latest record of each key that the log holds is its entry, and when it has no entry, from the
-log's first offset up to the applied one, that the log has not. Exceptions that are no faults: a view may be behind
-(the next start applies the rest, and open transactions wait for their end); it may keep a tombstone, or under
-compaction an entry, that the log has given up.
+A view is right if its entry of each key is the key's latest record in the log, and if every entry from the log's first
+offset to the applied one is in the log. These are no faults: a view may be behind (the next start applies the rest;
+open transactions wait for their end), and it may keep a tombstone, or under compaction an entry, that the log no longer
+has.
 
-The view itself serves as the map of what is latest, so the memory needed does not grow with the data.
+The view itself is used as the map of the latest entries, so the memory needed does not grow with the data.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ from krappy.store.transactions import TransactionStore
 from krappy.store.views import Views
 from krappy.types import text_id
 
-READ = 4 << 20  # bytes of the log at a time
-SLICE = 500  # entries of one write to a view
-NAMED = 5  # keys named in one complaint
+READ = 4 << 20  # bytes of the log read at a time
+SLICE = 500  # entries in one write to a view
+NAMED = 5  # keys named in one problem
 
-Tell = Callable[[str, int], None]  # (what is being looked at, bytes looked at since the last call)
+Tell = Callable[[str, int], None]  # (name of what is being checked, bytes checked since the last call)
 
 
 @dataclass
 class CheckedPartition:
-    """What was found of one partition. `problems`: what is wrong; `notes`: what is worth knowing."""
+    """The result for one partition. `problems`: faults; `repaired`: faults that were repaired; `notes`: remarks."""
 
     topic: str
     index: int
     start: int = 0
     end: int = 0
     size: int = 0
-    entries: int | None = None  # of the view; None: the topic has none
-    behind: int = 0  # offsets that the view has still to apply
+    entries: int | None = None  # in the view; None: the topic has no view
+    behind: int = 0  # offsets that the view has not applied yet
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     repaired: list[str] = field(default_factory=list)
@@ -65,7 +65,7 @@ class CheckedPartition:
 
 @dataclass
 class Findings:
-    """`problems`: of the folder as a whole."""
+    """The results of a check. `problems` and `repaired` here concern the folder as a whole."""
 
     partitions: list[CheckedPartition] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -77,16 +77,15 @@ class Findings:
 
 
 def data_size(data: Path) -> int:
-    """Bytes of all segments, for a progress bar: each is read once for its log and once for its view."""
+    """Bytes of all segments. `check` reads each twice: once for its log and once for its view."""
     return sum(file.stat().st_size for file in (data / "topics").glob("*/*.log"))
 
 
 def check(data: Path, repair: bool, tell: Tell) -> Findings:
-    """Looks at a stopped broker's folder; with `repair`, rebuilds indexes and views that are wrong and looks again.
+    """Checks a stopped broker's folder. With `repair`, rebuilds wrong indexes and views, and checks again.
 
-    Opening a log recovers it as a start of the broker would. Raises Failure when there is no such folder, or a broker
-    runs on it; StorageError when the catalog can't be read, for nothing can be told without it, and for the half of a
-    backup.
+    Opening a log recovers it as a start of the broker would. Raises Failure when there is no such folder; StorageError
+    when a broker runs on it, when the catalog can't be read, and when a restore of it was not finished.
     """
     check_whole(data)
     if not (data / "meta").is_dir():
@@ -140,7 +139,8 @@ def _check_partitions(
 
 
 def _strangers(data: Path, catalog: Catalog) -> list[str]:
-    """Those with events: a broker that was killed while it added partitions leaves folders without any."""
+    """Problems: folders with events that belong to no topic. Empty ones are no problem: a broker that was killed while
+    it added partitions leaves them."""
     known = {f"{topic.name}-{index}" for topic in catalog.list() for index in range(len(topic.numbers))}
     known |= {f"{topic.name}-{index}" for topic in catalog.deleting() for index in range(len(topic.numbers))}
     topics = data / "topics"
@@ -224,7 +224,7 @@ def _scrub(log: Log, name: str, tell: Tell) -> list[str]:
 
 
 def _repair_log(log: Log, found: CheckedPartition, tell: Tell) -> None:
-    """Indexes can be made anew; a damaged batch cannot."""
+    """Rebuilds the indexes and checks again. Damaged batches can't be repaired."""
     before = found.problems
     try:
         log.rebuild_indexes()
@@ -236,9 +236,8 @@ def _repair_log(log: Log, found: CheckedPartition, tell: Tell) -> None:
 
 
 def _folded(log: Log, start: int, end: int, tell: Callable[[int], None]) -> Iterator[tuple[dict[bytes, bytes], int]]:
-    """The log from `start` to before `end`, a batch at a time: its latest entry of each key, the offset after it.
-
-    Without the events of aborted transactions.
+    """Reads the log from `start` to before `end`. For each batch, gives the latest entry of each key and the offset
+    after the batch. Leaves out events of aborted transactions.
     """
     offset = start
     while offset < end:
@@ -263,7 +262,7 @@ def _folded(log: Log, start: int, end: int, tell: Callable[[int], None]) -> Iter
 
 
 def _check_view(log: Log, views: Views, number: int, found: CheckedPartition, tell: Tell) -> list[str]:
-    """What is wrong with a partition's view, in words."""
+    """The problems of a partition's view, as text."""
     try:
         return _compare(log, views, number, found, tell)
     except KrappyError as error:
@@ -303,7 +302,7 @@ def _compare(log: Log, views: Views, number: int, found: CheckedPartition, tell:
 
 
 class _Keys:
-    """Keys with one complaint: how many, and the first few by name."""
+    """The keys with one problem: their number, and the names of the first few."""
 
     def __init__(self, complaint: str) -> None:
         self.count = 0
@@ -322,7 +321,7 @@ class _Keys:
 
 
 def _entries(views: Views, number: int) -> Iterator[tuple[bytes, bytes]]:
-    """Every entry of a view with its key, tombstones too."""
+    """Every key of a view with its entry, tombstones too."""
     snapshot = views.snapshot()
     try:
         following: bytes | None = b""
@@ -337,13 +336,14 @@ def _entries(views: Views, number: int) -> Iterator[tuple[bytes, bytes]]:
 def _repair_view(
     log: Log, views: Views, number: int, found: CheckedPartition, wrong: list[str], tell: Tell
 ) -> list[str]:
-    """Folds the log anew. Entries older than the log's first offset stay: nothing but the view knows them.
+    """Folds the log anew and returns the problems that are left. Entries from before the log's first offset stay: only
+    the view has them.
 
-    A crash on the way leaves the applied offset at what has been folded, so a start of the broker goes on from there.
+    After a crash in between, the applied offset says how far it came, so a start of the broker goes on from there.
     """
     try:
         doomed = (key for key, entry in _entries(views, number) if entry_offset(entry) >= log.start_offset)
-        views.note_begun(number, log.clean_upto)  # a start that comes before the end goes on with it
+        views.note_begun(number, log.clean_upto)  # so that a start of the broker goes on with it after a crash
         views.apply(number, {}, log.start_offset)
         while some := list(islice(doomed, SLICE)):
             views.apply(number, {}, log.start_offset, some)

@@ -1,4 +1,4 @@
-"""What a person is told when something fails: one line, with what to do about it."""
+"""Error messages of the command line: one line that says what failed and what to do."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import click
 
 from krappy import errors
 
-# What may help, for errors whose own text cannot know the command line.
+# Advice that is added to the error's own text, which does not know the command line.
 HINTS: dict[type[errors.KrappyError], str] = {
-    errors.UnknownTopic: "`krappy topic list` shows those there are",
-    errors.UnknownGroup: "`krappy group list` shows those there are",
-    errors.TopicExists: "--if-absent makes that no error; `krappy topic alter` changes it",
+    errors.UnknownTopic: "`krappy topic list` shows all topics",
+    errors.UnknownGroup: "`krappy group list` shows all groups",
+    errors.TopicExists: "with --if-absent that is no error; `krappy topic alter` changes the topic",
     errors.GroupNotEmpty: "stop its members first",
-    errors.GroupFull: "a group has room for no more members",
+    errors.GroupFull: "the group has the most members that it may have: stop one first",
     errors.ViewDisabled: "`krappy topic alter --config view.enable=true` turns the view on",
     errors.OffsetOutOfRange: "`krappy topic describe` shows each partition's first and next offset",
     errors.RecordTooLarge: "`krappy topic alter --config max.message.bytes=…` raises the limit",
     errors.CorruptBatch: "stop the broker and run `krappy doctor`",
-    errors.ShuttingDown: "try again when it runs again",
+    errors.ShuttingDown: "try again when the broker has restarted",
 }
 
 
 class Failure(click.ClickException):
-    """An error of a command itself, in its final words."""
+    """An error of a command itself. Its text is shown as it is."""
 
     exit_code = 1
 
 
 def explain(error: BaseException) -> tuple[str, int]:
-    """(the line to show, the exit status) for whatever a command raised."""
-    while isinstance(error, BaseExceptionGroup):  # trio and anyio wrap what their tasks raise
+    """The line to show and the exit status, for any exception of a command."""
+    while isinstance(error, BaseExceptionGroup):  # trio and anyio wrap the exceptions of their tasks
         known = (one for one in error.exceptions if isinstance(one, errors.KrappyError | BaseExceptionGroup))
         error = next(known, error.exceptions[0])
     if isinstance(error, click.UsageError):
@@ -38,7 +38,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return _line(error.format_message()), error.exit_code
     if isinstance(error, errors.ConfigError) and not isinstance(error, errors.Unavailable):
-        return _line(error.text), click.UsageError.exit_code  # wherever it was given: a flag, the environment, a file
+        return _line(error.text), click.UsageError.exit_code  # of a setting: a flag, a variable or the file
     if isinstance(error, errors.KrappyError):
         hint = next((HINTS[kind] for kind in type(error).__mro__ if kind in HINTS), None)
         return _line(error.text) + (f"; {hint}" if hint else ""), 1

@@ -1,9 +1,9 @@
-"""A folder of backups, one for each time, which share the files that are the same in them as hard links.
+"""A folder of backups that share equal files as hard links.
 
-FOLDER/2026-01-31T03-17-00.000Z/     a whole backup, named by its moment: any of them may be deleted
-FOLDER/.unfinished/                  one that is being made, or was cut short: the next run removes it
-FOLDER/.removed/                     one that is being deleted
-FOLDER/lock                          held while one is made
+FOLDER/2026-01-31T03-17-00.000Z/     a whole backup, named by its time: any of them may be deleted
+FOLDER/.unfinished/                  a backup being made, or one that was interrupted: the next run removes it
+FOLDER/.removed/                     a backup being deleted
+FOLDER/lock                          locked while a backup is made
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from krappy.store.disk import OS_DISK
 from krappy.store.lock import FolderLock
 
 UNFINISHED, REMOVED, LOCK = ".unfinished", ".removed", "lock"
-FORM = "%Y-%m-%dT%H-%M-%S.%fZ"  # of a name
+FORM = "%Y-%m-%dT%H-%M-%S.%fZ"  # of a backup's name
 OURS = (UNFINISHED, REMOVED, LOCK, "lost+found")
 
 
 def list_all(folder: Path) -> list[Path]:
-    """The finished backups in it, the newest last; those that people gave other names come first."""
+    """The finished backups in the folder, the newest last. Those with other names, which people gave, come first."""
     if not folder.is_dir():
         return []
     found = [each for each in folder.iterdir() if each.name not in OURS and (each / archive.LISTING).is_file()]
@@ -34,7 +34,7 @@ def list_all(folder: Path) -> list[Path]:
 
 
 def _moment(name: str) -> datetime | None:
-    """Of a backup's name; None: it is no such name."""
+    """The time in a backup's name; None for other names."""
     try:
         return datetime.strptime(name, FORM).replace(tzinfo=UTC)
     except ValueError:
@@ -43,14 +43,15 @@ def _moment(name: str) -> datetime | None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Raises Failure for a folder of something else, or one in which another backup is being made."""
+    """Creates and locks a folder of backups, and removes what interrupted runs left. Raises Failure when it holds other
+    things, or while another backup is being made there."""
     OS_DISK.mkdir(folder)
     if (folder / archive.LISTING).exists():
-        raise Failure(f"{folder} is one backup: those that share files need a folder around them")
+        raise Failure(f"{folder} is itself a backup: give the folder that holds the backups")
     strange = [each.name for each in folder.iterdir() if each.name not in OURS and not each.is_dir()]
     if strange:
         raise Failure(
-            f"{folder} holds other things than backups, such as '{strange[0]}': give them a folder of their own"
+            f"{folder} holds other things than backups, such as '{strange[0]}': give a folder for backups alone"
         )
     try:
         lock = FolderLock(folder)
@@ -65,9 +66,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def finish(folder: Path, taken_ms: int) -> Path:
-    """Gives the backup that was made its name: from here on it counts. Raises OSError.
+    """Names the backup that was just made, which makes it a finished one, and returns its folder. Raises OSError.
 
-    It is the newest by its name too, whatever the clock says: that may have been set back.
+    Its name is later than all others, even if the clock was set back.
     """
     moment = datetime.fromtimestamp(taken_ms // 1000, UTC) + timedelta(milliseconds=taken_ms % 1000)
     for each in list_all(folder)[-1:]:
@@ -79,10 +80,10 @@ def finish(folder: Path, taken_ms: int) -> Path:
 
 
 def thin_out(folder: Path, keep: int) -> list[Path]:
-    """Deletes the oldest but `keep`; those that went. Raises OSError."""
+    """Deletes all backups but the newest `keep`, and returns those deleted. Keeps other names. Raises OSError."""
     gone = [each for each in list_all(folder) if _moment(each.name) is not None][:-keep]
     for each in gone:
-        each.rename(folder / REMOVED)  # so that no half of one is ever taken for a whole,
-        OS_DISK.fsync_dir(folder)  # not after a loss of power either
+        each.rename(folder / REMOVED)  # so that a half-deleted backup is never taken for a whole one,
+        OS_DISK.fsync_dir(folder)  # not even after a loss of power
         shutil.rmtree(folder / REMOVED)
     return gone

@@ -1,8 +1,8 @@
-"""What `krappy produce` reads: files or stdin, cut into events.
+"""The input of `krappy produce`: reads a file or stdin as events.
 
-Formats: `lines` (a line is a value, or `key<sep>value`), `json` (a line is a JSON object and the value),
-`csv` (a row becomes a JSON object of strings), `events` (what `krappy consume --json` prints). A file whose name
-ends in .gz, or .zip with one file in it, is unpacked on the way. Whatever the bytes, only `BadInput` leaves here.
+Formats: `lines` (a line is a value, or `key<sep>value`), `json` (a line is a JSON object, and is the value),
+`csv` (a row becomes a JSON object of strings), `events` (the output of `krappy consume --json`). A file whose name
+ends in .gz, or in .zip with one file in it, is decompressed. Bad bytes raise `BadInput` and nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ENDINGS = {".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 
 
 class BadInput(Failure):
-    """The input is not what it was said to be; names the line."""
+    """A line of the input does not have the expected format. The message names the line."""
 
     def __init__(self, name: str, line: int, text: str) -> None:
         super().__init__(f"{name} line {line}: {text}")
@@ -50,17 +50,17 @@ class InputSource:
 
     def __init__(self, name: str, stream: IO[bytes], raw: IO[bytes], total: int | None) -> None:
         self.name = name
-        self.total = total  # bytes of the file as it lies on disk; None for a pipe
+        self.total = total  # bytes of the file on disk, compressed or not; None for a pipe
         self._stream = stream
         self._raw = raw
 
     @property
     def position(self) -> int:
-        """How many of `total` bytes are read."""
+        """How many of the `total` bytes have been read."""
         return self._raw.tell() if self.total is not None else 0
 
     def lines(self, keep_ends: bool = False) -> Iterator[tuple[int, bytes]]:
-        """(number from 1, line without its end)."""
+        """Pairs of a line's number, from 1, and the line; without its end unless `keep_ends`. Raises BadInput."""
         number = 0
         while True:
             try:
@@ -107,7 +107,7 @@ def _only_member(raw: IO[bytes], path: str) -> IO[bytes]:
 
 
 def guess_format(path: str | None) -> str:
-    """The format that a file's name promises: data.csv.gz is csv."""
+    """The format by the ending of a file's name: csv for data.csv.gz."""
     suffixes = [suffix.lower() for suffix in Path(path or "-").suffixes]
     while suffixes and suffixes[-1] in (".gz", ".zip"):
         suffixes.pop()
@@ -126,8 +126,9 @@ def parse(
 ) -> Iterator[Item]:
     """The events of a source.
 
-    `key`: the field of json and csv that is the key. `separator`: what ends the key of a line. `null`: a value
-    equal to this text is a tombstone. `no_key`: a key equal to this text is none. Raises BadInput.
+    `key`: the json field or csv column that is the key. `separator`: the text between key and value of a line; None:
+    no keys. `null`: a value equal to this text is a tombstone. `no_key`: a key equal to this text counts as no key.
+    Raises BadInput.
     """
     nothing, none = (null.encode() if null is not None else None), no_key.encode()
     if format == "lines":
@@ -138,7 +139,7 @@ def parse(
         items = _csv_rows(source, key, delimiter)
     else:
         items = _events(source)
-    if format == "events":  # says itself what is null and what has no key
+    if format == "events":  # its JSON has null values and keys of its own
         yield from items
         return
     for item in items:
@@ -174,7 +175,7 @@ def _json_lines(source: InputSource, field: str | None) -> Iterator[Item]:
 
 
 def _field_key(value: Any) -> bytes | None:
-    """A JSON field as a key: text as it is, nothing for null, else its compact JSON."""
+    """A JSON field as a key: a string's UTF-8, None for null, else the value's compact JSON."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -187,10 +188,10 @@ def _csv_rows(source: InputSource, field: str | None, delimiter: str) -> Iterato
     lines = _text_lines(source)
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
     try:
-        names = next(filter(None, rows), None)  # lines before the header may be empty
+        names = next(filter(None, rows), None)  # skips empty lines before the header
         if names is None:
             return
-        names[0] = names[0].removeprefix("\ufeff")  # the mark that spreadsheets put first
+        names[0] = names[0].removeprefix("\ufeff")  # the byte order mark that spreadsheets write
         if twice := next((name for name in names if name and names.count(name) > 1), None):
             raise BadInput(source.name, rows.line_num, f"names the column '{twice}' twice")
         if field is not None and field not in names:
@@ -208,7 +209,7 @@ def _csv_rows(source: InputSource, field: str | None, delimiter: str) -> Iterato
 
 
 def _text_lines(source: InputSource) -> Iterator[str]:
-    for number, line in source.lines(keep_ends=True):  # a quoted field may hold line ends of its own
+    for number, line in source.lines(keep_ends=True):  # a quoted field may contain line ends
         try:
             yield line.decode()
         except UnicodeDecodeError:
@@ -233,7 +234,7 @@ def _events(source: InputSource) -> Iterator[Item]:
 
 
 def _unplain(value: Any) -> bytes | None:
-    """The bytes that `output.plain` showed."""
+    """The bytes of a JSON value that `output.plain` made. Raises ValueError."""
     if value is None:
         return None
     if isinstance(value, str):

@@ -1,9 +1,9 @@
-"""The entry point: finds the command, and turns every way of failing into one line and an exit status.
+"""The entry point: runs a command, and turns every failure into one line on stderr and an exit status.
 
-0    done                              2    wrong usage: of the command line, or a setting that is refused
+0    done                              2    wrong usage of the command line, or a setting is refused
 1    an error                          3    `get`: the key is absent; 4: it was deleted
 5    `pipeline reconcile`: they differ
-130  Ctrl-C                            141  the reader of our output went away (as a SIGPIPE would)
+130  Ctrl-C                            141  the reader of stdout has closed the pipe (as for SIGPIPE)
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from krappy.memory import keep_freed_memory
 
 
 class Commands(CommandGroup):
-    """A group whose commands are found, and imported when they are asked for."""
+    """Finds the commands in `krappy.cli.commands`, and imports each only when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
@@ -51,11 +51,11 @@ def cli() -> None:
 
     Commands reach the broker at --address HOST:PORT, else at KRAPPY_ADDRESS, else at 127.0.0.1:7092.
 
-    Exit status: 0 done, 1 an error, 2 wrong usage or a setting that is refused, 130 Ctrl-C, 141 nobody reads the output
-    any more. `get` ends with 3 or 4 for a key that is absent or deleted.
+    Exit status: 0 done, 1 an error, 2 wrong usage or a refused setting, 130 Ctrl-C, 141 the reader of the output has
+    closed the pipe. `get` exits with 3 when the key is absent and 4 when it was deleted.
 
     \b
-    Completion of commands, options and topic names: put one of these into the start-up file of your shell.
+    To complete commands, options and topic names, put one of these lines into the start-up file of your shell:
       eval "$(_KRAPPY_COMPLETE=bash_source krappy)"
       eval "$(_KRAPPY_COMPLETE=zsh_source krappy)"
       _KRAPPY_COMPLETE=fish_source krappy | source
@@ -63,7 +63,7 @@ def cli() -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Runs one command line; returns its exit status. Nothing but SystemExit ever leaves it."""
+    """Runs one command line and returns its exit status. Raises nothing but SystemExit."""
     if "_KRAPPY_COMPLETE" in os.environ:
         cli.main(arguments, prog_name="krappy")  # the shell asks for a completion; exits
     try:
@@ -93,14 +93,14 @@ def run(arguments: list[str]) -> int:
 def _say(line: str) -> None:
     try:
         sys.stdout.flush()
-        click.echo(f"krappy: {visible(line)}", err=True)  # an error may hold what others have named
+        click.echo(f"krappy: {visible(line)}", err=True)  # the line may hold names that others chose
     except OSError:
         drop_stdout()
 
 
 def _open_what_was_closed() -> None:
-    """Standard streams that the shell closed (`>&-`): output goes nowhere, input is empty. Else a file or a socket
-    would take their numbers."""
+    """Opens /dev/null for each standard stream that the shell closed (`>&-`). Else a file or a socket would get its
+    descriptor number."""
     for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)

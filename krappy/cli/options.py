@@ -1,4 +1,4 @@
-"""Options that several commands share, and how what is typed becomes a value."""
+"""Options that several commands share, and the types that convert what the user types."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def address_option(command: F) -> F:
         default=DEFAULT_ADDRESS,
         show_default=True,
         show_envvar=True,
-        help="The broker to speak to.",
+        help="The broker to connect to.",
     )(command)
 
 
 def data_option(help: str) -> Callable[[F], F]:
-    """--data, for commands that work on a folder that no broker has open."""
+    """--data, for commands that work on the data folder of a stopped broker."""
     return click.option(
         "--data",
         type=click.Path(path_type=Path, file_okay=False),
@@ -71,7 +71,7 @@ def partition_option(command: F) -> F:
 
 @contextmanager
 def connect(address: str) -> Iterator[Client]:
-    """A blocking client for one command. A broker that is not there is an error at once, not after retries."""
+    """A blocking client for one command. Raises ConnectionLost at once, without retries, when no broker answers."""
     from krappy import blocking
 
     with blocking.connect(address) as client:
@@ -79,7 +79,7 @@ def connect(address: str) -> Iterator[Client]:
 
 
 def moment(text: str) -> datetime:
-    """A point in time: ISO 8601 (UTC unless it says otherwise), `@` and milliseconds, or an age such as 90s, 15m,
+    """A point in time: ISO 8601 (UTC without a zone), `@` and milliseconds since the epoch, or an age such as 90s, 15m,
     2h or 7d. Raises BadParameter."""
     try:
         if text.startswith("@"):
@@ -95,7 +95,7 @@ def moment(text: str) -> datetime:
 
 
 class Lifetime(click.ParamType):  # type: ignore[type-arg]
-    """How long something is kept: such as 12h or 7d, or `forever`. Becomes milliseconds; -1 is forever."""
+    """How long something is kept, such as 12h or 7d, or `forever`. Becomes milliseconds; -1 for `forever`."""
 
     name = "lifetime"
 
@@ -118,7 +118,7 @@ class Lifetime(click.ParamType):  # type: ignore[type-arg]
 
 
 class CommandGroup(click.Group):
-    """A group of commands that knows what was probably meant."""
+    """A group of commands that suggests the nearest command for a misspelt one."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -154,7 +154,7 @@ class Start(click.ParamType):  # type: ignore[type-arg]  # generic only in newer
 
 
 class Separator(click.ParamType):  # type: ignore[type-arg]
-    r"""What stands between key and value. `\t`, `\n` and `\0` may be typed as such."""
+    r"""The text between key and value. `\t`, `\n` and `\0` stand for the characters."""
 
     name = "text"
 
@@ -166,7 +166,7 @@ class Separator(click.ParamType):  # type: ignore[type-arg]
 
 
 class SettingOption(click.ParamType):  # type: ignore[type-arg]
-    """NAME=VALUE."""
+    """NAME=VALUE. Becomes (name, value)."""
 
     name = "name=value"
 
@@ -180,7 +180,7 @@ class SettingOption(click.ParamType):  # type: ignore[type-arg]
 
 
 def key_bytes(text: str) -> bytes:
-    """A key as typed, in bytes: UTF-8, or what follows `base64:`."""
+    """The bytes of a key as typed: its UTF-8, or the decoded base64 after `base64:`. Raises BadParameter."""
     if text.startswith("base64:"):
         import base64
 
@@ -192,7 +192,7 @@ def key_bytes(text: str) -> bytes:
 
 
 def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
-    """Topic names for the shell's completion; none when there is no broker."""
+    """Topic names for the shell's completion; none when no broker answers."""
     return _complete(ctx, incomplete, lambda client: [topic.name for topic in client.topics()])
 
 
@@ -205,17 +205,17 @@ def _complete(ctx: click.Context, incomplete: str, ask: Callable[[Client], list[
     try:
         with connect(address) as client:
             return [name for name in ask(client) if name.startswith(incomplete)]
-    except Exception:  # a completion has no place to complain in
+    except Exception:  # a completion can't show errors
         return []
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Asks before something is lost, unless `yes`. Ends the command with status 1 when the answer is no; raises
-    Failure when there is nobody to ask."""
+    """Asks before something is deleted, unless `yes`. Ends the command with status 1 when the answer is no; raises
+    Failure when stdin is no terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise Failure(f"{question} There is no terminal to ask on: say --yes")
+        raise Failure(f"{question} There is no terminal to ask on: give --yes")
     if not click.confirm(question, err=True):
         click.echo("nothing was changed", err=True)
         raise click.exceptions.Exit(1)

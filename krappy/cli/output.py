@@ -1,7 +1,7 @@
-"""How results are shown: text for people and pipes, JSON for programs.
+"""Prints results: text for people and pipes, JSON for programs.
 
-Keys and values are bytes. They are shown as text when they are UTF-8; else as `base64:…` in text output, and as
-`{"base64": "…"}` in JSON, where nothing else looks like it.
+Keys and values are bytes. Those that are UTF-8 are printed as text; others as `base64:…` in text output, and as
+`{"base64": "…"}` in JSON.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import click
 
 from krappy.types import Entry, Event, Headers
 
-# A terminal obeys control characters; an event must not be able to speak to it.
+# A terminal obeys control characters, so those in events are escaped.
 _VISIBLE = {code: f"\\x{code:02x}" for code in (*range(9), *range(11, 32), *range(127, 160))}
 
 
 def text(value: bytes | None, null: str = "") -> str:
-    """Bytes as text: UTF-8 as it is, anything else as base64, marked so."""
+    """Bytes as text: UTF-8 as it is, other bytes as `base64:…`; `null` for None."""
     if value is None:
         return null
     try:
@@ -47,7 +47,7 @@ def plain(value: bytes | None) -> Any:
 
 
 def when(timestamp: int) -> str:
-    """Milliseconds since the epoch as ISO 8601 in UTC; a number beyond the calendar stays one."""
+    """Milliseconds since the epoch as ISO 8601 in UTC; as a number when no calendar has them."""
     try:
         moment = datetime.fromtimestamp(timestamp / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -60,7 +60,7 @@ def _headers(headers: Headers) -> list[list[Any]]:
 
 
 def event_json(event: Event) -> dict[str, Any]:
-    """An event as `consume --json` prints it, and as `produce --format events` reads it."""
+    """An event as `consume --json` prints it and `produce --format events` reads it."""
     return {
         "topic": event.topic,
         "partition": event.partition,
@@ -92,12 +92,13 @@ def to_json(value: Any) -> str:
 
 
 def emit_json(value: Any) -> None:
-    """One JSON document as one line of stdout."""
+    """Prints one JSON document as one line on stdout."""
     write_lines([to_json(value)])
 
 
 def write_lines(lines: Iterable[str], end: str = "\n") -> None:
-    """Lines to stdout as UTF-8, flushed: a reader at the other end of a pipe sees them at once."""
+    """Prints lines on stdout as UTF-8 and flushes, so that the reader of a pipe sees them at once. On a terminal,
+    control characters are escaped."""
     whole = "".join(line + end for line in lines)
     if sys.stdout.isatty():
         whole = whole.translate(_VISIBLE)
@@ -107,22 +108,23 @@ def write_lines(lines: Iterable[str], end: str = "\n") -> None:
 
 
 def drop_stdout() -> None:
-    """Keeps the interpreter's last flush from failing aloud, into a pipe that nobody reads, say."""
+    """Points stdout at /dev/null, so that the interpreter's last flush does not fail, say on a closed pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class ReaderIsGone(BaseException):
-    """Comes between any two steps, as KeyboardInterrupt does: nothing may take it for an error of its own, as a client
-    would BrokenPipeError. One of these steps may be the end of the `with` that waits for it, so it may leave that."""
+    """Raised between any two steps of the main thread, as KeyboardInterrupt is. It is not BrokenPipeError, which a
+    client would take for an error of its connection. It may be raised while `ending_with_reader` ends, and so leave
+    it."""
 
 
 @contextmanager
 def ending_with_reader() -> Iterator[None]:
-    """For output that waits for more, on the main thread: BrokenPipeError once nobody reads the pipe that stdout is any
-    more (`| head`), or ReaderIsGone. A write would say so, but the next one may be far off.
+    """For commands that print and then wait for more. It raises BrokenPipeError (or ReaderIsGone) on the main thread
+    once the reader of stdout has closed the pipe (`| head`). A write would fail too, but the next one may be far off.
 
-    A thread waits for the pipe to tell, and wakes the main thread as Ctrl-C would, by a SIGPIPE. Writes to sockets that
-    the other side has closed raise that signal too, and those mean nothing here.
+    A thread waits for the pipe to be closed and then sends SIGPIPE to the main thread, which interrupts it as Ctrl-C
+    would. Writes to closed sockets raise that signal too; those are ignored.
     """
     out = sys.stdout.fileno()
     main = threading.get_ident()
@@ -136,7 +138,7 @@ def ending_with_reader() -> Iterator[None]:
     def woken(*_: object) -> None:
         nonlocal waiting
         if waiting and _reader_is_gone(out, stopped, 0):
-            waiting = False  # once: a failed write raises the signal too, and what it ends is cleaned up by then
+            waiting = False  # raise only once: a failed write during the clean-up raises the signal again
             raise ReaderIsGone
 
     before = signal.signal(signal.SIGPIPE, woken)
@@ -155,21 +157,21 @@ def ending_with_reader() -> Iterator[None]:
 
 
 def _reader_is_gone(out: int, stopped: int, milliseconds: int | None) -> bool:
-    """Waits for it, or for the other end of `stopped` to be closed."""
+    """Waits until the reader of `out` has closed it, or the other end of `stopped` is closed. True for the reader."""
     poll = select.poll()
     for descriptor in (out, stopped):
-        poll.register(descriptor, 0)  # what is told in any case: POLLERR of a pipe without readers, POLLHUP
+        poll.register(descriptor, 0)  # reported even so: POLLERR for a pipe without readers, POLLHUP
     return any(event & select.POLLERR for _, event in poll.poll(milliseconds))
 
 
 def note(line: str) -> None:
-    """A remark for a person; never part of the result."""
+    """Prints a remark on stderr; it is not part of the result."""
     click.echo(line, err=True)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | None = None) -> None:
-    """A table on stdout. Numbers stand to the right; nothing in a cell is taken as markup."""
-    from rich.table import Table  # here: most commands print no table, and rich takes its time to load
+    """Prints a table on stdout. Numbers are right-aligned; markup in a cell is printed as it is."""
+    from rich.table import Table  # imported here because rich loads slowly and most commands print no table
     from rich.text import Text
 
     listed = [list(row) for row in rows]
@@ -183,7 +185,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], title: str | No
 
 
 def print_rich(what: Any) -> None:
-    """Something of rich's on stdout; wide enough not to fold when stdout is no terminal."""
+    """Prints an object of rich on stdout; 200 columns wide when stdout is no terminal."""
     from rich.console import Console
 
     out: IO[str] = sys.stdout
@@ -208,7 +210,7 @@ def _cell(value: Any) -> str:
 
 
 def visible(text: str) -> str:
-    """Text without the control characters that a terminal obeys."""
+    """The text with control characters escaped, which a terminal would obey."""
     return text.translate(_VISIBLE)
 
 

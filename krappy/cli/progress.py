@@ -1,4 +1,4 @@
-"""What is said on stderr meanwhile: how far work over many bytes has come, and what keeps a command waiting."""
+"""Reports on stderr while a command runs: how many bytes are done, and what it waits for."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from contextlib import contextmanager
 
 import click
 
-EACH_S = 30.0  # between two lines, where stderr is no terminal
-SILENCE_S = 3.0  # after which somebody who waits is told why
+EACH_S = 30.0  # seconds between two lines when stderr is no terminal
+SILENCE_S = 3.0  # seconds between two checks whether the command waits for something
 
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str, int], None]]:
-    """Of the bytes to be read: a bar on stderr; where that is no terminal, a line each half a minute."""
+    """Shows progress over `total` bytes: a bar on stderr, or a line every half minute when that is no terminal. Gives a
+    function to call with a name and the bytes done since the last call."""
     if not sys.stderr.isatty():
         yield _lines(total)
         return
@@ -46,7 +47,8 @@ def _lines(total: int) -> Callable[[str, int], None]:
 
 @contextmanager
 def telling(trouble: Callable[[], str], what: str) -> Iterator[None]:
-    """Says on stderr what `trouble` tells when it is asked now and then, each once; empty: there is none."""
+    """Calls `trouble` every few seconds, and prints each new text that it returns after `what` on stderr. An empty text
+    means that there is no trouble."""
     over = threading.Event()
 
     def look() -> None:

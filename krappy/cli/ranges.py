@@ -1,4 +1,4 @@
-"""Which keys of a table a command is about."""
+"""The options --prefix, --start and --end, by which a command selects keys of a table."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from krappy.cli.options import (
 
 
 def range_options(command: Any) -> Any:
-    """Which keys of a table."""
+    """Adds --prefix, --start and --end."""
     for option in (
-        click.option("--end", metavar="KEY", help="Keys before this one."),
-        click.option("--start", metavar="KEY", help="Keys from this one on."),
-        click.option("--prefix", metavar="TEXT", help="Keys that begin so."),
+        click.option("--end", metavar="KEY", help="Only keys before this one."),
+        click.option("--start", metavar="KEY", help="Only this key and those after it."),
+        click.option("--prefix", metavar="TEXT", help="Only keys that begin with TEXT."),
     ):
         command = option(command)
     return command
@@ -24,6 +24,6 @@ def range_options(command: Any) -> Any:
 
 def chosen_keys(prefix: str | None, start: str | None, end: str | None) -> dict[str, bytes | None]:
     if prefix is not None and (start is not None or end is not None):
-        raise click.UsageError("either --prefix, or --start and --end")
+        raise click.UsageError("give either --prefix, or --start and --end")
     given = {"prefix": prefix, "start": start, "end": end}
     return {name: None if text is None else key_bytes(text) for name, text in given.items()}

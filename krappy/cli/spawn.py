@@ -1,4 +1,4 @@
-"""A broker of one's own for a while: `krappy serve` as a process, on a free port, in a temporary folder."""
+"""Starts a temporary broker: `krappy serve` as a child process, on a free port, in a temporary folder."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Spawned(NamedTuple):
 
 @contextmanager
 def spawn_broker(data: Path | None = None, settings: Mapping[str, object] | None = None) -> Iterator[Spawned]:
-    """A running broker; stopped at the end, and its folder removed unless `data` names one.
+    """Starts a broker and stops it at the end. Its folder is `data`, or a temporary one, which is removed.
 
-    `settings`: by their names in the configuration. The process also stops by itself when this one dies, however it
-    dies: its stdin is a pipe that only this process holds. Raises Failure when it does not start or stops badly.
+    `settings`: by their names in the configuration. The broker also stops when this process dies, however it dies: its
+    stdin is a pipe that only this process holds. Raises Failure when it does not start, or stops with an error.
     """
     with tempfile.TemporaryDirectory(prefix="krappy-") as temporary:
         folder = data or Path(temporary) / "data"
@@ -47,7 +47,7 @@ def spawn_broker(data: Path | None = None, settings: Mapping[str, object] | None
         }.items():
             command += ["--" + name.replace("_", "-"), str(value)]
         log = Path(temporary) / "log"
-        # Not the caller's settings: a KRAPPY_DATA or KRAPPY_CONFIG of the shell must not reach this broker.
+        # Without the caller's settings: a KRAPPY_DATA or KRAPPY_CONFIG of the shell must not apply to this broker.
         environ = {name: value for name, value in os.environ.items() if not name.startswith("KRAPPY_")}
         with log.open("wb") as stderr:
             process = subprocess.Popen(
@@ -61,7 +61,7 @@ def spawn_broker(data: Path | None = None, settings: Mapping[str, object] | None
 
 
 def _addresses(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
-    """Where it listens: its first line says so. A broker that fails closes its stdout, which ends the wait too."""
+    """Reads the broker's first line, which says where it listens. Raises Failure when it ends without one."""
     assert process.stdout is not None
     line = process.stdout.readline()
     try:
@@ -74,7 +74,7 @@ def _addresses(process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
 def _stop(process: subprocess.Popen[bytes], log: Path) -> None:
     with process:  # closes its pipes
         if process.poll() is not None:
-            return  # killed by the caller, who knows
+            return  # the caller killed it
         process.terminate()
         try:
             status = process.wait(STOP_SECONDS)

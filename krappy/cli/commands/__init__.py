@@ -1,5 +1,5 @@
-"""The commands: a module for each, whose function has its name. `krappy --help` finds them here.
+"""The commands: one module each, with a function of the same name. `krappy --help` finds them here.
 
-A command is imported when it is asked for: `krappy get` does not pay for what `krappy bench` needs. What several of
-them need is beside this folder.
+A command is imported when it is used, so `krappy get` does not load what `krappy bench` needs. Code that several
+commands share is in `krappy/cli/`.
 """

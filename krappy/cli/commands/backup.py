@@ -1,4 +1,4 @@
-"""`krappy backup`: everything that a running broker has stored."""
+"""`krappy backup`: copies everything that a running broker has stored."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @click.command()
 @click.argument("target")
-@click.option("--incremental", is_flag=True, help="TARGET is a folder of backups, which share what has not changed.")
-@click.option("--keep", type=click.IntRange(1), metavar="N", help="With --incremental: delete the oldest but N.")
-@click.option("--max-rate", type=click.FloatRange(0.001), metavar="MB", help="Copy no more MB each second.")
+@click.option("--incremental", is_flag=True, help="TARGET is a folder of backups that share unchanged files.")
+@click.option("--keep", type=click.IntRange(1), metavar="N", help="With --incremental: delete all but the newest N.")
+@click.option("--max-rate", type=click.FloatRange(0.001), metavar="MB", help="Copy at most so many MB per second.")
 @address_option
 @json_option
 def backup(
@@ -38,17 +38,18 @@ def backup(
 ) -> None:
     """Copy everything that a running broker has stored.
 
-    The broker links its files aside, which takes moments, and goes on; then they are copied at leisure. The copy is of
-    one moment: every log up to an offset that includes all that was acknowledged when the command began, and views,
-    groups and settings that fit it. TARGET is a new folder, a file that ends with .tar, or - for a tar archive on
-    stdout. Run it where the broker's data folder is.
+    TARGET is a new folder, a file that ends with .tar, or - for a tar archive on stdout. Run the command on the machine
+    that has the broker's data folder. The broker makes hard links of its files, which takes moments, and goes on while
+    they are copied. The copy is of one moment: it has all events that were acknowledged when the command began, with
+    the views, groups and settings that fit them.
 
-    With --incremental each run makes a folder in TARGET, named by its moment. It is whole by itself, but copies only
-    the files that the latest one has not: closed segments and tables' files never change, and are shared as hard links.
+    With --incremental each run makes a folder in TARGET, named by its time. Each of these is a whole backup, but only
+    files that the latest one lacks are copied. Closed segments and files of tables never change; they become hard
+    links.
 
-    Beside a broker that is busy, --max-rate leaves it more of the disk: `krappy bench backup` shows the difference.
+    Use --max-rate to leave a busy broker more of the disk.
 
-    A run that is stopped by Ctrl-C or SIGTERM, or fails, removes what it has written.
+    A run that fails, or is stopped by Ctrl-C or SIGTERM, removes what it has written.
 
     \b
     Examples:
@@ -74,7 +75,7 @@ def backup(
         with progress(held.size) as tell:
             if target == "-":
                 if sys.stdout.isatty():
-                    raise Failure("a backup is no text for a terminal: redirect stdout")
+                    raise Failure("a backup can't be written to a terminal: redirect stdout")
                 done = archive.write(archive.TarSink(sys.stdout.buffer), folder, manifest, tell, pace=pace)
             else:
                 place = Path(target)
@@ -91,7 +92,7 @@ def backup(
                         done = archive.write(archive.TarSink(out), folder, manifest, tell, pace=pace)
                         OS_DISK.fsync_dir(place.absolute().parent)
                 else:
-                    remains = place.exists()  # it may be where something is mounted
+                    remains = place.exists()  # it may be a mount point
                     sink = archive.FolderSink(place)
                     with _removed_if_cut_short(place, remains=remains):
                         done = archive.write(sink, folder, manifest, tell, pace=pace)
@@ -118,7 +119,7 @@ def backup(
 
 
 def _pace(rate: float) -> Callable[[int], None]:
-    """Waits whenever more than `rate` bytes a second have been copied."""
+    """A function to call with the bytes copied: it waits, so that no more than `rate` bytes a second are copied."""
     began, done = time.monotonic(), 0
 
     def copied(count: int) -> None:
@@ -130,7 +131,7 @@ def _pace(rate: float) -> Callable[[int], None]:
 
 
 def _enter_folder(stack: ExitStack, folder: Path) -> archive.Earlier | None:
-    """Locks a folder of backups; the latest of them that can be used."""
+    """Locks a folder of backups. Returns the latest one whose files can be shared; None: there is none."""
     from krappy.cli import generations
 
     stack.enter_context(generations.locked(folder))
@@ -138,7 +139,7 @@ def _enter_folder(stack: ExitStack, folder: Path) -> archive.Earlier | None:
         try:
             return archive.earlier(each)
         except Failure as error:
-            output.note(f"{each.name} is not shared with: {error.message}")
+            output.note(f"files of {each.name} can't be shared: {error.message}")
     return None
 
 
@@ -155,9 +156,9 @@ def _manifest(held: HeldBackup) -> dict[str, Any]:
 
 @contextmanager
 def _removed_if_cut_short(target: Path, *, remains: bool) -> Iterator[None]:
-    """A folder or file of ours that is gone again if the block fails, however it fails. A full disk becomes a Failure.
+    """Removes the target if the block raises anything. Raises Failure for a full disk.
 
-    `remains`: the folder itself stays, empty as it was.
+    `remains`: keeps the folder itself, empty as it was.
     """
     try:
         yield
@@ -175,8 +176,8 @@ def _removed_if_cut_short(target: Path, *, remains: bool) -> Iterator[None]:
 
 @contextmanager
 def _until_terminated() -> Iterator[None]:
-    """SIGTERM, as a pod that is deleted gets it, and SIGHUP, as a terminal that is closed sends it, end the block like
-    Ctrl-C, so that it cleans up behind itself. Under nohup SIGHUP is ignored."""
+    """Makes SIGTERM (a pod is deleted) and SIGHUP (the terminal is closed) end the block as Ctrl-C does, so that it
+    cleans up. Under nohup SIGHUP stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

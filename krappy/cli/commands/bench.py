@@ -19,11 +19,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group(cls=CommandGroup)
 def bench() -> None:
-    """Measure a broker: one that is started for it, or the one at --address.
+    """Measure a broker: one started for the purpose, or the one at --address.
 
-    Each command runs several rounds and prints the median. What is sent is made beforehand. The client runs on the
-    machine it is started on, and shares its processors with a broker that it starts. `--help` of each command says
-    what is inside the measured time.
+    Each command runs several rounds and prints the median. The events are made before the clock starts. The client and
+    a broker that it starts share this machine's processors. `--help` of each command says what the measured time
+    includes.
 
     \b
     Examples:
@@ -43,9 +43,9 @@ def common(command: F) -> F:
             type=click.Choice(["fsync", "os"]),
             default="fsync",
             show_default=True,
-            help="Of the broker that is started; not with --address.",
+            help="The durability of the broker that is started; not for --address.",
         ),
-        click.option("--address", metavar="HOST:PORT", help="Measure this broker.  [default: one of its own]"),
+        click.option("--address", metavar="HOST:PORT", help="Measure this broker.  [default: start one]"),
         click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, metavar="N"),
     ):
         command = option(command)
@@ -65,34 +65,34 @@ SIZE = click.option(
     default=100,
     show_default=True,
     metavar="BYTES",
-    help="Of an event's key (12 bytes) and value together.",
+    help="Size of an event: its key (12 bytes) and its value.",
 )
 KEYS = click.option(
-    "--keys", type=click.IntRange(1), default=10_000, show_default=True, metavar="N", help="How many different keys."
+    "--keys", type=click.IntRange(1), default=10_000, show_default=True, metavar="N", help="Number of different keys."
 )
 PARTITIONS = click.option("--partitions", type=click.IntRange(1), default=1, show_default=True, metavar="N")
-VIEW = click.option("--view/--no-view", default=True, show_default=True, help="Whether the topic is a table too.")
+VIEW = click.option("--view/--no-view", default=True, show_default=True, help="With or without the topic's table.")
 COMPRESSION = click.option("--compression", type=click.Choice(["gzip", "snappy", "lz4", "zstd"]))
 
 
 @bench.command()
-@count(500_000, "Events of a round.")
+@count(500_000, "Events per round.")
 @SIZE
 @KEYS
 @PARTITIONS
 @VIEW
 @COMPRESSION
-@click.option("--batch", type=click.IntRange(1), default=5_000, show_default=True, help="Events handed over at a time.")
-@click.option("--single", is_flag=True, help="One Message for each event, pipelined.")
+@click.option("--batch", type=click.IntRange(1), default=5_000, show_default=True, help="Events passed at a time.")
+@click.option("--single", is_flag=True, help="Send each event as a Message of its own, pipelined.")
 @click.option("--connections", type=click.IntRange(1), default=1, show_default=True, metavar="N")
 @click.option("--window", type=click.IntRange(1), default=256, show_default=True, help="--single: in flight on each.")
 @common
 def produce(**given: Any) -> None:
-    """How fast events are taken, stored and acknowledged.
+    """Measure how fast events are stored and acknowledged.
 
-    Timed: from handing over the first event to the acknowledgement of the last: encoding into record batches (or
-    Messages), sending, the broker's append, fdatasync unless --durability os, the answer. The view is fed beside it.
-    The client cuts what it is handed into record batches of at most 512 KiB.
+    Timed: from giving the first event to the client until the last one is acknowledged. That includes encoding record
+    batches (or Messages), sending, the broker's append, fdatasync (not with --durability os) and the answer. The view
+    is updated at the same time. The client makes record batches of at most 512 KiB.
 
     \b
     Examples:
@@ -108,12 +108,12 @@ def produce(**given: Any) -> None:
 @SIZE
 @PARTITIONS
 @COMPRESSION
-@click.option("--batch", type=click.IntRange(1), default=5_000, show_default=True, help="Events handed over at a time.")
+@click.option("--batch", type=click.IntRange(1), default=5_000, show_default=True, help="Events passed at a time.")
 @common
 def consume(**given: Any) -> None:
-    """How fast a stored log is read.
+    """Measure how fast a stored log is read.
 
-    Timed: from opening the consumer until its last event is decoded into columns.
+    Timed: from opening the consumer until the last event is decoded into columns.
 
     \b
     Examples:
@@ -124,20 +124,20 @@ def consume(**given: Any) -> None:
 
 
 @bench.command()
-@count(100_000, "Keys looked up in a round.")
+@count(100_000, "Lookups per round.")
 @SIZE
 @KEYS
 @PARTITIONS
 @click.option("--clients", "connections", type=click.IntRange(1), default=16, show_default=True, metavar="N")
 @click.option("--window", type=click.IntRange(1), default=16, show_default=True, help="Requests in flight on each.")
-@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Keys of one multi-get.")
-@click.option("--history", type=click.IntRange(1), default=1, show_default=True, help="Events stored of each key.")
+@click.option("--batch", type=click.IntRange(1), default=1, show_default=True, help="Keys per request.")
+@click.option("--history", type=click.IntRange(1), default=1, show_default=True, help="Events stored per key.")
 @common
 def get(**given: Any) -> None:
-    """How fast keys are looked up, by clients that keep several requests in flight.
+    """Measure how fast keys are looked up, by clients that keep several requests in flight.
 
-    Timed: packing the requests, sending, receiving, unpacking the entries. Latencies run from a request's send to
-    its unpacked answer. `--clients 1 --window 1` is a lone client.
+    Timed: packing the requests, sending, receiving, unpacking the entries. A latency is the time from sending a request
+    to its unpacked answer. `--clients 1 --window 1` measures one client that waits for each answer.
 
     \b
     Examples:
@@ -155,9 +155,9 @@ def get(**given: Any) -> None:
 @PARTITIONS
 @common
 def scan(**given: Any) -> None:
-    """How fast a whole table is read.
+    """Measure how fast a whole table is read.
 
-    Timed: from the request to the last entry, decoded by the client.
+    Timed: from the request until the client has decoded the last entry.
 
     \b
     Examples:
@@ -168,17 +168,18 @@ def scan(**given: Any) -> None:
 
 
 @bench.command()
-@count(200_000, "Events of a round.")
+@count(200_000, "Events per round.")
 @SIZE
 @PARTITIONS
 @click.option("--members", "connections", type=click.IntRange(1, 1000), default=8, show_default=True, metavar="N")
-@click.option("--batch", type=click.IntRange(1), default=500, show_default=True, help="Events of a poll, at most.")
+@click.option("--batch", type=click.IntRange(1), default=500, show_default=True, help="Most events per poll.")
 @common
 def group(**given: Any) -> None:
-    """How fast the members of one group share a topic.
+    """Measure how fast the members of one group read and acknowledge a topic.
 
-    Timed: from the first poll to the last acknowledgement: leasing, reading, sending, and the acks made durable unless
-    --durability os. The events are not decoded. Latencies run from a poll's send to its unpacked answer.
+    Timed: from the first poll to the last acknowledgement. That includes leasing, reading, sending, and making the acks
+    durable (not with --durability os). Events are not decoded. A latency is the time from sending a poll to its
+    unpacked answer.
 
     \b
     Examples:
@@ -190,16 +191,16 @@ def group(**given: Any) -> None:
 
 
 @bench.command()
-@count(5_000, "Events of a round.")
+@count(5_000, "Events per round.")
 @SIZE
 @VIEW
 @click.option("--rate", type=click.IntRange(1), default=1_000, show_default=True, help="Events per second.")
 @common
 def latency(**given: Any) -> None:
-    """How long from publish to a waiting consumer, at a steady rate.
+    """Measure the time from publishing an event to a waiting consumer, at a steady rate.
 
-    Timed: from when an event was due to be sent until the consumer has decoded it: sending, the broker's append,
-    fdatasync unless --durability os, the answer to the waiting poll.
+    Timed: from when an event was due to be sent until the consumer has decoded it. That includes sending, the broker's
+    append, fdatasync (not with --durability os) and the answer to the waiting poll.
 
     \b
     Examples:
@@ -233,7 +234,7 @@ UNITS = dict.fromkeys(("produce", "consume", "group", "latency"), "events/s") | 
 @bench.command("all")
 @common
 def everything(address: str | None, durability: str, as_json: bool, rounds: int) -> None:
-    """One table of the figures that matter most, in a few minutes.
+    """Run all benches and print one table, in a few minutes.
 
     \b
     Examples:
@@ -264,7 +265,7 @@ def _measure(name: str, unit: str, settings: BenchSettings, address: str | None,
     return report.summary(name, unit, rounds, **_setting(name, settings))
 
 
-# Which settings mean something to which bench.
+# The settings that each bench uses.
 _SETTINGS = {
     "produce": ("record_bytes", "keys", "partitions", "view", "compression", "batch", "single", "connections"),
     "consume": ("record_bytes", "partitions", "compression", "batch"),
@@ -283,7 +284,7 @@ def _setting(name: str, settings: BenchSettings) -> dict[str, Any]:
 
 
 def _words(setting: dict[str, Any]) -> str:
-    """A setting in few words: what is off or not set is left out."""
+    """Settings as short text, without those that are off or not set."""
     words = {
         "record_bytes": "{} B",
         "view": "view",

@@ -1,4 +1,4 @@
-"""`krappy consume`: a topic's events to stdout."""
+"""`krappy consume`: prints the events of topics."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ FIELDS = ("topic", "partition", "offset", "timestamp", "time", "key", "value", "
     type=Start("earliest", "latest"),
     default="earliest",
     show_default=True,
-    help="Where to begin; with --group only when the group is new.",
+    help="Where to begin. With --group it counts only when the group is new.",
 )
 @click.option(
-    "--to", "end", metavar="now|OFFSET", help="Stop at the events there are now, or before this offset; else follow."
+    "--to", "end", metavar="now|OFFSET", help="Stop at the end of now, or before this offset.  [default: follow]"
 )
 @click.option("-g", "--group", shell_complete=complete_groups, help="Share the events with the group's other members.")
 @partition_option
 @click.option("-n", "--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N events.")
-@click.option("--idle", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop when none came for so long.")
+@click.option("--idle", type=click.FloatRange(min=0), metavar="SECONDS", help="Stop when no event came for so long.")
 @click.option("-s", "--sep", "separator", type=Separator(), help="Print `key<sep>value`.  [default: the value alone]")
-@click.option("-f", "--format", "template", metavar="TEXT", help="Print each event as such a line; see above.")
-@click.option("--null", default="", metavar="TEXT", help="How a value or key that is none is printed.")
+@click.option("-f", "--format", "template", metavar="TEXT", help="Print each event by this template; see above.")
+@click.option("--null", default="", metavar="TEXT", help="Printed for a key or value that is null.  [default: nothing]")
 @address_option
 @json_option
 def consume(
@@ -66,23 +66,22 @@ def consume(
     address: str,
     as_json: bool,
 ) -> None:
-    """Print the events of topics, from the first on, and then those to come.
+    """Print all events of topics, then new ones as they come, until Ctrl-C.
 
-    As with kcat and rpk, reading begins at the first event and goes on until Ctrl-C; `--from latest` waits for new
-    ones, `--to now` stops at what is there. With --group the events are shared with the group's other members, and
-    each is acknowledged once it is printed.
+    `--from latest` prints only new events; `--to now` stops after the events that exist now. With --group the command
+    joins a group: its members share the events, and each event is acknowledged when it has been printed.
 
     \b
-    Output: the value; with --sep key and value; with --json a JSON object a line; with --format a text with
+    Output, a line per event: the value; with --sep key and value; with --json a JSON object; with --format a text with
       {topic} {partition} {offset} {timestamp} {time} {key} {value} {headers} {deliveries}
-    Keys and values are printed as they are when they are UTF-8, else as `base64:…`.
+    Keys and values that are not UTF-8 are printed as `base64:…`.
 
     \b
     Examples:
       krappy consume users                                # all events, then follow
-      krappy consume users --to now --sep :               # all there are, with their keys
-      krappy consume users --from latest                  # only new ones
-      krappy consume users --from 15m --to now --json     # of the last quarter of an hour
+      krappy consume users --to now --sep :               # all events of now, with their keys
+      krappy consume users --from latest                  # only new events
+      krappy consume users --from 15m --to now --json     # the last 15 minutes
       krappy consume users --from 1200 --partition 0 --max 1
       krappy consume users --group mail                   # as a member of a group
       krappy consume users --format '{time} {partition}/{offset} {key}: {value}'
@@ -93,7 +92,7 @@ def consume(
     if group is None:
         options |= {"partitions": list(partitions) or None, "end": _end(end)}
     if limit is not None:
-        options["max_records"] = min(limit, 500)  # a group leases no more than is asked for
+        options["max_records"] = min(limit, 500)  # so that no member leases events that it does not print
     with (
         connect(address) as client,
         client.consumer(list(topics), **options) as consumer,
@@ -124,7 +123,7 @@ def _end(text: str | None) -> str | int | None:
 
 
 def _arriving(consumer: Consumer, idle: float | None) -> Iterator[list[Event]]:
-    """Events as they come, so that they are printed as they come."""
+    """The events, as soon as they come; until none came for `idle` seconds, or None: for ever."""
     if idle is None:
         for batch in consumer.batches():
             yield batch.events()
@@ -156,7 +155,9 @@ def _shower(as_json: bool, template: str | None, separator: str | None, null: st
 
 
 def _formatter(template: str, null: str) -> Callable[[Event], str]:
-    r"""What prints an event as the template says. `\t` and `\n` may be typed as such. Raises UsageError."""
+    r"""A function that formats an event by the template, in which `\t` and `\n` stand for the characters.
+
+    Raises UsageError."""
     text = template.replace("\\t", "\t").replace("\\n", "\n")
     try:
         names = {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}

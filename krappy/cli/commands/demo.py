@@ -1,4 +1,4 @@
-"""`krappy demo …`: small programs that show what Krappy does and check themselves."""
+"""`krappy demo …`: small programs that show what Krappy does and check the results."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @click.group(cls=CommandGroup)
 def demo() -> None:
-    """Small programs that show what Krappy does, and fail when it does not.
+    """Run small programs that show what Krappy does, and check the results.
 
-    Each starts a broker of its own in a temporary folder and ends it, unless --address names one to use. Their source
-    is meant to be read: krappy/demos/.
+    Each starts its own broker in a temporary folder and stops it at the end, unless --address names a broker. Read
+    their source: krappy/demos/.
 
     \b
     Examples:
-      krappy demo flights      # 336,776 flights: log, table, scan, a group with a crash
+      krappy demo flights      # 336,776 flights: log, table, scan, a group whose worker is killed
       krappy demo broadcast    # one event, three services
-      krappy demo work         # a task queue whose worker crashes
+      krappy demo work         # a task queue of which one worker is killed
       krappy demo bank         # balances from deposits, now and as of an earlier offset
     """
 
 
 def options(command: F) -> F:
-    where = click.option("--address", metavar="HOST:PORT", help="A broker to use.  [default: one of its own]")
+    where = click.option("--address", metavar="HOST:PORT", help="A broker to use.  [default: start one]")
     return where(json_option(command))
 
 
@@ -41,8 +41,8 @@ def options(command: F) -> F:
 def flights(address: str | None, as_json: bool, limit: int | None) -> None:
     """Stream a year of real flights through a broker and check every answer.
 
-    The latest flight of an aircraft by key, a scan, three workers that share the stream while one is killed, offsets
-    and lag, and the log read back: all compared with a plain fold of the file. Any difference ends it with status 1.
+    It looks up the latest flight of each aircraft, scans the table, lets three workers share the stream and kills one,
+    and reads the log back. It compares all results with a plain fold of the file, and exits with 1 if any differs.
 
     \b
     Examples:
@@ -55,7 +55,7 @@ def flights(address: str | None, as_json: bool, limit: int | None) -> None:
 @demo.command()
 @options
 def broadcast(address: str | None, as_json: bool) -> None:
-    """One signup event reaches three services, each at its own pace.
+    """Send signup events to three services, each of which reads all of them at its own pace.
 
     \b
     Examples:
@@ -67,7 +67,7 @@ def broadcast(address: str | None, as_json: bool) -> None:
 @demo.command()
 @options
 def work(address: str | None, as_json: bool) -> None:
-    """A task queue: three worker processes, one of which is killed; its tasks go to the others.
+    """Run a task queue with three worker processes, and kill one: its tasks go to the others.
 
     \b
     Examples:
@@ -79,7 +79,7 @@ def work(address: str | None, as_json: bool) -> None:
 @demo.command()
 @options
 def bank(address: str | None, as_json: bool) -> None:
-    """Accounts rebuilt from deposits and withdrawals, now and as of an earlier offset.
+    """Compute account balances from deposits and withdrawals, for now and as of an earlier offset.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`krappy doctor`: is a stopped broker's data as it should be?"""
+"""`krappy doctor`: checks the data of a stopped broker, or a backup."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@data_option("The folder that the broker was given.")
+@data_option("The broker's data folder.")
 @click.option("--backup", metavar="SOURCE", help="Check a backup instead: a folder, a tar archive, - for stdin.")
 @click.option("--repair", is_flag=True, help="Rebuild indexes and views that are wrong, from the logs.")
 @json_option
 def doctor(data: Path, backup: str | None, repair: bool, as_json: bool) -> None:
     """Check everything that a stopped broker has stored.
 
-    Every checksum and the structure of every record batch, every index entry, that offsets run on, that groups and
-    catalog can be read, and that each view equals the fold of its log. A log is opened as the broker would: a tail
-    that a crash tore is cut, and told. --repair makes indexes and views anew; a damaged batch in a log can't be
-    repaired, and is named with its file and position.
+    It checks every record batch and its checksum, every index entry, that offsets have no gaps, that the catalog and
+    groups can be read, and that each view equals the fold of its log. It opens a log as the broker does: a torn tail
+    that a crash left is cut off and reported. --repair rebuilds indexes and views. A damaged batch in a log can't be
+    repaired; it is reported with its file and position.
 
-    With --backup every file of what `krappy backup` has made is read and compared with the checksum that it was written
-    with; of a folder of several, every one. That it is sound inside is known once it is restored, and looked at there.
+    With --backup it reads every file of a backup, or of all backups in a folder, and compares it with the checksum that
+    `krappy backup` wrote. To check the data inside, restore the backup and run `krappy doctor` on it.
 
     \b
     Exit status: 0 when all is well (or was repaired), 1 when something is wrong.
@@ -62,7 +62,7 @@ def doctor(data: Path, backup: str | None, repair: bool, as_json: bool) -> None:
 
 
 def _check_backup(source: str, as_json: bool) -> bool:
-    """Whether all of it is as it was written."""
+    """Checks and prints a backup, or all backups in a folder. Returns whether they are as they were written."""
     from krappy.cli import archive, generations
 
     several = generations.list_all(Path(source)) if source != "-" else []

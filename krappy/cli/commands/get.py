@@ -1,4 +1,4 @@
-"""`krappy get`: the latest value of a key."""
+"""`krappy get`: prints the latest value of keys."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ ABSENT, DELETED = 3, 4  # exit statuses
 @click.command()
 @click.argument("topic", shell_complete=complete_topics)
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
-@click.option("-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Look in this partition.")
-@click.option("--min-offset", type=click.IntRange(min=0), metavar="OFFSET", help="Wait until the table includes it.")
-@click.option("--history", is_flag=True, help="Every event of the key that the log still has, oldest first.")
+@click.option("-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Look in this partition only.")
+@click.option(
+    "--min-offset", type=click.IntRange(min=0), metavar="OFFSET", help="Wait until the table includes this offset."
+)
+@click.option("--history", is_flag=True, help="Print every event of the key that the log still has, oldest first.")
 @address_option
 @json_option
 def get(
@@ -34,9 +36,9 @@ def get(
     address: str,
     as_json: bool,
 ) -> None:
-    """Print the latest value of a key, or of several.
+    """Print the latest value of one or more keys.
 
-    The value goes to stdout; where and when it was written goes to stderr. A key may be given as `base64:…`.
+    The value goes to stdout; its offset and time go to stderr. A key that is not text can be given as `base64:…`.
 
     \b
     Exit status: 0 when every key has a value, 3 when one is absent, 4 when one was deleted.
@@ -61,7 +63,7 @@ def get(
             found = table.get_many(wanted, partition=partition)
     for key, entry in zip(wanted * len(found) if history else wanted, found, strict=False):
         _show_found(topic, key, entry, as_json)
-    # Of a history only the end says what the key is now.
+    # The last entry of a history is the key's current state.
     raise click.exceptions.Exit(_status(found[-1:] if history else found))
 
 

@@ -1,4 +1,4 @@
-"""`krappy group …`: look at consumer groups, move and delete them."""
+"""`krappy group …`: shows, moves and deletes consumer groups."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from krappy.clients.values import StartAt
 
 @click.group(cls=CommandGroup)
 def group() -> None:
-    """Look at consumer groups, move their positions, delete them.
+    """Show consumer groups, move their positions, delete them.
 
     \b
     Examples:
@@ -34,10 +34,10 @@ def group() -> None:
 @address_option
 @json_option
 def list_groups(address: str, as_json: bool) -> None:
-    """Show every group: its kind, its topics, and how far it lags behind.
+    """Show every group: its kind, its topics and its lag.
 
-    The kind is `shared` for native groups (`positions`: only offsets), `classic` or `consumer` for those of Kafka's
-    clients, by the protocol that their members speak.
+    The kind is `shared` for native groups (`positions` if they have only committed offsets), and `classic` or
+    `consumer` for Kafka's groups, by the protocol of their members.
 
     \b
     Examples:
@@ -70,8 +70,8 @@ def list_groups(address: str, as_json: bool) -> None:
 def describe(name: str, address: str, as_json: bool) -> None:
     """Show one group: its members, and its position and lag in each partition.
 
-    `position`: every event below is settled. `leased`: with a member now. `redelivering`: waits to be given to
-    another member. `dead`: went to the dead-letter topic.
+    `position`: all events before this offset are settled. The other columns count events. `leased`: leased to a member
+    now. `redelivering`: waiting to be delivered again. `dead`: on their way to the dead-letter topic.
 
     \b
     Examples:
@@ -120,11 +120,11 @@ def describe(name: str, address: str, as_json: bool) -> None:
     "--to",
     required=True,
     type=Start("earliest", "latest"),
-    help="Where the group goes on: an end of the log, an offset, or the first event at or after a time.",
+    help="The new position: an end of the log, an offset, or the first event at or after a time.",
 )
-@click.option("--topic", metavar="TOPIC", help="Only in this topic. Default: in all of the group's topics.")
+@click.option("--topic", metavar="TOPIC", help="Only in this topic.  [default: all of the group's topics]")
 @partition_option
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the new positions without changing anything.")
 @address_option
 @json_option
 def reset(
@@ -164,7 +164,7 @@ def reset(
 @address_option
 @json_option
 def delete(name: str, yes: bool, address: str, as_json: bool) -> None:
-    """Delete a group: its positions. Its members must have left. Asks first.
+    """Delete a group and its positions. Its members must have left. Asks first.
 
     \b
     Examples:

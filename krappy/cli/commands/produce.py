@@ -1,4 +1,4 @@
-"""`krappy produce`: events from stdin or a file into a topic."""
+"""`krappy produce`: publishes events from stdin or a file to a topic."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from krappy.cli.inputs import InputSource, Item
     from krappy.types import Compression
 
-CHUNK = 2_000  # events of a file handed to the producer at a time
-MOST_WAITING = 10_000  # things handed over and not known to be stored
+CHUNK = 2_000  # events of a file that are passed to the producer at a time
+MOST_WAITING = 10_000  # deliveries (events or chunks) that may be unsettled
 
 
 @click.command()
@@ -35,18 +35,14 @@ MOST_WAITING = 10_000  # things handed over and not known to be stored
     "--format",
     "format",
     type=click.Choice(inputs.FORMATS),
-    help="What the input is; default: what the file's name ends in, else lines.",
+    help="The format of the input.  [default: by the ending of the file's name, else lines]",
 )
-@click.option(
-    "-k", "--key", "key", metavar="FIELD", help="The field (json) or column (csv) that is the key of its event."
-)
-@click.option("-s", "--sep", "separator", type=Separator(), help="lines: what stands between key and value.")
+@click.option("-k", "--key", "key", metavar="FIELD", help="The field (json) or column (csv) with the event's key.")
+@click.option("-s", "--sep", "separator", type=Separator(), help="lines: the text between key and value.")
 @click.option("--null", metavar="TEXT", help="A value equal to TEXT deletes its key (a tombstone).")
-@click.option("--no-key", default="", metavar="TEXT", help="A key equal to TEXT counts as none.  [default: empty]")
-@click.option(
-    "--delimiter", type=Separator(), default=",", metavar="CHAR", help="csv: what stands between columns.  [default: ,]"
-)
-@click.option("-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Into this partition.")
+@click.option("--no-key", default="", metavar="TEXT", help="A key equal to TEXT counts as no key.  [default: empty]")
+@click.option("--delimiter", type=Separator(), default=",", metavar="CHAR", help="csv: between columns.  [default: ,]")
+@click.option("-p", "--partition", type=click.IntRange(min=0), metavar="N", help="Publish to this partition.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="A header for every event.")
 @click.option(
     "--compression", type=click.Choice(["gzip", "snappy", "lz4", "zstd"]), help="Compress the batches.  [default: no]"
@@ -75,13 +71,13 @@ def produce(
     \b
     Formats:
       lines    each line is a value; with --sep, `key<sep>value`
-      json     each line is a JSON object, and the value as it stands; --key names the field that is its key
-      csv      each row becomes a JSON object of its columns; the first row names them; --key names the key's
-      events   what `krappy consume --json` prints, to copy a topic
+      json     each line is a JSON object, which is the value; --key names the field with the key
+      csv      each row becomes a JSON object; the first row names the columns; --key names the column with the key
+      events   the output of `krappy consume --json`, to copy a topic
 
-    A file that ends in .gz, or .zip with one file in it, is unpacked on the way. The command ends when every event is
-    acknowledged; wrong input ends it at that line, and what came before is published. Events whose field or column is
-    missing, null or empty have no key, so they are in the log and not in the table; how many is said.
+    A .gz file, or a .zip file with one file in it, is decompressed. The command ends when every event is acknowledged.
+    At a bad line it stops; the events before it are published. Events whose key field is missing, null or empty have no
+    key: they are in the log but not in the table, and the command prints their number.
 
     \b
     Examples:
@@ -124,7 +120,7 @@ def _events(count: int) -> str:
 
 
 def _check(kind: str, key: str | None, separator: str | None, delimiter: str) -> None:
-    """Options that would be ignored are mistakes. Raises UsageError."""
+    """Raises UsageError for options that would be ignored."""
     if key is not None and kind not in ("json", "csv"):
         raise click.UsageError(f"--key names a field of json or csv, and this is read as {kind}; see --format")
     if separator is not None and kind != "lines":
@@ -148,8 +144,8 @@ def _send_all(
     common: list[tuple[str, bytes]],
     advance: Callable[[int], None],
 ) -> SentLine:
-    """Publishes everything. Stops at the first event that the broker refuses, and at wrong input, once all before it
-    is stored. Raises Failure."""
+    """Publishes all items. Raises the error of the first event that the broker refuses. At a bad line it raises
+    Failure when all events before it are stored."""
     deliveries = deque[Any]()
 
     def settle(room: int) -> None:
@@ -159,7 +155,7 @@ def _send_all(
     count = keyless = 0
     try:
         if source.total is None:
-            # A pipe may be slow: each event leaves as it comes; the producer gathers those that come fast.
+            # A pipe may be slow, so each event is sent at once; the producer batches those that come fast.
             for item in items:
                 headers = [*item.headers, *common]
                 deliveries.append(
@@ -185,7 +181,8 @@ def _send_all(
 
 
 def _chunks(items: Iterator[Item]) -> Iterator[list[Item]]:
-    """The last one is shorter; so is the one before wrong input. Raises BadInput."""
+    """Items in lists of CHUNK. Only the last one is shorter. At a bad line, gives the items before it, then raises
+    BadInput."""
     chunk: list[Item] = []
     try:
         for item in items:
@@ -201,7 +198,7 @@ def _chunks(items: Iterator[Item]) -> Iterator[list[Item]]:
 
 
 def _send(producer: TopicProducer, chunk: list[Item], partition: int | None, common: list[tuple[str, bytes]]) -> Any:
-    """A file's events, by columns: several times faster than one by one."""
+    """Sends events as columns, which is several times faster than one by one."""
     now = time.time_ns() // 1_000_000
     return producer.post_columns(
         [item.key for item in chunk],
@@ -214,8 +211,8 @@ def _send(producer: TopicProducer, chunk: list[Item], partition: int | None, com
 
 @contextmanager
 def _progress(source: InputSource) -> Iterator[Callable[[int], None]]:
-    """A bar over the bytes of a file, or a count for a pipe; silent when stderr is no terminal, or when somebody is
-    typing."""
+    """Shows a bar over the bytes of a file, or the number of events of a pipe. Shows nothing when stderr is no
+    terminal, or when the user types the input."""
     if not sys.stderr.isatty() or (source.total is None and sys.stdin.isatty()):
         yield lambda count: None
         return

@@ -1,4 +1,4 @@
-"""`krappy restore`: a backup brought back."""
+"""`krappy restore`: restores a backup to a new data folder."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from krappy.cli.options import Stopwatch, data_option, json_option
 from krappy.cli.progress import progress
 from krappy.store.disk import OS_DISK
 
-PRODUCER_IDS = 1_000_000  # that the broker may have given after its catalog was copied
+PRODUCER_IDS = 1_000_000  # ids to skip: the broker may have given them after its catalog was copied
 
 
 @click.command()
 @click.argument("source")
-@data_option("The folder to restore to, which a broker is then given: new or empty.")
+@data_option("The folder to restore to: new or empty. Start a broker on it afterwards.")
 @json_option
 def restore(source: str, data: Path, as_json: bool) -> None:
-    """Bring a backup back, into a folder that no broker has used yet.
+    """Restore a backup to a new data folder.
 
-    Every file is checked against the checksum that it was written with. SOURCE is what `krappy backup` has made: a
-    folder, a tar archive (compressed or not), or - for one on stdin; of a folder of several, the latest is taken.
-    `krappy doctor` then checks all that is in it.
+    SOURCE is a backup of `krappy backup`: a folder, a tar archive (compressed or not), - for an archive on stdin, or a
+    folder of backups, of which the latest is restored. Every file is checked against its checksum. Run `krappy doctor`
+    afterwards to check the data inside.
 
     \b
     Examples:
@@ -49,12 +49,12 @@ def restore(source: str, data: Path, as_json: bool) -> None:
     lock = FolderLock(data)
     try:
         partial = data / RESTORING
-        if partial.exists():  # an attempt was cut short; no broker has started beside it, so all of this is its
+        if partial.exists():  # left by an interrupted restore; no broker starts on such a folder, so all is its own
             for part in (*(data / name for name in archive.PARTS), *partial.iterdir()):
                 shutil.rmtree(part, ignore_errors=True)
         strange = [path.name for path in data.iterdir() if path.name not in ("lock", "lost+found", RESTORING)]
         if strange:
-            raise Failure(f"{data} is not empty ('{strange[0]}' is there): restore to a folder of its own")
+            raise Failure(f"{data} is not empty ('{strange[0]}' is there): restore to a new folder")
         size = archive.size_of(source)
         archive.check_room(data, size)
         watch = Stopwatch()
@@ -70,7 +70,7 @@ def restore(source: str, data: Path, as_json: bool) -> None:
         for part in sorted(partial.iterdir()):
             part.rename(data / part.name)
         OS_DISK.fsync_dir(data)
-        partial.rmdir()  # from here on a broker starts
+        partial.rmdir()  # from here on a broker may start on the folder
         OS_DISK.fsync_dir(data)
         OS_DISK.fsync_dir(data.absolute().parent)
     finally:
@@ -85,20 +85,20 @@ def restore(source: str, data: Path, as_json: bool) -> None:
 
 @contextmanager
 def _marked(partial: Path) -> Iterator[None]:
-    """The folder that tells of a restore which has not come to its end is on disk first, and stays until it has: also
-    when the block fails, unless nothing came of it."""
+    """Creates the folder that marks an unfinished restore, and syncs it. If the block fails, the folder stays unless it
+    is empty."""
     partial.mkdir(exist_ok=True)
     OS_DISK.fsync_dir(partial.parent)
     try:
         yield
     except BaseException:
-        with suppress(OSError):  # there is something in it
+        with suppress(OSError):  # raised when it is not empty
             partial.rmdir()
         raise
 
 
 def _latest(source: str) -> str:
-    """Of a folder of backups, the latest; anything else as it is."""
+    """The latest backup if `source` is a folder of backups; else `source` itself."""
     if source == "-" or not Path(source).is_dir() or (Path(source) / archive.LISTING).exists():
         return source
     from krappy.cli import generations

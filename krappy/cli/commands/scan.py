@@ -1,4 +1,4 @@
-"""`krappy scan`: a topic as a table."""
+"""`krappy scan`: prints a topic's table."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from krappy.types import Entry
 @click.argument("topic", shell_complete=complete_topics)
 @range_options
 @partition_option
-@click.option("--tombstones", is_flag=True, help="Deleted keys too, while their tombstones are kept.")
+@click.option("--tombstones", is_flag=True, help="Print deleted keys too, while their tombstones are kept.")
 @click.option("-n", "--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N entries.")
-@click.option("-s", "--sep", "separator", type=Separator(), default="\t", help="Between key and value.  [default: tab]")
-@click.option("--keys", "keys_only", is_flag=True, help="Only the keys.")
+@click.option(
+    "-s", "--sep", "separator", type=Separator(), default="\t", help="The text between key and value.  [default: tab]"
+)
+@click.option("--keys", "keys_only", is_flag=True, help="Print only the keys.")
 @address_option
 @json_option
 def scan(
@@ -40,9 +42,9 @@ def scan(
     address: str,
     as_json: bool,
 ) -> None:
-    """Print the table: each key and its latest value, from one snapshot.
+    """Print a topic's table: each key and its latest value, from one snapshot.
 
-    Entries come partition by partition, in the order of the keys within each.
+    Entries come partition by partition, ordered by key within each.
 
     \b
     Examples:

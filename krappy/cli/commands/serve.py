@@ -1,4 +1,4 @@
-"""`krappy serve`: a broker in the foreground."""
+"""`krappy serve`: runs a broker in the foreground."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from krappy.app import Broker
 
 F = TypeVar("F", bound=Callable[..., Any])
-STOPS = (signal.SIGTERM, signal.SIGHUP)  # nohup has it ignored, which stays so
+STOPS = (signal.SIGTERM, signal.SIGHUP)  # under nohup SIGHUP stays ignored
 OURS = {
     "KRAPPY_ADDRESS",
     "KRAPPY_CONSOLE_URL",
@@ -49,18 +49,18 @@ def settings_options(command: F) -> F:
     "--config",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="A TOML file of settings, one table of the names below with _ for -.  [env: KRAPPY_CONFIG]",
+    help="A TOML file of settings: the names below, with _ for -, at the top level.  [env: KRAPPY_CONFIG]",
 )
 @settings_options
-@click.option("--json", "as_json", is_flag=True, help="Say where it listens as one line of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
 @click.option("--until-eof", is_flag=True, hidden=True, help="Stop when stdin ends, as when its parent dies.")
 def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None) -> None:
-    """Run a broker until SIGTERM, Ctrl-C, or its terminal is closed (SIGHUP, unless nohup has it ignored).
+    """Run a broker until SIGTERM, Ctrl-C or SIGHUP (the terminal is closed; ignored under nohup).
 
-    A setting comes from its flag, else from its environment variable, else from the --config file, else it has its
-    default. Once it listens, the broker says where on stdout; its log goes to stderr. On SIGTERM it finishes the
-    requests in flight, flushes, and exits with 0; while it recovers after a crash, it ends at once with 0, and the next
-    start recovers. A setting that is refused ends it with 2, anything else that keeps it from running with 1.
+    A setting is taken from its flag, else from its environment variable, else from the --config file, else it has its
+    default. When the broker is ready it prints its addresses on stdout. Its log goes to stderr. On SIGTERM it finishes
+    the requests in flight, flushes, and exits with 0. A SIGTERM during the recovery from a crash ends it at once with
+    0; the next start recovers. It exits with 2 when a setting is refused, and with 1 for other errors.
 
     \b
     Examples:
@@ -74,8 +74,8 @@ def serve(file: Path | None, as_json: bool, until_eof: bool, **flags: str | None
     """
     if flags["console_token"] and argv.hide(flags["console_token"]):
         output.note(
-            "--console-token was to be seen in `ps` for a moment, and is in the shell's history: better say "
-            "--console-token-file, or KRAPPY_CONSOLE_TOKEN"
+            "--console-token was visible in `ps` for a moment, and is in the shell's history: use "
+            "--console-token-file or KRAPPY_CONSOLE_TOKEN instead"
         )
     with _ended_by_signals():
         _serve(file, flags, as_json, until_eof)
@@ -101,7 +101,7 @@ def _serve(file: Path | None, flags: Mapping[str, str | None], as_json: bool, un
             _announce(config, broker, as_json)
         except BrokenPipeError:
             raise
-        except OSError:  # a full disk, on which the broker serves all the same
+        except OSError:  # stdout is a file on a full disk; the broker serves all the same
             output.drop_stdout()
 
     trio.run(partial(app.serve, config, report=report, ready=ready))
@@ -109,8 +109,8 @@ def _serve(file: Path | None, flags: Mapping[str, str | None], as_json: bool, un
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Until the broker takes these signals, while nothing is open yet. The first process of a container has no default
-    action for signals (pid_namespaces(7)): without this it would go on as if nothing had been said."""
+    """Makes signals end the process until the broker handles them itself; nothing is open before that. Needed because
+    the first process of a container ignores signals without a handler (pid_namespaces(7))."""
 
     def end(number: int, frame: FrameType | None) -> NoReturn:
         os._exit(0)
@@ -129,7 +129,7 @@ def _settings(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _without_console(config: ServerConfig) -> ServerConfig:
-    """The settings with no console, where its packages are missing and nobody has asked for one."""
+    """The settings without a console if its packages are missing. Raises Failure when one was asked for."""
     from krappy import app
 
     missing = app.missing_for_console()
@@ -137,7 +137,7 @@ def _without_console(config: ServerConfig) -> ServerConfig:
         return config
     why = f"the console needs {', '.join(missing)}, which is not installed: pip install 'krappy[console]'"
     if config.listen_http != ServerConfig.__dataclass_fields__["listen_http"].default:
-        raise Failure(f"{why}, or say --listen-http none")
+        raise Failure(f"{why}, or give --listen-http none")
     output.note(f"no console: {why}")
     return replace(config, listen_http=None)
 

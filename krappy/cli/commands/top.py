@@ -1,4 +1,4 @@
-"""`krappy top`: the broker's numbers in the terminal, by the console's HTTP API."""
+"""`krappy top`: shows a broker's figures in the terminal. It reads them from the console's HTTP API."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from krappy.cli.errors import Failure
 from krappy.cli.options import json_option
 
 DEFAULT_URL = "http://127.0.0.1:8092"
-SECONDS = 10.0  # that an answer may take
-PAGE = 1000  # topics or groups asked for at once: as many as may be
-ROWS = 8  # topics, groups and connections that are shown
+SECONDS = 10.0  # timeout of a request
+PAGE = 1000  # topics or groups per request: the most that the API allows
+ROWS = 8  # rows shown of each table
 
 
 class TopScreen:
     def __init__(self, url: str, token: str | None) -> None:
         self._url = url.rstrip("/") if "://" in url else f"http://{url}".rstrip("/")
         self._headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
-        # Not through a proxy of the environment: this is most often this machine.
+        # Without the proxies of the environment: the console is most often on this machine.
         self._open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
 
     def get(self, path: str, **query: Any) -> Any:
-        """The JSON of an answer. Raises Failure."""
+        """The JSON that the API answers for a path. Raises Failure."""
         where = f"{self._url}/api/v1/{path}" + (f"?{urlencode(query)}" if query else "")
         try:
             with self._open(urllib.request.Request(where, headers=self._headers), timeout=SECONDS) as answer:
@@ -52,7 +52,7 @@ class TopScreen:
             ) from None
 
     def look(self) -> dict[str, Any]:
-        """All that is shown at once."""
+        """Reads all figures once."""
         return {
             "overview": self.get("overview"),
             "topics": self._every("topics"),
@@ -61,7 +61,7 @@ class TopScreen:
         }
 
     def _every(self, what: str) -> list[dict[str, Any]]:
-        """All of them, a page after the other."""
+        """All topics, or all groups, read page by page."""
         page = self.get(what, limit=PAGE)
         found: list[dict[str, Any]] = page[what]
         while page["after"] is not None:
@@ -87,18 +87,18 @@ def _reason(error: urllib.error.HTTPError) -> str:
     show_envvar=True,
     help="The broker's console.",
 )
-@click.option("--token", metavar="TEXT", envvar="KRAPPY_CONSOLE_TOKEN", show_envvar=True, help="The token it needs.")
+@click.option("--token", metavar="TEXT", envvar="KRAPPY_CONSOLE_TOKEN", show_envvar=True, help="The console's token.")
 @click.option(
-    "--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds between two looks."
+    "--interval", type=click.FloatRange(min=0.2), default=2.0, show_default=True, help="Seconds between two updates."
 )
-@click.option("--once", is_flag=True, help="Look for one interval, print, and end.")
+@click.option("--once", is_flag=True, help="Measure one interval, print it, and end.")
 @json_option
 def top(url: str, token: str | None, interval: float, once: bool, as_json: bool) -> None:
-    """Watch a broker at work: rates, latencies, lag, sizes, connections.
+    """Show a broker's rates, latencies, lag, sizes and connections, updated every few seconds.
 
-    Rates are of the last interval; while the broker is away it waits for it. It asks the console's HTTP API, which
-    `krappy serve` offers on port 8092 when krappy[console] is installed. --json prints one interval as one document,
-    with rates per second and every topic and group.
+    Rates are those of the last interval. While the broker does not answer, the command waits for it. It uses the
+    console's HTTP API, which `krappy serve` offers on port 8092 when krappy[console] is installed. --json prints one
+    interval as one document, with rates per second and all topics and groups.
 
     \b
     Examples:
@@ -126,7 +126,8 @@ def top(url: str, token: str | None, interval: float, once: bool, as_json: bool)
 
 
 def looks(console: TopScreen, last: dict[str, Any], interval: float) -> Iterator[tuple[dict[str, Any], str]]:
-    """One after each interval, for ever. While the console does not answer: the last there was, and why."""
+    """Reads the figures after each interval, for ever. Gives them with an empty text; while the console does not
+    answer, the last ones with the reason."""
     while True:
         time.sleep(interval)
         try:
@@ -141,7 +142,8 @@ def _seconds(before: dict[str, Any], after: dict[str, Any]) -> float:
 
 
 def _comparable(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What `after` may be compared with: itself, when the broker was started anew and counts from nothing."""
+    """The figures to compare `after` with: `before`, or `after` itself when the broker has restarted in between, since
+    its counters then began at 0."""
     return before if before["overview"]["started_ms"] == after["overview"]["started_ms"] else after
 
 
@@ -164,8 +166,8 @@ def rates(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
 
 
 def latencies(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of each type of request that was answered between two looks: how many a second, and bounds of its p50 and p99 in
-    seconds (null: beyond all bounds); the most frequent first."""
+    """For each type of request answered between two reads: its rate per second, and upper bounds of its p50 and p99 in
+    seconds (None: above the highest bound). The most frequent type comes first."""
     before = _comparable(before, after)
     seconds = _seconds(before, after)
     was = {(each["protocol"], each["request"]): each["latency"]["counts"] for each in before["overview"]["requests"]}
@@ -192,7 +194,7 @@ def _quantile(bounds: list[float], counts: list[int], part: float) -> float | No
 
 
 def screen(before: dict[str, Any], after: dict[str, Any], trouble: str = "") -> Any:
-    """What is shown, for rich. `trouble`: why there is nothing newer."""
+    """The screen, as an object of rich. `trouble`: why there are no newer figures."""
     from rich.columns import Columns
     from rich.console import Group
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""`krappy topic …`: make, show, change and delete topics."""
+"""`krappy topic …`: creates, shows, changes and deletes topics."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ CONFIG = click.option(
     type=SettingOption(),
     multiple=True,
     metavar="NAME=VALUE",
-    help="A topic setting, by Kafka's names, such as cleanup.policy=compact; may be given several times.",
+    help="A topic setting under its Kafka name, such as cleanup.policy=compact; may be given several times.",
 )
 
 RETENTION = click.option(
     "--retention",
     type=Lifetime(),
-    help="How long events are kept, such as 12h or 7d: the setting retention.ms.",
+    help="How long events are kept, such as 12h or 7d; sets retention.ms.",
 )
 
 
@@ -41,14 +41,14 @@ def _settings(config: tuple[tuple[str, str], ...], retention: int | None) -> dic
     found = dict(config)
     if retention is not None:
         if "retention.ms" in found:
-            raise click.UsageError("--retention is the setting retention.ms: give one of the two")
+            raise click.UsageError("--retention sets retention.ms too: give one of the two")
         found["retention.ms"] = str(retention)
     return found
 
 
 @click.group(cls=CommandGroup)
 def topic() -> None:
-    """Make, show, change and delete topics.
+    """Create, show, change and delete topics.
 
     \b
     Examples:
@@ -63,7 +63,7 @@ def topic() -> None:
 @click.option("-p", "--partitions", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
 @RETENTION
 @CONFIG
-@click.option("--if-absent", is_flag=True, help="A topic that exists already is no error.")
+@click.option("--if-absent", is_flag=True, help="Do not fail when the topic exists already.")
 @address_option
 @json_option
 def create(
@@ -75,10 +75,10 @@ def create(
     address: str,
     as_json: bool,
 ) -> None:
-    """Make a topic.
+    """Create a topic.
 
-    Its events, and the keys of its table, are kept for ever, unless --retention says how long, or the broker was
-    started with another default (`krappy serve --log-retention-ms`).
+    Its events, and the keys of its table, are kept for ever, unless you give --retention, or the broker has another
+    default (`krappy serve --log-retention-ms`).
 
     \b
     Examples:
@@ -99,7 +99,7 @@ def create(
 @address_option
 @json_option
 def list_topics(address: str, as_json: bool) -> None:
-    """Show every topic: its partitions, how many events, how large.
+    """Show every topic: its partitions, events and size.
 
     \b
     Examples:
@@ -136,15 +136,15 @@ def _summary(found: Any) -> dict[str, Any]:
 
 @topic.command()
 @click.argument("name", shell_complete=complete_topics)
-@click.option("--all", "whole", is_flag=True, help="Every setting in force, not only those that were set.")
+@click.option("--all", "whole", is_flag=True, help="Show all settings in force, with defaults.")
 @address_option
 @json_option
 def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
     """Show one topic: its partitions' offsets and sizes, and its settings.
 
-    `events` counts offsets from the first to the next one: compaction leaves gaps. `view lag` is how many offsets the
-    table has still to take in. `scattered`: producers with another partitioner, or partitions that were added, have
-    left keys in other partitions than their own, so that a lookup has to ask all of them.
+    `events` counts offsets; after compaction there are fewer events. `view lag` is the number of offsets that the table
+    does not include yet. `scattered`: some keys are in other partitions than murmur2 gives them, because partitions
+    were added or producers use another partitioner; then lookups ask all partitions.
 
     \b
     Examples:
@@ -180,10 +180,10 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
         if each.failed:
             output.write_lines([f"partition {each.partition} takes no events: {each.failed}"])
         if each.view_failed:
-            output.write_lines([f"the table of partition {each.partition} does not go on: {each.view_failed}"])
+            output.write_lines([f"the table of partition {each.partition} is not updated: {each.view_failed}"])
     if found.scattered:
         output.write_lines(
-            ["keys may stand in other partitions than their own (scattered): a lookup asks all, and needs all tables"]
+            ["keys may be in other partitions than their own (scattered): a lookup asks all, and needs all tables"]
         )
     settings = found.settings if whole else found.config
     if settings:
@@ -195,8 +195,8 @@ def describe(name: str, whole: bool, address: str, as_json: bool) -> None:
 @click.argument("name", shell_complete=complete_topics)
 @RETENTION
 @CONFIG
-@click.option("--unset", multiple=True, metavar="NAME", help="Back to this setting's default.")
-@click.option("-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="The new total; it only grows.")
+@click.option("--unset", multiple=True, metavar="NAME", help="Reset this setting to its default.")
+@click.option("-p", "--partitions", type=click.IntRange(min=1), metavar="N", help="The new total; it can only grow.")
 @address_option
 @json_option
 def alter(
@@ -210,8 +210,8 @@ def alter(
 ) -> None:
     """Change a topic's settings, or add partitions.
 
-    Added partitions change which partition a key goes to: a key written before stays where it is, and a lookup looks
-    where it would be written now.
+    New partitions change the partition that keys go to. Keys written before stay where they are; lookups still find
+    them, but then ask all partitions. The order of a key's events is kept only within a partition.
 
     \b
     Examples:
@@ -234,8 +234,8 @@ def alter(
         output.note(f"altered {name}")
     if added and any(each.high_watermark > each.start for each in before.partitions):
         output.note(
-            f"keys go to other partitions now: a lookup in {name} finds a key that was written before only once it is "
-            "written again; reading and scanning find them all"
+            f"keys go to other partitions now; lookups in {name} still find those written before, but ask all "
+            "partitions for them"
         )
 
 
@@ -263,7 +263,7 @@ def delete(name: str, yes: bool, address: str, as_json: bool) -> None:
 
 @topic.command("delete-records")
 @click.argument("name", shell_complete=complete_topics)
-@click.option("--before", type=Start("latest"), required=True, help="Events before it go; latest: all of them.")
+@click.option("--before", type=Start("latest"), required=True, help="Delete the events before it; latest: all.")
 @partition_option
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @address_option
@@ -271,7 +271,7 @@ def delete(name: str, yes: bool, address: str, as_json: bool) -> None:
 def delete_records(name: str, before: Any, partitions: tuple[int, ...], yes: bool, address: str, as_json: bool) -> None:
     """Delete a topic's oldest events, and their entries in its table. Asks first.
 
-    A topic that is only compacted loses events by tombstones, not by this.
+    It is refused for topics with cleanup.policy=compact: publish tombstones there.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`krappy watch`: a topic as a table, and every change to it."""
+"""`krappy watch`: prints a topic's table, then every change to it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from krappy.types import Entry
 @range_options
 @partition_option
 @click.option("-n", "--max", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N entries.")
-@click.option("-s", "--sep", "separator", type=Separator(), default="\t", help="Between key and value.  [default: tab]")
+@click.option(
+    "-s", "--sep", "separator", type=Separator(), default="\t", help="The text between key and value.  [default: tab]"
+)
 @address_option
 @json_option
 def watch(
@@ -37,10 +39,10 @@ def watch(
     address: str,
     as_json: bool,
 ) -> None:
-    """Print the table as it is, then every change as it happens, until Ctrl-C. No gap, no duplicate.
+    """Print the table as it is, then every change as it happens, until Ctrl-C. There are no gaps and no duplicates.
 
-    Lines begin with `=` for what is there, `+` for a change and `-` for a deletion; the end of what is there is said
-    on stderr. With --json each line has an "event": snapshot, end_of_snapshot or change.
+    Lines begin with `=` for an entry of the table, `+` for a change and `-` for a deletion. When the table is complete,
+    a note goes to stderr. With --json each line has an "event": snapshot, end_of_snapshot or change.
 
     \b
     Examples:
