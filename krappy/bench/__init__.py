@@ -1,1 +1,1 @@
-"""Measures a broker: what `krappy bench` runs."""
+"""The benches of `krappy bench`: they measure a broker."""

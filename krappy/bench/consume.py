@@ -1,7 +1,7 @@
 """`krappy bench consume`: how fast a stored log is read.
 
-Timed: from opening the consumer until its last event is decoded; the next poll travels while one is decoded, as it
-does for every user of the client. Filling the topic is not timed.
+Timed: from opening the consumer until its last event is decoded. The client sends the next poll while one is decoded,
+as it always does. Filling the topic is not timed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def consume(client: Client, address: str, settings: BenchSettings) -> list[Round
 
 
 def _round(client: Client, topic: str, events: load.Load) -> Round:
-    """By columns, as a program does that has much to read."""
+    """Reads columns, as programs do that read many events."""
     start = time.perf_counter()
     found = 0
     with client.consumer(topic, start="earliest", end="now") as consumer:

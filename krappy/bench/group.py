@@ -1,8 +1,8 @@
-"""`krappy bench group`: members of one group share a topic by leases, and acknowledge what they were given.
+"""`krappy bench group`: members of one group share a topic by leases, and acknowledge the events.
 
-One thread drives all members, each with a connection of its own: a member polls, acknowledges what came, and has the
-next poll on its way in the same breath, as the client does. Timed: from the first poll to the last acknowledgement;
-decoding the events is not in it, since `krappy bench consume` measures that.
+One thread drives all members, each with its own connection. When a poll is answered, the member sends the
+acknowledgement and the next poll together, as the client does. Timed: from the first poll to the last acknowledgement,
+without decoding the events, which `krappy bench consume` measures.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from krappy.blocking import Client
 
 GIVE_UP = 10.0  # seconds without an answer
-LEASE_MS = 60_000  # far longer than a round: an event that comes twice would be counted twice
-MAX_WAIT = 1000  # ms; a poll that finds nothing asks again
+LEASE_MS = 60_000  # far longer than a round, since an event that is delivered twice would be counted twice
+MAX_WAIT = 1000  # ms that a poll waits for events
 
 
 class _Member:
@@ -35,7 +35,7 @@ class _Member:
         self.handle: int = pipe.ask(asked)["handle"]
         pipe.socket.setblocking(False)
         self.polled = 0.0
-        self.acks = 0  # on their way
+        self.acks = 0  # sent and not answered
         self._ids = 0
 
     def poll(self, settings: BenchSettings) -> None:
@@ -52,7 +52,7 @@ class _Member:
 
 
 def group(client: Client, address: str, settings: BenchSettings) -> list[Round]:
-    """`connections` members take `count` events, up to `batch` with each poll."""
+    """`connections` members read and acknowledge `count` events, up to `batch` with each poll."""
     events = load.make(settings.count, settings.record_bytes, settings.keys)
     with own_topic(client, settings) as topic:
         fill(client, topic, events, settings)
@@ -98,7 +98,7 @@ def _round(members: list[_Member], settings: BenchSettings, size: int) -> Round:
 
 
 def _take(member: _Member, answer: dict[str, Any], settings: BenchSettings, latencies: list[float]) -> int:
-    """An answer to a poll or to an ack. How many events it brought."""
+    """Handles the answer to a poll or to an ack. Returns the number of events in it."""
     if "leases" not in answer:
         member.acks -= 1
         return 0
@@ -111,7 +111,7 @@ def _take(member: _Member, answer: dict[str, Any], settings: BenchSettings, late
 
 
 def _delete(address: str, name: str) -> None:
-    """Its members' connections have been closed, which the broker may not have seen to yet."""
+    """Deletes the group. Retries while the broker has not yet noticed that the members' connections are closed."""
     (pipe,) = open_pipes(address, 1)
     try:
         end = time.monotonic() + GIVE_UP

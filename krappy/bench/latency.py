@@ -1,10 +1,9 @@
-"""`krappy bench latency`: from publish to a waiting consumer, at a rate.
+"""`krappy bench latency`: the time from publishing an event to a waiting consumer, at a steady rate.
 
-One thread, two connections: one publishes a Message whenever its time has come, the other always has a poll waiting.
-An event's latency runs from the moment its bytes are handed to the publisher's socket to the moment the consumer
-has decoded it; it holds the broker's append, its fdatasync where that is on, and its answer to the poll. An event
-that was due while the bench itself was late is timed from when it was due, so that a stall counts for all it held up
-(Tene, "How NOT to Measure Latency": coordinated omission).
+One thread drives two connections: one publishes a Message whenever one is due, the other always has a poll waiting. An
+event's latency is the time from when it was due until the consumer has decoded it. It includes sending, the broker's
+append, its fdatasync if that is on, and its answer to the poll. If the bench itself is late, the delay counts too, so
+that a stall counts for every event that it delayed (Tene, "How NOT to Measure Latency": coordinated omission).
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
     from krappy.blocking import Client
 
 FD_SETSIZE = 1024
-STAMP = struct.Struct(">Q")  # the number of the event, at the beginning of its value
+STAMP = struct.Struct(">Q")  # the event's number, at the beginning of its value
 GIVE_UP = 10.0  # seconds without an event
-WARM_UP = 200  # events before those that count
+WARM_UP = 200  # events that are sent first and not counted
 
 
 def latency(client: Client, address: str, settings: BenchSettings) -> list[Round]:
@@ -57,12 +56,12 @@ def _round(address: str, topic: str, settings: BenchSettings) -> Round:
 def _exchange(
     publisher: Pipe, consumer: Pipe, poll: Poll, handle: int, rest: bytes, due: list[float], seen: list[float]
 ) -> None:
-    """Publishes each event when it is due; notes when each has come back."""
+    """Publishes each event at its time in `due`, and notes in `seen` when it came back."""
     now, issued, arrived = time.perf_counter, 0, 0
     last_arrival = now()
     for pipe in (publisher, consumer):
         pipe.socket.setblocking(False)
-    # select(2) waits to the microsecond, epoll(2) to the millisecond; but the one takes no large descriptors.
+    # select(2) waits exactly to the microsecond, epoll(2) to the millisecond; but select takes no large descriptors.
     few = max(publisher.socket.fileno(), consumer.socket.fileno()) < FD_SETSIZE
     with selectors.SelectSelector() if few else selectors.DefaultSelector() as selector:
         selector.register(publisher.socket, selectors.EVENT_READ, publisher)

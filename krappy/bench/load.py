@@ -1,4 +1,4 @@
-"""What a bench sends: made beforehand, so that making it is not in the measured time, and the same each time."""
+"""The events that a bench sends. They are made before the measured time, and are the same each time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VARIETY = 1024  # different values; more would only spend memory
 
 
 class Load(NamedTuple):
-    """Events as columns, cut into batches."""
+    """Events as columns of equal length."""
 
     keys: list[bytes]
     values: list[bytes]
@@ -24,19 +24,20 @@ class Load(NamedTuple):
         return sum(map(len, self.keys)) + sum(map(len, self.values))
 
     def batches(self, rows: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Keys and values, `rows` at a time."""
         for first in range(0, len(self.values), rows):
             yield self.keys[first : first + rows], self.values[first : first + rows]
 
 
 def key(number: int) -> bytes:
-    """The key of that number: 12 bytes, in the order of the numbers."""
+    """The key with this number: 12 bytes, which sort as the numbers do."""
     return b"k%011d" % number
 
 
 def make(events: int, record_bytes: int, keys: int, seed: int = 1) -> Load:
-    """Events whose key and value together have `record_bytes` bytes, over `keys` keys drawn evenly by chance.
+    """`events` events of `record_bytes` bytes each (key and value), with keys drawn at random from `keys` keys.
 
-    Values are text that compresses by about half, as JSON does, not zeros and not noise.
+    Values are text that compresses to about half, as JSON does.
     """
     chance = random.Random(seed)
     length = max(0, record_bytes - len(key(0)))
@@ -46,7 +47,7 @@ def make(events: int, record_bytes: int, keys: int, seed: int = 1) -> Load:
 
 
 def every_key(keys: int, record_bytes: int, seed: int = 1) -> Load:
-    """One event for each key: fills a table."""
+    """One event for each of `keys` keys, to fill a table."""
     load = make(keys, record_bytes, 1, seed)
     return Load([key(number) for number in range(keys)], load.values)
 

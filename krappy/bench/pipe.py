@@ -1,8 +1,8 @@
-"""Connections that keep requests in flight: the bench's own client, as thin as a client can be.
+"""Connections that keep requests in flight: the bench's own client, as thin as possible.
 
-One thread drives all of them, so that N clients cost no more switching than one. What is timed is a request from
-the moment its bytes are handed to the socket to the moment its answer is unpacked; packing the requests and
-unpacking the answers is part of a run's time, because a real client does both.
+One thread drives all of them, so N clients switch threads no more than one does. A latency is the time from passing a
+request to the socket until its answer is unpacked. The time of a run also includes packing the requests, because a real
+client does that too.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from krappy.wire import messages
 from krappy.wire.frames import ERROR, FrameReader
 from krappy.wire.messages import Request
 
-Frame = Callable[[int], bytes]  # request number -> its frame; the number is its id
-CHUNK = 256 << 10  # bytes of one receive
+Frame = Callable[[int], bytes]  # from a request's number, which is its id, to its frame
+CHUNK = 256 << 10  # bytes asked for in one receive
 
 
 class Pipe:
-    """One connection."""
+    """One connection. Raises ConnectionLost when no broker answers at `address` (HOST:PORT)."""
 
     def __init__(self, address: str) -> None:
         host, port = parse_address(address)
@@ -37,7 +37,7 @@ class Pipe:
         self.unsent = bytearray()
 
     def ask(self, request: Request) -> dict[str, Any]:
-        """One request and its answer's fields, waiting for it. Raises the broker's error."""
+        """Sends one request, waits, and returns the fields of its answer. Raises the broker's error."""
         self.socket.setblocking(True)
         self.socket.sendall(request.frame(0))
         while True:
@@ -49,7 +49,7 @@ class Pipe:
                 return values
 
     def send(self, data: bytes) -> None:
-        """Hands bytes to the socket; keeps what it does not take."""
+        """Passes bytes to the socket. Keeps in `unsent` what it does not take, for `flush`."""
         if self.unsent:
             self.unsent += data
             return
@@ -68,7 +68,7 @@ class Pipe:
         del self.unsent[:count]
 
     def answers(self) -> list[dict[str, Any]]:
-        """The fields of every answer that is here. Raises the broker's error."""
+        """Receives once, and returns the fields of each complete answer. Raises the broker's error."""
         self.reader.feed(self._receive())
         found = []
         for kind, body in self.reader.frames():
@@ -92,7 +92,7 @@ class Pipe:
 
 
 class DriveResult:
-    """`seconds` of the whole; `latencies` of each request in seconds, in the order of the answers."""
+    """`seconds`: of the whole run. `latencies`: seconds of each request, in the order of the answers."""
 
     def __init__(self, seconds: float, latencies: list[float], answers: int) -> None:
         self.seconds = seconds
@@ -107,9 +107,10 @@ def drive(
     window: int,
     check: Callable[[dict[str, Any]], None] = lambda values: None,
 ) -> DriveResult:
-    """Sends `count` requests over all pipes together, each keeping up to `window` of them in flight.
+    """Sends `count` requests over all pipes together; each pipe keeps up to `window` of them in flight.
 
-    `frames`: for each pipe how its requests look. `check`: sees each answer. Raises the broker's error.
+    `frames`: for each pipe, the function that makes its frames. `check` is called with each answer. Raises the broker's
+    error.
     """
     sent_at = [0.0] * count
     latencies: list[float] = []
@@ -156,7 +157,7 @@ def drive(
 
 
 def open_pipes(address: str, count: int) -> list[Pipe]:
-    """`count` connections. Raises ConnectionLost; leaves none open then."""
+    """Opens `count` connections. Raises ConnectionLost, and leaves none open then."""
     pipes: list[Pipe] = []
     try:
         for _ in range(count):

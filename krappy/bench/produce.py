@@ -1,7 +1,7 @@
-"""`krappy bench produce`: how fast events are taken, stored and acknowledged.
+"""`krappy bench produce`: how fast events are stored and acknowledged.
 
-Timed: from handing the first event to the client until the last is acknowledged: encoding, sending, the broker's
-append (with fdatasync where that is on), the answer. Making the events is not.
+Timed: from passing the first event to the client until the last one is acknowledged. That includes encoding, sending,
+the broker's append (with fdatasync if that is on) and the answer. Making the events is not timed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def produce(client: Client, address: str, settings: BenchSettings) -> list[Round]:
-    """A new topic for each round, so that each starts alike."""
+    """Runs each round on a new topic, so that all start alike."""
     events = load.make(settings.count, settings.record_bytes, settings.keys)
     rounds = []
     for _ in range(settings.rounds):
@@ -32,7 +32,7 @@ def produce(client: Client, address: str, settings: BenchSettings) -> list[Round
 
 
 def batches(address: str, topic: str, events: load.Load, settings: BenchSettings) -> Round:
-    """The client's fast path: columns, which its producer makes into record batches. A connection is a thread."""
+    """Sends by the client's fast path: columns, of which its producer makes record batches. One thread a connection."""
     from krappy import blocking
 
     shares = [[] for _ in range(settings.connections)]  # type: list[list[tuple[list[bytes], list[bytes]]]]
@@ -72,7 +72,7 @@ def batches(address: str, topic: str, events: load.Load, settings: BenchSettings
 
 
 def _single(address: str, topic: str, events: load.Load, settings: BenchSettings) -> Round:
-    """One Message for each event, `window` of them in flight on each connection."""
+    """Sends one Message for each event, `window` of them in flight on each connection."""
     pipes = open_pipes(address, settings.connections)
     try:
         handles = [pipe.ask(ProducerRegistration(topic))["handle"] for pipe in pipes]

@@ -1,4 +1,4 @@
-"""What a bench says: the median of its rounds, how far they lay apart, and under what circumstances."""
+"""The result of a bench: the median of its rounds, the lowest and the highest, and the circumstances."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PERCENTILES = (50.0, 99.0, 99.9)
 
 
 class Round(NamedTuple):
-    """One round. `done`: how many of what `unit` names; `latencies`: seconds, each of one request or event."""
+    """One round. `done`: the number of events, keys or entries. `latencies`: seconds of each request or event."""
 
     done: int
     seconds: float
@@ -26,9 +26,9 @@ class Round(NamedTuple):
 
 
 def summary(name: str, unit: str, rounds: Sequence[Round], **setting: Any) -> dict[str, Any]:
-    """The result of one bench as a flat map; times are milliseconds.
+    """The result of one bench as a flat dict. Times are in milliseconds.
 
-    A rate is the median of the rounds'; latency percentiles are over the requests of all rounds together.
+    `per_second` is the median of the rounds. Latency percentiles are over the requests of all rounds together.
     """
     rates = [each.rate for each in rounds]
     found: dict[str, Any] = {
@@ -52,13 +52,13 @@ def summary(name: str, unit: str, rounds: Sequence[Round], **setting: Any) -> di
 
 
 def percentile(ordered: Sequence[float], rank: float) -> float:
-    """The least value that at least `rank` per cent of the values do not exceed (nearest rank)."""
+    """The least value that at least `rank` per cent of the values do not exceed (nearest rank). `ordered` ascends."""
     place = -(-len(ordered) * rank // 100)
     return ordered[max(0, min(len(ordered), int(place)) - 1)]
 
 
 def circumstances(durability: str | None) -> dict[str, Any]:
-    """What a reader needs to know to compare figures."""
+    """What must be known to compare results: versions, the system, its load, the durability."""
     return {
         "krappy": version("krappy"),
         "python": platform.python_version(),

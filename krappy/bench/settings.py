@@ -1,4 +1,4 @@
-"""What can be set of a bench."""
+"""The settings of a bench."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BenchSettings:
-    """Sizes are bytes. `count` is what one round does: events, gets, or the entries of the table scanned."""
+    """Sizes in bytes. `count`: the events, lookups or entries of one round."""
 
     count: int
     rounds: int = 3
     record_bytes: int = 100
     keys: int = 10_000
-    history: int = 1  # events stored of each key before it is looked up
+    history: int = 1  # events stored per key before the lookups
     partitions: int = 1
     view: bool = True
     compression: Compression | None = None
-    batch: int = 5_000  # events handed to the producer at a time; keys of a multi-get
+    batch: int = 5_000  # events passed to the producer at a time; keys per multi-get; events per poll of a group
     single: bool = False  # one Message for each event
     connections: int = 1
     window: int = 64  # requests in flight on each connection

@@ -1,4 +1,4 @@
-"""`krappy bench get` and `krappy bench scan`: the table."""
+"""`krappy bench get` and `krappy bench scan`: how fast a table is read."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def get(client: Client, address: str, settings: BenchSettings) -> list[Round]:
-    """Looks up keys drawn evenly by chance from a full table; with `batch` > 1, that many in one multi-get.
+    """Looks up keys of a full table, drawn at random; with `batch` > 1, so many in one multi-get.
 
-    Timed: packing the requests, sending them, receiving, unpacking each entry found.
+    Timed: packing the requests, sending them, receiving and unpacking the entries.
     """
     stored = load.every_key(settings.keys, settings.record_bytes)
     size = len(stored.keys[0]) + len(stored.values[0])
@@ -30,7 +30,7 @@ def get(client: Client, address: str, settings: BenchSettings) -> list[Round]:
     with own_topic(client, settings) as topic:
         for _ in range(settings.history):
             fill(client, topic, stored, settings)
-        client.table(topic).get(stored.keys[0])  # the view holds everything now
+        client.table(topic).get(stored.keys[0])  # returns when the view includes all events
         rounds = []
         for seed in range(settings.rounds):
             chance = random.Random(seed)
@@ -61,11 +61,11 @@ def _entries_found(values: dict[str, Any]) -> None:
 
 
 def scan(client: Client, address: str, settings: BenchSettings) -> list[Round]:
-    """Reads a whole table of `count` keys. Timed: from the request to the last entry decoded by the client."""
+    """Reads a whole table of `count` keys. Timed: from the request until the client has decoded the last entry."""
     stored = load.every_key(settings.count, settings.record_bytes)
     with own_topic(client, settings) as topic:
         fill(client, topic, stored, settings)
-        client.table(topic).get(stored.keys[-1])  # the view holds everything now
+        client.table(topic).get(stored.keys[-1])  # returns when the view includes all events
         rounds = []
         for _ in range(settings.rounds):
             start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""The topics that a bench makes for itself, fills, and deletes."""
+"""Creates, fills and deletes the topics of a bench."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
     from krappy.blocking import Client
 
 
-FILL = 1_000  # events handed over at a time, at least: filling is not what is measured
+FILL = 1_000  # events passed at a time, at least; filling is not measured
 
 
 @contextmanager
 def own_topic(client: Client, settings: BenchSettings) -> Iterator[str]:
-    """A new topic with a name of its own, deleted at the end."""
+    """Creates a topic with a new name, and deletes it at the end."""
     gc.collect()
-    gc.freeze()  # what is to be sent is made by now: looking at it again and again is not what is measured
+    gc.freeze()  # so that the collector does not visit the events, which are all made by now, while time is measured
     name = f"krappy-bench-{secrets.token_hex(4)}"
     config = {"view.enable": settings.view, "retention.ms": -1}
     client.create_topic(name, partitions=settings.partitions, config=config)
     try:
         yield name
     except BaseException:
-        with suppress(KrappyError):  # the first error is the one to tell of
+        with suppress(KrappyError):  # the first error is raised instead
             client.delete_topic(name)
         raise
     client.delete_topic(name)
 
 
 def fill(client: Client, topic: str, load: Load, settings: BenchSettings) -> None:
-    """Publishes a load as fast as it goes, and waits until it is stored."""
+    """Publishes a load as fast as possible, and waits until it is stored."""
     with client.producer(topic, compression=settings.compression) as producer:
         for keys, values in load.batches(max(settings.batch, FILL)):
             producer.post_columns(keys, values)

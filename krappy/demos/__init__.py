@@ -1,1 +1,1 @@
-"""Small programs that show what Krappy does and check themselves: what `krappy demo` runs."""
+"""The programs of `krappy demo`: they show what Krappy does, and check the results."""

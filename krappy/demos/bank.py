@@ -1,8 +1,9 @@
-"""`krappy demo bank`: accounts rebuilt from deposits and withdrawals, now and as of an earlier offset.
+"""`krappy demo bank`: computes account balances from deposits and withdrawals, for now and as of an earlier offset.
 
-`transfers` is the journal: what happened. A bookkeeper folds it into `balances`, whose table is what is true now.
-Each balance is written on the condition that nobody has changed it since it was read, and says up to which offset
-of the journal it holds. Two bookkeepers at once therefore cannot spoil a balance; the demo lets a second one try.
+The topic `transfers` is the journal. A bookkeeper folds it into the topic `balances`, whose table has the current
+balances. Each balance is written with the condition that nobody has changed it since it was read, and contains the
+offset of the journal that it includes. So two bookkeepers at once can't spoil a balance; the demo lets a second one
+try.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ EVENTS = 400
 
 
 def run(client: Client, address: str, show: Show) -> None:
-    """Raises Failure when a balance of the table is not the fold of the journal."""
+    """Runs the demo. Raises Failure when a balance of the table is not the fold of the journal."""
     show.heading(f"{EVENTS} deposits and withdrawals on {len(ACCOUNTS)} accounts")
     client.create_topic(JOURNAL)
     client.create_topic(BALANCES, config={"cleanup.policy": "compact"})
@@ -66,7 +67,7 @@ def _journal(client: Client) -> list[Event]:
 
 
 def _keep_books(client: Client) -> None:
-    """Reads the journal and writes each balance anew."""
+    """Reads the journal and writes the new balance after each transfer."""
     table, balances = client.table(BALANCES), dict[str, tuple[int, int]]()  # account -> (balance, offset of its entry)
     with client.consumer(JOURNAL, end="now") as consumer, client.producer(BALANCES) as producer:
         for event in consumer:
@@ -81,7 +82,7 @@ def _keep_books(client: Client) -> None:
 
 
 def _fold(journal: list[Event], before: int) -> dict[str, int]:
-    """The balances after the events below an offset."""
+    """The balances after the events before an offset of the journal."""
     sums: dict[str, int] = defaultdict(int)
     for event in journal:
         if event.offset < before:
@@ -90,7 +91,7 @@ def _fold(journal: list[Event], before: int) -> dict[str, int]:
 
 
 def _as_of(client: Client, before: int) -> dict[str, int]:
-    """The balances as of an offset of the journal: of each account's history, what was written from it."""
+    """The balances as of an offset of the journal: the last one in each account's history from an event before it."""
     found = {}
     for account in ACCOUNTS:
         states = [json.loads(entry.value or b"") for entry in client.table(BALANCES).history(account)]

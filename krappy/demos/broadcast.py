@@ -1,6 +1,6 @@
-"""`krappy demo broadcast`: one event reaches three services, each at its own pace.
+"""`krappy demo broadcast`: each event reaches three services, each at its own pace.
 
-Each service is a group of its own, so each sees every event; how far one is behind is no concern of the others.
+Each service is a group, so each gets every event, and a slow one does not delay the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACES = {"mail": 0.0, "billing": 0.01, "analytics": 0.04}  # seconds that a serv
 
 
 def run(client: Client, address: str, show: Show) -> None:
-    """Raises Failure when a service missed an event or saw one twice."""
+    """Runs the demo. Raises Failure when a service missed an event or got one twice."""
     show.heading(f"{len(PEOPLE)} people sign up; three services want to know")
     client.create_topic(TOPIC, partitions=2)
     with client.producer(TOPIC) as producer:

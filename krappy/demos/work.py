@@ -1,7 +1,7 @@
-"""`krappy demo work`: a task queue whose crashed worker's tasks go to another.
+"""`krappy demo work`: a task queue in which the tasks of a killed worker go to others.
 
-Three processes share one group. One of them is killed in the middle of its tasks; what it had been given and not
-acknowledged is given to the others, and counts as delivered twice.
+Three processes share one group. One of them is killed in the middle of its tasks. The tasks that it had not
+acknowledged are delivered again to the others, with `deliveries` 2.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SECONDS = 0.01  # that each task takes
 
 
 def run(client: Client, address: str, show: Show) -> None:
-    """Raises Failure when a task was lost."""
+    """Runs the demo. Raises Failure when a task was lost."""
     show.heading(f"{TASKS} tasks, three workers, one of which will crash")
     client.create_topic(TOPIC, partitions=1)
     with team() as workers:
@@ -47,7 +47,7 @@ def run(client: Client, address: str, show: Show) -> None:
     show.check("tasks that the crashed worker held went to the others", len(again) > 0)
     twice = done_twice(notes)
     at_risk = {offset for _, offset in twice}
-    # Only a task that was done but not yet acknowledged when its worker died can be done again: one at most here.
+    # Only a task that was done but not acknowledged when its worker was killed can be done again: at most one here.
     show.check("no task was done twice but what the crash cut off", at_risk <= {notes[1][-1].offset}, f"{at_risk}")
     show.check("nothing is left to do", client.group(GROUP).lag == 0)
     show.fact("tasks", TASKS)
@@ -56,7 +56,7 @@ def run(client: Client, address: str, show: Show) -> None:
 
 
 def _members(client: Client) -> int:
-    """How many workers have joined the group; it exists from the first one on."""
+    """How many workers have joined the group. The group does not exist before the first one."""
     try:
         return len(client.group(GROUP).members)
     except UnknownGroup:

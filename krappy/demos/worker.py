@@ -1,10 +1,10 @@
-"""A worker process of the demos: takes events of a group, notes each in a file, acknowledges them.
+"""A worker process of the demos: it reads events of a group, notes each in a file, and acknowledges them.
 
     python -m krappy.demos.worker ADDRESS TOPIC GROUP FILE [SECONDS]
 
-A note is (partition, offset, deliveries, process); it is written before the acknowledgement, as a worker must do its
-work before it says that it is done. SECONDS is how long it works on each event. It ends on SIGTERM, and when its
-parent has gone.
+A note is (partition, offset, deliveries, process). It is written before the acknowledgement, because a worker must do
+its work before it acknowledges it. SECONDS: the time that it works on each event. It ends on SIGTERM, and when its
+parent process has ended.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ class Note(NamedTuple):
 
 
 def start(address: str, topic: str, group: str, file: Path, seconds: float = 0.0) -> subprocess.Popen[bytes]:
-    """A worker as a process of its own."""
+    """Starts a worker as a child process."""
     command = [sys.executable, "-m", "krappy.demos.worker", address, topic, group, str(file), str(seconds)]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
 
 def read_notes(file: Path) -> list[Note]:
-    """What a worker has written; it may be writing on."""
+    """The notes that a worker has written so far."""
     data = file.read_bytes() if file.exists() else b""
     whole = len(data) // NOTE.size * NOTE.size
     return [Note(*fields) for fields in NOTE.iter_unpack(data[:whole])]

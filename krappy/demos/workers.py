@@ -1,4 +1,4 @@
-"""Several workers of one group, and what they have done together."""
+"""Starts several workers of one group, and collects what they have done."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Workers:
         return self._folder / f"worker-{index}"
 
     def counts(self) -> list[int]:
-        """How many events each has done."""
+        """How many events each worker has done."""
         return [worker.count_notes(self._file(index)) for index in range(len(self.processes))]
 
     def busiest(self) -> int:
-        """The worker that has done most, and so is surely at work."""
+        """The index of the worker that has done most events."""
         counts = self.counts()
         return counts.index(max(counts))
 
@@ -41,13 +41,14 @@ class Workers:
         return [worker.read_notes(self._file(index)) for index in range(len(self.processes))]
 
     def kill(self, index: int) -> None:
-        """SIGKILL: it says goodbye to nobody."""
+        """Kills a worker by SIGKILL, so that it can't clean up."""
         self.processes[index].kill()
         self.processes[index].wait()
         self.killed = index
 
     def wait(self, done: Callable[[], bool], seconds: float, what: str) -> None:
-        """Until `done`; raises Failure after `seconds`, or when a worker ended by itself."""
+        """Waits until `done()`. Raises Failure after `seconds`, or when a worker ended by itself. `what` names the wait
+        in the error."""
         deadline = time.monotonic() + seconds
         while not done():
             if time.monotonic() > deadline:
@@ -67,7 +68,7 @@ class Workers:
 
 @contextmanager
 def team() -> Iterator[Workers]:
-    """Workers whose files and processes are gone at the end."""
+    """Workers whose processes are stopped and whose files are removed at the end."""
     with tempfile.TemporaryDirectory(prefix="krappy-demo-") as folder:
         workers = Workers(Path(folder))
         try:
@@ -77,6 +78,6 @@ def team() -> Iterator[Workers]:
 
 
 def done_twice(notes: list[list[Note]]) -> Counter[tuple[int, int]]:
-    """Events that were done more than once, and how often."""
+    """The events (partition, offset) that were done more than once, and how often."""
     times = Counter((note.partition, note.offset) for some in notes for note in some)
     return Counter({event: count for event, count in times.items() if count > 1})

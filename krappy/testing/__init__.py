@@ -1,1 +1,1 @@
-"""Ships with Krappy for the tests of its users."""
+"""Helpers for the tests of programs that use Krappy."""

@@ -1,14 +1,14 @@
-"""pytest plugin: the fixture `krappy_broker`, a running broker for one test.
+"""A pytest plugin with the fixture `krappy_broker`, a running broker for one test.
 
-It comes with the package: a project that has `krappy[broker]` and pytest installed has the fixture.
+It is found by itself: every project with `krappy[broker]` and pytest installed has the fixture.
 
     def test_signup(krappy_broker):
         with krappy_broker.connect() as client:
             client.create_topic("users")
             …
 
-The broker listens on a free port, stores in the test's `tmp_path`, and runs in a thread of its own, so the test may
-be plain or use any async framework: `krappy_broker.address` is all that a client needs.
+The broker listens on a free port, stores its data in the test's `tmp_path`, and runs in its own thread. So the test may
+be synchronous or use any async framework; a client needs only `krappy_broker.address`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def krappy_broker(tmp_path: Path) -> Iterator[RunningBroker]:
-    """A broker of this test's own: `.address`, `.data_dir`, `.connect()` for a blocking client."""
-    from krappy.testing.running import run_broker  # here: a test run that needs no broker pays nothing
+    """A new broker for this test: `.address`, `.data_dir`, `.connect()` for a blocking client."""
+    from krappy.testing.running import run_broker  # imported here so that tests without a broker do not load it
 
-    # What is stored need not survive the machine: no waiting for the disk.
+    # The data need not survive a crash of the machine, so the broker does not sync it.
     with run_broker(tmp_path / "krappy", durability="os") as broker:
         yield broker

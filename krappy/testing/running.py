@@ -1,4 +1,4 @@
-"""A broker in a thread of its own, for tests that are not async themselves."""
+"""Runs a broker in a thread, for tests and programs that do not use trio."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ STOP_SECONDS = 30.0
 
 
 class RunningBroker:
-    """A broker that takes requests. `address`, `kafka_address`: HOST:PORT; `data_dir`: what it stores.
+    """A running broker. `address`, `kafka_address`: HOST:PORT of its protocols. `data_dir`: its data folder.
 
-    `http_address`: HOST:PORT of its console, when it was started with one (`listen_http="127.0.0.1:0"`).
-    `kafka_addresses`: of each listener of Kafka's protocol, by its name.
+    `http_address`: HOST:PORT of its console if it was started with one (`listen_http="127.0.0.1:0"`), else "".
+    `kafka_addresses`: HOST:PORT of each Kafka listener, by the listener's name.
     """
 
     def __init__(
@@ -51,10 +51,11 @@ class RunningBroker:
 
 @contextmanager
 def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
-    """Runs a broker on a free port of 127.0.0.1 until the `with` ends. `settings`: any of a broker's configuration;
-    it keeps no room on the disk (`ballast_bytes`) unless they say so.
+    """Runs a broker on a free port of 127.0.0.1 until the `with` ends. `settings`: any setting of a broker, by name;
+    `ballast_bytes` is 0 by default here.
 
-    Raises what the broker raises: when it does not start, from here; when it fails later, at the end.
+    Raises the broker's error: at once when it does not start; at the end of the `with` when it fails later. Raises
+    TimeoutError when it does not stop.
     """
     settings = {"ballast_bytes": 0, **settings}
     said: queue.SimpleQueue[tuple[Broker, trio.lowlevel.TrioToken, trio.Event] | BaseException] = queue.SimpleQueue()
@@ -63,7 +64,7 @@ def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
     def main() -> None:
         try:
             run()
-        except BaseException as error:  # whatever it is: somebody waits for a word
+        except BaseException as error:  # any error, because the caller waits for `said`
             ended.append(error)
             said.put(error)
 
@@ -94,7 +95,7 @@ def run_broker(data_dir: Path, **settings: Any) -> Iterator[RunningBroker]:
         yield RunningBroker(broker.address, data_dir, broker.kafka_address, broker.http_address, broker.kafka_addresses)
     finally:
         if thread.is_alive():
-            with contextlib.suppress(RuntimeError):  # trio.RunFinishedError: it ended just now
+            with contextlib.suppress(RuntimeError):  # trio.RunFinishedError: it has just ended
                 token.run_sync_soon(stop.set)
         thread.join(STOP_SECONDS)
     if thread.is_alive():

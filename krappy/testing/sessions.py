@@ -1,4 +1,4 @@
-"""Sessions without a connection, whose peer takes everything at once: to call a handler as the server does."""
+"""Sessions without a connection, for calling handlers as the server does. Their peer accepts everything at once."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ class WillingPeer:
 
 
 def native_session(broker: Any, client: str = CLIENT) -> Session:
-    """`broker`: a `krappy.broker.broker.Broker`, or whatever has of it what the handler asks for."""
+    """A session of the native protocol. `broker`: a `krappy.broker.broker.Broker`, or an object with the parts of it
+    that the handler uses. `client`: the peer's HOST:PORT."""
     return Session(broker, client, WillingPeer(), MAX_FRAME, Allowance(1000))
 
 
 def kafka_session(broker: Any, client: str = CLIENT, listener: str = "PLAINTEXT") -> KafkaSession:
-    """As `native_session`. The client is told that the broker is at 127.0.0.1:9092."""
+    """A session of Kafka's protocol, as `native_session`. It advertises the broker at 127.0.0.1:9092."""
     return KafkaSession(broker, client, listener, NodeInfo(broker.id, "127.0.0.1", 9092, None), WillingPeer())
