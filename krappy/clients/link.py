@@ -303,8 +303,8 @@ class Link:
         """Sends a request and returns its answer. With `generation`, it is sent on that connection only, and never
         again after its loss.
 
-        `again`: sends it again when the connection is lost before the answer, though the broker may have applied it. Use
-        `again=False` for requests that would do more the second time. After a retriable error it is always sent again.
+        `again`: it is also sent again when the connection is lost before the answer, though the broker may have applied
+        it; not for requests that do more the second time. After a retriable error it is always sent again.
 
         `timeout` in seconds; None: the link's own. `abandoned` gets an answer that comes after the caller was cancelled
         or timed out, to undo what the request did. Raises the broker's error, ConnectionLost, RequestTimeout.
