@@ -1,8 +1,8 @@
-"""A file that holds room on the disk, for what makes room: a start, a deletion, the catalog's few bytes.
+"""A file that reserves disk space. On a full disk it is given up for a start, a deletion, or the catalog's few bytes.
 
-    DATA/ballast    as large as it is to be; empty once it was given up, until it is made again
+DATA/ballast    of its full size; empty from when it was given up until it is made again
 
-It is allocated, not written. Where the file system compresses or shares blocks, it may hold less than it says.
+It is allocated, not written. Where the file system compresses or shares blocks, it may reserve less than its size.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import NamedTuple
 from krappy.errors import StorageError
 
 NAME = "ballast"
-SHARE = 8  # of a small disk it is at most this part
+SHARE = 8  # it is at most 1/SHARE of the disk
 BLOCK = 4096
 
 
 class Space(NamedTuple):
-    """Of a file system, in bytes."""
+    """The space of a file system, in bytes."""
 
     total: int
-    free: int  # for whom the broker runs as
+    free: int  # for the user that the broker runs as
 
     def __str__(self) -> str:
         return f"{self.free:,} of {self.total:,} bytes are free"
 
 
 def space(folder: Path) -> Space:
-    """Raises StorageError."""
+    """The space of the folder's file system. Raises StorageError."""
     try:
         usage = shutil.disk_usage(folder)
     except OSError as error:
@@ -40,30 +40,30 @@ def space(folder: Path) -> Space:
 
 
 class Ballast:
-    """Of a data folder. Everything blocks."""
+    """The ballast of a data folder. Everything blocks."""
 
     def __init__(self, data: Path, size: int) -> None:
-        """`size`: bytes that it is to have; 0: there is none."""
+        """`size`: bytes to reserve; 0: no ballast."""
         self.path = data / NAME
         self._size = size
 
     def wanted(self, total: int) -> int:
-        """Bytes that it is to have on a disk of `total` bytes."""
+        """Bytes to reserve on a disk of `total` bytes."""
         return min(self._size, total // SHARE) // BLOCK * BLOCK
 
     def held(self) -> int:
-        """Bytes that it has; 0: it was given up, or was never there."""
+        """Bytes that are reserved now; 0: it was given up, or was never made."""
         try:
             return self.path.stat().st_size
         except OSError:
             return 0
 
     def given_up(self) -> bool:
-        """Whether it was, and is not back yet."""
+        """Whether it was given up, and is not made again yet."""
         return self.path.exists() and not self.held()
 
     def give_up(self) -> None:
-        """Raises StorageError."""
+        """Empties the file. Raises StorageError."""
         try:
             os.truncate(self.path, 0)
         except FileNotFoundError:
@@ -72,7 +72,7 @@ class Ballast:
             raise StorageError(f"{self.path} can't be given up: {error.strerror or error}") from error
 
     def make(self, size: int) -> bool:
-        """Whether it has `size` bytes now: all of them or none."""
+        """Reserves `size` bytes, all of them or none. Returns whether it could."""
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:

@@ -1,17 +1,17 @@
-"""What the broker knows about itself: its cluster id, its topics and their settings, the producer ids given out.
+"""The broker's catalog: its cluster id, its topics and their settings, and which producer ids were given.
 
-What a cluster would agree on is in the tree (local_tree.py), and what is this broker's own beside it: which number the
-view of each partition has. Every change is one atomic write; it is on disk when it returns. When that fails, nothing
-has changed; numbers and ids that it took stay taken. A change of topics comes in an order that a crash can't spoil:
+The tree (local_tree.py) holds all that a cluster would agree on. Beside it stands what only this broker uses: the
+number of each partition's view. Every change is one atomic write, on disk when it returns. When a change fails, nothing
+has changed, but numbers and ids that it took are not given again. Topics change in an order that is safe in a crash:
 
-- Created: the topic is written and synced here first, its folders and views are made after it. What is missing of
-  them on open is made then, empty.
-- Deleted: `delete` takes the topic out of the tree, with a note that it was deleted; folders and views go; `forget`
-  takes the note away. What is noted on open is finished then. A new topic of the same name may exist at once: it has
-  another id and other partition numbers.
+- Created: the topic is written and synced here first, then its folders and views are made. On open, missing ones are
+  made, empty.
+- Deleted: `delete` removes the topic from the tree and notes the deletion; then its folders and views are removed; then
+  `forget` removes the note. On open, noted deletions are finished. A new topic of the same name may exist at once: it
+  has another id and other partition numbers.
 
-A topic keeps the defaults of settings that it was made under (`topic_table.GENERATIONS`), whatever a later version's
-are: its znode tells the number of their generation.
+A topic keeps the defaults of the version that it was created under (`topic_table.GENERATIONS`): its znode has the
+number of their generation.
 
 Partition numbers and producer ids are never given twice, whatever is deleted.
 """
@@ -46,7 +46,7 @@ FORMAT = b"c/format"
 NEXT_NUMBER = b"c/next-number"
 NUMBERS = b"n/"
 FAR = 1_000_000  # producer ids
-STARTS = 1_000  # that a catalog may not know of, for another that goes on, or what is lost, has them
+STARTS = 1_000  # starts that a damaged or older catalog may not know of
 MAX_PARTITIONS = 100_000  # of one topic
 SESSION = 1  # the only one that the tree of a broker that is alone ever has
 STEP = 1_000  # records of an older format between two words of progress
@@ -55,9 +55,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StoredTopic:
-    """A topic as it is kept. `config`: only what was set, by Kafka's names; `numbers`: one for each partition, the
-    dense number that its view is kept under. `id`: 16 bytes, never given to another topic. `generation`: of the
-    defaults that it was made under."""
+    """A topic in the catalog. `id`: 16 bytes, never given to another topic. `config`: only the settings that were
+    given, by Kafka's names. `numbers`: for each partition the number of its view. `generation`: which defaults the
+    topic was created under."""
 
     name: str
     id: bytes
@@ -67,18 +67,19 @@ class StoredTopic:
 
     @property
     def defaults(self) -> Mapping[str, str]:
-        """The defaults that are others for it than for a topic made now."""
+        """Its generation's defaults that differ from those of a topic created now."""
         return GENERATIONS[self.generation]
 
 
 class Catalog:
-    """The catalog, all of it in memory as well; the answer to a question costs no read. Safe for several threads."""
+    """The catalog, also held in memory: lookups read no disk. Safe for several threads."""
 
     def __init__(self, meta: Meta, *, change: bool = True, tell: Callable[[int], None] = lambda records: None) -> None:
-        """Reads the catalog, and gives a new one its cluster id. One of an older format becomes one of this first:
-        `tell` is told, now and then, how many of its records have. Raises StorageError for what it can't read.
+        """Reads the catalog, and gives a new one its cluster id. A catalog of an older format is converted first;
+        `tell` is called now and then with the number of converted records. Raises StorageError for a record that can't
+        be read.
 
-        `change` False: to look into it, and nothing is written.
+        `change` False: nothing is written.
         """
         self._meta = meta
         self._lock = Lock()
@@ -109,11 +110,11 @@ class Catalog:
     def register(
         self, broker: int, endpoints: Mapping[str, tuple[str, int]] = MappingProxyType({}), rack: str | None = None
     ) -> Image:
-        """This broker is here, and leads all there is, in a new epoch: what it had in the last one, and nobody had an
-        answer about, may be lost.
+        """Registers this broker, which then leads all partitions in a new leader epoch: writes of the last one that
+        were not acknowledged may be lost.
 
-        `endpoints`: host and port by the listener's name. Topics that another broker id has made here are this one's.
-        Durable. Raises StorageError.
+        `endpoints`: host and port by the listener's name. Topics that this folder has from another broker id become
+        this broker's. Durable. Raises StorageError.
         """
         self._replicas = (broker,)
         registered = self.tree.get(places.epoch(broker))
@@ -129,7 +130,7 @@ class Catalog:
         return self.tree.commit(entered)
 
     def _control(self, broker: int, epoch: int) -> Iterator[Operation]:
-        """This broker is the controller."""
+        """What makes this broker the controller."""
         found = self.tree.get(places.CONTROLLER_EPOCH)
         path = places.CONTROLLER_EPOCH
         yield Create(path, b"1") if found is None else Put(path, b"%d" % (found.version + 2))
@@ -147,12 +148,12 @@ class Catalog:
         return name in self._topics
 
     def image(self, name: str) -> TopicImage:
-        """What the cluster knows of a topic that there is."""
+        """What the cluster knows of an existing topic. Raises KeyError."""
         return self.tree.image.topics[name]
 
     def deleting(self) -> Sequence[StoredTopic]:
-        """Topics deleted whose folders or views may still exist, without their settings. To be finished on open, then
-        `forget`-ed."""
+        """Deleted topics whose folders or views may still exist, without their settings. To be removed on open; then
+        `forget` them."""
         return [*self._deleting.values()]
 
     def create(self, name: str, partitions: int, config: Mapping[str, Given] | None = None) -> StoredTopic:
@@ -170,8 +171,8 @@ class Catalog:
             return self._save(StoredTopic(name, id, held, [], GENERATION), partitions, made)
 
     def add_partitions(self, name: str, total: int) -> StoredTopic:
-        """Gives a topic more partitions, durably. `total`: how many it is to have. Raises UnknownTopic,
-        InvalidPartitions, StorageError."""
+        """Gives a topic more partitions, durably. `total`: their new number. Raises UnknownTopic, InvalidPartitions,
+        StorageError."""
         with self._lock:
             topic = self._find(name)
             if total <= len(topic.numbers):
@@ -179,7 +180,7 @@ class Catalog:
             return self._save(topic, total, [self._assign(name, topic.id, _checked(total), topic.generation)])
 
     def alter(self, name: str, changes: Mapping[str, Given]) -> StoredTopic:
-        """Changes settings, durably; None takes one back to its default. Raises UnknownTopic, InvalidConfig,
+        """Changes settings, durably; None resets one to its default. Raises UnknownTopic, InvalidConfig,
         StorageError."""
         with self._lock:
             topic = self._find(name)
@@ -189,7 +190,7 @@ class Catalog:
             return self._topics[name]
 
     def delete(self, name: str) -> StoredTopic:
-        """Takes a topic out, durably, and remembers that its folders and views are to go. Raises UnknownTopic,
+        """Deletes a topic, durably, and notes that its folders and views have to be removed. Raises UnknownTopic,
         StorageError."""
         with self._lock:
             topic = self._find(name)
@@ -201,14 +202,14 @@ class Catalog:
             return topic
 
     def forget(self, topic: StoredTopic) -> None:
-        """The last of a deleted topic's folders and views is gone from the disk."""
+        """Forgets a deleted topic. To be called once all its folders and views are gone from the disk."""
         with self._lock:
             if topic.id in self._deleting:
                 self.tree.commit([Delete(places.deleted(topic.id))], deletes=[NUMBERS + topic.id])
                 del self._deleting[topic.id], self._numbers[topic.id]
 
     def next_producer_id(self) -> int:
-        """A producer id that was never given before. Syncs once in a thousand."""
+        """A producer id that was never given before. Syncs once per thousand ids. Raises StorageError."""
         with self._lock:
             if self._next_producer == self._reserved:
                 self._reserve(self._reserved + znodes.PRODUCER_BLOCK)
@@ -217,20 +218,20 @@ class Catalog:
             return given
 
     def was_given(self, producer_id: int) -> bool:
-        """Whether somebody may have this producer id from here."""
+        """Whether this catalog may have given this producer id."""
         return producer_id < self._next_producer
 
     def know_producer_ids(self, found: Iterable[int]) -> None:
-        """Never gives any of these, which stand in logs although this catalog has not given them, as after damage to
-        it: who gets such an id would be told that what it sends is there already. Those far away were made up,
-        and are not come to before many a start. Durable."""
+        """Never gives any of these producer ids. They are in logs although this catalog has not given them, as after
+        damage to it; the batches of a new producer with such an id would be taken for duplicates. Ids more than FAR
+        ahead are ignored: a client made them up, and it takes long to reach them. Durable. Raises StorageError."""
         near = [each for each in found if self._next_producer <= each < self._next_producer + FAR]
         if near:
             self.skip_producer_ids(max(near) + 1 - self._next_producer)
 
     def skip_epochs(self, starts: int) -> None:
-        """Nobody leads again in an epoch of so many starts that this catalog does not know of: what was written in them
-        would count as what is written now. Durable."""
+        """Raises all leader epochs by `starts`. This catalog may not know of that many starts; if their epochs were
+        used again, events of then would be taken for events of now. Durable. Raises StorageError."""
         with self._lock:
             found: list[Operation] = []
             for topic in self.tree.image.topics.values():
@@ -241,14 +242,14 @@ class Catalog:
             self.tree.commit(found)
 
     def skip_producer_ids(self, count: int) -> None:
-        """Never gives the next `count` ids: somebody may have had them, of whom this catalog does not know. Durable."""
+        """Skips the next `count` producer ids: they may have been given without this catalog knowing. Durable."""
         with self._lock:
             self._reserve(self._reserved + count)
             self._next_producer = self._reserved
 
     def pass_over(self, changes: int, number: int) -> None:
-        """Never gives the producer ids, nor the epochs, that so many lost changes may have given, nor partition numbers
-        up to `number`: the loss counts no more. Durable."""
+        """Skips the producer ids and leader epochs that `changes` lost changes may have given, and partition numbers up
+        to `number`. Then deletes the record of the loss. Durable."""
         self.skip_epochs(min(changes, STARTS))
         with self._lock:
             following = max(self._next_number, number + 1)
@@ -259,7 +260,7 @@ class Catalog:
     def _reserve(
         self, following: int, puts: Mapping[bytes, bytes] | None = None, deletes: Sequence[bytes] = ()
     ) -> None:
-        """All producer ids below this one."""
+        """Reserves all producer ids below `following`, together with other changes. Durable."""
         path, data = places.PRODUCER_IDS, znodes.producer_ids(following)
         self.tree.commit([Create(path, data) if self.tree.get(path) is None else Put(path, data)], puts, deletes)
         self._reserved = following
@@ -271,7 +272,7 @@ class Catalog:
         return topic
 
     def _take_over(self, topic: TopicImage) -> Iterator[Operation]:
-        """A topic of another broker, whose folder this one has."""
+        """What makes a topic of another broker id, whose folder this broker has, this one's."""
         yield self._assign(topic.name, topic.id, len(topic.partitions), topic.generation)
         for index, each in enumerate(topic.partitions):
             if each.version >= 0:
@@ -284,7 +285,7 @@ class Catalog:
         return Put(path, write_state(state, None if before is None else before.data))
 
     def _assign(self, name: str, id: bytes, partitions: int, generation: int) -> Operation:
-        """All of its partitions are this broker's."""
+        """What gives all the topic's partitions to this broker."""
         before = self.tree.get(places.topic(name))
         assert before is not None
         return Put(places.topic(name), znodes.topic(id, [self._replicas] * partitions, generation, before.data))
@@ -296,7 +297,7 @@ class Catalog:
             raise InvalidPartitions("every partition number there is has been used")
         saved = replace(topic, numbers=[*topic.numbers, *range(self._next_number, following)])
         self._meta.put(NEXT_NUMBER, following.to_bytes(8, "big"))
-        self._next_number = following  # before anything can fail that leaves a topic with these on the disk
+        self._next_number = following  # before the commit: if that fails, a topic with these may be on the disk
         kept = [saved.name, saved.numbers]
         self.tree.commit(operations, {NUMBERS + topic.id: bytes(msgpack.packb(kept))})
         self._numbers[topic.id] = kept
@@ -337,7 +338,7 @@ class Catalog:
             tell(done)
 
     def _check_format(self) -> None:
-        """Raises StorageError for data of a version to come: it may hold what this one would read wrongly."""
+        """Raises StorageError for data of a newer version, which this one may misread."""
         found = self._format()
         if found > DATA_FORMAT:
             raise StorageError(
@@ -346,7 +347,7 @@ class Catalog:
             )
 
     def _note_format(self) -> None:
-        """Before anything is written that an older version would not find."""
+        """Raises the stored format to this version's, before anything is written that an older version can't read."""
         if self._format() < DATA_FORMAT:
             self._meta.put(FORMAT, DATA_FORMAT.to_bytes(4, "big"))
             self._meta.sync()
@@ -373,8 +374,8 @@ def _read(where: str | bytes, read: Callable[[Any], T], data: Any) -> T:
 
 
 def new_id() -> bytes:
-    """16 random bytes for a topic or a cluster, never those that text_id writes with a leading dash (Kafka's Uuid
-    avoids them too: such an id looks like an option on a command line)."""
+    """16 random bytes for a topic or a cluster. Its text (`text_id`) never begins with a dash, for that would look like
+    an option on a command line (Kafka's Uuid avoids that too)."""
     while True:
         found = uuid.uuid4().bytes
         if not text_id(found).startswith("-"):

@@ -1,9 +1,9 @@
-"""The one small thing of a log that is not derived from its segments: `checkpoint`. Replaced as a whole, atomically.
+"""A log's `checkpoint`: what can't be derived from its segments. Replaced as a whole, atomically.
 
-It says up to where everything was on disk and checked (the recovery point), what the producers had sent up to
-there, where the log starts, how far it was cleaned, and what its closed segments hold, so that a clean open reads
-no batch. It stands in two files, so that damage to one takes nothing back that was said to be durable, such as a
-deletion of records. Without both, the log still opens: it reads more, and starts at its first segment.
+It says up to which offset everything was on disk and checked (the recovery point), the producers' states as of it,
+where the log starts, how far it was cleaned, and what its closed segments hold, so that a clean open reads no batch. It
+stands in two files, so that damage to one does not undo what was acknowledged as durable, such as a deletion of
+records. Without both, the log still opens: it reads more, and starts at its first segment.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from krappy.store.format import CHECKPOINT, CHECKPOINT_COPY, CHECKPOINT_HEAD, CH
 from krappy.store.producers import ProducerStates
 from krappy.store.segment import Segment
 
-UNKNOWN = 0  # in the file: a time that is not known, or not there
+UNKNOWN = 0  # in the file: a time that is not known, or None
 
 
 class BadCheckpoint(Exception):
@@ -41,17 +41,17 @@ class ProducersAt(NamedTuple):
 class Checkpoint(NamedTuple):
     recovery: int  # offset: every batch before it was checked and synced
     segment: int  # base offset of the segment that holds it
-    position: int  # and where it is there, in bytes
+    position: int  # its byte in that segment
     created_ms: int | None  # when that segment got its first batch; None: it had none
     max_timestamp: int  # ms, of that segment's events up to there; -1 without any
     max_timestamp_offset: int  # last offset of the batch that has it
-    entries: int  # of that segment's offset index, all of batches before the recovery point
-    time_entries: int  # of its time index
+    entries: int  # entries of that segment's offset index, for batches before the recovery point
+    time_entries: int  # entries of its time index
     entries_crc: int  # CRC-32 (zlib's) of those entries as they stand in the file
     time_entries_crc: int
     start: int  # the log's first offset
     clean: int  # the cleaner has seen everything before this offset
-    sparse: int  # and it, or that of a broker whose log was fetched, may have left offsets out before this one
+    sparse: int  # offsets may be missing before this one: cleaned here, or by the broker fetched from
     closed: tuple[SegmentInfo, ...]  # the segments before that one
     producers: bytes  # ProducerStates.snapshot() as of `recovery`
     cache: str = ""  # the page cache that it was written in (`Disk.page_cache`); empty: not known
@@ -60,9 +60,9 @@ class Checkpoint(NamedTuple):
     transactions: bytes = b""  # msgpack of Stability.pack() as of `recovery`; empty: there never was one
     high_watermark: int | None = None  # all before it is committed; never above `recovery`. None: not known
     earlier: ProducersAt | None = (
-        None  # where `recovery` is above the high watermark: the producers as of an offset up to it
+        None  # where `recovery` is above the high watermark: the producers as of an offset not above it
     )
-    cut: bool = False  # a truncation was decided: what stands behind `position`, and behind `segment`, has to go
+    cut: bool = False  # a truncation was decided: all behind `position`, and all later segments, have to go
 
     @classmethod
     def of(
@@ -107,14 +107,15 @@ class Checkpoint(NamedTuple):
         )
 
     def upto(self, offset: int) -> ProducersAt | None:
-        """The latest that it knows of producers as of this offset, or one before it."""
+        """The latest known state of the producers as of `offset` or an offset before it; None without one."""
         if self.recovery <= offset:
             return ProducersAt(self.recovery, self.producers, self.transactions)
         return self.earlier if self.earlier and self.earlier.offset <= offset else None
 
     def knowing(self, before: Checkpoint, cleaned: int) -> Checkpoint:
-        """With what the one before it knew of producers as of its high watermark: a truncation, which never goes below
-        that, has to read no more than what came then. What was cleaned, up to `cleaned`, can't be read for that."""
+        """Sets `earlier` from the checkpoint `before`: the producers as of this one's high watermark or below it. A
+        truncation as a rule ends above that, and then reads only the batches behind it. Batches below `cleaned` can't
+        serve for that, so an earlier state from before that offset is not kept."""
         if self.high_watermark is None or self.recovery <= self.high_watermark:
             return self
         earlier = before.upto(self.high_watermark)
@@ -186,14 +187,14 @@ def save(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def write(disk: Disk, folder: Path, checkpoint: Checkpoint) -> None:
-    """The first half of `save`. Raises OSError; both files are the old ones still."""
+    """The first half of `save`: writes both files as `*.tmp`. Raises OSError; the checkpoint is then the old one."""
     data = checkpoint.pack()
     for name in (CHECKPOINT, CHECKPOINT_COPY):
         disk.write_file(folder / (name + TEMPORARY), data)
 
 
 def replace(disk: Disk, folder: Path) -> None:
-    """The other half."""
+    """The other half of `save`: renames both files."""
     for name in (CHECKPOINT, CHECKPOINT_COPY):
         disk.rename(folder / (name + TEMPORARY), folder / name)
     disk.fsync_dir(folder)
@@ -201,8 +202,8 @@ def replace(disk: Disk, folder: Path) -> None:
 
 class Loaded(NamedTuple):
     checkpoint: Checkpoint
-    whole: bool  # both files hold it: else it is to be saved again
-    problems: list[str]  # of a file that is damaged, in words
+    whole: bool  # both files hold it; else it has to be saved again
+    problems: list[str]  # damaged files, in words
 
 
 def load(disk: Disk, folder: Path) -> Loaded:

@@ -1,28 +1,30 @@
-"""Compaction: rewrites closed segments without the records that have been overtaken, and swaps them in.
+"""Compaction: rewrites closed segments without records whose keys have newer ones, and swaps the new segments in.
 
-Several small neighbours become one segment. A batch keeps its base offset, last offset, timestamps and producer
-fields; one that loses all its records goes, but for the last of its segment (so that no offset goes missing at the
-seam) and a producer's last (so that its sequence is not forgotten), which stay as a header, as in Kafka's cleaner.
+Several small neighbours become one segment. A batch keeps its base offset, last offset, timestamps and producer fields.
+A batch that loses all its records is removed. Two kinds stay as a header, as in Kafka's cleaner: the last batch of a
+segment (so that no offset is missing between segments), and a producer's last batch (so that its sequence is not
+forgotten).
 
-A tombstone stays for a while, so that readers who have seen what it deletes learn of it: until the delete horizon of
-its batch, which the first cleaning that finds it sets (KIP-534). Its own timestamp, a producer's word, means nothing.
+A tombstone stays until the delete horizon of its batch, so that readers who have seen the deleted events learn of it.
+The first cleaning that finds the tombstone sets the horizon (KIP-534). The tombstone's own timestamp does not count:
+the producer chose it.
 
-Nothing that is not decided is cleaned. The events of aborted transactions go. A marker goes as a tombstone does: a
-cleaning that finds no batch of its transaction before it gives it a delete horizon, and one after that takes it. So
-what it says is known for as long as somebody may hold batches that it speaks of.
+Events of open transactions are not cleaned. The events of aborted transactions are removed. A marker is removed like a
+tombstone: a cleaning that finds no batch of its transaction before it gives it a delete horizon, and a cleaning after
+that removes it. So the marker stays as long as somebody may still hold batches of its transaction.
 
-The swap may stop between any two of its steps, by an error, a kill or a loss of power, and readers are beside it all
-the time. Kafka's consumers are told which transactions were aborted, and leave out a producer's events until they meet
-the marker. So a marker never goes before it is forgotten, durably too, that its transaction was aborted; and this is
-not forgotten before nothing of the transaction is left, which an earlier cleaning saw. The steps, in this order:
+An error, a kill or a loss of power may stop the swap between any two of its steps, and reads run at the same time.
+Kafka's consumers are told which transactions were aborted, and skip a producer's events until they meet the marker. So
+before a marker is removed, the log must have forgotten, durably, that its transaction was aborted; and it may forget
+that only once an earlier cleaning saw that no event of the transaction is left. The steps, in this order:
 
-1. `.cleaned` is written and synced. On open it is thrown away.
-2. Readers are no longer told of the aborted transactions whose markers are not in it (`Pace.swapping`). For a moment
-   such a marker ends nothing, and consumers pass over it.
-3. The log forgets them too. Its checkpoint, which says so, and nothing of the segments that go, is durable.
-4. `.cleaned` becomes `.swap`, durably: the decision. On open it is finished, as FORMAT.md describes.
-5. The old files go, durably. `.swap` gets its place, its indexes and its checksums, and the log's readers get the new
-   segment. The next checkpoint has the proof of these checksums, and only what a checkpoint has is believed.
+1. `.cleaned` is written and synced. On open it is deleted.
+2. Readers are no longer told of the aborted transactions whose markers are not in it (`CleaningPace.swapping`). For a
+   moment such a marker ends nothing, and consumers skip it.
+3. The log forgets these transactions too. A checkpoint without them, and without the old segments, is durable.
+4. `.cleaned` is renamed `.swap`, durably: the decision. On open the swap is finished, as FORMAT.md describes.
+5. The old files are removed, durably. `.swap` gets its final name, its indexes and its checksums, and readers get the
+   new segment. The next checkpoint has the proof of its checksums; without a proof they are ignored.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ Survives = Callable[[list[Candidate]], list[bool]]
 ROUND = 1000  # records that are asked about at once, at least
 ROUND_BYTES = 4 << 20  # or bytes of batches, whichever comes first
 WRITE = 1 << 20  # bytes gathered before a write
-PATIENCE_S = 60.0  # with a lack of file descriptors
+PATIENCE_S = 60.0  # how long a swap waits for a file descriptor
 
 
 class CleanResult(NamedTuple):
@@ -62,29 +64,29 @@ class CleanResult(NamedTuple):
     bytes_after: int
     records_removed: int
     clean_upto: int  # everything before this offset has been compacted
-    markers: Sequence[int] = ()  # offsets of abort markers that the log does not have, by whatever took them
+    markers: Sequence[int] = ()  # offsets of abort markers that are no longer in the log
 
 
 class Fate(NamedTuple):
     """What becomes of one batch."""
 
     offsets: frozenset[int] | None  # of the records that stay; None: it stays as it is
-    deletes: bool = False  # a tombstone is among them
+    deletes: bool = False  # whether a tombstone stays
 
 
 class Rewritten(NamedTuple):
-    """A cleaned segment that stands beside what it replaces."""
+    """A cleaned segment that is not swapped in yet."""
 
-    segment: Segment  # not of the log yet; its file is the `.cleaned` one
+    segment: Segment  # not in the log yet; its file is `.cleaned`
     file: File
     indexer: Indexer
     sums: Sums
     removed: int  # records
-    markers: Sequence[int]  # offsets of the markers that it does not have any more
+    markers: Sequence[int]  # offsets of the markers that were removed
 
 
 def groups(segments: Sequence[Segment], segment_bytes: int) -> Iterator[list[Segment]]:
-    """Neighbours that go into one segment: no more bytes than it may have, no more offsets than its index can name."""
+    """Groups of neighbours that fit into one segment, by `segment_bytes` and by the offsets that an index can hold."""
     group: list[Segment] = []
     size = 0
     for segment in segments:
@@ -98,19 +100,19 @@ def groups(segments: Sequence[Segment], segment_bytes: int) -> Iterator[list[Seg
 
 
 class Transactions:
-    """What one cleaning, from the start of the log on, knows of transactions."""
+    """What one cleaning knows of transactions. It meets each batch in order, from the start of the log on."""
 
     def __init__(self, aborted: Iterable[Aborted] = ()) -> None:
         self._aborted = list(aborted)
         self._hidden = Hidden(self._aborted)
-        self._begun: set[int] = set()  # producers with a batch since their last marker, one without records too
-        self._markers: set[int] = set()  # offsets of those that stay
+        self._begun: set[int] = set()  # producers with a batch since their last marker, even an empty one
+        self._markers: set[int] = set()  # offsets of the markers that stay
 
     def aborted(self, header: BatchHeader) -> bool:
         return self._hidden.holds(header)
 
     def meets(self, header: BatchHeader, data: Buffer) -> bool:
-        """To be told of each batch that there was. Whether it is a marker, and nothing is left of its transaction."""
+        """To be called for each batch found. Returns whether it is a marker of whose transaction no batch is left."""
         if not header.is_transactional:
             return False
         if not header.is_control:
@@ -121,43 +123,47 @@ class Transactions:
         return empty
 
     def keeps(self, header: BatchHeader) -> None:
-        """This batch stays."""
+        """To be called for each batch that stays."""
         if header.is_transactional and header.is_control:
             self._markers.add(header.base_offset)
 
     def gone(self, upto: int) -> list[int]:
-        """The offsets below `upto` of abort markers that the log does not have any more, once all of it was cleaned."""
+        """The offsets below `upto` of abort markers that are no longer in the log. To be asked once all of it was
+        cleaned."""
         return [each.last for each in self._aborted if each.last < upto and each.last not in self._markers]
 
 
 def decided(stability: Stability, upto: int) -> tuple[int, Transactions]:
-    """How far of `upto` may be cleaned, and what is known of the transactions up to there."""
+    """(the offset up to which may be cleaned, at most `upto`; the transactions below it). No open transaction has an
+    event below that offset."""
     upto = min(upto, stability.first_open(upto))
     return upto, Transactions(stability.between(0, upto))
 
 
 class CleaningPace:
-    """What a cleaning owes to those who work beside it. This one: nothing."""
+    """How a cleaning makes way for others: hooks that it calls. This one does nothing."""
 
     def spend(self, size: int) -> None:
-        """Told of bytes read and written, some MiB at a time at the most. It may wait, or raise to end the cleaning."""
+        """Called with the number of bytes read or written, at most some MiB at a time. May wait, or raise to end the
+        cleaning."""
 
     def swapping(self, markers: Sequence[int]) -> AbstractContextManager[None]:
-        """Held around each change of the log's files. Whoever tells readers which transactions were aborted, beside the
-        log itself, must have forgotten those that ended with these markers when it begins."""
+        """Held around each swap of segments. `markers`: offsets of the abort markers that it removes. On entry,
+        everything but the log that tells readers of aborted transactions must forget those that ended with these
+        markers."""
         return nullcontext()
 
 
 FREELY = CleaningPace()
 
 
-# Held while a file comes or goes by its name. Raises StorageError once the log is deleted: then the folder of that name
-# may be another log's.
+# Held while a file is created or removed by its name. Raises StorageError once the log is deleted: then the folder may
+# be another log's.
 Owned = Callable[[], AbstractContextManager[None]]
 
 
 class Cleaning(NamedTuple):
-    """What one cleaning goes by."""
+    """The parameters of one cleaning."""
 
     survives: Survives
     producers: ProducerStates
@@ -178,7 +184,7 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
     writer = _Writer(disk, first, cleaning, lazy=len(group) == 1)
     removed = 0
     markers: list[int] = []
-    room = MAX_SPAN - sum(segment.size for segment in group)  # for what horizons add
+    room = MAX_SPAN - sum(segment.size for segment in group)  # bytes that delete horizons may add
     try:
         for segment in group:
             for some in _rounds(segment):
@@ -230,7 +236,7 @@ def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritt
 
 @contextmanager
 def discarded(disk: Disk, rewritten: Rewritten, owned: Owned) -> Iterator[None]:
-    """At the end its file goes, if it was not swapped in."""
+    """On exit deletes the `.cleaned` file, if it was not swapped in."""
     try:
         yield
     finally:
@@ -244,8 +250,8 @@ def rewrites(
     cleaning: Cleaning,
     now: Callable[[], Segments],
 ) -> Iterator[tuple[Sequence[Segment], Rewritten | None]]:
-    """`rewrite` of each group, from the first on. Where retention takes segments of one away before it was swapped in,
-    the others are done anew: what a cleaning says at its end is said of every batch that the log still has."""
+    """(group, its `rewrite`) for each group, in order. If retention removes segments of a group before it was swapped
+    in, the rest of the group is rewritten again: the result of a cleaning covers every batch that the log still has."""
     for group in groups:
         while group:
             try:
@@ -261,12 +267,12 @@ def rewrites(
 
 
 def _left(group: Sequence[Segment], known: Segments) -> list[Segment]:
-    """Those that the log has still: none of them once they were replaced."""
+    """The segments of the group that are still in the log: none once they were replaced."""
     return [segment for segment in group if segment in known]
 
 
 def _rounds(segment: Segment) -> Iterator[list[tuple[int, BatchHeader, memoryview]]]:
-    """The segment's batches, checked, by some records at a time."""
+    """The segment's batches, checked, in lists of about ROUND records or ROUND_BYTES."""
     some: list[tuple[int, BatchHeader, memoryview]] = []
     records = size = 0
     end = segment.base_offset
@@ -343,7 +349,7 @@ def _kept(segment: Segment, position: int, data: Buffer, offsets: frozenset[int]
 
 
 def _with_horizon(data: Buffer, horizon: int) -> Buffer:
-    """Without one a batch keeps its tombstones, as does one whose timestamps are too absurd to count from it."""
+    """The batch with this delete horizon; unchanged if its timestamps are too far from it, then its tombstones stay."""
     try:
         return batch.with_delete_horizon(data, min(horizon, batch.MAX_I64))
     except ValueError:
@@ -359,9 +365,9 @@ def _is_latest(header: BatchHeader, producers: ProducerStates) -> bool:
 
 
 def swap(disk: Disk, folder: Path, group: Sequence[Segment], rewritten: Rewritten) -> None:
-    """Puts the cleaned segment in the place of the group. Readers of the group go on with the files they hold.
+    """Replaces the group's files by the cleaned segment. Readers of the group go on with the files they hold.
 
-    Raises OSError. Once the first rename is durable there is no way back, only on.
+    Raises OSError. Once the first rename is durable, the swap can't be undone, only finished.
     """
     new = rewritten.segment
     for segment in group:
@@ -378,7 +384,7 @@ def swap(disk: Disk, folder: Path, group: Sequence[Segment], rewritten: Rewritte
 
 
 def prove(segments: Iterable[Segment], pace: CleaningPace, shaping: AbstractContextManager[object]) -> None:
-    """Gives checksums to those that a cleaning has left as they were: after a start they count as ones with holes."""
+    """Writes checksums for segments that a cleaning left unchanged: after a start they count as not dense."""
     for segment in segments:
         if segment.proof is None:
             with suppress(OSError):  # retention was faster, or the disk is full
@@ -389,7 +395,7 @@ def prove(segments: Iterable[Segment], pace: CleaningPace, shaping: AbstractCont
 
 
 def _fsync_dir(disk: Disk, folder: Path) -> None:
-    """In the midst of a swap it waits until the process has a descriptor for it. Raises OSError."""
+    """Syncs the folder. Without a free file descriptor it waits, for a swap must not stop halfway. Raises OSError."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         try:
@@ -403,7 +409,7 @@ def _fsync_dir(disk: Disk, folder: Path) -> None:
 class _Writer:
     """Gathers batches into large writes, and indexes them.
 
-    A `lazy` one writes nothing as long as its output is what its one segment holds already.
+    A `lazy` writer writes no file until its output differs from its one source segment.
     """
 
     def __init__(self, disk: Disk, first: Segment, cleaning: Cleaning, *, lazy: bool) -> None:
@@ -421,7 +427,7 @@ class _Writer:
             self.change()
 
     def change(self) -> None:
-        """From here on the output differs."""
+        """From here on the output differs from the source: creates the file, with all up to here."""
         if self._file is None:
             with self._owned():
                 self._file = self._disk.open(self._first.path(LOG + CLEANED), create=True)

@@ -1,20 +1,22 @@
-"""Taking events away from a partition's log: the oldest, for retention; the last, where another broker leads now.
+"""Removing events from a partition's log: the oldest ones by retention, the last ones by truncation.
 
-A truncation may stop between any two of its steps, by an error, a kill or a loss of power, and readers are beside it.
-It is all or nothing: what was there before, or nothing behind the new end. The steps, in this order:
+A follower truncates its log where the leader's differs. An error, a kill or a loss of power may stop a truncation
+between any two of its steps, and reads run at the same time. Either all of the log stays, or nothing behind the new
+end. The steps, in this order:
 
-1. All is synced. From the log it is found out where it will end, and what the producers had sent up to there.
-2. A checkpoint is written, durably, as of the new end, that says `cut`: the decision. On open it is finished.
-3. Readers see the log with its new end. A read that had begun before begins anew.
-4. The segments behind it go, the last first; the one that holds it is cut and is active from here on, without its
-   checksums (`.sums`), which closed segments alone have. Its indexes are written anew.
-5. All this is synced, and a checkpoint written that does not say `cut`. Nothing is appended before that: the next open
-   would cut it.
+1. All is synced. The new end is found, and the producers' states as of it.
+2. A checkpoint as of the new end, with `cut` set, is written durably: the decision. From here on, opening the log
+   finishes the truncation.
+3. Readers see the new end. A read that had begun before is repeated.
+4. The segments behind the new end are removed, the last first. The segment that holds the new end is cut and becomes
+   active. It loses its checksums (`.sums`), which only closed segments have; its indexes are written anew.
+5. All this is synced, and a checkpoint without `cut` is written. Nothing is appended before that: the next open would
+   cut it off.
 
-What the producers had sent up to the new end is what the last checkpoint knew of them as of an offset before it, and
-what the headers from there on say, as in a recovery. That offset is at the high watermark as a rule, or a little before
-(`Checkpoint.earlier`), and no truncation goes below the high watermark but after an unclean election: then all headers
-of the log may have to be read.
+The producers' states as of the new end come from the last checkpoint, as of an offset before that end, and from the
+headers of the batches from there on, as in a recovery. As a rule that offset is the high watermark or a little below it
+(`Checkpoint.earlier`). A truncation goes below the high watermark only after an unclean election; then all headers of
+the log may have to be read.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class CuttableLog(WritableLog):
     def delete_before(self, offset: int) -> list[SegmentInfo]:
         """Moves the start of the log up to `offset` (at most its end) and removes the closed segments before it.
 
-        The new start is durable before a file goes. Returns what went. Blocks. Raises StorageError.
+        The new start is durable before a file is removed. Returns the removed segments. Blocks. Raises StorageError.
         """
         with self._shaping:
             offset = min(offset, self.end_offset)
@@ -71,15 +73,15 @@ class CuttableLog(WritableLog):
             return [segment.info() for segment in gone]
 
     def truncate(self, offset: int) -> int:
-        """Takes away all from the first batch on that reaches beyond `offset`; the log's end then. Durable.
+        """Removes the first batch that reaches beyond `offset`, and all behind it. Returns the log's new end. Durable.
 
-        So it ends at `offset`, or at the end of the last batch before it, where it is within a batch or a hole. Leader
-        epochs that begin there or later are forgotten. At the log's end or beyond it no event goes.
+        The new end is `offset`; or, if that is within a batch or a hole, the end of the last batch before it. Leader
+        epochs that begin there or later are forgotten. From the log's end on, no event is removed.
 
-        Blocks: no append or `roll` may run beside it, reads may. It waits for a cleaning that runs. Raises
-        OffsetOutOfRange when it would end before its start: nothing of it is of use then, and who wants that starts
-        over with a new log. Raises CorruptBatch where it meets damage before its new end. Nothing is changed then, nor
-        by a StorageError before the decision; behind it, one leaves a log that takes no appends until the next open.
+        Blocks: no append or `roll` may run at the same time, reads may. It waits for a running cleaning. Raises
+        OffsetOutOfRange when the new end would be below the log's start: the caller needs a new log then. Raises
+        CorruptBatch when it meets damage before the new end. Neither changes anything, nor does a StorageError before
+        the decision; after a StorageError behind the decision the log takes no appends until the next open.
         """
         with self._cleaning, self._shaping, refusals(self.folder):
             if self._broken:
@@ -110,7 +112,7 @@ class CuttableLog(WritableLog):
             return self.end_offset
 
     def _part(self, segment: Segment, offset: int) -> Segment:
-        """The segment up to the first batch that reaches beyond `offset`, ready to be active; its file is whole yet.
+        """The segment up to the first batch that reaches beyond `offset`, ready to be active. Its file is not cut yet.
         Raises CorruptBatch, OSError."""
         indexer = Indexer(self.config.index_interval_bytes)
         base = end = segment.base_offset
@@ -138,11 +140,11 @@ class CuttableLog(WritableLog):
         return part
 
     def _producers_at(self, end: int) -> ProducerStates:
-        """What the producers had sent up to this offset. Raises CorruptBatch, OSError."""
+        """The producers' states as of this offset. Raises CorruptBatch, OSError."""
         found, first = ProducerStates(), 0
         known = self._saved.upto(end) if self._saved else None
         oldest = next(iter(self._segments)).base_offset
-        if known is not None and known.offset >= oldest:  # else retention took markers of what was open then
+        if known is not None and known.offset >= oldest:  # else retention has removed markers that are needed
             found.restore(known.producers, known.transactions)
             first = known.offset
         for segment in self._segments:
@@ -161,7 +163,7 @@ class CuttableLog(WritableLog):
         return self.producers.cut(end, found)
 
     def _cut_state(self, stay: list[Segment], active: Segment, producers: ProducerStates) -> Checkpoint:
-        """The checkpoint that decides."""
+        """The checkpoint with `cut` that decides the truncation."""
         end = active.next_offset
         state = Checkpoint.of(
             active,
@@ -187,8 +189,8 @@ class CuttableLog(WritableLog):
             self._cuts += 1
 
     def _take_away(self, gone: list[Segment], active: Segment) -> None:
-        """What stands behind the new end. `gone`: the segments as they were, that of which `active` is a part first.
-        Raises OSError."""
+        """Removes all behind the new end. `gone`: the old segments, first the one that `active` was cut from. Raises
+        OSError."""
         for segment in gone:
             segment.retired = True
             segment.release()

@@ -1,7 +1,7 @@
-"""The seam to the file system: all that the log asks of a disk, and nothing else.
+"""The interface to the file system: all that the log needs of a disk.
 
-Tests put another Disk here that fails, fills up and loses power. Errors are OSError; callers make StorageError of
-them. Nothing is on disk before `File.fdatasync`, and no name before `Disk.fsync_dir` of its folder (fsync(2)).
+Tests use another Disk that fails, fills up and loses power. Errors are OSError; callers turn them into StorageError.
+Content is on disk only after `File.fdatasync`, a name only after `Disk.fsync_dir` of its folder (fsync(2)).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ READ_THROUGH = 1 << 20  # bytes
 IOV_MAX = 1024 if not hasattr(os, "sysconf") else max(16, os.sysconf("SC_IOV_MAX"))
 NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _datasync = getattr(os, "fdatasync", os.fsync)
-NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # of an open: nothing was done, and soon it may be possible
-UNREADABLE = (errno.EIO, errno.ENODATA, 117)  # of a read: that place of the disk is lost (117: EUCLEAN)
+NO_DESCRIPTOR = (errno.EMFILE, errno.ENFILE)  # of an open: nothing was done; a later try may succeed
+UNREADABLE = (errno.EIO, errno.ENODATA, 117)  # of a read: the disk has lost these bytes (117: EUCLEAN)
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
-_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, *_NOT_SUPPORTED)  # of a folder far above: others have made it
+_NOT_OURS = (errno.EACCES, errno.EPERM, errno.EROFS, *_NOT_SUPPORTED)  # of a sync of a parent that is not ours
 
 
 class File:
-    """An open file. It is closed when the last reference goes, so a reader never loses it under its hands."""
+    """An open file. It is closed with its last reference, so it stays open while a reader uses it."""
 
     __slots__ = ("fd", "nowait", "path")
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self.fd = fd
-        self.nowait = NOWAIT is not None  # until the file system says otherwise
+        self.nowait = NOWAIT is not None  # False once the file system refuses it
 
     def pread(self, size: int, position: int) -> bytes:
         """Up to `size` bytes from `position`; fewer only at the end of the file."""
@@ -49,7 +49,7 @@ class File:
         return b"".join(parts) if len(parts) > 1 else parts[0]
 
     def pread_nowait(self, size: int, position: int) -> Buffer:
-        """What of this the page cache holds, possibly less than asked. Raises BlockingIOError when that is nothing.
+        """As `pread`, but only the first bytes that are in the page cache. Raises BlockingIOError if there are none.
 
         Where the system cannot tell (no RWF_NOWAIT, preadv2(2)), this is `pread`.
         """
@@ -68,14 +68,14 @@ class File:
         return self.pread(size, position)
 
     def proven(self, position: int, size: int, *, nowait: bool = False) -> int:
-        """How many of these bytes, from the first on, may be given to who does not check them: of most files, all.
+        """How many of these bytes, from the first on, are known to be intact and may be sent unchecked; here all.
 
         Raises OSError, BlockingIOError with `nowait`.
         """
         return size
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
-        """All of `buffers` from `position` on; after an OSError some of it may be written."""
+        """Writes all of `buffers` from `position` on. Raises OSError; then a part may be written."""
         if len(buffers) <= IOV_MAX:
             size = sum(map(len, buffers))
             written = os.pwritev(self.fd, buffers, position)
@@ -100,12 +100,12 @@ class File:
         _datasync(self.fd)
 
     def forget_cached(self) -> None:
-        """What is read from here on is what the disk has, and not what the page cache still shows.
+        """Drops the file's pages from the page cache, so that later reads come from the disk.
 
-        The two differ where a sync failed before: the kernel gives up what it could not write, and shows it as long as
-        it has the page (fsyncgate, posix_fadvise(2)).
+        The two differ after a failed sync: the kernel gives up writing a page, but shows it as long as it is cached
+        (fsyncgate, posix_fadvise(2)).
         """
-        with contextlib.suppress(OSError):  # it may be told the same failure again
+        with contextlib.suppress(OSError):  # the sync may report the same failure again
             self.fdatasync()
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -129,7 +129,7 @@ def _rest(buffers: Sequence[Buffer], written: int) -> Sequence[Buffer]:
 
 
 class Disk:
-    """The real one."""
+    """The real disk. All methods raise OSError."""
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
         """An existing file; with `create` also a new one, or the existing one emptied."""
@@ -139,12 +139,12 @@ class Disk:
         return File(path, os.open(path, flags | os.O_CLOEXEC, 0o644))
 
     def scratch(self, folder: Path) -> File:
-        """A new file without a name, to be written and read: it is gone once it is closed."""
+        """A new file without a name, for writing and reading; it is gone once it is closed."""
         with tempfile.TemporaryFile(dir=folder) as made:
             return File(folder, os.dup(made.fileno()))
 
     def mkdir(self, folder: Path) -> None:
-        """The folder and those above it, all durable. Nothing when it exists."""
+        """Makes the folder and its parents, durably. Does nothing if it exists."""
         if folder.is_dir():
             return
         self.mkdir(folder.parent)
@@ -153,12 +153,12 @@ class Disk:
             self.fsync_dir(folder.parent)
         except OSError:
             with contextlib.suppress(OSError):
-                folder.rmdir()  # else the next who asks for it takes it for durable
+                folder.rmdir()  # else the next call takes it for durable
             raise
 
     def settle(self, folder: Path) -> None:
-        """As `mkdir`, and the names in the folder are durable as well. Whoever made one of these folders may have been
-        killed before he synced it, so nothing is taken for durable because it is there."""
+        """As `mkdir`, then syncs the folder and all its parents. An existing folder may not be durable: the process
+        that made it may have died before its sync."""
         self.mkdir(folder)
         held = folder.resolve()
         for each in (held, *held.parents):
@@ -179,8 +179,8 @@ class Disk:
         return found
 
     def page_cache(self, folder: Path) -> str:
-        """A name for what keeps the writes to this folder's files until they are on disk. It is another one once the
-        machine was started again, and for a copy of the folder; empty where it can't be told."""
+        """An id of the page cache that this folder's files are written through: it changes when the machine is
+        restarted, and for a copy of the folder. Empty where it is not known."""
         try:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
             found = os.stat(folder)
@@ -192,7 +192,7 @@ class Disk:
         os.replace(old, new)
 
     def unlink(self, path: Path) -> None:
-        """Nothing when it is gone already."""
+        """Removes a file. Does nothing if it is missing."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
 
@@ -204,7 +204,7 @@ class Disk:
             os.close(fd)
 
     def remove_folder(self, folder: Path) -> None:
-        """With all that is in it. Nothing when it is gone already."""
+        """Removes a folder with all its content. Does nothing if it is missing."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(folder)
 
@@ -216,7 +216,7 @@ class Disk:
             file.close()
 
     def read_through(self, path: Path) -> None:
-        """All of a file, to see whether it can be read. Raises OSError."""
+        """Reads all of a file, to see whether it can be read. Raises OSError."""
         file = self.open(path)
         try:
             for position in range(0, file.size(), READ_THROUGH):
@@ -225,7 +225,7 @@ class Disk:
             file.close()
 
     def write_file(self, path: Path, data: Buffer, *, sync: bool = True) -> None:
-        """The whole content of a file, durable with `sync`; its name only after `fsync_dir`."""
+        """Writes the whole content of a file, durable with `sync`; its name is durable only after `fsync_dir`."""
         file = self.open(path, create=True)
         try:
             file.write([data], 0)

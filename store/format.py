@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 
-DATA_FORMAT = 3  # of a whole data folder, noted in its catalog: raised by what an older broker would read wrongly
+DATA_FORMAT = 3  # of a whole data folder, stored in its catalog: raised when an older broker would misread the data
 
 LOG = ".log"  # whole record batches, one after another
 INDEX = ".index"  # sparse: last offset of a batch -> where the batch starts
@@ -15,13 +15,13 @@ TIME_INDEX = ".timeindex"  # sparse: largest timestamp so far -> last offset of 
 SUMS = ".sums"  # of a cleaned segment: the checksum of each block of its `.log`
 DERIVED = (INDEX, TIME_INDEX, SUMS)
 SUFFIXES = (LOG, *DERIVED)
-CLEANED = ".cleaned"  # behind the name of a file that the cleaner is still writing: thrown away on open
+CLEANED = ".cleaned"  # behind the name of a file that the cleaner is still writing: deleted on open
 SWAP = ".swap"  # behind the name of a cleaned segment that replaces others: finished on open
 CHECKPOINT = "checkpoint"
 IDENTITY = "partition.metadata"  # Kafka's name and form
-CHECKPOINT_COPY = "checkpoint.copy"  # the same bytes: it is taken where the first is damaged or missing
-TEMPORARY = ".tmp"  # behind the name of a file that is not renamed into place yet: thrown away on open
-SET_ASIDE = ".cut"  # behind the name of what recovery cut though whole batches were in it: kept for people
+CHECKPOINT_COPY = "checkpoint.copy"  # the same bytes: read when the first is damaged or missing
+TEMPORARY = ".tmp"  # behind the name of a file that is not renamed into place yet: deleted on open
+SET_ASIDE = ".cut"  # behind the name of a copy of damaged bytes that recovery removed: kept for people
 
 NAME_DIGITS = 20  # a segment's files are named by the first offset that it may hold
 MAX_RELATIVE = 2**31 - 1  # offsets and positions in indexes are 31 bits: a segment spans no more of either

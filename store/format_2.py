@@ -2,13 +2,13 @@
 version that knows format 3:
 
     t/ topic           msgpack [name, id, {setting: text}, [view number of each partition], generation of defaults]
-    d/ id              the same, of a topic that was deleted and whose files may be there still
-    cb/ broker id      msgpack {setting: text}: what was set while it ran, for one broker, or for all (no id)
+    d/ id              the same, of a deleted topic whose files may still exist
+    cb/ broker id      msgpack {setting: text}: settings changed while it ran, of one broker, or of all (no id)
     cg/ group          the same, of a Kafka group
     c/next-producer    u64: producer ids below it may have been given
     c/cluster          16 bytes: the cluster's id
 
-Each record is replaced by its znodes in one write, so that it can be cut short anywhere and goes on at the next start.
+Each record is replaced by its znodes in one write, so an interrupted conversion goes on at the next start.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NEXT_PRODUCER, CLUSTER_ID = b"c/next-producer", b"c/cluster"
 
 
 class MigrationStep(NamedTuple):
-    """One record: what replaces it."""
+    """What replaces one record."""
 
     znodes: dict[str, bytes]
     puts: dict[bytes, bytes]
@@ -37,7 +37,7 @@ class MigrationStep(NamedTuple):
 
 
 def steps(meta: Meta) -> Iterator[MigrationStep]:
-    """All that is left to do. Raises StorageError for what can't be read."""
+    """The steps that are left. Raises StorageError for a record that can't be read."""
     for key, value in meta.items(TOPIC):
         name, id, config, numbers, generation = _topic(key, value)
         made = {places.topic(name): znodes.topic(id, [()] * len(numbers), generation), places.partitions(name): b""}

@@ -1,12 +1,12 @@
-"""Changes that are in none of a database's files, although later ones are.
+"""Finds changes that are in no file of a RocksDB database, although later changes are.
 
 RocksDB numbers all changes from 1 on. Its MANIFEST tells up to which number they are in tables, and which write-ahead
-log (*.log) is the first with others. Where that log, or one between two others, is missing or ends too early, RocksDB
-goes on with the next and says nothing. So it does with a MANIFEST whose end is cut off: it is an older database then,
-which knows nothing of the newest tables, deletes them, and goes on with a log that came behind them.
+log (*.log) is the first with others. If that log, or one between two others, is missing or ends too early, RocksDB
+silently goes on with the next log. If the end of the MANIFEST is cut off, RocksDB finds an older database: it does not
+know the newest tables, deletes them, and silently goes on with a log of after them.
 
-An edit of the MANIFEST is fields, each with its number in front (RocksDB's db/version_edit.cc); a piece of a log begins
-with the number of its first change (u64) and how many there are (u32), little-endian.
+An edit of the MANIFEST is a row of fields, each after its number (RocksDB's db/version_edit.cc). An entry of a log
+begins with the number of its first change (u64) and the count of its changes (u32), little-endian.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from krappy.store import journal
 __all__ = ["Gap", "find"]
 
 _PIECE = Struct("<QI")
-_LOG, _LAST_CHANGE, _FIRST_LOG = 2, 4, 10  # the fields that are wanted, each one number
+_LOG, _LAST_CHANGE, _FIRST_LOG = 2, 4, 10  # the fields that are used; each value is one number
 _NUMBERS = (_LOG, 3, _LAST_CHANGE, 9, _FIRST_LOG, 200, 203, 300)
 _TEXTS = (1, 201)
 _COMPACTED, _DELETED_FILE, _NEW_FILE = 5, 6, 103
-_SKIPPED = 1 << 13  # a field with this bit is a text, whatever it says
+_SKIPPED = 1 << 13  # a field with this bit holds bytes, whatever they mean
 
 
 class Gap(NamedTuple):
-    """`before`: the last change in front of it; `last`: the last of those behind it, which are in the logs `behind`."""
+    """`before`: number of the last change before the gap; `last`: of the last one behind it; `behind`: the logs with
+    the changes behind it."""
 
     before: int
     last: int
@@ -37,7 +38,7 @@ class Gap(NamedTuple):
 
 
 def find(folder: Path) -> Gap | None:
-    """None where nothing is missing, or the MANIFEST says nothing that this understands. Raises OSError."""
+    """The first gap; None if no change is missing, or the MANIFEST can't be read by this. Raises OSError."""
     manifest = journal.manifest_of(folder)
     if manifest is None:
         return None
@@ -64,7 +65,8 @@ def _pieces(log: Path) -> Iterator[tuple[int, int]]:
 
 
 def _manifest(content: bytes) -> tuple[int, int]:
-    """The first log with changes that are in no table, and the last change that is. Raises IndexError, ValueError."""
+    """(number of the first log with changes that are in no table, number of the last change that is in a table). Raises
+    IndexError, ValueError."""
     found = {_LOG: 0, _FIRST_LOG: 0, _LAST_CHANGE: 0}
     for edit in journal.contents(content):
         for field, value in _fields(edit):
@@ -74,7 +76,7 @@ def _manifest(content: bytes) -> tuple[int, int]:
 
 
 def _fields(edit: bytes) -> Iterator[tuple[int, int]]:
-    """Each field that is a number. Raises IndexError, ValueError for one that this does not know."""
+    """(field, value) of each field that is a number. Raises IndexError, and ValueError for an unknown field."""
     at = 0
 
     def number() -> int:

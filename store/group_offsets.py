@@ -1,12 +1,12 @@
-"""Kafka's groups as they are kept in the meta database: what a group is, its members, and its offsets.
+"""Kafka's groups in the meta database: a group's state, its members, and its offsets.
 
-    kg/ group                              -> what the group is (krappy.broker.kafka_groups packs it)
+    kg/ group                              -> the group's state (krappy.broker.kafka_groups packs it)
     km/ group member                       -> a member of a KIP-848 group
     ko/ group topic partition              -> a committed offset
     kp/ group producer-id topic partition  -> an offset that a transaction will commit, if it does
 
-The parts of a key are packed one after the other, as in groups.py; values are packed by their owner, but for offsets,
-whose form is here. One `write` is atomic; it is durable after `Meta.sync`.
+The parts of a key are packed as in groups.py. This file packs offsets; the owners of the other values pack them. One
+`write` is atomic; it is durable after `Meta.sync`.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class GroupOffsets:
         offsets: Mapping[At, Offset | None] | None = None,
         pending: Mapping[PendingAt, Offset | None] | None = None,
     ) -> None:
-        """All of it or nothing. None as a value: it goes."""
+        """Writes all or nothing. A value None deletes its key."""
         puts: dict[bytes, bytes] = {} if head is None else {group_key(HEAD, group): head}
         deletes: list[bytes] = []
         for member, packed in (members or {}).items():

@@ -1,7 +1,7 @@
-"""Consumer groups as they are kept: a group's settings, and for each of its partitions one blob of state.
+"""Native consumer groups in the meta database: a group's settings, and a blob of state for each of its partitions.
 
-What the blobs mean is `krappy.core`'s business; here they are bytes by name. A write is durable after `Meta.sync`,
-which the broker shares among all writes that wait for it. A group and all its partitions go in one atomic write.
+`krappy.core` gives the blobs their meaning; here they are just bytes. A write is durable after `Meta.sync`, which the
+broker shares among all writes that wait for it. A group and all its partitions go in one atomic write.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class GroupStore:
         self._meta = meta
 
     def load_all(self) -> dict[str, StoredGroup]:
-        """Every group by its name. Raises StorageError for what it can't read."""
+        """Every group by its name. Raises StorageError for a record that can't be read."""
         found: dict[str, StoredGroup] = {}
         for key, settings in self._meta.items(GROUP):
             found[read_key(key, GROUP, 1)[0]] = StoredGroup(settings)
@@ -65,8 +65,8 @@ class GroupStore:
 
 
 def group_key(kind: bytes, *parts: str | int) -> bytes:
-    """Packed one after the other, so that the keys of one group, and of one of its topics, stand together, and no
-    name is mistaken for the beginning of a longer one."""
+    """The parts as msgpack, one after another: so the keys of a group, and of one of its topics, are neighbours, and no
+    name is taken for the beginning of a longer one."""
     return kind + b"".join(msgpack.packb(part) for part in parts)
 
 

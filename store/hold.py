@@ -1,14 +1,13 @@
-"""What a backup copies: hard links to a broker's files as they are at one moment, beside which the broker goes on.
+"""What a backup copies: hard links to a broker's files as they are at one moment, while the broker goes on.
 
-    HOLD/manifest.json               every file that counts, with how many bytes of it do
-    HOLD/views/                      a checkpoint of the views
-    HOLD/meta/                       a checkpoint of the catalog, groups and producer ids
-    HOLD/staging/                    what sealed staged writes are made of
-    HOLD/topics/<topic>-<n>/         the segments of each log
+HOLD/manifest.json               every file, and how many of its bytes belong to the backup HOLD/views/
+a checkpoint of the views HOLD/meta/                       a checkpoint of the catalog, groups and producer ids
+HOLD/staging/                    what sealed staged writes are made of HOLD/topics/<topic>-<n>/         the segments of
+each log
 
 Links cost no space and no copy. A file of a closed segment never changes; the active one only grows, and the manifest
-says where it ended. The caller sees to it that nothing is taken out of any log meanwhile, and takes the parts in the
-order above: so the logs reach at least as far as what the views have folded and the groups have read.
+says where it ended. The caller must see to it that no log loses events meanwhile, and hold the parts in the order
+above. So the logs reach at least as far as the views' applied offsets and the groups' positions.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from krappy.store.staging import StagedFiles
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-ROLL_BYTES = 64 << 20  # of an active segment that is closed, so that the next backup need not copy it again
-RESTORING = "restoring"  # below a data folder: what a restore has not put into its place yet
+ROLL_BYTES = 64 << 20  # an active segment of this size is closed first, so that the next backup need not copy it again
+RESTORING = "restoring"  # below a data folder: files that a restore has not moved into place yet
 
 
 class HeldFile(NamedTuple):
@@ -37,15 +36,15 @@ class HeldFile(NamedTuple):
 
 
 def check_whole(data: Path) -> None:
-    """Raises StorageError for a data folder with a half of a backup in it."""
+    """Raises StorageError for a data folder whose restore was not finished."""
     if (data / RESTORING).exists():
         raise StorageError(f"{data} holds a backup that was not restored to its end: run `krappy restore` again")
 
 
 def hold_log(log: Log, folder: Path) -> None:
-    """Links a log's files into `folder`. Blocks; between two appends. Raises StorageError.
+    """Links a log's files into `folder`. Blocks; no append may run. Raises StorageError.
 
-    The active segment comes without its indexes: they are made anew from what was copied of it.
+    The active segment is linked without its indexes: opening makes them anew from the copy.
     """
     if log.segments[-1].size >= ROLL_BYTES:
         log.roll()
@@ -65,7 +64,7 @@ def hold_log(log: Log, folder: Path) -> None:
 
 
 def hold_files(source: Path, folder: Path) -> None:
-    """Links every file of a folder that may be missing. Raises StorageError."""
+    """Links every file of `source`, if that folder exists. Raises StorageError."""
     try:
         folder.mkdir(parents=True)
         for path in source.iterdir() if source.is_dir() else ():
@@ -80,14 +79,14 @@ def hold_staged(files: StagedFiles, folder: Path) -> None:
     try:
         folder.mkdir(parents=True)
         for path in files.folder.iterdir():
-            with suppress(FileNotFoundError):  # its removal had begun before: nothing that is held needs it
+            with suppress(FileNotFoundError):  # a removal had begun before; nothing in the backup needs the file
                 os.link(path, folder / path.name)
     except OSError as error:
         raise StorageError(f"holding {files.folder}: {error}") from error
 
 
 def finish(folder: Path, facts: dict[str, Any]) -> tuple[int, int]:
-    """Writes the manifest over all that is held: how many files, how many bytes. Raises StorageError."""
+    """Writes the manifest of all that is held, with `facts`. Returns how many files and bytes. Raises StorageError."""
     try:
         files = [HeldFile(path.relative_to(folder).as_posix(), path.stat().st_size) for path in _files(folder)]
         text = json.dumps({"format": FORMAT, **facts, "files": files})

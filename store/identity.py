@@ -1,10 +1,10 @@
-"""Whose a partition's folder is: its file `partition.metadata`, as Kafka has it (KIP-516).
+"""Which topic a partition's folder belongs to: its file `partition.metadata`, as in Kafka (KIP-516).
 
     version: 0
     topic_id: 5vJY2mJxSJu0ZZ5iVTvfQg
 
-A topic that is made anew under a name gets another id, so it never takes up what another has left. The file is written
-when the folder is opened and has none, without a sync: one that is missing or can't be read says nothing.
+A new topic under an old name has another id, so it never adopts the old topic's events. The file is written, without a
+sync, when a folder without one is opened. A missing or unreadable file is ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TEXT = re.compile(rb"version: 0\ntopic_id: ([A-Za-z0-9_-]{22})\n")
 
 
 def owner(folder: Path) -> str | None:
-    """The id of the topic that a folder belongs to, as Kafka writes ids; None: it does not say."""
+    """The id of the topic that a folder belongs to, as Kafka writes ids; None: not known."""
     try:
         found = _TEXT.match((folder / IDENTITY).read_bytes())
     except OSError:
@@ -32,7 +32,7 @@ def owner(folder: Path) -> str | None:
 
 
 def claim(folder: Path, topic_id: str) -> None:
-    """Before the log in it is opened. Raises StorageError when the folder is another topic's."""
+    """To be called before the log in the folder is opened. Raises StorageError when the folder is another topic's."""
     found = owner(folder)
     if found is not None and found != topic_id:
         raise StorageError(
@@ -42,16 +42,16 @@ def claim(folder: Path, topic_id: str) -> None:
 
 
 def mark(folder: Path, topic_id: str) -> None:
-    """Once it is there. A disk that refuses this leaves it to the next start."""
+    """Writes the topic's id to a folder without one. If the disk refuses, the next start writes it."""
     if owner(folder) is None:
         with suppress(OSError):
             OS_DISK.write_file(folder / IDENTITY, f"version: 0\ntopic_id: {topic_id}\n".encode(), sync=False)
 
 
 def make_way(folders: Iterable[Path]) -> None:
-    """Before a topic gets these folders: what is there without events goes.
+    """To be called before a new topic gets these folders: removes those without events.
 
-    Raises StorageError for one with events, which nobody claims: they are neither taken up nor deleted.
+    Raises StorageError for a folder with events: they belong to no topic, and are neither adopted nor deleted.
     """
     for folder in folders:
         if not folder.is_dir():
@@ -66,7 +66,7 @@ def make_way(folders: Iterable[Path]) -> None:
 
 
 def holds_events(folder: Path) -> bool:
-    """Whether there is anything in it that people could miss. Raises StorageError."""
+    """Whether the folder has a non-empty log, or bytes that recovery set aside. Raises StorageError."""
     try:
         files = OS_DISK.names(folder)
     except OSError as error:
@@ -75,7 +75,7 @@ def holds_events(folder: Path) -> bool:
 
 
 def unclaimed(topics: Path, known: set[str]) -> list[Path]:
-    """Folders of partitions with events that are none of `known`. Raises StorageError."""
+    """Folders of partitions with events whose names are not in `known`. Raises StorageError."""
     try:
         return sorted(
             each for each in topics.iterdir() if each.name not in known and each.is_dir() and holds_events(each)

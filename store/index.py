@@ -1,9 +1,9 @@
 """The two sparse indexes of a segment, in memory as columns, on disk as Kafka's `.index` and `.timeindex`.
 
-Both are derived from the log: one that is missing or wrong is rebuilt, never repaired. An entry is compared with the
-log before it is believed, so a wrong one costs time, not truth. An offset entry says "the
-batch that ends with this offset starts here"; a time entry says "up to this offset no event is later than this".
-Readers may look things up while the one appender adds entries: the column that is searched grows last.
+Both are derived from the log: a missing or wrong index is rebuilt, never repaired. An entry is compared with the log
+before it is used, so a wrong one costs only time. An offset entry says "the batch that ends with this offset starts
+here"; a time entry says "up to this offset no event is later than this". Lookups may run while the one appender adds
+entries: the column that is searched grows last.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOKS = 64
 
 
 class BadIndex(Exception):
-    """An index file that can't be one. Does not leave the store: the index is rebuilt."""
+    """An index that is wrong. Does not leave the store: the index is rebuilt."""
 
 
 class OffsetIndex:
@@ -42,11 +42,11 @@ class OffsetIndex:
         self.offsets.append(last_offset)
 
     def lookup(self, offset: int) -> int:
-        """The number of the last entry whose batch ends at or before the relative `offset`; -1 when there is none."""
+        """The index of the last entry whose batch ends at or before the relative `offset`; -1 when there is none."""
         return bisect_right(self.offsets, offset) - 1
 
     def last_start(self, position: int) -> int:
-        """Where the last batch of an entry starts that starts at or before `position`; 0 when there is none."""
+        """The start of the last indexed batch that starts at or before `position`; 0 when there is none."""
         entry = bisect_right(self.positions, position) - 1
         return self.positions[entry] if entry >= 0 else 0
 
@@ -61,9 +61,9 @@ class OffsetIndex:
 
     @classmethod
     def unpack(cls, data: bytes, size: int) -> OffsetIndex:
-        """From a file's bytes, of a segment of `size` bytes. Raises BadIndex for what plainly is no index of it.
+        """Reads an index file of a segment of `size` bytes. Raises BadIndex for bytes that plainly are no such index.
 
-        Some entries are looked at, not all: who uses one compares it with the log.
+        Only some entries are checked: a reader compares the entry that it uses with the log.
         """
         if len(data) % INDEX_ENTRY.size:
             raise BadIndex(f"{len(data)} bytes are no whole number of entries")
@@ -90,13 +90,14 @@ class TimeIndex:
         return len(self.timestamps)
 
     def append(self, timestamp: int, offset: int) -> None:
-        """Adds an entry, if it is later than the last one."""
+        """Adds an entry, if its timestamp is higher than the last one's."""
         if timestamp >= 0 and (not self.timestamps or timestamp > self.timestamps[-1]):
             self.offsets.append(offset)
             self.timestamps.append(timestamp)
 
     def before(self, timestamp: int) -> tuple[int, int] | None:
-        """The last entry that is earlier than `timestamp`: (its timestamp, the relative offset up to which all is)."""
+        """The last entry before `timestamp`: (its timestamp, the relative offset up to which no event is later); else
+        None."""
         number = bisect_left(self.timestamps, timestamp) - 1
         return (self.timestamps[number], self.offsets[number]) if number >= 0 else None
 
@@ -128,7 +129,7 @@ class TimeIndex:
 
 
 class Indexer:
-    """Both indexes of a segment that grows, fed with each batch in order: live, in recovery and by a rebuild alike."""
+    """Builds both indexes of a segment. It is given each batch in order: by appends, recovery and rebuilds."""
 
     __slots__ = ("interval", "max_timestamp", "max_timestamp_offset", "offsets", "since", "times")
 
@@ -152,12 +153,12 @@ class Indexer:
         self.since += size
 
     def seal(self) -> None:
-        """The last entry of a closed segment's time index is its largest timestamp, as in Kafka."""
+        """Adds the largest timestamp as the last entry of the time index, as Kafka does when a segment closes."""
         self.times.append(self.max_timestamp, self.max_timestamp_offset)
 
 
 def _look_at(column: array[int]) -> None:
-    """Raises BadIndex when it is seen not to ascend: zeros and rubbish are, whatever their length."""
+    """Raises BadIndex when samples of the column do not ascend, as with zeros or garbage."""
     last = len(column) - 1
     some = [column[last * part // _LOOKS] for part in range(_LOOKS + 1)] if last > _LOOKS else column.tolist()
     if any(a >= b for a, b in pairwise(some)):

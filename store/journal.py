@@ -1,13 +1,13 @@
-"""RocksDB's own journals, looked through before RocksDB reads them: MANIFEST-* (which files are the database) and
-*.log (the write-ahead log).
+"""Checks RocksDB's own journals before RocksDB reads them: MANIFEST-* (which files are the database) and *.log (the
+write-ahead log).
 
-RocksDB does not survive every damage to them. A record whose type has become a recyclable one makes an open run for
-ever. One in a MANIFEST whose length has grown past the end looks torn: the database silently becomes an older one, and
-the files of what came later are deleted.
+RocksDB does not survive every damage to them. If damage turns a record's type into a recyclable one, an open never
+ends. If it makes the length of a record in a MANIFEST reach past the end, the record looks torn: the database silently
+becomes an older one, and the newer files are deleted.
 
-A journal is blocks of 32 KiB of records: CRC-32C, masked, of what follows the length (u32), length (u16), type (u8),
-content; little-endian. A record never crosses a block's end; the last bytes of a block, too few for a head, are zeros
-(RocksDB's wiki, "Write Ahead Log File Format"). A write that was torn ends the file within a record, or with zeros.
+A journal is blocks of 32 KiB of records: CRC-32C (masked, u32) of the type and the content, length (u16), type (u8),
+content; little-endian. A record never crosses a block's end; last bytes of a block that are too few for a head are
+zeros (RocksDB's wiki, "Write Ahead Log File Format"). A torn write ends the file within a record, or with zeros.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _BEGINS, _ENDS = (1, 2), (1, 4)
 
 
 def manifest_flaw(folder: Path) -> str:
-    """What is wrong with the MANIFEST of the database in `folder`; empty when it is whole, or torn at its end only.
+    """The damage of the MANIFEST of the database in `folder`, in words; empty when it is whole, or only torn at its
+    end.
 
-    Empty as well where there is no database or CURRENT is damaged: RocksDB tells that by itself. Raises OSError.
+    Empty as well where there is no database or CURRENT is damaged: RocksDB reports that by itself. Raises OSError.
     """
     file = manifest_of(folder)
     if file is None:
@@ -51,7 +52,7 @@ def manifest_of(folder: Path) -> Path | None:
 
 
 def contents(content: bytes) -> Iterator[bytes]:
-    """What was written to a journal, piece by piece as it was given, up to where it is torn or damaged."""
+    """The entries of a journal, each as it was written, up to the first that is torn or damaged."""
     parts: list[bytes] = []
     for at, size in _records(content):
         kind = content[at + _HEAD.size - 1]
@@ -66,7 +67,7 @@ def contents(content: bytes) -> Iterator[bytes]:
 
 
 def endless(folder: Path) -> tuple[Path, int] | None:
-    """The first write-ahead log at which RocksDB would stay for ever, and the byte where. Raises OSError."""
+    """(the first write-ahead log that RocksDB would read for ever, the byte of the record). Raises OSError."""
     for file in sorted(folder.glob("[0-9]*.log")):
         content = file.read_bytes()
         at = _whole(content)
@@ -76,7 +77,7 @@ def endless(folder: Path) -> tuple[Path, int] | None:
 
 
 def _whole(content: bytes) -> int:
-    """Where the first record stands that is not whole; the end when all are."""
+    """The byte at which the first record that is not whole begins; the end when all are whole."""
     at = 0
     for at, size in _records(content):
         at += size
@@ -84,7 +85,7 @@ def _whole(content: bytes) -> int:
 
 
 def _records(content: bytes) -> Iterator[tuple[int, int]]:
-    """Where each record stands and its size, up to the first that is not whole."""
+    """(position, size) of each record, up to the first that is not whole."""
     at = 0
     while size := _record(content, at):
         yield at, size
@@ -92,7 +93,7 @@ def _records(content: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _next_block(content: bytes, at: int) -> int:
-    """Behind the last bytes of a block, where they are too few for a head."""
+    """The next block's start, if the rest of this block is zeros and too short for a head; else `at`."""
     left = _BLOCK - at % _BLOCK
     return at + left if left < _HEAD.size and not content[at : at + left].strip(b"\0") else at
 

@@ -29,22 +29,22 @@ def number_in(stored: bytes) -> int:
 
 
 def applied_key(number: int) -> bytes:
-    """Where the next offset to apply to this partition's view is kept."""
+    """The key of this view's applied offset."""
     return b"\0\0\0\0" + number.to_bytes(4, "big")
 
 
 def floor_key(number: int) -> bytes:
-    """Where the offset is kept below which entries of this partition's view are absent for good."""
+    """The key of this view's floor: the offset below which its entries are absent for good."""
     return applied_key(number) + b"f"
 
 
 def begun_key(number: int) -> bytes:
-    """Where it is kept how far the log had been cleaned when this partition's view was begun at the log's start."""
+    """The key of how far the log had been cleaned when this view was begun at the log's start."""
     return applied_key(number) + b"b"
 
 
 def strays_key(number: int) -> bytes:
-    """Where it is kept whether any key of this partition's view belongs to another partition."""
+    """The key of whether any key of this view belongs to another partition."""
     return applied_key(number) + b"s"
 
 

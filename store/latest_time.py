@@ -1,7 +1,7 @@
-"""The event with the highest timestamp, where it is not the one that its segment's note of that time leads to.
+"""Finds the event with the highest timestamp when the segments' `max_timestamp` does not lead to it.
 
-Compaction keeps a batch's max timestamp, which then may be that of an event that is gone; and the event may be at or
-behind the limit of what is asked for. So the batches' headers are read, and of the batches the few that may have it.
+Compaction keeps a batch's max timestamp even if the event that had it is gone; and that event may be at or behind the
+limit of the search. So all batches' headers are read, and then the few batches that may have the event.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from krappy.records.batch import check, decode
 from krappy.store.segment import Segment
 from krappy.store.walk import Damage, headers
 
-AT_ONCE = 100  # batches that are kept in mind of one walk over the headers
-Found = tuple[int, int]  # timestamp, and the offset with a minus: the first event of several is the greatest
-Place = tuple[int, int, int]  # max timestamp of a batch, its position with a minus, its size
+AT_ONCE = 100  # batches that one walk over the headers collects
+Found = tuple[int, int]  # timestamp, and the negated offset: so of equal timestamps the first event is the greatest
+Place = tuple[int, int, int]  # max timestamp of a batch, its negated position, its size
 
 
 def search(segments: Iterable[Segment], start: int, stop: int) -> tuple[int, int] | None:
@@ -34,12 +34,12 @@ def search(segments: Iterable[Segment], start: int, stop: int) -> tuple[int, int
 
 
 def _in_segment(segment: Segment, start: int, stop: int) -> Found:
-    best: tuple[Found, int] = (-1, 0), 0  # and its batch's position, with a minus
+    best: tuple[Found, int] = (-1, 0), 0  # and its batch's negated position
     below: Place | None = None
     while True:
         some = nlargest(AT_ONCE, _places(segment, start, stop, below))
         for place in some:
-            if place[:2] <= (best[0][0], best[1]):  # none of these has a later time, or the same further in front
+            if place[:2] <= (best[0][0], best[1]):  # the rest has no later time, nor an equal one further in front
                 return best[0]
             best = max(best, (_in_batch(segment, place, start, stop), place[1]))
         if len(some) < AT_ONCE:

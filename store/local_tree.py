@@ -1,8 +1,8 @@
-"""The tree of a broker that is alone (krappy.core.cluster.tree), in its meta database: `tree` and a znode's path to its
-version and its data.
+"""The tree of a broker that is alone (krappy.core.cluster.tree), in its meta database: the key is `tree` and a znode's
+path, the value its version and its data.
 
-What follows from a change, as a leader for a new partition, is written with it: this broker is its own controller.
-Ephemeral znodes are in memory only, for they end with this process.
+This broker is its own controller: the consequences of a change, such as a leader for a new partition, are written
+together with it. Ephemeral znodes are in memory only, for they end with this process.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Follow = Callable[[Image, Changes], Sequence[Operation]]  # of the image after t
 
 
 class LocalTree:
-    """Blocks: a sync is waited for. Safe for several threads; `image` is the newest, an immutable value."""
+    """A commit blocks until it is synced. Safe for several threads; `image` is the newest, an immutable value."""
 
     def __init__(self, meta: Meta, more: Mapping[str, bytes] | None = None) -> None:
-        """`more`: znodes beside those that are kept. Raises StorageError for what it can't read."""
+        """`more`: znodes beside those in the database. Raises StorageError for a record that can't be read."""
         self.meta = meta
         self._lock = Lock()
         self._follow: Follow = lambda image, changes: ()
         znodes = dict(_stored(meta)) | {path: Znode(data) for path, data in (more or {}).items()}
-        self._unwritten = [path for path in places.ROOTS if path not in znodes]  # go with the first change
+        self._unwritten = [path for path in places.ROOTS if path not in znodes]  # written with the first change
         try:
             self._tree = Tree({path: Znode(b"") for path in places.ROOTS} | znodes)
         except KeyError as error:
@@ -50,7 +50,7 @@ class LocalTree:
         return self._tree.under(path)
 
     def follow(self, follow: Follow) -> None:
-        """From here on what this says of a change is done with it, until it says nothing more."""
+        """From here on each commit also does the operations that `follow` returns for it, until it returns none."""
         self._follow = follow
 
     def commit(
@@ -59,9 +59,9 @@ class LocalTree:
         puts: Mapping[bytes, bytes] | None = None,
         deletes: Sequence[bytes] = (),
     ) -> Image:
-        """All of it or nothing, durably, with `puts` and `deletes` of other keys of the database.
+        """Writes all or nothing, durably, with `puts` and `deletes` of other keys of the database.
 
-        The image after it. Raises Refused, StorageError.
+        Returns the image after it. Raises RefusedMulti, StorageError.
         """
         with self._lock:
             plan = Plan(self._tree)
@@ -87,7 +87,7 @@ class LocalTree:
 
 
 def records(znodes: Mapping[str, bytes]) -> dict[bytes, bytes]:
-    """New znodes as they are kept."""
+    """New znodes as keys and values of the database."""
     return {_key(path): _packed(Znode(data)) for path, data in znodes.items()}
 
 

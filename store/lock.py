@@ -12,8 +12,8 @@ from krappy.store.disk import OS_DISK
 
 
 class FolderLock:
-    """Holds `folder/lock` (flock), in a folder that is made if need be, durably. Raises StorageError when another
-    process holds it."""
+    """Holds `folder/lock` (flock). The folder is created, durably, if it is missing. Raises StorageError when another
+    process holds the lock."""
 
     def __init__(self, folder: Path) -> None:
         new = not folder.exists()
@@ -28,7 +28,7 @@ class FolderLock:
             os.close(self._fd)
             who = f" (process {owner})" if owner else ""
             raise StorageError(f"{folder} is in use by another broker{who}; stop that one first") from None
-        with suppress(OSError):  # on a full disk it can't say whose it is, and is held all the same
+        with suppress(OSError):  # on a full disk the lock is held, but names no process
             os.pwrite(self._fd, f"{os.getpid():<10}".encode(), 0)
 
     def release(self) -> None:

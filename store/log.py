@@ -1,6 +1,6 @@
 """One partition's raw stream log: append, sync, read, retain.
 
-What it does stands in its parts: reading.py, writing.py, cutting.py. Here it is opened, compacted and closed.
+reading.py, writing.py and cutting.py do most of it. This file opens, compacts and closes a log.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Log(CuttableLog):
     ) -> Log:
         """Opens or makes the log in `folder` and recovers it; a new one starts at `start_offset_hint`.
 
-        With `new`, one that holds nothing is not synced and has no checkpoint before its first events, or its maker's
-        word. `check_stop` may end it by what it raises, as a crash would. Raises StorageError when the disk refuses.
+        With `new`, an empty log is not synced and gets no checkpoint until its first events or a call of `checkpoint`.
+        An exception of `check_stop` ends the opening as a crash would. Raises StorageError when the disk refuses.
         """
         with refusals(folder):
             found = recover(disk, folder, config.index_interval_bytes, start_offset_hint, check_stop)
@@ -60,12 +60,10 @@ class Log(CuttableLog):
             log.sync()
             try:
                 log.checkpoint()
-            except (
-                StorageError
-            ) as error:  # a full disk: what is there can be read, and the next open does this work again
+            except StorageError as error:  # a full disk: the log can be read, and the next open repeats this work
                 if log._broken or not log.size:
                     raise
-                if found.cut:  # it would be done once more, to what is appended now
+                if found.cut:  # the next open would repeat the truncation, and cut what is appended now
                     log._broken = f"{folder}: a truncation was finished, and it could not be noted: {error}"
         return log
 
@@ -103,7 +101,7 @@ class Log(CuttableLog):
 
     @property
     def unsaved_bytes(self) -> int:
-        """What was appended since the last checkpoint: so much a crash would leave to be checked."""
+        """Bytes appended since the last checkpoint: the next open checks as many after a crash."""
         return self._unsaved
 
     def dirty_ratio(self, upto: int) -> float:
@@ -115,8 +113,8 @@ class Log(CuttableLog):
     def clean(self, survives: Survives, upto: int, now_ms: int, pace: CleaningPace = FREELY) -> CleanResult:
         """Compacts the closed segments that end at or before the offset `upto`. Blocks; runs beside appends and reads.
 
-        `survives` answers for some records at a time. Raises what `pace` does; StorageError; CorruptBatch where it
-        meets damage, and cleans nothing behind it: no tombstone goes before what it deletes.
+        `survives` decides for some records at a time which stay. Raises what `pace` raises; StorageError; CorruptBatch
+        where it meets damage. It cleans nothing behind damage: a tombstone must not go before the events it deletes.
         """
         with self._cleaning:
             with self._lock:
@@ -134,7 +132,7 @@ class Log(CuttableLog):
                     with cleaner.discarded(self._disk, new, self._owned), pace.swapping(new.markers):
                         removed += new.removed if self._replace(group, new) else 0
             done = segments[-1].next_offset if segments else 0
-            with self._lock:  # those whose markers an older version took, and was killed before it forgot them
+            with self._lock:  # an older version may have removed their markers and died before it forgot them
                 self.producers.stability.drop(markers := transactions.gone(done))
             with self._shaping:
                 self._clean = max(self._clean, done)
@@ -144,20 +142,21 @@ class Log(CuttableLog):
 
     @contextmanager
     def _owned(self) -> Iterator[None]:
-        """Held while a file comes or goes by its name beside a deletion, after which the folder may be another log's.
-        Raises StorageError."""
+        """Held while a file is created or removed by its name. A deletion can't run then; after one the folder may be
+        another log's, so this raises StorageError."""
         with self._lock:
             if self._closed:
                 raise StorageError(self._broken)
             yield
 
     def _replace(self, group: Sequence[Segment], rewritten: cleaner.Rewritten) -> bool:
-        """Swaps a cleaned segment in, by the steps at the head of cleaner.py; False when retention was faster."""
+        """Swaps a cleaned segment in, by the steps at the head of cleaner.py. False: retention has removed a segment of
+        the group meanwhile."""
         with self._shaping:
             if self._segments.replaced(group, rewritten.segment) is None:
                 return False
-            # From before the swap until after it the checkpoint knows nothing of these segments, and that offsets
-            # may be missing in them: so it is true wherever a crash comes.
+            # During the swap the checkpoint leaves these segments out and allows missing offsets in them: so it is true
+            # whenever a crash comes.
             self._sparse = max(self._sparse, rewritten.segment.next_offset)
             with self._lock:
                 self.producers.stability.drop(rewritten.markers)
@@ -177,7 +176,7 @@ class Log(CuttableLog):
             try:
                 for file in indexes:
                     file.fdatasync()
-            except OSError:  # what is in them now nobody knows; without them they are made anew
+            except OSError:  # their content is unknown now; removed ones are made anew
                 segment.unlink_indexes()
             with suppress(OSError):
                 segment.prove(rewritten.sums)
@@ -186,7 +185,7 @@ class Log(CuttableLog):
     # ---------------------------------------------------------------- doctor, the end
 
     def scrub(self) -> Iterator[tuple[SegmentInfo, list[str]]]:
-        """Reads everything; for each segment what is wrong with it, in words. Blocks. Raises StorageError."""
+        """Reads everything; yields each segment with its faults, in words. Blocks. Raises StorageError."""
         with refusals(self.folder):
             for segment in self._segments:
                 yield segment.info(), scrub(segment)
@@ -200,7 +199,8 @@ class Log(CuttableLog):
             self._active.reindex()
 
     def close(self) -> None:
-        """Syncs and checkpoints, so that the next open reads no batch; lets go of all files. Raises StorageError."""
+        """Syncs and writes a checkpoint, so that the next open reads no batch; closes all files. Raises
+        StorageError."""
         try:
             if not self._broken:
                 self.checkpoint()

@@ -4,14 +4,14 @@ A write is in the log file when `put`, `delete` or `write` returns, so it surviv
 survives the loss of power once a `sync` that began after it is done. Values are msgpack, chosen by their owners:
 catalog.py and groups.py. VIEWS.md lists the keys.
 
-When the disk refuses a write or a sync, RocksDB takes nothing more until it is opened anew, and what a failed sync
-has left on the disk nobody knows. So a write that was taken is kept here until a sync has succeeded behind it, and
-`reopen` writes all that is kept once more. Therefore:
+When the disk refuses a write or a sync, RocksDB takes no more writes until it is opened anew, and nobody knows what a
+failed sync has left on the disk. So each accepted write is kept here until a later sync has succeeded, and `reopen`
+writes all kept ones once more. Therefore:
 
 - A write that raises was not applied, and never will be.
-- One that was taken is on disk after the next sync that succeeds, however many fail before it. Who changes memory
-  along with it has nothing to take back when a sync fails.
-- Who changes memory only after the sync takes the write back when that fails: see `change`.
+- An accepted write is on disk after the next successful sync, however many fail before it. A caller who changes memory
+  along with the write has nothing to take back when a sync fails.
+- A caller who changes memory only after the sync takes the write back when the sync fails: see `change`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Meta:
     """Bytes by bytes keys, in key order. Safe to call from several threads."""
 
     def __init__(self, folder: Path, *, keep: bool = True) -> None:
-        """Opens or creates the database. `keep`: what is not synced yet, for `reopen`; who never syncs must not.
+        """Opens or creates the database. `keep`: whether to keep unsynced writes for `reopen`; False if nobody ever
+        syncs.
 
         Raises StorageError.
         """
@@ -58,8 +59,8 @@ class Meta:
 
     @property
     def lost(self) -> int:
-        """Changes, at least, that were on disk and are not there, as people have accepted; until somebody takes the
-        record `LOST` away. Raises StorageError."""
+        """How many changes, at least, are lost although they were on disk; the operator has accepted that. 0 once the
+        record `LOST` is deleted. Raises StorageError."""
         return int.from_bytes(self.get(LOST) or b"", "big")
 
     def _open(self) -> rocks.Rdict:
@@ -77,8 +78,8 @@ class Meta:
         return db
 
     def _check(self) -> int:
-        """How many changes are lost. Raises StorageError, before anything is changed, when opening would lose what was
-        on disk, or never end."""
+        """How many changes are lost, 0 without an accepted loss. Raises StorageError, before anything is changed, when
+        opening would lose synced changes, or never end, and nobody has accepted that."""
         lost = 1 if self._note.accepted() else 0
         endless = journal.endless(self.folder)
         if endless is not None:
@@ -90,7 +91,7 @@ class Meta:
         found = rocks.last_change(self.folder) if noted else None
         if missing is not None and (found is None or found > missing.before):
             found = missing.before
-            if not 0 < noted <= found:  # else it is a loss of power: nothing of it was on disk for sure
+            if not 0 < noted <= found:  # else a loss of power explains it: nothing behind was surely on disk
                 self._lose(f"its changes up to number {found} can be read, and some later ones, but not those between")
                 lost = max(lost, noted - found, missing.last - found)
             for file in missing.behind:
@@ -101,7 +102,7 @@ class Meta:
         return lost
 
     def _keep_lost(self, db: rocks.Rdict, lost: int) -> None:
-        """Before the loss counts no more: whoever has to know of it may be ended before he looks."""
+        """Records the loss before `accept-loss` is removed: the process may die before the loss is handled."""
         try:
             kept = db.get(LOST)
             db.put(LOST, (int.from_bytes(kept or b"", "big") + lost).to_bytes(8, "big"))
@@ -112,7 +113,7 @@ class Meta:
         self._note.accept()
 
     def _lose(self, why: str) -> None:
-        """Raises StorageError unless people have accepted the loss."""
+        """Raises StorageError unless the operator has accepted the loss."""
         if self._note.accepted():
             return
         raise StorageError(
@@ -122,9 +123,8 @@ class Meta:
         )
 
     def close(self) -> None:
-        """Syncs and closes, after a failure too: then what is kept is written once more. Closing again does nothing.
-
-        Raises StorageError when that can't be; it is closed all the same.
+        """Syncs and closes. After a failure it first reopens, which writes what is kept once more. Closing again does
+        nothing. Raises StorageError when the sync fails for good; the database is closed all the same.
         """
         if self._closed:
             return
@@ -179,8 +179,8 @@ class Meta:
                 self._unsynced.update(changes)
 
     def change(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes] = ()) -> Callable[[], None]:
-        """As `write`, for who changes memory only after the sync. What it returns takes the write back, and can't be
-        refused: what the disk does not take now, `reopen` gives it. Nobody may change these keys in between."""
+        """As `write`, for a caller who changes memory only after the sync. Returns a function that takes the write back
+        and never fails: if the disk refuses, `reopen` writes it. Nobody may change these keys in between."""
         keys = [*puts, *deletes]
         before = {key: self.get(key) for key in keys}
         self.write(puts, deletes)
@@ -195,7 +195,7 @@ class Meta:
         return take_back
 
     def change_durably(self, puts: Mapping[bytes, bytes], deletes: Iterable[bytes] = ()) -> None:
-        """As `change` with a sync, and taken back when that fails. Raises StorageError."""
+        """As `change`, then syncs; takes the write back when the sync fails. Raises StorageError."""
         take_back = self.change(puts, deletes)
         try:
             self.sync()
@@ -216,7 +216,7 @@ class Meta:
             raise self._failed("writing the catalog", error) from error
 
     def _failed(self, what: str, error: Exception) -> Exception:
-        """Notes that the disk refused; what to raise. A database that was closed needs no mending."""
+        """Notes that the disk refused, unless the database is closed. Returns the exception to raise."""
         failure = rocks.failure(what, error)
         if isinstance(failure, StorageError) and not self._closed:
             self.failure = self.failure or f"{failure}; the catalog takes no changes until it is opened anew"
@@ -252,14 +252,14 @@ class Meta:
     def reopen(self) -> None:
         """After a failure: opens the database anew, and writes and syncs what is kept. Meanwhile it can't be read.
 
-        Raises StorageError, and may be called again then. An iterator of `items` that is still held keeps it from that.
+        Raises StorageError, also while an iterator of `items` is still held; it may be called again then.
         """
         with self._opening:
             before, self._held = self._held, None
             if before is not None:
                 with suppress(
                     Exception
-                ):  # it says once more what failed, or that it is just being read, and closes later
+                ):  # close repeats the failure, or says that a reader is active, and then closes later
                     before.close()
                 del before
             self._held = self._open()
@@ -273,7 +273,7 @@ class Meta:
                 self.failure = ""
 
     def checkpoint(self, folder: Path) -> None:
-        """A copy of the database as it is now in a new folder, of hard links where it can be. Raises StorageError."""
+        """Copies the database as it is now into a new folder, by hard links where possible. Raises StorageError."""
         try:
             rocks.Checkpoint(self._db).create_checkpoint(os.fspath(folder))
         except Exception as error:
@@ -281,7 +281,7 @@ class Meta:
 
 
 def _told(failure: Exception) -> Exception:
-    """The same, and what to do about it."""
+    """The failure with advice for the operator."""
     if isinstance(failure, rocks.Damaged):
         return rocks.Damaged(f"the catalog is damaged: {failure}. Restore a backup")
     return failure

@@ -1,6 +1,6 @@
-"""A log that could not be opened: it has its folder and its reason, and gives and takes nothing.
+"""Stands in for a log that could not be opened: it has the folder and the reason, and refuses reads and appends.
 
-So one partition is out, and the rest of a broker serves. Its files stay as they are, until the topic is deleted.
+So one partition is out of service, and the broker serves the others. Its files stay until the topic is deleted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from krappy.store.segment import Segment
 
 
 class OfflineLog(Log):
-    """Empty in what it tells; every read, append and sync raises StorageError with the reason."""
+    """Looks like an empty log; every read, append and sync raises StorageError with the reason."""
 
     def __init__(self, folder: Path, config: TopicConfig, reason: str, disk: Disk = OS_DISK) -> None:
         nothing = Segment(disk, folder, 0, next_offset=0)
@@ -32,4 +32,4 @@ class OfflineLog(Log):
         self._closed = True
 
     def destroy(self) -> None:
-        """Leaves the folder: it may be another topic's. Whoever finishes the deletion looks whose it is."""
+        """Does not remove the folder: it may be another topic's. The caller that finishes the deletion checks that."""

@@ -1,8 +1,8 @@
-"""Settings that were changed while the broker ran, beside those of topics: of brokers and of Kafka groups, as znodes.
+"""Settings of brokers and of Kafka groups that were changed while the broker ran, as znodes.
 
-Names of settings are Kafka's. The defaults of topics that the broker was started with are its own affair, so they stand
-under a key of their own (`cb/static`, a msgpack map) and in no znode; they are kept so that a start with others is a
-change like any other.
+Names of settings are Kafka's. The topic defaults that the broker was started with concern only this broker, so they are
+in no znode, but under a key of their own (`cb/static`, a msgpack map). They are stored so that a start with other
+defaults is a change like any other.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from krappy.settings.topic import inherited
 from krappy.store import znodes
 from krappy.store.local_tree import LocalTree
 
-FOR_ALL = ""  # the name under which settings of all brokers are kept
-STATIC = "static"  # and those that the broker was started with
+FOR_ALL = ""  # the name of the settings of all brokers
+STATIC = "static"  # the name of the topic defaults that the broker was started with
 STATIC_KEY = b"cb/static"
 
 
 class OverrideStore:
-    """Of one kind of things. Blocks: a sync is waited for."""
+    """The changed settings of one kind: brokers or groups. `save` blocks until it is synced."""
 
     def __init__(self, tree: LocalTree, kind: Kind) -> None:
         self._tree = tree
         self._kind = kind
 
     def load(self) -> dict[str, dict[str, str]]:
-        """What is kept, by the thing's name. Raises StorageError."""
+        """The stored settings of each broker or group, by its name. Raises StorageError."""
         kept = self._tree.image.configs.get(self._kind, {})
         found = {self._name(name): dict(settings) for name, settings in kept.items()}
         static = self._tree.meta.get(STATIC_KEY) if self._kind == places.BROKER_CONFIG else None
@@ -44,7 +44,7 @@ class OverrideStore:
         return found
 
     def save(self, name: str, settings: Mapping[str, str]) -> None:
-        """Raises StorageError: then they are what they were."""
+        """Replaces the stored settings of one broker or group. Raises StorageError: then nothing has changed."""
         if self._kind == places.BROKER_CONFIG and name == STATIC:
             if settings:
                 self._tree.meta.change_durably({STATIC_KEY: msgpack.packb(dict(settings))})
@@ -62,7 +62,7 @@ class OverrideStore:
 
 
 def config_change(tree: LocalTree, path: str, settings: Mapping[str, str]) -> list[Operation]:
-    """What gives the znode of some settings these; without any there is none."""
+    """The operations that make `settings` the content of their znode; without settings the znode is deleted."""
     there = tree.get(path)
     if there is None:
         return [Create(path, znodes.config(settings))] if settings else []
@@ -70,7 +70,7 @@ def config_change(tree: LocalTree, path: str, settings: Mapping[str, str]) -> li
 
 
 def topic_defaults(held: Mapping[str, Mapping[str, str]], own: str) -> dict[str, str]:
-    """What topics get that set nothing, by their names for it, of all that is kept. `own`: the broker's id."""
+    """The defaults of topics, by the topics' names of settings, from all stored settings. `own`: the broker's id."""
     found: dict[str, str] = {}
     for name in (STATIC, FOR_ALL, own):
         found |= inherited(held.get(name, {}))

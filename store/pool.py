@@ -1,6 +1,6 @@
 """Open files of closed segments, with their indexes and checksums: one bounded cache for the whole process.
 
-Who got a handle may go on using it after it has left the pool: a file is closed with its last reference.
+A handle can still be used after it has left the pool: its file is closed when the last reference is gone.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Pool:
         return handle
 
     def put(self, owner: object, handle: Handle) -> None:
-        dropped: list[Handle] = []  # let go outside the lock: closing may take a while
+        dropped: list[Handle] = []  # released outside the lock: closing may take a while
         with self._lock:
             self._forget(owner, dropped)
             self._handles[owner] = handle

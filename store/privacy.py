@@ -1,4 +1,5 @@
-"""A data folder is its owner's: it holds all events, and whoever reads it needs no permission of the broker's."""
+"""Permissions of the data folder: only its owner may use it, for it holds all events, without the broker's access
+rules."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ OTHERS = stat.S_IRWXO
 
 
 def close_to_others(folder: Path) -> int | None:
-    """Takes away what others may do in a folder; what it had before, or None when they could do nothing.
+    """Removes other users' permissions on a folder. Returns its mode before, or None when others had none.
 
-    They mostly can because of the umask of whoever made it, which let the group in as well, so that goes too. But a
-    group that was given on purpose stays: where others have nothing, or where the folder's group is handed down
-    (setgid, as Kubernetes does for fsGroup). Raises OSError, as when the folder is not ours.
+    Others mostly have some because of a lax umask, which gave the group some too; so the group's are removed as well.
+    They stay if they were given on purpose: when others have none, or when the folder has setgid (as Kubernetes sets it
+    for fsGroup). Raises OSError, as when the folder belongs to another user.
     """
     before = stat.S_IMODE(folder.stat().st_mode)
     if not before & OTHERS:

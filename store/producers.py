@@ -5,8 +5,8 @@ five in flight, so a retry is always among them. Live appends and recovery go th
 
 A state is an immutable value, replaced as a whole: `check` may run in another thread than `apply`.
 
-Beside them stands what the log's control batches say of transactions (core/stability.py): as of the log's end, while
-readers go by the partition's own, which is as of the high watermark.
+`stability` has what the log's control batches say of transactions (core/stability.py), as of the log's end. Readers use
+the partition's own, which is as of the high watermark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from krappy.errors import CorruptBatch, OutOfOrderSequence, ProducerFenced
 from krappy.records.batch import TRANSACTIONAL, BatchHeader, Buffer
 
 KEPT = 5
-MOST = 10_000  # producers of one partition; a retry is known again unless that many others have written meanwhile
+MOST = 10_000  # producers of one partition; the longest silent ones are forgotten beyond that
 MAX_SEQUENCE = 2**31 - 1
 
 
@@ -41,7 +41,7 @@ class ProducerState(NamedTuple):
 
 
 def advance(sequence: int, by: int) -> int:
-    """The sequence number `by` behind; after 2^31 - 1 comes 0."""
+    """The sequence number `by` steps later; after 2^31 - 1 comes 0."""
     return (sequence + by) & MAX_SEQUENCE
 
 
@@ -62,14 +62,15 @@ class ProducerStates:
         return self._states.get(producer_id)
 
     def copy(self) -> ProducerStates:
-        """The states of this moment."""
+        """An independent copy of the states as they are now."""
         copied = ProducerStates()
         copied._states = self._states.copy()
         copied.stability = self.stability.copy()
         return copied
 
     def check(self, header: BatchHeader) -> int | None:
-        """None: append it, it is the next (or has no producer). Else a duplicate: the base offset that it already has.
+        """None: append the batch, it is the next one (or has no producer). Else it is a duplicate: the base offset that
+        it already has.
 
         Raises OutOfOrderSequence when batches before it are missing, or a new epoch does not start at 0;
         ProducerFenced when a newer epoch of the producer exists. Of an unknown producer any sequence is taken:
@@ -101,7 +102,7 @@ class ProducerStates:
         return None
 
     def items(self) -> list[tuple[int, ProducerState]]:
-        """Every producer, of this moment."""
+        """(producer id, state) of every producer now."""
         return list(self._states.copy().items())
 
     def apply(self, header: BatchHeader, base_offset: int, now_ms: int, data: Buffer | None = None) -> None:
@@ -131,7 +132,7 @@ class ProducerStates:
             self._states[producer_id] = ProducerState(state.epoch, now_ms, (*state.sent[1 - KEPT :], sent))
 
     def _forget_oldest(self) -> None:
-        """Makes room: the tenth that has been silent for longest goes."""
+        """Removes the tenth of the producers that has been silent for longest."""
         silent = sorted(self._states, key=lambda number: self._states[number].seen_ms)
         for number in silent[: max(1, MOST // 10)]:
             del self._states[number]
@@ -141,7 +142,7 @@ class ProducerStates:
         return [number for number, state in self._states.copy().items() if now_ms - state.seen_ms > older_than_ms]
 
     def expire(self, now_ms: int, older_than_ms: int) -> int:
-        """Forgets those; how many. No append may run, which might be of one of them."""
+        """Forgets the producers that are `silent`; how many. No append may run: it might be one of theirs."""
         old = self.silent(now_ms, older_than_ms)
         for number in old:
             self._states.pop(number, None)
@@ -150,9 +151,9 @@ class ProducerStates:
     def cut(self, end: int, found: ProducerStates) -> ProducerStates:
         """The states once the log ends at the offset `end`. `found`: what was read of the batches up to there.
 
-        Of a producer that has some of its remembered batches left, these are all that count: a retry is of one of the
-        last KEPT that it has sent. What was read may be less, for retention and the cleaner take batches and not what
-        is remembered.
+        If some of a producer's remembered batches are below `end`, its state is these: a retry is one of the last KEPT
+        that it has sent. `found` may have fewer, for retention and the cleaner remove batches from the log, but not
+        from these states.
         """
         left = ProducerStates()
         for number, state in self._states.items():
@@ -175,7 +176,8 @@ class ProducerStates:
         return bytes(msgpack.packb(stability.pack())) if stability.open or len(stability) else b""
 
     def restore(self, data: bytes, transactions: bytes = b"") -> None:
-        """Replaces all by a checkpoint's. Raises CorruptBatch when it is none."""
+        """Replaces all by a checkpoint's `snapshot()` and `transactions()`. Raises CorruptBatch when they can't be
+        read."""
         try:
             states = {
                 int(number): ProducerState(

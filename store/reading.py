@@ -1,7 +1,7 @@
-"""Reading a partition's log, beside whoever writes to it or takes segments away.
+"""Reading a partition's log while others write to it or remove segments.
 
-Rules of this file. A read goes by the segments of one moment, and begins anew with those of another when files went
-away under it. What readers see is published in an order that keeps it whole (writing.py).
+Rules of this file. A read uses the row of segments as it was at one moment. If their files are removed meanwhile, the
+read begins again with the current row. writing.py tells in which order appends become visible.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class ReadableLog:
         self._active = found.segments[-1]
         self._start = found.start
         self.end_offset: int = self._active.next_offset  # the next event gets this one
-        self._lock = Lock()  # held while the log's state changes: short, but for the write of an append
+        self._lock = Lock()  # held while the log's state changes: briefly, but during the write of an append
         self._broken = ""  # why nothing may be appended any more
         self._closed = False
-        self._cuts = 0  # truncations: each is counted once readers can't see what it takes, and before it is taken
+        self._cuts = 0  # truncations: counted after readers see the new end and before files are cut
 
     def read(
         self, offset: int, max_bytes: int, *, limit: int | None = None, nowait: bool = False, min_one: bool = True
@@ -58,11 +58,11 @@ class ReadableLog:
     ) -> Span:
         """Whole batches, checksums verified, about `max_bytes` of them; the first contains `offset` or is the next.
 
-        None has a base offset of `limit` or more. It ends behind the batch that reaches `max_records`. When there is
-        any, at least one is given, whatever `max_bytes` (unless `min_one` is False). Empty when there is none. From
-        one segment at a time, so it may be less than there is. Raises OffsetOutOfRange below the log's start or above
-        its end, CorruptBatch that names file and position, StorageError when the disk refuses, BlockingIOError with
-        `nowait` when it would wait for the disk.
+        Only batches with base offsets below `limit` are given. The span ends behind the batch that reaches
+        `max_records`. If there is a batch, at least one is given, whatever `max_bytes` (unless `min_one` is False).
+        Empty when there is none. A span is of one segment, so there may be more. Raises OffsetOutOfRange below the
+        log's start or above its end, CorruptBatch that names file and position, StorageError when the disk refuses,
+        BlockingIOError with `nowait` when it would wait for the disk.
         """
         return self._reading(
             lambda known: known.read(offset, max_bytes, self._range(offset, limit), max_records, nowait, min_one)
@@ -71,10 +71,11 @@ class ReadableLog:
     def locate(
         self, offset: int, max_bytes: int, limit: int | None = None, *, nowait: bool = False
     ) -> list[tuple[File, int, int]]:
-        """Where `read` would find this: (open file, position, bytes), for sendfile. The last batch may be cut short.
+        """The bytes that `read` would return, as (open file, position, bytes) for sendfile. The last batch may be cut
+        short.
 
-        Nothing is verified. At least the first batch is whole. What is not committed may be cut away before it is sent
-        (`truncate`): then the file ends before, or has other batches there. Raises as `read`.
+        Batches' checksums are not verified. At least the first batch is whole. `truncate` may remove uncommitted
+        batches before they are sent: then the file ends earlier, or has other batches there. Raises as `read`.
         """
         return self._reading(lambda known: known.locate(offset, max_bytes, self._range(offset, limit), nowait))
 
@@ -103,9 +104,9 @@ class ReadableLog:
         return end if limit is None or limit > end else limit
 
     def _reading(self, read: Callable[[Segments], T]) -> T:
-        """Runs a read on the segments of this moment; again, when they went away under it, or were cut."""
+        """Runs a read on the current segments; again, if they were removed or cut meanwhile."""
         while True:
-            cuts, known = self._cuts, self._segments  # taken before the start is looked at, which is published first
+            cuts, known = self._cuts, self._segments  # taken before the log's start, which is published first
             try:
                 found = read(known)
                 if self._cuts == cuts:

@@ -1,7 +1,7 @@
 """Opening a log: from a folder's files to segments, producers and a report of what was found.
 
 Everything before the checkpoint's recovery point was on disk and is taken as it is; everything behind it is read and
-checked (tail.py). Damage before it is reported, and met by whoever reads there; it is never cut away.
+checked (tail.py). Damage before it is found by reads; it is never cut away.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ class Recovered:
     start: int
     clean: int
     sparse: int
-    saved: Checkpoint | None  # as it stands in the folder, in both of its files
-    touched: list[File]  # what was checked, cut or written here, and may not be synced yet
+    saved: Checkpoint | None  # the checkpoint, if both of its files hold it
+    touched: list[File]  # files that were checked, cut or written here, and may not be synced yet
     report: RecoveryReport
     high_watermark: int | None = None
-    cut: bool = False  # a truncation was finished here, and the checkpoint tells of it still
+    cut: bool = False  # a truncation was finished here, and the checkpoint still has `cut`
 
 
 def go_on() -> None:
-    """Never ends a recovery."""
+    """The `check_stop` that never ends a recovery."""
 
 
 def recover(
     disk: Disk, folder: Path, interval: int, start_hint: int, check_stop: Callable[[], None] = go_on
 ) -> Recovered:
-    """Opens the folder, made if need be: a new log starts at `start_hint`. `interval`: bytes between index entries.
+    """Opens the folder, or makes it: a new log starts at `start_hint`. `interval`: bytes between index entries.
 
-    `check_stop` is called for every batch that is read; what it raises ends the recovery, and leaves the folder as a
-    crash in the midst of it would: for the next open. Raises StorageError when segments are missing that no retention
-    or compaction explains; OSError.
+    `check_stop` is called for every batch that is read; its exception ends the recovery and leaves the folder as a
+    crash would, for the next open. Raises StorageError when segments are missing that neither retention nor compaction
+    has removed; OSError.
     """
     return _Recovery(disk, folder, interval, start_hint, check_stop).run()
 
@@ -80,12 +80,12 @@ class _Recovery(LogTail):
         super().__init__(disk, folder, interval, check_stop)
         self.start_hint = start_hint
         self.proofs: dict[int, int] = {}  # of segments, by their base offsets
-        self.whole = False  # the checkpoint stands in both of its files
+        self.whole = False  # both files hold the checkpoint
 
     def run(self) -> Recovered:
         self.disk.mkdir(self.folder)
         self.files = self.disk.names(self.folder)
-        if self.files:  # what a killed process did to them may not be on disk yet, and all that follows builds on it
+        if self.files:  # a killed process's renames may not be on disk yet, and all that follows builds on them
             self.disk.fsync_dir(self.folder)
         self.load_checkpoint()
         self.tidy()
@@ -138,7 +138,7 @@ class _Recovery(LogTail):
             known = self.saved.epochs
             self.epochs = Epochs(
                 ((0, self.saved.start),) if known is None else known
-            )  # None: a version before wrote it
+            )  # None: an earlier version wrote it
             if CHECKPOINT not in self.files:
                 self.report.notes.append("the checkpoint was missing; its copy is taken")
             self.report.notes += [f"{problem}; the other one is taken" for problem in loaded.problems]
@@ -150,7 +150,7 @@ class _Recovery(LogTail):
             self.report.notes.append(f"the checkpoint was damaged: {error}{MAY_BE_BACK}")
 
     def tidy(self) -> None:
-        """Throws away what was never finished; finishes what had been decided."""
+        """Deletes unfinished files; finishes swaps that had been decided."""
         for name in sorted(self.files):
             if name.endswith((CLEANED, TEMPORARY)):
                 self.remove(name)
@@ -167,7 +167,7 @@ class _Recovery(LogTail):
                     self.remove(name)
 
     def finish_swap(self, name: str) -> None:
-        """A cleaned segment that had been made to replace others: they go, it takes its place (see FORMAT.md)."""
+        """Puts a cleaned segment in the place of those that it replaces (see FORMAT.md)."""
         base = base_offset(name.removesuffix(SWAP), LOG)
         if base is None:
             return
@@ -191,7 +191,7 @@ class _Recovery(LogTail):
         self.report.notes.append(f"a cleaning of offsets {base} to {end} was finished")
 
     def finish_cut(self, saved: Checkpoint) -> None:
-        """A truncation that had been decided: what stands behind its end goes (see cutting.py)."""
+        """Finishes a truncation that had been decided: removes all behind its end (see cutting.py)."""
         for base in reversed(self.bases()):
             if base > saved.segment:
                 for suffix in SUFFIXES:
@@ -208,7 +208,7 @@ class _Recovery(LogTail):
         self.report.notes.append(f"a truncation to offset {saved.recovery} was finished")
 
     def high_watermark(self, end: int) -> int | None:
-        """As the checkpoint has it, but no offset that the log has not."""
+        """The checkpoint's high watermark, limited to the log's offsets; None if it is not known."""
         saved = self.saved
         known = None if saved is None else saved.high_watermark
         return None if known is None else max(self.report.start_offset, min(known, end))
@@ -226,7 +226,7 @@ class _Recovery(LogTail):
         return base
 
     def drop_expired(self, bases: list[int], start: int) -> list[int]:
-        """Finishes a deletion: the start had moved, the files had not all gone."""
+        """Finishes a deletion that had moved the start but not removed all files. Returns the base offsets left."""
         while len(bases) > 1 and bases[1] <= start:
             for suffix in SUFFIXES:
                 self.remove(file_name(bases[0], suffix))
@@ -239,7 +239,7 @@ class _Recovery(LogTail):
         """The segments before the one that holds the recovery point; without a checkpoint, all but the last."""
         saved = self.saved
         if saved and saved.segment < bases[0] and saved.recovery <= bases[0]:
-            return []  # it went with a deletion, and what came after the recovery point begins with the first segment
+            return []  # a deletion removed it, and all segments begin at or behind the recovery point
         if saved and saved.segment not in bases:
             raise StorageError(
                 f"{self.folder}: {file_name(saved.segment, LOG)} is missing; it held offsets from {saved.segment} on, "
@@ -265,14 +265,14 @@ class _Recovery(LogTail):
         return segment
 
     def measured(self, base: int, following: int) -> Segment:
-        """A closed segment of which no checkpoint tells: its headers are read, its indexes made anew."""
+        """A closed segment that is in no checkpoint: its headers are read, its indexes made anew."""
         name = file_name(base, LOG)
         size, changed_ms = self.files[name]
         segment = self.segment(base, base, size, -1, changed_ms)
         indexer = Indexer(self.interval)
         file = self.disk.open(segment.path())
         learn = self.saved is None
-        if learn:  # nobody has said that it is on disk, and from now on a checkpoint does
+        if learn:  # it may not be on disk, and the next checkpoint will say that it is
             self.touched.append(file)
         try:
             for position, header in headers(file, 0, size, base, dense=segment.dense):
@@ -284,7 +284,7 @@ class _Recovery(LogTail):
         except Damage as damage:
             self.report.damage.append(f"{segment.path()} at position {damage.position}: {damage.text}")
             segment.next_offset = following
-            segment.max_timestamp = changed_ms  # behind it may be later ones than before it: those must not expire
+            segment.max_timestamp = changed_ms  # behind the damage may be later events: those must not expire
         segment.max_timestamp = max(segment.max_timestamp, indexer.max_timestamp)
         self.write_indexes(segment, indexer, file)
         if self.saved and not segment.dense and not self.report.damage:  # the cleaner had just been here

@@ -1,4 +1,4 @@
-"""What the disk refuses, as the store's callers are to meet it."""
+"""Turns the disk's errors into those that the store raises."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from krappy.errors import StorageError
 
 @contextmanager
 def refusals(folder: Path) -> Iterator[None]:
-    """Makes StorageError of what the disk refuses to the log in this folder."""
+    """Turns an OSError into a StorageError that names the folder."""
     try:
         yield
     except OSError as error:

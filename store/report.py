@@ -13,20 +13,20 @@ class RecoveryReport:
     start_offset: int = 0
     end_offset: int = 0
     checked_bytes: int = 0  # read behind the recovery point
-    cut_bytes: int = 0  # of the segment's file that was cut, and of files behind it
+    cut_bytes: int = 0  # removed from the segment's file and from files behind it
     cut_file: str = ""
     cut_position: int = 0
     cut_reason: str = ""  # "torn" | "zeros" | "checksum" | "structure" | "offsets"
     cut_text: str = ""
-    set_aside: list[str] = field(default_factory=list)  # files that keep cut bytes in which whole batches stand
-    lost_offsets: int = 0  # that had been given to events which are gone: they stay empty
-    lost: list[str] = field(default_factory=list)  # which, and why
-    damage: list[str] = field(default_factory=list)  # what stays as it is, and fails when it is read
-    notes: list[str] = field(default_factory=list)  # what was put right: a bad checkpoint, a half-done clean
+    set_aside: list[str] = field(default_factory=list)  # files that keep a copy of the removed bytes
+    lost_offsets: int = 0  # offsets of events that are gone; they stay empty
+    lost: list[str] = field(default_factory=list)  # which offsets, and why
+    damage: list[str] = field(default_factory=list)  # damage that was left as it is; reads of it fail
+    notes: list[str] = field(default_factory=list)  # what was repaired: a bad checkpoint, an interrupted cleaning
 
     @property
     def clean(self) -> bool:
-        """Nothing was cut, lost, damaged or put right."""
+        """Nothing was cut, lost, damaged or repaired."""
         return not (self.cut_bytes or self.lost_offsets or self.damage or self.notes)
 
     @property

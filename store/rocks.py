@@ -1,11 +1,11 @@
-"""The only module that imports rocksdict: how the databases are opened, and what their errors become.
+"""The only module that imports rocksdict: opens the databases, and turns their errors into Krappy's.
 
 Why these options:
 
 - **No write stall.** `Rdict.write` holds the GIL, so a write that RocksDB delays would stop the whole process. The
-  level-0 and pending-compaction triggers are therefore out of reach, and writes say `no_slowdown`: a write that would
-  have to wait, because every memtable is full and still being flushed, comes back as `Stalled` instead. Who writes
-  much asks `behind` first and pauses by itself.
+  level-0 and pending-compaction triggers are therefore never reached, and writes have `no_slowdown`: a write that would
+  have to wait, because every memtable is full and still being flushed, raises `Stalled` instead. Large writers ask
+  `behind` first and pause by themselves.
 - **Sixteen memtables of 4 MiB, flushed four at a time**: what a put costs is the cache misses of finding its place in
   a skip list, so small ones take half the time (0.9 µs instead of 1.7 for random keys), and four of them together
   make files as large, for compactions to merge, as one large one would. A bloom filter over each keeps gets from
@@ -17,11 +17,11 @@ Why these options:
 - **Bounded files**: `open_files` table files at a time; RocksDB's own text logs are kept to two of 1 MiB.
 - Level 0 is not compressed, as it is rewritten soon; the rest is lz4.
 
-What is odd in rocksdict 0.3.29, and handled here or by the callers: iterators of a `Snapshot` see later writes, only
+Oddities of rocksdict 0.3.29 that this module or its callers handle: iterators of a `Snapshot` see later writes, only
 its lookups do not; iterators do not keep alive the ReadOptions whose upper bound they point to; a database stays open,
 and locked, while an iterator or a snapshot of it exists; `write` empties the batch even when it fails; a reopened
-database takes the column family's options from its OPTIONS file unless they are given for the family by name; the
-stub is wrong about `WriteOptions.disable_wal` and `ReadOptions.fill_cache`.
+database takes the column family's options from its OPTIONS file unless they are given for the family by name; the stub
+is wrong about `WriteOptions.disable_wal` and `ReadOptions.fill_cache`.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ __all__ = [
 ]
 
 MEMTABLES = 16
-MERGED = 4  # memtables that one flush makes a file of
-LEVEL0_TRIGGER = 8  # files in level 0 that start a compaction; with fewer, level 1 is rewritten for less
-LEVEL0_LIMIT = 16  # files in level 0 that writers should wait at: each is one more place to look in for a get
+MERGED = 4  # memtables that one flush merges into a file
+LEVEL0_TRIGGER = 8  # files in level 0 that start a compaction; a lower number would rewrite level 1 more often
+LEVEL0_LIMIT = 16  # files in level 0 at which writers should pause: a get may have to look into each
 _NEVER = 1 << 30  # a count of level-0 files that is never reached
 SNAPSHOT_MISS = "key not found"  # the text of the bare Exception that a Snapshot raises for a key it does not hold
 _BLOCK = 4 << 10
@@ -102,7 +102,7 @@ class Damaged(StorageError):
     """What RocksDB has on disk is not what it wrote. It takes no writes from then on."""
 
 
-HARMLESS = (  # of what an open raises: another place or another moment may do
+HARMLESS = (  # texts of errors of an open that are no damage: a later try may succeed
     "No space left",
     "Disk quota",
     "Permission denied",
@@ -115,7 +115,8 @@ HARMLESS = (  # of what an open raises: another place or another moment may do
 
 
 def failure(what: str, error: Exception) -> Exception:
-    """What to raise for an error that came out of rocksdict, which raises bare Exception; others stay as they are."""
+    """The error to raise for one of rocksdict, which raises bare Exception; other errors are returned unchanged.
+    `what`: the operation, for the message."""
     if isinstance(error, DbClosedError):
         return StorageError(f"{what}: the database is closed")
     if isinstance(error, RuntimeError) and "borrowed" in str(error):
@@ -131,13 +132,13 @@ def failure(what: str, error: Exception) -> Exception:
 
 
 def refused_file(error: Exception) -> Path | None:
-    """The table file that the disk did not read, if an error tells of one. It may be readable the next time."""
+    """The table file that the disk failed to read, if the error names one. It may be readable the next time."""
     found = _UNREAD.search(str(error))
     return Path(found[1]) if found else None
 
 
 def db_options(cache_bytes: int, memtable_bytes: int, open_files: int = 256) -> Options:
-    """How the broker's databases are opened: see `open_db`."""
+    """The options of the broker's databases: see `open_db` for the parameters, and above for the reasons."""
     tables = BlockBasedOptions()
     tables.set_block_cache(Cache.new_hyper_clock_cache(cache_bytes, _BLOCK))
     tables.set_block_size(_BLOCK)
@@ -186,7 +187,7 @@ def open_db(folder: Path, *, cache_bytes: int, memtable_bytes: int, open_files: 
     """
     options = db_options(cache_bytes, memtable_bytes, open_files)
     try:
-        OS_DISK.mkdir(folder)  # RocksDB syncs what is in it, not that it exists
+        OS_DISK.mkdir(folder)  # RocksDB syncs the folder's content, not its name
         if not (folder / "CURRENT").is_file() and _holds_data(folder):
             # RocksDB would make a new database here, and delete the files of the old one.
             raise Damaged(f"{folder} holds the files of a database, but not its file CURRENT")
@@ -199,7 +200,7 @@ def open_db(folder: Path, *, cache_bytes: int, memtable_bytes: int, open_files: 
 
 
 def _kind(folder: Path, text: str) -> type[StorageError]:
-    """Whether what an open raised is damage. That a disk refused a write, or a read once, is none."""
+    """The class of error for a failed open. A write that the disk refused, or a read that failed once, is no damage."""
     if "Corruption" in text:
         return Damaged
     refused = "Input/output error" in text and _readable(folder)
@@ -207,7 +208,7 @@ def _kind(folder: Path, text: str) -> type[StorageError]:
 
 
 def _readable(folder: Path) -> bool:
-    """Whether each file's every byte is."""
+    """Whether every byte of each file can be read."""
     for file in folder.glob("*"):
         try:
             if file.is_file():
@@ -219,8 +220,8 @@ def _readable(folder: Path) -> bool:
 
 
 def last_change(folder: Path) -> int | None:
-    """The sequence number of the last change that opening the database would find. Changes nothing in the folder that
-    opening needs. None where it can't be told."""
+    """The sequence number of the last change that opening the database would find; None if it can't be told. Changes
+    nothing in the folder that opening needs."""
     try:
         _check_manifest(folder)
         db = Rdict(os.fspath(folder), db_options(1 << 20, 1 << 20, 16), access_type=AccessType.read_only(False))
@@ -254,8 +255,8 @@ def write_options(*, wal: bool, no_slowdown: bool = False) -> WriteOptions:
 
 
 def values_from(db: Rdict, first: bytes, end: bytes, count: int, max_bytes: int) -> tuple[list[bytes], bytes | None]:
-    """At most `count` values in the order of their keys, from `first` to `end`, and no more once they have `max_bytes`;
-    and the key that comes next, if any.
+    """(at most `count` values in the order of their keys, from `first` to before `end`, and no more once they have
+    `max_bytes`; the next key, or None).
 
     A third quicker than asking for the keys as well. Holds the GIL for about a third of a microsecond each.
     """
@@ -317,7 +318,7 @@ def all_from(db: Rdict, first: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def key_before(db: Rdict, end: bytes) -> bytes:
-    """The last key that is not behind `end`; nothing when there is none."""
+    """The last key up to `end`, inclusive; empty when there is none."""
     iterator = db.iter()
     iterator.seek_for_prev(end)
     found: Any = iterator.key()
@@ -329,10 +330,10 @@ def key_before(db: Rdict, end: bytes) -> bytes:
 def pairs_from(
     db: Rdict, first: bytes, end: bytes, max_pairs: int, max_bytes: int
 ) -> tuple[list[bytes], list[bytes], bool]:
-    """At most `max_pairs` keys from `first` to before `end`, in their order, with their values, and no more once they
-    have `max_bytes`; whether that was all there is.
+    """(keys, their values, whether these were all) from `first` to before `end`, in key order: at most `max_pairs`, and
+    no more once they have `max_bytes`.
 
-    What it reads does not push other blocks out of the cache. Holds the GIL for about a third of a microsecond each.
+    Its reads do not push other blocks out of the cache. Holds the GIL for about a third of a microsecond each.
     """
     options = ReadOptions()  # as in `values_from`, this function keeps it
     options.fill_cache(False)  # type: ignore[call-arg]

@@ -18,19 +18,19 @@ class AppendRun:
         self._batches: list[tuple[int, BatchHeader, int, Buffer]] = []  # base offset, header, position, bytes
 
     def add(self, header: BatchHeader, data: Buffer, offset: int, epoch: int) -> None:
-        """A batch gets its base offset and leader epoch; its other bytes stay where and as they are."""
+        """Adds a batch with this base offset and leader epoch; its other bytes are neither copied nor changed."""
         self._buffers.append(stamp(header, offset, epoch))
         self._buffers.append(memoryview(data)[STAMPED:])
         self._batches.append((offset, header, self.end, data))
         self.end += len(data)
 
     def write(self) -> None:
-        """Raises OSError; some of it may be in the file then, behind the segment's `size`."""
+        """Writes the run. Raises OSError; then a part may be in the file, behind the segment's `size`."""
         if self._buffers:
             self.segment.file.write(self._buffers, self.start)
 
     def publish(self, producers: ProducerStates, now_ms: int) -> None:
-        """What was written becomes part of the segment."""
+        """Makes the written batches part of the segment, and notes them in `producers`."""
         segment = self.segment
         indexer, base = segment.indexer, segment.base_offset
         assert indexer is not None

@@ -1,8 +1,7 @@
-"""Looking for whole batches behind damaged bytes.
+"""Looking for intact batches behind damaged bytes.
 
-What looks like a batch may stand within the value of an event, and somebody may have put it there. So one is believed
-where the damaged batch's own length says that the next begins, or else only when batches follow on it to the end of the
-file.
+An event's value may hold bytes that look like a batch, even on purpose. So a batch counts only if it begins where the
+damaged batch ends by its own length, or if batches follow from it to the end of the file.
 """
 
 from __future__ import annotations
@@ -18,13 +17,14 @@ from krappy.store.walk import Damage, batches
 
 WINDOW = 4 << 20
 LARGEST = 64 << 20  # bytes of a batch
-EFFORT = 8  # times the bytes there are that may be read before it gives up: a fake may be as long as it says
+EFFORT = 8  # how many times the remaining bytes may be read before it gives up: a fake may claim any length
 
 
 def next_whole(file: File, position: int, end: int, expected: int, *, dense: bool) -> tuple[int, BatchHeader] | None:
-    """The first whole batch behind the damaged one at `position`, with an offset that may follow `expected`.
+    """(position, header) of the first intact batch behind the damaged one at `position`, with an offset that may follow
+    `expected`.
 
-    With `dense` no offset may be left out behind it. None without any. Raises OSError.
+    With `dense` no offset may be missing behind it. None if there is no such batch. Raises OSError.
     """
     damaged = header_at(file, position, end)
     if damaged is not None:
@@ -49,8 +49,9 @@ def next_whole(file: File, position: int, end: int, expected: int, *, dense: boo
 
 
 def with_length(file: File, position: int, end: int, expected: int) -> bytes | None:
-    """The first 16 bytes, with the length that makes a whole batch of all that stands there. A batch's checksum leaves
-    the length out, so it tells whether that alone is damaged. None when that is not so. Raises OSError."""
+    """The first 16 bytes of an intact batch from `position` to `end`, with the length corrected. A batch's checksum
+    does not cover its length, so it tells whether only the length is damaged. None if more is damaged. Raises
+    OSError."""
     if not HEADER_SIZE <= end - position <= LARGEST:
         return None
     data = file.pread(end - position, position)
@@ -63,7 +64,8 @@ def with_length(file: File, position: int, end: int, expected: int) -> bytes | N
 
 
 def displaced(file: File, position: int, end: int, expected: int) -> BatchHeader | None:
-    """The header of the batch there if it is whole but for its base offset, with the `expected` one. Raises OSError."""
+    """The header, with the `expected` base offset, of the batch at `position` if all but its base offset is intact;
+    else None. Raises OSError."""
     base = expected.to_bytes(8, "big")
     try:
         size = read_header(base + file.pread(min(HEADER_SIZE, end - position) - 8, position + 8)).size
@@ -73,7 +75,7 @@ def displaced(file: File, position: int, end: int, expected: int) -> BatchHeader
 
 
 def header_at(file: File, position: int, end: int) -> BatchHeader | None:
-    """What stands there as a header, if it can be one. Nothing else of it is verified."""
+    """The batch header at `position`; None if the bytes can't be one. No checksum is verified. Raises OSError."""
     if end - position < HEADER_SIZE:
         return None
     try:
@@ -97,7 +99,7 @@ def _whole_at(file: File, position: int, end: int, expected: int) -> BatchHeader
 
 
 def _runs_on(file: File, position: int, end: int, expected: int, dense: bool) -> bool:
-    """Whether batches follow to the end, some of them damaged, but for their lengths."""
+    """Whether batches follow to the end. Some may be damaged, if their lengths lead to the next batch."""
     while True:
         try:
             for _, header, _ in batches(file, position, end, expected, dense=dense):
@@ -113,7 +115,7 @@ def _runs_on(file: File, position: int, end: int, expected: int, dense: bool) ->
 
 
 def _places(file: File, position: int, end: int, expected: int) -> Iterator[int]:
-    """Where the bytes might begin a batch: the high half of its base offset is known, and its magic."""
+    """Positions at which a batch might begin, by the high half of its base offset and its magic."""
     halves = {(expected >> 32).to_bytes(4, "big"), ((expected + MAX_RELATIVE) >> 32).to_bytes(4, "big")}
     either = b"|".join(re.escape(half) for half in sorted(halves))
     pattern = re.compile(b"(?s)(?=(?:" + either + b").{12}" + re.escape(bytes([MAGIC])) + b")")

@@ -12,11 +12,11 @@ from krappy.store.walk import Damage, batches
 
 
 def scrub(segment: Segment) -> list[str]:
-    """Every checksum, every batch's structure, every offset, every index entry. Raises OSError."""
+    """Checks every checksum, batch, offset and index entry; returns the faults, in words. Raises OSError."""
     problems: list[str] = []
     path, base = segment.path(), segment.base_offset
     end, size = segment.next_offset, segment.size
-    file = segment.disk.open(path)  # not the pool's: opening that would mend a bad index
+    file = segment.disk.open(path)  # not the pool's file: opening that would rebuild a bad index
     file_size = file.size()
     if segment.proof is not None:
         sums = Sums.read(segment.disk, segment.path(SUMS), size, segment.proof)
@@ -48,7 +48,7 @@ def scrub(segment: Segment) -> list[str]:
 
 
 class _IndexCheck:
-    """Walks both indexes beside the batches. Every entry must be true; that there are enough is not asked."""
+    """Walks both indexes beside the batches. Every entry must be true; missing entries are no fault."""
 
     def __init__(self, segment: Segment, problems: list[str]) -> None:
         self._problems = problems

@@ -1,7 +1,7 @@
 """One segment: a `.log` file of whole batches and its two indexes.
 
-The active segment holds its file and its growing indexes; a closed one gets both from the pool when it is read.
-Readers run beside the one appender, which sets `size`, then `next_offset`: what is below the latter is there.
+The active segment holds its file and its growing indexes; a closed one gets both from the pool when it is read. Reads
+run while the one appender writes. It sets `size`, then `next_offset`: all offsets below that can be read.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from krappy.store.walk import WINDOW, Damage, headers
 from krappy.types import Span
 
 _MAX_HINTS = 64
-LEAST_READ = 64 << 10  # bytes read at once, where fewer records than they hold may be asked for
-THIN = 64 << 10  # bytes without an index entry, though batches begin there: so far apart they ought not to be
+LEAST_READ = 64 << 10  # bytes read at once, even if `max_records` needs fewer
+THIN = 64 << 10  # bytes of batches without an index entry, above which the index counts as bad
 _NO_LIMIT = 2**63 - 1
 
 
@@ -71,14 +71,14 @@ class Segment:
         self.size = size  # bytes of whole batches
         self.max_timestamp = max_timestamp
         self.created_ms = created_ms
-        self.proof: int | None = None  # of its `.sums`; None: they are not known, or it has none
+        self.proof: int | None = None  # CRC-32C of its `.sums`; None: not known, or it has none
         self.dense = dense  # no offset is missing: no cleaner has been here, this broker's or another's
         self.interval = interval  # bytes between index entries, when an index has to be rebuilt
         self.indexer: Indexer | None = None  # while active
-        self.retired = False  # no segment of the log any more; a reader may still be at it
+        self.retired = False  # removed from the log; a reader may still use it
         self.rebuilt = 0  # how often an index was found bad
-        self.flushed = (NONE, NONE)  # what of the two indexes is in their files
-        self._held: Handle | None = None  # instead of the pool's
+        self.flushed = (NONE, NONE)  # which part of the two indexes is in their files
+        self._held: Handle | None = None  # used instead of the pool's handle
         self._hints: dict[int, int] = {}  # offset -> position of its batch, where readers will go on
 
     def info(self) -> SegmentInfo:
@@ -90,14 +90,14 @@ class Segment:
     # ---------------------------------------------------------------- appending
 
     def activate(self, file: File, indexer: Indexer, flushed: tuple[Flushed, Flushed] = (NONE, NONE)) -> None:
-        """Makes this the segment that grows. `flushed`: entries of the indexer that stand in the files already."""
+        """Makes this the active segment. `flushed`: entries of the indexer that are in the files already."""
         self.indexer = indexer
         self.flushed = flushed
         self._held = Handle(file, indexer.offsets)
 
     @property
     def file(self) -> File:
-        """The active segment's."""
+        """The open file of an active segment."""
         assert self._held is not None
         return self._held.file
 
@@ -122,9 +122,9 @@ class Segment:
         return files
 
     def seal(self) -> list[File]:
-        """Ends the active life: writes the indexes, hands the file to the pool. Returns index files to be synced.
+        """Closes the active segment: writes the indexes, hands the file to the pool. Returns index files to be synced.
 
-        Indexes that can't be written are left out: whoever needs them rebuilds them.
+        If the indexes can't be written, their files are removed: a later read rebuilds them.
         """
         assert self.indexer is not None
         assert self._held is not None
@@ -139,7 +139,7 @@ class Segment:
         return files
 
     def unlink_indexes(self) -> None:
-        """Whoever needs them rebuilds them."""
+        """Removes the index files: a later read rebuilds them."""
         with contextlib.suppress(OSError):
             self.disk.unlink(self.path(INDEX))
             self.disk.unlink(self.path(TIME_INDEX))
@@ -159,13 +159,13 @@ class Segment:
         return POOL.get(self, self._open)
 
     def pin(self) -> None:
-        """Keeps the open file as long as this object lives: what the name stands for is about to change."""
+        """Keeps the open file as long as this object lives, for another file is about to get its name."""
         self._held = self.handle()
         self.retired = True
         POOL.discard(self)
 
     def release(self) -> None:
-        """Lets go of open files."""
+        """Drops the references to open files."""
         self._held, self.indexer = None, None
         POOL.discard(self)
 
@@ -182,8 +182,8 @@ class Segment:
         return Handle(file, index)
 
     def _proven(self, file: File) -> File:
-        """The file, which from here on is compared with its checksums, if it has a proof. They are made anew where they
-        are missing or damaged. Raises CorruptBatch when the file is damaged as well, OSError."""
+        """The file; if the segment has a proof, as a ProvenFile whose reads are compared with the checksums. Missing or
+        damaged checksums are made anew. Raises CorruptBatch when the segment is damaged as well, OSError."""
         if self.proof is None:
             return file
         sums = Sums.read(self.disk, self.path(SUMS), self.size, self.proof)
@@ -197,7 +197,7 @@ class Segment:
         return ProvenFile(file, sums)
 
     def prove(self, sums: Sums) -> None:
-        """Writes the checksums of its file, and from here on compares. Raises OSError: then it is as it was."""
+        """Writes the segment's checksums; from here on reads are compared with them. Raises OSError: no change."""
         self.disk.write_file(self.path(SUMS), sums.pack())
         handle = self.handle()
         self.proof = sums.proof
@@ -206,9 +206,9 @@ class Segment:
     def rebuild(self, file: File, *, seal: bool = True) -> Indexer:
         """Both indexes of a closed segment (of an active one without `seal`), made anew from its batches' headers.
 
-        What stands behind damage is not indexed: it can't be reached. The files are overwritten where they stand, and
-        a crash, or another reader, may find a part of each: entries that are true, and gaps, or what `find` and
-        `_known_before` see to be no entries. Raises CorruptBatch, OSError.
+        Batches behind damage are not indexed: they can't be reached. The files are overwritten in place; a crash, or
+        another reader, may find them half written. `find` and `_known_before` detect entries that are not true. Raises
+        CorruptBatch, OSError.
         """
         indexer = Indexer(self.interval)
         try:
@@ -239,7 +239,7 @@ class Segment:
             times = TimeIndex.unpack(self.disk.read_file(self.path(TIME_INDEX)))
         except FileNotFoundError as error:
             raise BadIndex(str(error)) from None
-        # What is there may be true and the rest be gone: then every seek would walk through the whole segment.
+        # Its entries may be true and its end be missing: then every lookup would walk through the whole segment.
         if not self.rebuilt and (times.timestamps[-1] if times.timestamps else -1) != max(-1, self.max_timestamp):
             raise BadIndex(f"it does not end with {self.max_timestamp}")
         return times
@@ -265,7 +265,7 @@ class Segment:
             if nowait:
                 raise BlockingIOError(str(error)) from None
             if self.indexer is not None:
-                raise  # to the log, which keeps the appender away while the index is made anew
+                raise  # the log handles it, and keeps the appender away while the index is made anew
         file = self.handle().file
         handle = Handle(file, self.rebuild(file).offsets)
         if self._held is None:
@@ -369,7 +369,7 @@ class Segment:
         return Span(data if taken == len(data) else memoryview(data)[:taken], expected, records)
 
     def _bytes_of(self, records: int | None) -> int:
-        """About how many bytes hold that many records and the batch that they end in, so that no more is read."""
+        """About how many bytes are enough for so many records and the batch in which they end; no limit for None."""
         if records is None:
             return _NO_LIMIT
         each = self.size // max(1, self.next_offset - self.base_offset) + 1
@@ -378,8 +378,8 @@ class Segment:
     def _take(
         self, data: Buffer, position: int, expected: int, limit: int, left: int, max_records: int | None
     ) -> tuple[int, int, int, int]:
-        """Bytes of `data` that are whole batches to give out; the offset behind them; how many records they hold; the
-        size of a first one cut short. What is corrupt raises when it comes first, and else ends what is given out.
+        """(bytes of whole batches at the start of `data`, the offset behind them, how many records they hold, size of
+        a first batch that is cut short). A corrupt batch ends the bytes; as the first one it raises CorruptBatch.
         """
         at, end, dense = 0, len(data), self.dense
         view = memoryview(data)
@@ -411,7 +411,7 @@ class Segment:
         return at, expected, records, 0 if at or expected >= limit else HEADER_SIZE
 
     def _short(self, position: int, held: int) -> CorruptBatch:
-        """Why a read at `position` brought so few bytes."""
+        """The error to raise for a read at `position` that gave too few bytes."""
         try:
             self.handle().file.pread(1, position + held)
         except CorruptBatch as error:
@@ -419,8 +419,8 @@ class Segment:
         return self.corrupt(position, f"the file ends at {position + held} of {self.size} bytes")
 
     def proven(self, position: int, size: int, *, first: bool, nowait: bool) -> int:
-        """How many of these bytes may be given out unread; with `first` the first batch is whole in them. Raises
-        CorruptBatch, BlockingIOError, OSError."""
+        """How many of these bytes may be sent without a check (`File.proven`); with `first` they hold at least the
+        first batch. Raises CorruptBatch, BlockingIOError, OSError."""
         proven = self.handle(nowait=nowait).file.proven(position, size, nowait=nowait)
         if first and proven < size and proven < self.batch_size(position):
             raise self._short(position, proven)
@@ -433,14 +433,14 @@ class Segment:
     def whole(self, position: int, max_bytes: int) -> int:
         """About how many bytes of whole batches lie in the `max_bytes` from `position` on; `max_bytes` if not known.
 
-        As the index says, which is not compared with the log: an end that is not true cuts a batch short, as
-        `max_bytes` itself does. Consumers throw away what is cut, and ask for all of it again.
+        Taken from the index, without a comparison with the log: a wrong entry cuts a batch short, as `max_bytes` does.
+        Consumers drop a batch that is cut, and fetch it again.
         """
         end = self.handle().index.last_start(position + max_bytes)
         return end - position if end > position else max_bytes
 
     def end_below(self, limit: int) -> int:
-        """Where the batches with base offsets below `limit` end. Raises CorruptBatch, OSError."""
+        """The position at which the batches with base offsets below `limit` end. Raises CorruptBatch, OSError."""
         position, _ = self.find(limit - 1)
         if position >= self.size:
             return position

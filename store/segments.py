@@ -1,7 +1,7 @@
-"""The segments of a log as its readers see them: an immutable row, replaced as a whole when one comes or goes.
+"""The segments of a log as its readers see them: an immutable row, replaced as a whole when a segment comes or goes.
 
-A reader takes the row once and stays with it. What a row's segments hold stays readable after they have been
-replaced (they keep their files open); one that was deleted raises FileNotFoundError, and the reader starts again.
+A reader takes the row once and keeps it. Segments that were replaced stay readable (they keep their files open); one
+that was deleted raises FileNotFoundError, and the reader starts again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Segments:
         return Segments([segment for segment in self._row if segment not in segments])
 
     def replaced(self, old: Sequence[Segment], new: Segment) -> Segments | None:
-        """With `new` in the place of these neighbours; None when they do not stand here any more."""
+        """The row with `new` in the place of these neighbours; None if one of them is not in the row any more."""
         if not all(segment in self._row for segment in old):
             return None
         at = self._row.index(old[0])

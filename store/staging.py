@@ -1,7 +1,8 @@
-"""Staged writes on disk: a file for each attempt of a task, and in the meta database what is sealed and decided.
+"""Staged writes on disk: a file for each attempt of a task, and records of jobs and sealed attempts in the meta
+database.
 
-A file holds framed record batches, in the order they came, those of all partitions mixed. It means nothing without its
-record, which is written once the file is whole and on disk: files without one are thrown away on open. FORMAT.md and
+A file holds framed record batches, in the order they came, those of all partitions mixed. It counts only with its
+record, which is written once the file is whole and on disk: files without one are deleted on open. FORMAT.md and
 VIEWS.md describe the bytes. A record is durable after `Meta.sync`, which the broker shares among all that wait for it.
 """
 
@@ -28,19 +29,19 @@ from krappy.store.meta import Meta
 JOB = b"sj/"  # a job that is not over
 STAGING = b"ss/"  # a sealed attempt of it
 OUTCOME = b"so/"  # a job that is over
-ENDED = b"se/"  # when it was over: to be forgotten in this order
+ENDED = b"se/"  # when a job ended: they are forgotten in this order
 SUFFIX = ".staged"
 HEAD = struct.Struct(">II")  # partition; CRC-32 (zlib's) of these 4 bytes and of the 21 that the batch begins with
 READ = 4 << 20
 
 
 class SyncFailed(StorageError):
-    """Nobody knows what of the file is on disk, and another sync does not tell: the kernel gives up what it could not
-    write, and says so once (fsyncgate)."""
+    """A sync failed: nobody knows what of the file is on disk, and another sync would not tell. The kernel drops pages
+    that it could not write, and reports that once (fsyncgate)."""
 
 
 def framed(partition: int, batch: Buffer) -> list[Buffer]:
-    """What stands in the file for a batch."""
+    """The frame of a batch, as buffers to write."""
     return [HEAD.pack(partition, _head_crc(partition, batch)), batch]
 
 
@@ -56,11 +57,11 @@ class StagedFiles:
         self._disk = disk
         self._lock = Lock()
         self._keeping = 0
-        self._kept: list[str] = []  # to be removed when nobody wants them kept
+        self._kept: list[str] = []  # ids whose removal waits until no `kept` is open
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Meanwhile no file is removed; afterwards those are that were to be."""
+        """While open, removals wait; they happen when the last one closes."""
         with self._lock:
             self._keeping += 1
         try:
@@ -73,7 +74,7 @@ class StagedFiles:
                 self.remove(id)
 
     def open(self, kept: set[str]) -> None:
-        """Makes the folder; throws away what belongs to none of these."""
+        """Makes the folder; deletes all files but those of the ids `kept`."""
         try:
             self._disk.mkdir(self.folder)
             for name in self._disk.names(self.folder):
@@ -83,14 +84,15 @@ class StagedFiles:
             raise StorageError(f"{self.folder}: {error}") from error
 
     def append(self, id: str, position: int, parts: Sequence[Buffer]) -> None:
-        """Writes at the end of a file, `position`, making it when that is 0. All or nothing; not durable yet."""
+        """Writes at the end of the file, which is `position`; at 0 the file is created. All or nothing; not durable
+        yet."""
         path = self._path(id)
         try:
             file = self._disk.open(path, write=True, create=not position)
             try:
                 file.write(parts, position)
             except OSError:
-                file.truncate(position)  # whatever of it was written takes room that there is not
+                file.truncate(position)  # a partial write would hold room on a full disk
                 raise
             finally:
                 file.close()
@@ -98,8 +100,8 @@ class StagedFiles:
             raise StorageError(f"staging to {path}: {error}") from error
 
     def sync(self, id: str) -> None:
-        """The file, as it is now, is on disk under its name when this returns. Raises SyncFailed when it may never be,
-        StorageError when it may be later."""
+        """Makes the file, as it is now, and its name durable. Raises SyncFailed when that can't succeed any more,
+        StorageError when it may be tried again."""
         path = self._path(id)
         try:
             file = self._disk.open(path)
@@ -188,32 +190,35 @@ class StagingStore:
         return found
 
     def find(self, name: str) -> Job | None:
-        """A job that is over."""
+        """The outcome of a job that is over; None if it is not known."""
         value = self._meta.get(group_key(OUTCOME, name))
         return None if value is None else _job(name, value)
 
     def put(self, job: Job, sealed: StagedTask | None = None) -> Callable[[], None]:
-        """A job that is not over, and an attempt that was sealed now. What it returns takes that back."""
+        """Writes a job that is not over, and an attempt that was sealed now. Returns a function that takes the write
+        back."""
         puts = {group_key(JOB, job.name): _packed_job(job)}
         if sealed is not None:
             puts[group_key(STAGING, job.name, sealed.id)] = _packed_staging(sealed)
         return self._meta.change(puts)
 
     def end(self, job: Job, sealed: Sequence[str]) -> Callable[[], None]:
-        """A job that is over now; what it has sealed is forgotten. What it returns takes that back."""
+        """Writes the outcome of a job, and forgets its sealed attempts. Returns a function that takes the write
+        back."""
         name = job.name
         puts = {group_key(OUTCOME, name): _packed_job(job), _ended(job.touched_ms, name): b""}
         return self._meta.change(puts, [group_key(JOB, name), *(group_key(STAGING, name, id) for id in sealed)])
 
     def drop(self, name: str, id: str) -> Callable[[], None]:
-        """Forgets one sealed attempt of a job that is not over. What it returns takes that back."""
+        """Forgets one sealed attempt of a job that is not over. Returns a function that takes the write back."""
         return self._meta.change({}, [group_key(STAGING, name, id)])
 
     def count_outcomes(self) -> int:
         return sum(1 for _ in self._meta.items(ENDED))
 
     def forget(self, before_ms: int, most: int, excess: int) -> int:
-        """Forgets jobs that were over before then, and the `excess` oldest in any case; at most `most`. How many."""
+        """Forgets the outcomes of jobs that ended before `before_ms`, and in any case of the `excess` oldest; at most
+        `most`. Returns how many."""
         gone: list[bytes] = []
         count = 0
         for key, _ in self._meta.items(ENDED):
@@ -224,7 +229,7 @@ class StagingStore:
             gone.append(key)
             count += 1
             job = self.find(name)
-            if job is not None and job.touched_ms == ended:  # else it has begun again, and ended again, since
+            if job is not None and job.touched_ms == ended:  # else a job of this name has begun and ended again since
                 gone.append(group_key(OUTCOME, name))
         if gone:
             self._meta.write({}, gone)
@@ -247,7 +252,7 @@ def _job(name: str, value: bytes) -> Job:
         fields["state"] = JobState(fields["state"])
         fields["tokens"] = tuple(fields["tokens"])
         fields["published"] = tuple(PublishedPart(*each) for each in fields["published"])
-        fields["topics"] = tuple((topic, id) for topic, id in fields.get("topics", ()))  # not in those of old
+        fields["topics"] = tuple((topic, id) for topic, id in fields.get("topics", ()))  # older versions wrote none
         return Job(name, **fields)
     except Exception as error:
         raise StorageError(f"the staged job {name!r:.80} can't be read: {error!r}") from error

@@ -1,9 +1,9 @@
-"""A cleaned segment's witness: the checksum of each block of its `.log`, in `.sums` beside it (FORMAT.md).
+"""Checksums of a cleaned segment: one for each block of its `.log`, in `.sums` beside it (FORMAT.md).
 
 A batch's own checksum leaves out its base offset, length and leader epoch. In a dense segment the chain of offsets
-stands for the first two. Where the cleaner has left holes, nothing does: so there the bytes are compared with what was
-written, whoever reads them. The checkpoint has the checksum of these checksums, the segment's proof. So it is known
-which of the two is damaged, and sums of anything else are never believed.
+checks the first two. Where the cleaner has left holes, nothing does; so every read there compares the bytes with these
+checksums. The checkpoint has the checksum of the `.sums` file, the segment's proof. It tells which of the two files is
+damaged, and that `.sums` belongs to this very content.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ class Sums:
 
     @classmethod
     def of(cls, file: File, size: int, spend: Callable[[int], None] = _nothing) -> Sums:
-        """Made from the file as it stands; `spend` is told of the bytes read. Raises OSError."""
+        """Computed from the file's first `size` bytes as they are; `spend` is called with the bytes read. Raises
+        OSError."""
         summing = Summing()
         for start in range(0, size, PORTION * SUMS_BLOCK):
             data = file.pread(min(PORTION * SUMS_BLOCK, size - start), start)
@@ -51,7 +52,8 @@ class Sums:
 
     @classmethod
     def read(cls, disk: Disk, path: Path, size: int, proof: int) -> Sums | None:
-        """Those of a segment of `size` bytes with this proof; None when the file has not them. Raises OSError."""
+        """Reads `.sums` of a segment of `size` bytes; None when the file is missing or does not match `proof`. Raises
+        OSError."""
         try:
             data = disk.read_file(path)
         except FileNotFoundError:
@@ -70,8 +72,8 @@ class Sums:
         return column.tobytes()
 
     def good(self, view: memoryview, first: int) -> tuple[int, bool]:
-        """How many bytes of `view`, which begins with the block `first`, are as they were; whether others follow that
-        are not. Of a block cut short nothing is said."""
+        """(bytes of intact blocks at the beginning of `view`, whether a damaged block follows them). `view` begins with
+        the block `first`; a block that it has only a part of is not checked."""
         at = 0
         for number in range(first, len(self._column)):
             stop = at + min(SUMS_BLOCK, self.size - number * SUMS_BLOCK)
@@ -84,7 +86,7 @@ class Sums:
 
 
 class Summing:
-    """Makes them of a file's bytes, given in order."""
+    """Computes `Sums` from a file's bytes, given in order."""
 
     def __init__(self) -> None:
         self._column = array("I")
@@ -107,9 +109,9 @@ class Summing:
 
 
 class ProvenFile(File):
-    """A file of which nothing is read that is not what was written.
+    """A segment's file whose reads return only bytes that match its checksums.
 
-    Reads end before damage, as they end with the file; one that begins with it raises CorruptBatch.
+    A read ends before a damaged block, as at the file's end; one that begins in a damaged block raises CorruptBatch.
     """
 
     __slots__ = ("_file", "_seen", "_sums")
@@ -118,7 +120,7 @@ class ProvenFile(File):
         super().__init__(file.path, file.fd)
         self._file = file  # it closes itself
         self._sums = sums
-        self._seen = bytearray(len(sums))  # of each block, whether it was as it ought to be
+        self._seen = bytearray(len(sums))  # of each block: 1 once it was compared and found intact
 
     @property
     def kept(self) -> int:
@@ -151,7 +153,9 @@ class ProvenFile(File):
         return CorruptBatch(f"{self.path} at position {start}: {text}", file=str(self.path), position=start)
 
     def proven(self, position: int, size: int, *, nowait: bool = False) -> int:
-        """What was seen to be true once is taken to be, as long as this file is open."""
+        """How many of the `size` bytes at `position` are intact. A block is compared once as long as this file is open.
+
+        Raises CorruptBatch as `pread` does, OSError; BlockingIOError with `nowait` if it would have to wait."""
         first, last = position // SUMS_BLOCK, -(-(position + size) // SUMS_BLOCK)
         seen = self._seen
         if nowait and seen.count(0, first, last) > NOW:

@@ -1,12 +1,12 @@
-"""How far the catalog is on disk, noted beside it: so that one that has lost something is told from one that is whole.
+"""Notes beside the catalog how far it is on disk, so that a start can tell whether it has lost changes.
 
     DATA/meta/SYNCED        8 bytes "KRAPPYS1", then u64 RocksDB's sequence number, then u32 CRC-32 (zlib's) of those 16
-    DATA/meta/accept-loss   made by people: go on with what is left
+    DATA/meta/accept-loss   made by the operator: go on with what is left
 
-RocksDB takes a damaged place in its write-ahead log for the end of it, as a loss of power leaves one; what stood behind
-is gone without a word. So the number of the last change that was synced is noted after each sync. The note itself is
-synced when the catalog is closed, and else by the system in its own time: it may be behind, and is never ahead. One
-that can't be read says nothing.
+RocksDB takes a damaged place in its write-ahead log for the end of it, as a loss of power leaves one; all behind it is
+lost without a word. So the number of the last synced change is noted after each sync. The note itself is synced when
+the catalog is closed, and else whenever the system writes it: it may be behind, but never ahead. A note that can't be
+read is ignored.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CRC = struct.Struct(">I")
 
 
 class Synced:
-    """The note in a database's folder. Blocks. What the disk refuses is left out: then it is behind."""
+    """The note in a database's folder. Blocks. A write that the disk refuses is skipped: then the note is behind."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / NAME
@@ -47,11 +47,11 @@ class Synced:
         return int(number) if magic == MAGIC else 0
 
     def accepted(self) -> bool:
-        """Whether people want to go on with what is left."""
+        """Whether the operator has accepted the loss."""
         return self._accept.exists()
 
     def write(self, number: int, *, sync: bool = False) -> None:
-        """Overwrites the note where it stands, within one sector."""
+        """Overwrites the note in place, within one sector."""
         note = _NOTE.pack(MAGIC, number)
         with suppress(OSError):
             if self._fd < 0:
@@ -61,13 +61,13 @@ class Synced:
                 os.fsync(self._fd)
 
     def close(self) -> None:
-        """After a `write` with `sync`, or a loss that was accepted."""
+        """Closes the file. To be called after a `write` with `sync`."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
     def accept(self) -> None:
-        """The loss counts no more."""
+        """Deletes the note and the operator's file: the loss is accepted and dealt with."""
         with suppress(OSError):
             self._path.unlink(missing_ok=True)
             self._accept.unlink(missing_ok=True)

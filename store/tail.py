@@ -1,12 +1,12 @@
-"""The part of a log behind its recovery point, as a crash or a damaged disk has left it.
+"""Recovers the part of a log behind its recovery point, as a crash or a damaged disk has left it.
 
-Every batch is read and checked. What a crash may have torn is cut: it was promised to nobody. What it cannot have
-torn is damage, and then nothing goes without a copy: what is whole behind it stays in the log where it cannot have been
-written without what is before it, and its offsets are not given to other events in any case.
+Every batch is read and checked. Bytes that a crash may have torn are cut: they were not acknowledged to anybody. Other
+bad bytes are damage. Then nothing is removed without a copy. Intact batches behind the damage stay in the log if no
+power was lost; in any case their offsets are not given to other events.
 
-How they are told apart: a write that the end of the process cut short leaves a file that ends too early, with nothing
-behind. Only a loss of power, which takes the page cache with it, may leave gaps. So a checkpoint notes which page cache
-it was written in (`Disk.page_cache`); while that is the same, every gap is damage.
+How the two are told apart: when the process dies in a write, the file ends too early, with nothing behind. Only a loss
+of power, which loses the page cache, can leave gaps. So a checkpoint notes its page cache (`Disk.page_cache`); while
+that is the same, every gap is damage.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SHORTEST = 7  # bytes of a record
 
 
 class LogTail:
-    """What `recovery.py` builds on: the folder, what was found in it so far, and how its last segments are opened."""
+    """The base of `recovery.py`: the folder, what was found in it so far, and the recovery of its last segments."""
 
     def __init__(self, disk: Disk, folder: Path, interval: int, check_stop: Callable[[], None]) -> None:
         self.disk = disk
@@ -58,7 +58,7 @@ class LogTail:
         self.touched: list[File] = []
         self.files: dict[str, tuple[int, int]] = {}
         self.saved: Checkpoint | None = None
-        self.holes = 0  # offsets are left out in front of this one; 0: none were found to be
+        self.holes = 0  # the offset at which the last hole found ends; 0: no hole
 
     def remove(self, name: str) -> None:
         self.disk.unlink(self.folder / name)
@@ -66,7 +66,7 @@ class LogTail:
 
     @property
     def no_power_was_lost(self) -> bool:
-        """All that was written since the checkpoint is there as it was written, up to where the process ended."""
+        """Whether everything written since the checkpoint is there, up to the write in which the process died."""
         return (
             self.saved is not None and bool(self.saved.cache) and self.saved.cache == self.disk.page_cache(self.folder)
         )
@@ -78,7 +78,7 @@ class LogTail:
         dropped: list[int] = []
         for number, base in enumerate(bases):
             if dropped or (expected is not None and base != expected and segments):
-                # Behind what was cut, or never written in full: it was never promised to anybody, as far as one knows.
+                # It stands behind a cut or a torn write, so as far as is known it was never acknowledged.
                 if not dropped:
                     self.cut_here(
                         segments[-1], "offsets", f"offset {expected} comes next, a segment begins with {base}"
@@ -89,7 +89,7 @@ class LogTail:
             segment, cut = self.checked(base, saved if saved and base == saved.segment else None)
             if later and self.no_power_was_lost and segment.next_offset <= later[0]:
                 if segment.next_offset < later[0]:
-                    self.fill(segment, later[0])  # the file behind it was begun later
+                    self.fill(segment, later[0])  # the next file was begun later, so these offsets were given
                 cut = False
             segments.append(segment)
             expected = segment.next_offset
@@ -115,7 +115,7 @@ class LogTail:
         indexer, flushed, position, expected = Indexer(self.interval), (NONE, NONE), 0, base
         if saved and size >= saved.position:
             position, expected = saved.position, saved.recovery
-            if saved.position and saved.created_ms is not None:  # else what it got came later
+            if saved.position and saved.created_ms is not None:  # else its first batch came after the checkpoint
                 segment.created_ms = saved.created_ms
             indexer, flushed = self.known_indexes(segment, file, saved)
         if size > position:
@@ -180,11 +180,11 @@ class LogTail:
         return indexer, (NONE, NONE)
 
     def mended(self, segment: Segment, size: int, damage: Damage) -> tuple[File, int] | None:
-        """The segment's file without the damaged bytes, what is whole behind them following on: (it, its size).
+        """Rewrites the segment's file without the damaged bytes: (new file, its size).
 
-        An empty batch stands for the offsets between, and the bytes are kept aside. A last batch that is whole but for
-        its length gets that. None where neither can be: nothing whole is there, or nobody may have been promised it.
-        Raises StorageError without room for the copies.
+        Intact batches behind the damage follow on, after an empty batch over the offsets between; the damaged bytes are
+        kept in a copy. Or the length of a last batch that is intact but for it is corrected. None when neither is
+        possible: nothing intact follows, or power may have been lost. Raises StorageError without room for the copies.
         """
         position, first = segment.size, segment.next_offset
         found = None
@@ -219,7 +219,7 @@ class LogTail:
         return self.disk.open(segment.path(), write=True), end
 
     def cut_here(self, segment: Segment, reason: str, text: str) -> None:
-        """Cuts the file behind the segment's last good batch. Offsets that plainly had been given stay empty."""
+        """Cuts the file behind the segment's last good batch. Offsets that were surely given to events stay empty."""
         report, position, file = self.report, segment.size, segment.file
         size = file.size()
         given = self.given_behind(segment, size, reason) if size > position else segment.next_offset
@@ -234,14 +234,14 @@ class LogTail:
         file.truncate(segment.size)
 
     def given_behind(self, segment: Segment, size: int, reason: str) -> int:
-        """The offset behind the last that the bytes behind the segment's last good batch had been given."""
+        """The offset behind the last one that was given to the bytes behind the segment's last good batch."""
         position, given = segment.size, segment.next_offset
         moved = salvage.displaced(segment.file, position, size, given) if size - position >= batch.HEADER_SIZE else None
         if moved is not None:
             given = moved.next_offset
         elif self.no_power_was_lost and reason not in ("torn", "zeros"):
             header = salvage.header_at(segment.file, position, size)
-            if header is None or not header.dense:  # how many is not known; no record is shorter
+            if header is None or not header.dense:  # their number is not known; no record is shorter
                 given += max(1, (size - position - batch.HEADER_SIZE) // SHORTEST)
             elif position + header.size == size:  # written to its end, so it had its offsets
                 given += header.last_offset_delta + 1
@@ -270,12 +270,12 @@ class LogTail:
         except OSError as error:
             if needed:
                 raise StorageError(f"{path}: there is no room for a copy of damaged bytes: {error}") from error
-            return  # what a crash tore must not keep the broker from starting on a full disk
+            return  # torn bytes must not keep the broker from starting on a full disk
         self.files[path.name] = (len(data), 0)
         self.report.set_aside.append(str(path))
 
     def given_in(self, base: int) -> int:
-        """The offset behind the last whole batch of a segment behind the cut, 0 without any."""
+        """The offset behind the last intact batch of a segment behind the cut, 0 without any."""
         name, given, dense = file_name(base, LOG), 0, self.dense(base)
         with contextlib.suppress(Damage):
             for _, header, _ in batches(self.disk.open(self.folder / name), 0, self.files[name][0], base, dense=dense):
@@ -283,7 +283,7 @@ class LogTail:
         return given
 
     def drop(self, base: int) -> None:
-        """A segment behind the cut."""
+        """Removes a segment behind the cut; one with content is renamed to `*.cut`."""
         name = file_name(base, LOG)
         size = self.files[name][0]
         self.report.cut_bytes += size
@@ -301,7 +301,7 @@ class LogTail:
         self.report.lost.append(f"offsets {first} to {until - 1} at position {segment.size} of {segment.path()}: {why}")
 
     def fill(self, segment: Segment, until: int) -> None:
-        """An empty batch over offsets that were given out and are gone, so that they are never given out again."""
+        """Appends an empty batch over offsets whose events are gone, so that they are never given again."""
         first = segment.next_offset
         if until - 1 - segment.base_offset > MAX_RELATIVE:
             raise StorageError(f"{segment.path()}: it can't hold the offsets {first} to {until - 1}, which are lost")
@@ -330,7 +330,7 @@ class LogTail:
         )
 
     def dense(self, base: int) -> bool:
-        """Whether it is known that no offset was left out in the segment that begins with this one."""
+        """Whether it is known that no offset is missing in the segment with this base offset."""
         return self.saved is not None and base >= self.saved.sparse
 
     def note(
@@ -351,7 +351,7 @@ class LogTail:
             self.epochs.note(header.leader_epoch, header.base_offset)
 
     def write_indexes(self, segment: Segment, indexer: Indexer, file: File) -> None:
-        """Of a segment that is closed."""
+        """Writes the indexes of a closed segment."""
         segment.activate(file, indexer)
         self.touched += segment.seal()
         segment.release()

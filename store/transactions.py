@@ -1,4 +1,4 @@
-"""Transactional ids as they are kept: one value for each, replaced as a whole by every transition.
+"""Transactional ids in the meta database: one value for each, replaced as a whole by every transition.
 
 A write is durable after `Meta.sync`, which the broker shares among all writes that wait for it.
 """
@@ -28,7 +28,7 @@ class TransactionStore:
         return {found.name: found for found in (_unpacked(*row) for row in self._meta.items(TRANSACTION))}
 
     def put(self, transaction: Transaction) -> Callable[[], None]:
-        """What it returns takes it back."""
+        """Writes the state of a transactional id. Returns a function that takes the write back."""
         return self._meta.change({TRANSACTION + transaction.name.encode(): _packed(transaction)})
 
     def delete(self, name: str) -> None:

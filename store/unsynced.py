@@ -1,4 +1,4 @@
-"""What has been written to a log's folder and may not be on disk yet."""
+"""The files and names of a log's folder that may not be on disk yet."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ class Unsynced:
         self._files: dict[Path, File | None] = {}  # None: no longer held open
 
     def mark(self, files: Iterable[File]) -> None:
-        """These need a sync. A log that is never synced must not hold all its files open for that."""
+        """These files need a sync. Beyond MAX_HELD only their paths are kept, so that a log that is never synced does
+        not hold all its files open."""
         if len(self._files) > MAX_HELD:
             self._files = dict.fromkeys(self._files)
         for file in files:
             self._files[file.path] = file
 
     def join(self, earlier: Unsynced) -> None:
-        """What was to be synced before, and was not."""
+        """Adds what an earlier, failed sync has left."""
         self.names = self.names or earlier.names
         self._files = {**earlier._files, **self._files}
 
     def sync(self, disk: Disk, folder: Path) -> None:
-        """Raises OSError; then nobody knows what is on disk, but that nothing is lost where it is one of
-        NO_DESCRIPTOR."""
+        """Raises OSError; then nobody knows what is on disk. With an errno of NO_DESCRIPTOR nothing is lost, and the
+        sync may be repeated."""
         for path, file in self._files.items():
-            with suppress(FileNotFoundError):  # retention or the cleaner had no more use for it
+            with suppress(FileNotFoundError):  # retention or the cleaner has removed it
                 (file or disk.open(path, write=True)).fdatasync()
         if self.names:
             disk.fsync_dir(folder)

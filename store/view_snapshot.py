@@ -12,7 +12,7 @@ from krappy.errors import StorageError
 from krappy.store import rocks
 from krappy.store.keys import PREFIX_SIZE, applied_key, key_range, view_prefix
 
-CHANGES = 1_000  # entries of a page that may be looked up because they changed since its snapshot: each is 5 µs
+CHANGES = 1_000  # entries of a page that changed since the snapshot, and are looked up in it: each takes 5 µs
 
 
 class Rows(NamedTuple):
@@ -33,19 +33,19 @@ Failure = Callable[[str, Exception], Exception]
 
 
 class ViewSnapshot:
-    """All views at one moment, by the offsets that each had applied then.
+    """All views at one moment, given by their applied offsets then.
 
-    What stands in a view now with an offset below those was the same at that moment, because offsets of a key only
-    grow; what has a later one is looked up in a RocksDB snapshot. So pages are read from the newest data, and a
-    snapshot that nobody reads for a while costs next to nothing: an iterator held instead would keep every memtable
-    and file of its moment. (rocksdict's `Snapshot` honours its moment in lookups, but not in iterators.)
+    A key's offset only grows. So an entry that has an offset below the view's applied offset of then was the same at
+    that moment; a later one is looked up in a RocksDB snapshot. Pages are read from the newest data, so an idle
+    snapshot costs next to nothing; an iterator would keep every memtable and file of its moment. (rocksdict's
+    `Snapshot` gives its moment in lookups, but not in iterators.)
 
-    Exact but for one thing: a tombstone that has been taken out of the view since may be missing. One thread at a
-    time uses a snapshot.
+    One thing may be missing: a tombstone that has been taken out of the view since (but see `keep_all`). One thread at
+    a time uses a snapshot.
     """
 
     def __init__(self, db: rocks.Rdict, failure: Failure = rocks.failure) -> None:
-        """`failure` makes the error to raise of one of RocksDB's."""
+        """`failure` turns an error of RocksDB into the one to raise."""
         self._held: rocks.Rdict | None = db
         self._failure = failure
         try:
@@ -58,7 +58,7 @@ class ViewSnapshot:
         self._keeps_all = False
 
     def close(self) -> None:
-        """Lets the data of the moment go. Closing again does nothing."""
+        """Releases the data of the moment. Closing again does nothing."""
         self._snapshot = self._held = None
 
     @property
@@ -72,18 +72,18 @@ class ViewSnapshot:
         return self._snapshot is None
 
     def dropped(self, number: int) -> None:
-        """This view is being dropped: it can't be read on."""
+        """To be called when this view is dropped: from then on reads of it raise StorageError."""
         self._dropped.add(number)
 
     def has_dropped(self, number: int) -> bool:
         return number in self._dropped
 
     def keep_all(self) -> None:
-        """No tombstone of its moment will be missing in it."""
+        """From now on tombstones that are taken out of the view stay in the snapshot."""
         self._keeps_all = True
 
     def taken_out(self, number: int, entries: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """These keys, with the entries they have, are being taken out of the view."""
+        """To be called with keys and their entries before they are taken out of the view."""
         ceiling = floor(0 if self._keeps_all else self.applied(number))
         changed = [key for key, entry in entries if entry is not None and entry >= ceiling]
         if changed:
@@ -101,7 +101,7 @@ class ViewSnapshot:
         return found  # type: ignore[no-any-return]
 
     def applied(self, number: int) -> int:
-        """The next offset after those that the snapshot holds of this partition: what it is exact for."""
+        """The view's applied offset at the snapshot's moment."""
         held = self._applied.get(number)
         if held is None:
             held = self._applied[number] = int.from_bytes(self._get(applied_key(number)) or b"", "big")
@@ -142,8 +142,8 @@ class ViewSnapshot:
         """The next entries of one partition: at most `max_entries`, and no more once keys and entries have `max_bytes`.
 
         `start` inclusive, `end` exclusive. Tombstones are left out unless asked for, and so are entries with an offset
-        below `log_start`; where only such are met there may be none while more follow. Holds the GIL for about a third
-        of a microsecond an entry, however many are left out. Raises StorageError.
+        below `log_start`; so there may be no rows although `following` is a key. Holds the GIL for about a third of a
+        microsecond an entry, however many are left out. Raises StorageError.
         """
         if self._snapshot is None:
             raise StorageError("the snapshot is closed")
@@ -170,7 +170,8 @@ class ViewSnapshot:
     def _as_they_were(
         self, keys: list[bytes], entries: list[bytes], read_to: bytes, ceiling: bytes
     ) -> tuple[list[bytes], list[bytes], bytes]:
-        """The rows at the snapshot's moment, up to where CHANGES of them have been looked up; and where that is."""
+        """The rows at the snapshot's moment, until CHANGES of them have been looked up; and the key where that
+        ended."""
         changed = [row for row, entry in enumerate(entries) if entry >= ceiling]
         if len(changed) > CHANGES:
             read_to = keys[changed[CHANGES]]
@@ -190,8 +191,8 @@ class ViewSnapshot:
     def _with_taken_out(
         self, number: int, keys: list[bytes], entries: list[bytes], between: tuple[bytes, bytes], room: int
     ) -> tuple[list[bytes], list[bytes], bytes]:
-        """The rows with those keys of their range that were taken out of the view since, up to where these have `room`
-        bytes; and where that is."""
+        """The rows together with the keys of their range that were taken out of the view since, until these have `room`
+        bytes; and the key where that ended."""
         first, read_to = between
         found = dict(zip(keys, entries, strict=True))
         for stored in sorted(view_prefix(number) + key for key in self._taken_out[number]):

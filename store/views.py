@@ -1,9 +1,9 @@
-"""The tables: for each partition the latest entry of each key, and how far in the log that is true.
+"""The views: for each partition the latest entry of each key, and the applied offset.
 
-One RocksDB holds all views of a broker. It has no write-ahead log: the partition's log is that. Every write batch
-carries the applied offset beside the entries that it covers, in the same column family, and RocksDB flushes a column
-family's memtables in order; so what a crash leaves is the fold of the log up to the applied offset that it leaves,
-and the rest of the log is applied again. VIEWS.md describes the bytes.
+One RocksDB holds all views of a broker. It has no write-ahead log: the partition's log serves as one. Every write batch
+has the applied offset beside the entries that it covers, in the same column family, and RocksDB flushes a column
+family's memtables in order. So after a crash a view is the fold of the log up to its applied offset, and the rest of
+the log is applied again. VIEWS.md describes the bytes.
 
 Everything here is synchronous and safe to call from several threads; `apply` for one partition is called by one at
 a time, in order.
@@ -43,7 +43,7 @@ STALL_LIMIT_S = 60.0
 RENEWING = "the tables are being made anew, because their files were damaged; try again"
 REOPENING = "the tables are being opened anew, because the disk had refused them; try again"
 MAX_TAKEN = 1 << 20  # bytes of entries looked at in one go
-HEADS, HEADS_ROOM = 16, 256 << 10  # keys looked up together at the most, and what is found may take, about
+HEADS, HEADS_ROOM = 16, 256 << 10  # at most so many keys are looked up together, and about so many bytes of entries
 
 
 STATS = (
@@ -64,15 +64,14 @@ class Views:
     def __init__(
         self, folder: Path, cache_bytes: int = 64 << 20, memtable_bytes: int = 64 << 20, *, anew: bool = False
     ) -> None:
-        """Opens the views, or makes them when the folder is missing or empty: every view is then at offset 0, and
-        its log is to be applied from the start. `cache_bytes` and `memtable_bytes` are for all views together.
-        `anew`: what the folder holds is thrown away.
-        Raises Damaged when the folder holds anything but whole views, StorageError."""
+        """Opens the views, or makes them when the folder is missing or empty: every view is then at offset 0, and its
+        log has to be applied from the start. `cache_bytes` and `memtable_bytes` are for all views together. `anew`:
+        deletes the folder's content first. Raises Damaged when the folder's views are not intact, StorageError."""
         self.folder = folder
-        self.damaged = ""  # how it was found to be not as it was written, since when it can only be made anew
-        self.doubtful: Path | None = None  # a table file that the disk did not read
-        self.stuck = ""  # what the disk refused, since when RocksDB takes nothing until it is opened anew
-        self._waits = RENEWING  # why there is none just now
+        self.damaged = ""  # what damage was found: the views can only be made anew; empty: none
+        self.doubtful: Path | None = None  # a table file that the disk failed to read once
+        self.stuck = ""  # which write the disk refused: RocksDB takes no more until it is opened anew; empty: none
+        self._waits = RENEWING  # why there is no database, while `_open` is None
         self._sizes = cache_bytes, memtable_bytes
         self._open: rocks.Rdict | None = None
         self._made: rocks.Rdict | None = None
@@ -86,7 +85,7 @@ class Views:
 
     @property
     def _db(self) -> rocks.Rdict:
-        """Raises StorageError while there is none."""
+        """The open database. Raises StorageError while there is none."""
         db = self._open
         if db is None:
             raise StorageError(self._waits)
@@ -100,7 +99,8 @@ class Views:
         return found
 
     def _refusal(self, what: str, error: Exception) -> Exception:
-        """Of a write. For want of room RocksDB waits by itself, and goes on; after any other refusal it never does."""
+        """The error to raise for a failed write. On a full disk RocksDB recovers by itself; after any other refusal it
+        has to be opened anew, so `stuck` is set."""
         found = self._failure(what, error)
         if isinstance(found, StorageError) and "IO error" in found.text and "No space left" not in found.text:
             self.stuck = found.text
@@ -111,28 +111,28 @@ class Views:
         return rocks.open_db(self.folder, cache_bytes=cache_bytes, memtable_bytes=memtable_bytes)
 
     def look_at_doubtful(self) -> None:
-        """Whether the file that the disk did not read is lost: then the views are `damaged`. Blocks."""
+        """Reads the `doubtful` file again: if the disk can't read it, the views are `damaged`. Blocks."""
         file, self.doubtful = self.doubtful, None
         if file is None:
             return
         try:
             OS_DISK.read_through(file)
         except FileNotFoundError:
-            return  # a compaction has taken its place
+            return  # a compaction has replaced it
         except OSError as error:
             if error.errno in UNREADABLE:
                 self.damaged = self.damaged or f"{file} can't be read: {error.strerror or error}"
 
     def throw_away(self) -> None:
-        """Ends all views and makes ready for new ones, until which everybody gets StorageError. Blocks.
+        """Closes and deletes all views, and makes a new database. Until `begin` every call raises StorageError. Blocks.
 
-        Raises it too when the disk refuses; to be called again.
+        Raises StorageError when the disk refuses; then it may be called again.
         """
         self._end(RENEWING)
         self._make(self._empty)
 
     def set_aside(self, aside: Path) -> None:
-        """New views; what there was stays in a folder of this name. Raises StorageError."""
+        """Renames the folder of the views to `aside`, and begins with new, empty views. Raises StorageError."""
         self._end(RENEWING)
         gc.collect()
         try:
@@ -143,7 +143,7 @@ class Views:
         self.begin()
 
     def reopen(self) -> None:
-        """As `throw_away`, for views as their files have them: all is forgotten that was not flushed."""
+        """As `throw_away`, but keeps the files: only what was not flushed is lost."""
         self._end(REOPENING)
         self._make(self._new)
 
@@ -153,11 +153,11 @@ class Views:
         self._waits = why
         old, self._open = self._open, None
         if old is not None:
-            with suppress(Exception):  # it may not be able to flush; what it has is not wanted
+            with suppress(Exception):  # its flush may fail; unflushed entries are not needed
                 old.close()
 
     def _empty(self) -> rocks.Rdict:
-        """A new database. The folder is removed at each try: the old one may write into it while it is let go."""
+        """A new database. The folder is removed at each try: the old database may write into it while it closes."""
         try:
             OS_DISK.remove_folder(self.folder)
         except OSError as error:
@@ -173,15 +173,17 @@ class Views:
             except StorageError:  # a read in another thread may hold the old one for a moment
                 if time.monotonic() > deadline:
                     raise
-            gc.collect()  # and so may the error of a read, whose traceback has its iterator
+            gc.collect()  # an error of a read may hold it too: its traceback has an iterator
             time.sleep(0.05)
 
     def begin(self) -> None:
-        """After `throw_away` every view is at offset 0 now, after `reopen` where it was flushed."""
+        """Serves the new database. After `throw_away` every view is at offset 0, after `reopen` as it was last
+        flushed."""
         self._open, self._made, self.damaged, self.stuck, self.doubtful = self._made, None, "", "", None
 
     def close(self) -> None:
-        """Flushes, so that a clean start replays nothing, and closes, snapshots too. Closing again does nothing."""
+        """Flushes, so that the next start has nothing to apply, and closes, snapshots too. Closing again does
+        nothing."""
         for snapshot in list(self._snapshots):
             snapshot.close()  # RocksDB stays open while there is one
         if self._open is None:
@@ -202,7 +204,8 @@ class Views:
         return int.from_bytes(found, "big") if found else 0
 
     def floor(self, number: int) -> int:
-        """Entries of this partition with a lower offset are absent, whatever its topic's cleanup.policy is now."""
+        """The view's floor: entries with a lower offset are absent, whatever its topic's cleanup.policy is now; 0:
+        none."""
         found: Any = self._get(floor_key(number))
         return int.from_bytes(found, "big") if found else 0
 
@@ -211,19 +214,20 @@ class Views:
         self._commit(lambda batch: batch.put(floor_key(number), offset.to_bytes(8, "big")))
 
     def begun(self, number: int) -> int:
-        """How far the log had been cleaned when this view was begun at the log's start; 0: not at all, or not known."""
+        """Up to which offset the log had been cleaned when this view was begun at the log's start; 0: not at all, or
+        not known."""
         found: Any = self._get(begun_key(number))
         return int.from_bytes(found, "big") if found else 0
 
     def note_begun(self, number: int, clean: int) -> None:
-        """What `begun` is to say, before anything is applied. Raises StorageError."""
+        """Sets `begun`, before anything is applied. Raises StorageError."""
         self._commit(lambda batch: batch.put(begun_key(number), clean.to_bytes(8, "big")))
 
     def strays(self, number: int) -> tuple[int, bool] | None:
-        """Among how many partitions the keys of this view were judged, and whether any of them belongs to another
-        partition; None: nobody knows."""
+        """(number of partitions among which the keys of this view were checked, whether any key belongs to another
+        partition); None: not known."""
         found: Any = self._get(strays_key(number))
-        if not found or int.from_bytes(found[5:13], "big") != self.applied(number):  # others have written since
+        if not found or int.from_bytes(found[5:13], "big") != self.applied(number):  # an older version wrote since
             return None
         return int.from_bytes(found[:4], "big"), found[4] != 0
 
@@ -234,8 +238,8 @@ class Views:
             raise self._failure("reading a view", error) from error
 
     def busy(self) -> bool:
-        """Whether appliers should pause: flushes or compactions do not keep up, and an `apply` may soon have to wait
-        for them. Cheap enough to ask before each."""
+        """Whether appliers should pause: flushes or compactions do not keep up, and an `apply` may soon have to wait.
+        Cheap enough to call before each `apply`."""
         return self._open is not None and rocks.behind(self._open)
 
     def apply(
@@ -248,10 +252,10 @@ class Views:
     ) -> None:
         """Puts entries (record key to packed entry) and moves the applied offset, all or nothing.
 
-        `applied`: the next offset to apply after this. `deletes`: keys that leave the view altogether: tombstones
-        whose time is over. `strays`: what `strays` is to say; None: that nobody knows. Holds the GIL
-        for about 1 µs an entry: keep a batch to about 500. When RocksDB has no memtable free it sleeps (without the
-        GIL) until there is one, which `busy` warns of. Raises StorageError.
+        `applied`: the next offset to apply after this. `deletes`: keys to remove from the view: those of expired
+        tombstones. `strays`: the new value of `strays`; None: not known. Holds the GIL for about 1 µs an entry: keep a
+        batch to about 500. When RocksDB has no free memtable, it sleeps (without the GIL) until there is one; `busy`
+        warns of that. Raises StorageError.
         """
         prefix = view_prefix(number)
         gone = [prefix + key for key in deletes]
@@ -273,7 +277,7 @@ class Views:
         self._commit(fill)
 
     def _commit(self, fill: Callable[[rocks.WriteBatch], None]) -> None:
-        """Writes what `fill` puts into a batch: again and again while RocksDB would have to delay it."""
+        """Writes the batch that `fill` makes; retries while RocksDB would have to delay it."""
         deadline = time.monotonic() + STALL_LIMIT_S
         while True:
             batch = rocks.batch()  # a new one each time: `write` empties it even when it fails
@@ -294,10 +298,10 @@ class Views:
         return found
 
     def get_some(self, number: int, keys: Sequence[bytes], room: int) -> list[bytes | None]:
-        """The packed entries of many keys, in their order: of as many as take `room` bytes, at least of one.
+        """The packed entries of many keys, in their order, until they take `room` bytes; at least one.
 
-        They are looked up one by one: those that RocksDB is asked for together are all in memory, and three times,
-        before anybody knows how large they are. For small ones it costs the same.
+        Keys are looked up one by one: a lookup of many at once has all entries in memory three times before their size
+        is known. For small entries it costs the same.
         """
         get, prefix = self._get, view_prefix(number)
         found: list[bytes | None] = []
@@ -317,9 +321,9 @@ class Views:
         return found
 
     def heads(self, number: int, keys: Sequence[bytes]) -> list[bytes | None]:
-        """As `get_many`, but of each entry only what stands before its value, and whether it is a tombstone.
+        """As `get_many`, but each entry is cut one byte into its value: enough to tell a tombstone.
 
-        Few are looked up at a time: their entries, of any size, are in memory until they are cut.
+        Few are looked up at a time: entries of any size are in memory until they are cut.
         """
         found: list[bytes | None] = []
         step = 1
@@ -333,10 +337,10 @@ class Views:
     def entries(
         self, number: int, after: bytes | None, count: int, max_bytes: int = 1 << 62
     ) -> tuple[list[bytes], bytes | None]:
-        """The packed entries of a partition as they are now, tombstones too, in key order: `count` at the most, and no
-        more once they have `max_bytes`.
+        """(the packed entries of a partition as they are now, tombstones too, in key order; the `after` to go on with,
+        None at the end). At most `count` entries, and no more once they have `max_bytes`.
 
-        And what to give as `after` to go on; None at the end. Holds the GIL for a third of a microsecond an entry.
+        Holds the GIL for a third of a microsecond an entry.
         """
         try:
             return rocks.values_from(self._db, after or view_prefix(number), view_end(number), count, max_bytes)
@@ -354,10 +358,11 @@ class Views:
             raise self._failure("reading a view", error) from error
 
     def take_out_below(self, number: int, offset: int, after: bytes | None, count: int) -> tuple[int, bytes | None]:
-        """Takes entries with an offset below `offset` out of a view, of the `count` from the stored key `after` on.
+        """Looks at `count` entries of a view from the stored key `after` on, and removes those with an offset below
+        `offset`.
 
-        How many others there are among those, and what to give as `after` to go on; None at the end. Nobody may want
-        these entries any more, in a snapshot neither. Holds the GIL for about a microsecond an entry.
+        Returns how many of them stay, and the `after` to go on with; None at the end. Nobody may need the removed
+        entries any more, not even a snapshot. Holds the GIL for about a microsecond an entry.
         """
         end = view_end(number)
         try:
@@ -376,7 +381,7 @@ class Views:
         return len(keys) - len(gone), None if ended or not keys else keys[-1] + b"\0"
 
     def highest_number(self) -> int:
-        """The largest number of a partition that anything is kept of; 0: none. Raises StorageError."""
+        """The largest partition number that has any record here; 0: none. Raises StorageError."""
         try:
             entry, reserved = (rocks.key_before(self._db, end) for end in (b"\xff" * 5, view_prefix(1)))
         except Exception as error:
@@ -384,11 +389,11 @@ class Views:
         return max(number_in(entry), number_in(reserved[PREFIX_SIZE:]))
 
     def open_snapshots(self) -> weakref.WeakSet[ViewSnapshot]:
-        """Those of this moment."""
+        """The snapshots that are open now."""
         return weakref.WeakSet(each for each in self._snapshots if not each.closed)
 
     def files(self) -> list[KeyFile]:
-        """The table files. One that holds entries of several partitions is told as if they had equal parts of it."""
+        """The table files. A file with entries of several partitions counts as if each had an equal part."""
         found: list[KeyFile] = []
         try:
             for file in self._db.live_files():
@@ -406,7 +411,7 @@ class Views:
         )
 
     def snapshot(self) -> ViewSnapshot:
-        """All views as they are now. To be closed: it keeps old values on disk."""
+        """A snapshot of all views as they are now. Close it: it keeps old values on disk."""
         taken = ViewSnapshot(self._db, self._failure)
         self._snapshots.add(taken)
         return taken
@@ -442,7 +447,7 @@ class Views:
             raise self._refusal("flushing the views", error) from error
 
     def checkpoint(self, folder: Path) -> None:
-        """A copy of the views as they are now in a new folder, made of hard links where it can be."""
+        """Copies the views as they are now into a new folder, by hard links where possible."""
         self.flush()  # releases the GIL, which the flush within create_checkpoint does not
         try:
             rocks.Checkpoint(self._db).create_checkpoint(os.fspath(folder))

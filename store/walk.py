@@ -1,7 +1,7 @@
 """Walking over the batches of a segment file in order: every other reader of whole segments is built on this.
 
-What is wrong on the way is a `Damage`, which does not leave the store: recovery cuts there or reports it, a read
-makes a CorruptBatch of it.
+A fault on the way raises `Damage`, which does not leave the store: recovery cuts there or reports it, a read turns it
+into a CorruptBatch.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from krappy.records.batch import HEADER_SIZE, LENGTH_END, BatchHeader, check, re
 from krappy.store.disk import File
 
 WINDOW = 32 << 10  # bytes read at once to get at headers
-CHUNK = 1 << 20  # and to get at whole batches
+CHUNK = 1 << 20  # bytes read at once to get at whole batches
 
 
 class Damage(Exception):
-    """Bytes that are not the batch that ought to be there."""
+    """The bytes at `position` of a file are not the batch that has to be there."""
 
     def __init__(self, position: int, reason: str, text: str) -> None:
         super().__init__(text)
@@ -72,7 +72,7 @@ def _walk(
 
 
 def _fetch(file: File, position: int, size: int, end: int, least: int) -> memoryview:
-    """Up to `size` bytes, and at least `least`: fewer than the first where damage or the file's end is behind them."""
+    """Up to `size` bytes, at least `least`: fewer than `size` before damage or before `end`. Raises Damage, OSError."""
     want = min(size, end - position)
     try:
         data = file.pread(want, position)
@@ -86,7 +86,7 @@ def _fetch(file: File, position: int, size: int, end: int, least: int) -> memory
 
 
 def _blame(rest: memoryview, position: int, end: int, text: str) -> Damage:
-    if len(rest) >= LENGTH_END and not any(rest[:HEADER_SIZE]):  # fewer may well begin a true batch
+    if len(rest) >= LENGTH_END and not any(rest[:HEADER_SIZE]):  # fewer zeros may begin a good batch
         return Damage(position, "zeros", f"zeros where the file has {end - position} more bytes")
     if len(rest) < HEADER_SIZE:
         return Damage(position, "torn", f"{len(rest)} bytes: less than a batch header")

@@ -1,10 +1,10 @@
 """Writing to a partition's log: append, roll, sync, checkpoint.
 
-Rules of this file. Appends come one at a time; reads run beside everything. What a reader sees is published in an
-order that keeps it whole: bytes in the file, then `size` and `next_offset` of the segment, then the tuple of
-segments, then `end_offset`. Nothing is promised before `sync` has returned: an event that was read before may be
-gone after a power loss, so the broker's high watermark follows `sync`, not `append`. A sync that failed is never
-tried again (fsyncgate: the kernel drops the pages that it could not write): the log takes no more appends.
+Rules of this file. Appends come one at a time; reads may run at any time. What a reader sees is published in an order
+that keeps it whole: bytes in the file, then `size` and `next_offset` of the segment, then the tuple of segments, then
+`end_offset`. Nothing is promised before `sync` has returned: an event that was read before may be gone after a power
+loss, so the broker's high watermark follows `sync`, not `append`. A sync that failed is never tried again (fsyncgate:
+the kernel drops the pages that it could not write): the log takes no more appends.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from krappy.store.unsynced import Unsynced
 CHECKPOINT_BYTES = 64 << 20  # appended since the last checkpoint: the most that a crash leaves to be read again
 HOLES_AHEAD = (
     1 << 20
-)  # offsets: who fetches a log with holes writes a checkpoint for so many of them, not for each hole
+)  # offsets by which `sparse` is raised ahead, so that a fetched log with holes needs no checkpoint for each hole
 
 Batch = tuple[BatchHeader, bytes | memoryview]
-Placed = tuple[BatchHeader, bytes | memoryview, int, int]  # and its base offset and leader epoch
+Placed = tuple[BatchHeader, bytes | memoryview, int, int]  # header, bytes, base offset, leader epoch
 
 
 class WritableLog(ReadableLog):
-    """The part of `Log` that writes. `producers` and `epochs` are kept up by it.
+    """The part of `Log` that writes. It keeps `producers` and `epochs` up to date.
 
-    `high_watermark`: the offset below which all is committed, as the caller says; None: nobody has said it. It is saved
-    with each checkpoint, so after a crash it may be an earlier one. That is harmless: it rises again.
+    `high_watermark`: the offset below which all is committed, set by the caller; None: never set. Each checkpoint saves
+    it, so after a crash it may be an earlier one. That is harmless: it rises again.
     """
 
     def __init__(self, folder: Path, config: TopicConfig, disk: Disk, found: Recovered) -> None:
@@ -65,15 +65,16 @@ class WritableLog(ReadableLog):
         self._unsynced.names = not found.report.clean
         self._unsaved = 0  # bytes appended since the checkpoint
         self._cache = disk.page_cache(folder)
-        # The next sync checkpoints too, which does not tell of the page cache or the segment that now counts.
+        # Whether the next sync has to write a checkpoint: the saved one has another page cache or active segment.
         self._owed = found.saved is None or found.saved.cache != self._cache
 
     def append(self, batches: Sequence[Batch], epoch: int, now_ms: int) -> int:
-        """Gives the batches the next offsets and writes them; the first one's base offset. Blocks; one at a time.
+        """Gives the batches the next offsets and writes them; returns the first one's base offset. Blocks; one call at
+        a time.
 
-        The batches must have been checked (`batch.check`); their bytes are written as they are but for the first
-        16 (`batch.stamp`). All or nothing: when the disk refuses, nothing is changed and StorageError raised. Not
-        durable before `sync`. Raises CorruptBatch when a header is not its batch's.
+        The batches must have been checked (`batch.check`); only their first 16 bytes are changed (`batch.stamp`). Not
+        durable before `sync`. All or nothing: raises StorageError when the disk refuses, CorruptBatch when a header
+        does not fit its batch, and then nothing is changed.
         """
         with self._lock:
             first = self.end_offset
@@ -82,16 +83,17 @@ class WritableLog(ReadableLog):
             return first
 
     def append_as_is(self, batches: Sequence[Batch], now_ms: int) -> int:
-        """Writes batches as another broker's log has them, with their offsets and leader epochs; the log's end then.
+        """Writes batches as another broker's log has them, with their offsets and leader epochs; returns the log's new
+        end.
 
-        Offsets may be left out between them and before them, as compaction there has left them out. The batches must
-        have been checked, as for `append`. Looked at here: each is as long as its header says, begins where the one
-        before it ends or later, no more than a segment may span behind that, and has no lower leader epoch than the
-        events before it (-1: its epoch is not known). Else ValueError, or CorruptBatch for the length, and nothing is
-        changed. The rest is as for `append`.
+        Offsets may be missing between and before them, because compaction removed them there. The batches must have
+        been checked, as for `append`. Each must begin at or after the end of the one before it, end no further behind
+        that than a segment may span, and have no lower leader epoch than the events before it (-1: its epoch is not
+        known); else ValueError. CorruptBatch if its length is not what its header says. Nothing is changed then. The
+        rest is as for `append`.
 
-        Before the first batch behind a hole is written, a checkpoint is that says that there may be holes: else a crash
-        would leave what looks like damage.
+        Before the first batch behind a hole, a checkpoint is written that allows holes: else they would look like
+        damage after a crash.
         """
         holes = self._check_order(batches)
         if holes > self._sparse:
@@ -100,13 +102,13 @@ class WritableLog(ReadableLog):
             end = self.end_offset
             self._write([(header, data, header.base_offset, header.leader_epoch) for header, data in batches], now_ms)
             if batches:
-                self.epochs.cut(end)  # one that begins here has no events, and what comes may be of one before it
+                self.epochs.cut(end)  # forgets an epoch without events: the batches may have an earlier one
             for header, _ in batches:
                 self.epochs.note(header.leader_epoch, header.base_offset)
             return self.end_offset
 
     def _check_order(self, batches: Sequence[Batch]) -> int:
-        """Where the last hole ends that these batches leave, 0 without any. Raises ValueError."""
+        """The offset at which the last hole before or between these batches ends, 0 without any. Raises ValueError."""
         end = self.end_offset
         epoch = self.epochs.at(end - 1)
         holes = 0
@@ -137,7 +139,7 @@ class WritableLog(ReadableLog):
             self._active.dense = False
 
     def _write(self, batches: Iterable[Placed], now_ms: int) -> None:
-        """Writes and publishes them; none, if the disk refuses. `_lock` is held. Raises StorageError, CorruptBatch."""
+        """Writes and publishes the batches, or none of them. `_lock` is held. Raises StorageError, CorruptBatch."""
         if self._broken:
             raise StorageError(self._broken)
         end = self.end_offset
@@ -178,9 +180,10 @@ class WritableLog(ReadableLog):
         return segment
 
     def _undo(self, made: list[Segment]) -> None:
-        """After a failed append: the active file as it was, new ones gone; for good, after the next sync.
+        """After a failed append: cuts the active file to its size before, and removes new files. Durable after the next
+        sync.
 
-        The last file goes first: after a kill in between, no file may begin behind offsets that are not there.
+        The last file goes first: after a kill in between, no file may begin behind missing offsets.
         """
         self._unsynced.mark([self._active.file])
         self._unsynced.names = True
@@ -219,10 +222,10 @@ class WritableLog(ReadableLog):
             self._publish(AppendRun(segment), 0)
 
     def sync(self) -> int:
-        """Makes all that was appended before this call durable; the offset up to which it is. Blocks.
+        """Makes all durable that was appended before this call; returns the offset up to which it is. Blocks.
 
-        Now and then it checkpoints too, so that a crash leaves little to be read again. Raises StorageError when the
-        disk refuses; the log is then closed for appends for good (`broken`), but not where a file could not be opened.
+        Now and then it writes a checkpoint too, so that little has to be read again after a crash. Raises StorageError
+        when the disk refuses; then the log takes no more appends (`broken`), unless only a file descriptor was missing.
         """
         with self._syncing:
             with self._lock:
@@ -242,19 +245,21 @@ class WritableLog(ReadableLog):
         due = self._unsaved >= CHECKPOINT_BYTES or (self._owed and self._unsaved)
         if due and self._shaping.acquire(blocking=False):
             try:
-                with suppress(StorageError):  # a full disk; what was asked for is done
+                with suppress(StorageError):  # a full disk; the sync itself is done
                     self._save(self._start)
             finally:
                 self._shaping.release()
         return end
 
     def checkpoint(self) -> None:
-        """Syncs, then notes how far: the next open reads nothing before this. Blocks. Raises StorageError."""
+        """Syncs, then writes a checkpoint: the next open reads no batch before the log's end of now. Blocks. Raises
+        StorageError."""
         with self._shaping:
             self._save(self._start)
 
     def _save(self, start: int, forget: Sequence[Segment] = ()) -> None:
-        """The checkpoint of this moment, with this start of the log, silent on `forget`. `_shaping` is held."""
+        """Writes a checkpoint of now, with this start of the log and without the segments in `forget`. `_shaping` is
+        held."""
         with refusals(self.folder):
             with self._lock:
                 if self._broken:
@@ -284,7 +289,7 @@ class WritableLog(ReadableLog):
 
 
 def _following(batches: Iterable[Batch], offset: int, epoch: int) -> Iterator[Placed]:
-    """With the offsets from `offset` on."""
+    """The batches with the offsets from `offset` on, all in this leader epoch."""
     for header, data in batches:
         yield header, data, offset, epoch
         offset += header.last_offset_delta + 1

@@ -1,4 +1,4 @@
-"""What the catalog's znodes hold. Fields that this version does not know stay where a znode is written anew."""
+"""The content of the catalog's znodes. Fields that this version does not know stay when a znode is rewritten."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PRODUCER_BLOCK = 1000  # ids reserved by one write, as Kafka's ProducerIdManager
 
 
 def topic(id: bytes, replicas: Sequence[Sequence[int]], generation: int, before: bytes = b"{}") -> bytes:
-    """`replicas`: the brokers of each partition. `generation`: of the defaults of settings that it was made under."""
+    """`replicas`: the brokers of each partition. `generation`: which topic defaults it was created under."""
     fields = {
         "version": 3,
         "topic_id": text_id(id),
@@ -42,7 +42,7 @@ def controller(broker: int, epoch: int) -> bytes:
 
 
 def producer_ids(following: int) -> bytes:
-    """The last block that was reserved. `following`: the first id behind it."""
+    """The last block of producer ids that was reserved. `following`: the first id behind it."""
     start = max(0, following - PRODUCER_BLOCK)
     fields = {"version": 1, "broker": 0, "block_start": str(start), "block_end": str(following - 1)}
     return Document({}).with_fields(fields)
