@@ -1,4 +1,5 @@
-"""What may be appended: the checks on one record batch that need nothing but the batch and its topic's settings."""
+"""Checks on a producer's record batch before it is appended: those that need only the batch and its topic's
+settings."""
 
 from __future__ import annotations
 
@@ -13,23 +14,23 @@ from krappy.records.batch import BatchHeader, Columns
 from krappy.settings.topic import TopicConfig
 from krappy.types import NO_TIMESTAMP
 
-MAX_OPENED = 32 << 20  # bytes that a compressed batch may open to, unless its topic takes larger batches anyway
+MAX_OPENED = 32 << 20  # bytes that a compressed batch may decompress to, unless max.message.bytes is larger
 
-INLINE = 1 << 20  # the same for what is opened on the event loop: 16,384 records or headers, or as many bytes
-SMALL = 64 << 10  # bytes of a batch without compression that is opened there in any case
-MOST_PARTS = 1000  # members, frames or blocks of a compressed batch, beside one for each KiB that they hold,
-INLINE_PARTS = 16  # and of one that is opened on the event loop
+INLINE = 1 << 20  # the same on the event loop: so many bytes, or 16,384 records or headers
+SMALL = 64 << 10  # bytes up to which an uncompressed batch is always read on the event loop
+MOST_PARTS = 1000  # members, frames or blocks of a compressed batch, beyond one for each KiB of content
+INLINE_PARTS = 16  # the same on the event loop
 
-MAX_KEPT = 256 << 10  # bytes that the records of a waiting batch may take
-MAX_RATIO = 4  # or so many times the batch's own; beyond both they are read again when they are needed
+MAX_KEPT = 256 << 10  # bytes of memory that the columns of a batch may take until it is stored,
+MAX_RATIO = 4  # or so many times its own size; beyond both they are decoded again when needed
 
 MAX_NAMED = 1000  # records of a batch that an error names
 
 
 class Admitted(NamedTuple):
-    """A batch that may be appended. `columns`: its records, where they had to be looked at anyway and are not too
-    much to keep until the batch is stored; `cost`: bytes that keeping them takes, about; `expect`: what its records
-    demand by their headers."""
+    """A batch that may be appended. `columns`: its records, if they were decoded for the checks and are small enough to
+    keep until the batch is stored; else None. `cost`: bytes of memory that they take, about. `expect`: the conditions
+    in its records' headers."""
 
     header: BatchHeader
     data: bytes | memoryview
@@ -39,10 +40,10 @@ class Admitted(NamedTuple):
 
 
 class Times:
-    """The timestamps that a topic takes from producers just now. Where the broker stamps events, any.
+    """The timestamps that a topic accepts from producers now; any, if the broker stamps events.
 
-    Of negative ones -1 alone means something: that there is none. Others are refused, as by Kafka's own producer; its
-    broker takes them, and then fails to recompress them.
+    -1 means that there is none. Other negative ones are refused, as by Kafka's own producer; Kafka's broker accepts
+    them, and then fails to recompress them.
     """
 
     def __init__(self, config: TopicConfig, now_ms: int) -> None:
@@ -53,8 +54,8 @@ class Times:
         self._most = None if after is None else now_ms + after
 
     def admit(self, smallest: int, largest: int, every: Callable[[], Sequence[int]]) -> None:
-        """Of a batch. `smallest`: at least exact where it is below 0; `every`: all of them, asked for only when these
-        two do not decide. Raises InvalidTimestamp that names the records."""
+        """Checks a batch's timestamps (ms). `smallest`: must be exact only if it is below 0. `every`: gives all; called
+        only when these two do not decide. Raises InvalidTimestamp that names the records."""
         if self._any:
             return
         within = smallest >= NO_TIMESTAMP and (self._most is None or largest <= self._most)
@@ -64,7 +65,7 @@ class Times:
         raise _named(InvalidTimestamp, wrong)
 
     def admit_one(self, time: int) -> None:
-        """Raises InvalidTimestamp."""
+        """Checks the timestamp (ms) of a single event. Raises InvalidTimestamp."""
         if what := self.wrong(time):
             raise InvalidTimestamp("the event " + what, index=0)
 
@@ -91,10 +92,10 @@ def admit(data: bytes | memoryview, config: TopicConfig, times: Times | None, *,
     """Checks a producer's batch: size, CRC, structure, and what the topic demands of its records.
 
     The rules are Kafka's (LogValidator.java): magic 2, not a control batch, offsets dense from 0, times of creation
-    within the topic's limits, every record keyed when the topic is compacted; and a max timestamp that is not its
-    records' is put right, since retention and seeks by time go by it. `times`: None for events that
-    were taken once. `by_header`: conditions are taken from the records' headers.
-    Raises RecordTooLarge, InvalidRecord, InvalidTimestamp, CorruptBatch, UnsupportedCompression.
+    within the topic's limits, every record keyed when the topic is compacted. A wrong max timestamp is corrected, since
+    retention and searches by time use it. `times`: None for events that were accepted before. `by_header`: conditions
+    are taken from the records' headers. Raises RecordTooLarge, InvalidRecord, InvalidTimestamp, CorruptBatch,
+    UnsupportedCompression.
     """
     return admit_records(admit_header(data, config), data, config, times, by_header=by_header)
 
@@ -135,8 +136,8 @@ def admit_records(
     inline: bool = False,
     keep: bool = False,
 ) -> Admitted:
-    """The rest of it. `inline`: raises CorruptBatch, too, for one that `may_be_large` and is too much for the event
-    loop. `keep`: the columns are there in any case."""
+    """The rest of `admit`. `inline`: also raises CorruptBatch for a batch that `may_be_large` and is too large for the
+    event loop. `keep`: the result has the columns in any case."""
     limit, parts = max(MAX_OPENED, config.max_message_bytes), MOST_PARTS
     if inline and may_be_large(header, len(data)):
         limit, parts = INLINE, INLINE_PARTS
@@ -162,7 +163,7 @@ def admit_records(
 
 
 def _timed(header: BatchHeader, data: bytes | memoryview, latest: int) -> tuple[BatchHeader, bytes | memoryview]:
-    """With `latest` as the max timestamp."""
+    """The batch with `latest` (ms) as its max timestamp."""
     if latest == header.max_timestamp:
         return header, data
     data = batches.correct_max_timestamp(data, latest)

@@ -1,4 +1,4 @@
-"""Conditional writes over Kafka's wire: what a record's header demands of its key.
+"""Conditional writes over Kafka's protocol: a record's header names the condition for its key.
 
     krappy-expect-offset: 42        the key's latest event stands at offset 42
     krappy-expect-offset: absent    the key has no value: it never had one, or was deleted

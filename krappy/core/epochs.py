@@ -1,8 +1,8 @@
-"""Where each leader epoch of a log begins (KIP-101): by it a client whose leader was another one finds out whether
-what it has read is still there.
+"""Where each leader epoch of a log begins (KIP-101): with it a client finds out after a change of the leader whether
+the events that it has read are still there.
 
-A batch carries its epoch, so the list can be made anew from batches; but those bytes are under no checksum, so an epoch
-is taken from there only when it is higher than all before it.
+Each batch has its epoch, so the list can be made anew from batches; but no checksum covers those bytes, so an epoch is
+taken from a batch only if it is higher than all before it.
 """
 
 from __future__ import annotations
@@ -12,34 +12,35 @@ from collections.abc import Iterable
 
 
 class Epochs:
-    """Pairs (epoch, first offset), both rising. To be changed by one thread at a time; others may read meanwhile."""
+    """Pairs (epoch, first offset), both ascending. One thread at a time may change them; others may read meanwhile."""
 
     def __init__(self, known: Iterable[tuple[int, int]] = ()) -> None:
         self._known = tuple(known)
 
     def note(self, epoch: int, offset: int) -> None:
-        """A batch of this epoch begins here. One below 0 says nothing of it."""
+        """Notes the epoch of a batch at `offset`. An epoch below 0 is not known, and ignored."""
         if epoch >= 0 and (not self._known or epoch > self._known[-1][0]):
             self.lead(epoch, offset)
 
     def lead(self, epoch: int, offset: int) -> None:
-        """This is the epoch of all from here on: there is no higher one, and none that begins here or later."""
+        """Begins this epoch at `offset`, and removes epochs that are as high or higher, or begin there or later."""
         self._known = (*(each for each in self._known if each[0] < epoch and each[1] < offset), (epoch, offset))
 
     def cut(self, end: int) -> None:
-        """The log ends here: no epoch that began here or later has events."""
+        """To be called when the log ends at `end`: removes epochs that begin there or later."""
         self._known = tuple(each for each in self._known if each[1] < end)
 
     def kept(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
-        """Those of the offsets from `start` to `end`, which is not one of them."""
+        """The pairs for the offsets from `start` to before `end`."""
         known = tuple(each for each in self._known if each[1] < end)
         first = bisect_right(known, start, key=lambda each: each[1]) - 1
         return known[max(0, first) :]
 
     def end_of(self, epoch: int, end: int) -> tuple[int, int] | None:
-        """The highest epoch up to this one, and the offset behind its last event: `end` of the log for the last epoch.
+        """(the highest known epoch up to `epoch`, the offset behind its last event). `end`: the log's, for the last
+        epoch.
 
-        None: a later one than there has been (as Kafka's OffsetsForLeaderEpoch).
+        None: `epoch` is higher than all known ones (as in Kafka's OffsetsForLeaderEpoch).
         """
         at = bisect_right(self._known, epoch, key=lambda each: each[0])
         if at < len(self._known):
@@ -47,6 +48,6 @@ class Epochs:
         return (epoch, end) if self._known and self._known[-1][0] == epoch else None
 
     def at(self, offset: int) -> int:
-        """The epoch of the event with this offset, or of the next one; -1 where that is not known."""
+        """The epoch of the event with this offset, or of the next one; -1 if it is not known."""
         at = bisect_right(self._known, offset, key=lambda each: each[1])
         return self._known[at - 1][0] if at else -1

@@ -1,11 +1,10 @@
 """`order = "key"`: which events must wait for an earlier one of their key.
 
-Of each key, the events that are leased are the first unsettled ones, all with one member; the rest wait behind
-them in the order of the log. The next one is open, that is, may be leased, once none of its key is leased; the ones
-behind it may come along in the same lease. So events of a key never are with two members at a time, and nobody
-gets an event before those ahead of it are settled or in the same hands. When an event goes back, the later ones of
-its key that are leased go back with it, or the order would be lost over the redelivery. Events without a key
-are always open.
+For each key, the first unsettled events are leased, all to one member; the others wait behind them in the order of the
+log. The first waiting one is open (may be leased) once none of its key is leased; later ones may be added to the same
+lease. So events of a key are never with two members at a time, and nobody gets an event before the earlier ones of its
+key are settled or leased to the same member. When an event goes back, later leased events of its key go back with it;
+else its redelivery would break the order. Events without a key are always open.
 
 Keys are tokens here: any hashable value. The broker uses a hash of the key; two keys with one hash merely wait for
 each other.
@@ -27,18 +26,18 @@ class _Chain:
 
 
 class KeyOrder:
-    """`known`: the keys of all events below are known here. `open`: the events that may be leased now."""
+    """`known`: the offset below which all events' keys are known. `open`: the offsets that may be leased now."""
 
     def __init__(self, known: int) -> None:
         self.known = known
         self.open: set[int] = set()
-        self._keys: dict[int, Hashable] = {}  # of each unsettled event that has one
+        self._keys: dict[int, Hashable] = {}  # offset -> key, of each unsettled event with a key
         self._chains: dict[Hashable, _Chain] = {}
         self._held_back: set[int] = set()  # waiting, but delayed or dead: not to be leased, whatever its key
 
     def arrive(self, offset: int, key: Hashable | None, mine: set[Hashable]) -> bool:
-        """One more event, above all known ones: leased at once if it may be, to the member that was just leased the
-        keys `mine`; else it waits."""
+        """Adds a fresh event, above all known ones. True: it is leased at once, to the member that was just leased the
+        keys `mine`; False: it waits."""
         self.known = offset + 1
         if key is None:
             return True
@@ -55,7 +54,7 @@ class KeyOrder:
         return False
 
     def add(self, offset: int, key: Hashable | None, *, held_back: bool = False) -> None:
-        """One more waiting event, above all known ones."""
+        """Adds a waiting event, above all known ones. `held_back`: it is delayed or dead."""
         if held_back:
             self._held_back.add(offset)
         self.known = offset + 1
@@ -71,7 +70,7 @@ class KeyOrder:
             chain.waiting.append(offset)
 
     def lease(self, offset: int) -> None:
-        """Takes an event out that is open, or next of its key."""
+        """Marks an event as leased. It must be open, or the next of its key (`is_next`)."""
         self.open.discard(offset)
         key = self._keys.get(offset)
         if key is not None:
@@ -79,14 +78,15 @@ class KeyOrder:
             chain.leased.append(chain.waiting.pop(0))
 
     def is_next(self, offset: int, key: Hashable) -> bool:
-        """Whether it is the first waiting event of its key, and nothing but leased ones of the key hold it up."""
+        """Whether the event is the first waiting one of its key, and not held back itself."""
         chain = self._chains.get(key)
         return (
             chain is not None and bool(chain.waiting) and chain.waiting[0] == offset and offset not in self._held_back
         )
 
     def give_back(self, offsets: Iterable[int]) -> list[int]:
-        """Leased events wait again, each with the later leased ones of its key: those are returned."""
+        """Makes leased events wait again, and with each the later leased ones of its key. Returns these others,
+        ascending."""
         given = set(offsets)
         lowest: dict[Hashable, int] = {}
         for offset in given:
@@ -108,7 +108,7 @@ class KeyOrder:
         return sorted(others)
 
     def hold_back(self, offset: int) -> None:
-        """The event is delayed or dead: neither it nor the later ones of its key may be leased."""
+        """Marks an event as delayed or dead: neither it nor later ones of its key may be leased."""
         if offset < self.known:
             self._held_back.add(offset)
             self.open.discard(offset)
@@ -124,7 +124,7 @@ class KeyOrder:
                 self._open_head(self._chains[key])
 
     def settle(self, first: int, last: int) -> None:
-        """These events are done with, from whatever state."""
+        """Removes the events `first` to `last`, which are settled, whatever their state."""
         keys, chains = self._keys, self._chains
         for offset in range(first, last + 1):
             key = keys.pop(offset, None)

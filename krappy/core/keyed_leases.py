@@ -1,7 +1,7 @@
 """Leases in the order of keys (`order = "key"`); the rules of that order are in `key_order`.
 
-Here an event costs some work of its own (about a microsecond), where plain leases cost by the run. After a restart the
-keys of what is unsettled are not known: `wanted` asks for them first, and nothing beyond is leased before.
+Here each event costs some work (about a microsecond), while plain leases cost by the run. After a restart the keys of
+unsettled events are not known: `wanted` asks for them first, and no event beyond is leased before they are known.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class KeyedLeases(Leases):
     def _lease(self, member: str, due: int, log: LogSlice, left: int, alone: bool) -> list[Lease]:
         assert log.keys is not None, "key order needs keys"
         keys, runs, frontier = self._keys, self._runs, self.frontier
-        learns = log.start <= keys.known < log.end  # else it tells nothing of events beyond the known ones
-        mine: set[Hashable] = set()  # keys leased by this very call: the next of them may come along
+        learns = log.start <= keys.known < log.end  # whether it has keys of events beyond the known ones
+        mine: set[Hashable] = set()  # keys leased by this call: later events of them may be added
         taken: list[tuple[int, int]] = []  # (offset, deliveries)
         offsets = (offset for first, last in log.spans for offset in range(first, last + 1))
         pairs: Iterator[tuple[int, Hashable | None]] = zip(offsets, log.keys, strict=True)
@@ -92,10 +92,10 @@ class KeyedLeases(Leases):
         left: int,
         mine: set[Hashable],
     ) -> list[int]:
-        """Goes on from the frontier. What may not be leased, and is looked at all the same, waits."""
+        """Leases fresh events from the frontier on. Those that it passes and may not lease will wait."""
         arrive, room = self._keys.arrive, self._room()
         taken: list[int] = []
-        run: OffsetRun | None = None  # the one that the event before went into
+        run: OffsetRun | None = None  # the run of the event before
         for offset, key in pairs:
             if not left or room <= 0:
                 self.frontier = offset
@@ -130,7 +130,7 @@ class KeyedLeases(Leases):
                 self._keys.hold_back(offset)
 
     def _call_back(self, offset: int) -> None:
-        """Takes a leased event back for the sake of an earlier one of its key. That alone never makes it dead."""
+        """Takes a leased event back because an earlier one of its key went back. That alone never makes it dead."""
         run = self._runs.at(offset)
         assert run is not None
         run = self._runs.carve(run, offset, offset)

@@ -1,13 +1,12 @@
-"""`TOPIC@latest`: a topic's table as a Kafka consumer reads it. The names, and where one reader stands.
+"""`TOPIC@latest`: a topic's table as a Kafka consumer reads it. Its names, and each reader's position.
 
-What a reader is given has a boundary. Below it only the events that are the latest of their keys, at their own
-offsets, as from a compacted topic; from it on every event. An event may be left out when a later one of its key is
-still to come, for the reader gets that one: so the boundary, and the moment that "latest" is judged at, may be any
-that is not before the boundary, and the reader ends with the table all the same.
+A reader has a boundary offset. Below it, it gets only the latest event of each key, at its own offset, as from a
+compacted topic; from the boundary on it gets every event. An event may be left out if a later one of its key follows,
+for the reader gets that one. So any boundary is right, and "latest" may be judged at any moment not before the
+boundary: the reader always ends with the table.
 
-A deletion may be left out only where the reader can't have seen what it deletes: where it began at the log's start,
-on this connection, and has gone on from there without a gap. Whoever else comes is given all deletions that it has
-not passed yet.
+A tombstone may be left out only if the reader can't have seen the event that it deletes: it began at the log's start,
+on this connection, and has read on without a gap. Other readers get all tombstones from their position on.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ from collections import OrderedDict
 SUFFIX = "@latest"  # '@' is in no topic's name, so such a topic can't exist
 _TWIN = int.from_bytes(bytes.fromhex("6c617465737400000b616f662074626c"), "big")
 _ALIAS_TWIN = _TWIN ^ (1 << 60)
-RAW_LAG = 65_536  # a reader that comes back within so many offsets of the end is given every event
+RAW_LAG = 65_536  # a returning reader within so many offsets of the end gets every event
 
 
 def table_of(name: str, alias: str = "") -> str | None:
-    """The topic whose table this name stands for; None for any other name.
+    """The topic whose table has this name; None for any other name.
 
-    `alias`: an ending that stands for SUFFIX, if there is one. A topic that has such a name is meant by it itself.
+    `alias`: a second ending with the meaning of SUFFIX; empty: none. The caller looks for a real topic of the name
+    first.
     """
     for ending in (SUFFIX, alias):
         if ending and name.endswith(ending) and len(name) > len(ending):
@@ -32,18 +32,18 @@ def table_of(name: str, alias: str = "") -> str | None:
 
 
 def twin_id(topic_id: bytes, *, aliased: bool = False) -> bytes:
-    """The id of a topic's table, made from the topic's; and the topic's, made from its table's. 16 bytes each.
+    """The id of a topic's table from the topic's id, and the reverse. 16 bytes each.
 
-    Under its other name (`aliased`) the table is another topic to clients, and has another id.
+    Under its alias (`aliased`) the table is another topic to clients, and has another id.
     """
     return (int.from_bytes(topic_id, "big") ^ (_ALIAS_TWIN if aliased else _TWIN)).to_bytes(16, "big")
 
 
 class TableReading:
-    """Where one connection stands in one partition of a table.
+    """The position of one connection in one partition of a table.
 
-    `boundary`: every event from there on is given; None: to be fixed, at the moment of the next read.
-    `blank`: deletions below it are left out; None: to be fixed together with the boundary.
+    `boundary`: from this offset on every event is given; None: the next read fixes it. `blank`: tombstones below this
+    offset are left out; None: fixed together with the boundary.
     """
 
     __slots__ = ("_begun", "_earliest", "_from", "_to", "blank", "boundary")
@@ -52,7 +52,7 @@ class TableReading:
         self.boundary: int | None = None
         self.blank: int | None = None
         self._begun = False
-        self._from = self._to = 0  # who goes on below the boundary asks for an offset from the one to the other
+        self._from = self._to = 0  # a reader that goes on below the boundary asks for an offset in this range
         self._earliest = -1
 
     def told_earliest(self, offset: int) -> None:
@@ -60,14 +60,15 @@ class TableReading:
         self._earliest = offset
 
     def lost(self) -> None:
-        """The reader asked for an offset that the log does not have any more: it knows what it read before that."""
+        """To be called when the reader asks for an offset that the log no longer has: it has read older events, so it
+        gets every tombstone."""
         self.blank = 0
 
     def at(self, offset: int, start: int, end: int) -> bool:
-        """A fetch at `offset`, of a log that has `start` to `end`. Whether it reads below the boundary.
+        """Notes a fetch at `offset`, of a log from `start` to `end`. Returns whether it reads below the boundary.
 
-        When it does, and the boundary is None, `fix` is to be called before anything is read. Asking again about the
-        same fetch changes nothing.
+        If so, and the boundary is None, call `fix` before anything is read. A second call for the same fetch changes
+        nothing.
         """
         if self._begun:
             if self.boundary is not None and offset >= self.boundary:
@@ -78,7 +79,7 @@ class TableReading:
         self._from = self._to = offset
         anew = offset == start and offset in (0, self._earliest)
         if not anew:
-            self.blank = 0  # for good: what it has seen elsewhere is not known
+            self.blank = 0  # for good: it may have read events elsewhere
         if end > offset and (anew or end - offset > RAW_LAG):
             self.boundary = None
             return True
@@ -87,21 +88,21 @@ class TableReading:
         return False
 
     def fix(self, boundary: int) -> None:
-        """The boundary, and where deletions begin to matter, if these are not known yet."""
+        """Sets `boundary` and `blank` to this offset, where they are None."""
         if self.boundary is None:
             self.boundary = boundary
         if self.blank is None:
             self.blank = boundary
 
     def given(self, record: int, following: int) -> None:
-        """It was given the records up to offset `record`, and there is none from there up to `following`."""
+        """Notes that the reader was given the records up to offset `record`; none is between that and `following`."""
         self._from, self._to = record + 1, following
 
 
 class Readings:
-    """Those of one connection, the least recently used forgotten first.
+    """The positions of one connection; the least recently used is forgotten first.
 
-    A reader that is forgotten is taken for one that comes back: it is given more, never less.
+    A forgotten reader counts as a returning one: it gets more events, never fewer.
     """
 
     __slots__ = ("__weakref__", "_held")
@@ -113,9 +114,9 @@ class Readings:
         return len(self._held)
 
     def find(self, topic_id: bytes, partition: int, most: int) -> TableReading:
-        """The one of this partition of the topic with this id (a topic deleted and made again is another).
+        """The position in this partition of the topic with this id (a topic that was made again has another id).
 
-        `most`: how many may be kept.
+        `most`: how many positions to keep.
         """
         at = (topic_id, partition)
         found = self._held.get(at)

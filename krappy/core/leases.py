@@ -1,25 +1,25 @@
-"""A shared group's hold on one partition: which events are settled, which are leased to whom, which wait.
+"""The state of a native group in one partition: which events are settled, which are leased to whom, which wait.
 
-Offsets, from low to high: below `floor` all is settled. Between `floor` and `frontier` stand the unsettled events
-as runs, each of them leased to a member, waiting to be leased (again), delayed, or dead; what is in no run is
-settled. From `frontier` on, nothing was given out yet.
+Offsets, from low to high: below `floor` all events are settled. Between `floor` and `frontier` the unsettled events are
+kept as runs, each leased to a member, waiting to be leased (again), delayed, or dead; events in no run are settled.
+From `frontier` on, nothing was leased yet.
 
 Rules of this file, and of `keyed_leases` which adds the order of keys:
 
-- No clock: `now` comes in as ms. What falls due is done by the next call that brings a `now` past it.
+- No clock: `now` is passed in as ms. What is due is done by the next call with a later `now`.
 - An event is leased to one member at a time. It waits again when its lease expires, when it is given back (`nack`),
   when its member goes (`release`), and when it was leased at a restart: connections do not outlive the broker.
-- A member that leaves can tell what it never looked at (`uncount`): that delivery does not count, or an event could die
-  of members that come and go in front of it.
-- An event that was leased `max_deliveries` times and comes back is dead: it is leased no more, and stays unsettled
-  until it is buried, which is done when it stands in the dead-letter topic.
-- The last time that it may be leased, an event comes alone. A member that dies of one event takes down all that it was
-  leased with; alone, the one is found and the others live.
-- An ack says "this is done", and says it as often as it likes: what is settled already stays settled. Events that
-  wait after a delivery can be acked too, by any member: one that was late, or lost its connection and is back, has
-  done the work. Only what another member holds, what is dead and what was never given out is refused.
-- What does not exist (offsets that the cleaner or retention took) is settled as soon as a look at the log shows it.
-- Memory is bounded: at most `window` unsettled events and about `MAX_RUNS` runs, or nothing fresh is given out.
+- A member that leaves can name events that it never processed (`uncount`): that delivery does not count. Else events
+  could become dead only because members come and go.
+- An event that was leased `max_deliveries` times and comes back is dead: it is not leased again, and stays unsettled
+  until it is in the dead-letter topic and buried.
+- The last time that an event may be leased, it is leased alone. If an event crashes its member, all events in the same
+  lease count a delivery; leased alone, only the one that crashes it becomes dead.
+- An ack may be repeated: settled events stay settled. Any member may also ack events that wait after a delivery: it may
+  have been late, or have lost its connection, and still have done the work. An ack is refused only for events that
+  another member holds, that are dead, or that were never leased.
+- Offsets that do not exist (removed by the cleaner or retention) are settled as soon as a read of the log shows it.
+- Memory is bounded: beyond `window` unsettled events or about `MAX_RUNS` runs, no fresh events are leased.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VERSION = 1
 
 
 class LogSlice(NamedTuple):
-    """What the log holds from offset `start` to before `end`: exactly the events in `spans`, which ascend.
+    """The events of the log from offset `start` to before `end`: exactly those in `spans`, which ascend.
 
     `keys`: with key order, a token for the key of each of these events, None for an event without a key.
     """
@@ -67,7 +67,7 @@ class Leases:
         self._window = window
         self._runs = Runs()
         self._counts = [0, 0, 0, 0]  # events by state
-        self.due: int | None = None  # nothing falls due before (ms)
+        self.due: int | None = None  # when the next lease or delay ends (ms), or earlier; None: there is none
         self.buried = 0  # events that went to the dead-letter topic
 
     # --- how it stands
@@ -97,7 +97,7 @@ class Leases:
         return sum(len(run) for run in self._runs if run.deliveries and run.state in (WAITING, DELAYED))
 
     def held(self) -> dict[str, int]:
-        """How many events each member has."""
+        """How many events are leased to each member."""
         held: dict[str, int] = {}
         for run in self._runs:
             if run.member is not None:
@@ -105,15 +105,15 @@ class Leases:
         return held
 
     def runs(self) -> Iterator[OffsetRun]:
-        """The unsettled events, ascending; for looking at only."""
+        """The unsettled events, ascending; not to be changed."""
         return iter(self._runs)
 
     # --- leasing
 
     def wanted(self, now: int, *, alone: bool = True) -> int | None:
-        """Where to read the log for the next lease: what waits comes first, then the frontier.
+        """The offset from which to read the log for the next lease: of the first waiting event, else the frontier.
 
-        None: nothing can be leased, whatever the log holds. `alone`: nothing else goes with it to the member.
+        None: nothing can be leased now, whatever the log holds. `alone`: the member is sent nothing else with it.
         """
         self.expire(now)
         offset = self._first_waiting()
@@ -126,10 +126,10 @@ class Leases:
     def lease(
         self, now: int, member: str, lease_ms: int, log: LogSlice, max_records: int, *, alone: bool = True
     ) -> list[Lease]:
-        """Leases to `member` what it may have of `log`, in the order of offsets, at most `max_records` events.
+        """Leases to `member` the events of `log` that it may have, in the order of offsets, at most `max_records`.
 
-        `log` begins at or below what `wanted` said. `alone` as there. Nothing at all is a possible answer, when
-        others were faster, events did not exist or keys were taken; ask `wanted` again then.
+        `log` begins at or below the offset that `wanted` gave; `alone` as there. The answer may be empty: other members
+        were faster, events did not exist, or their keys were leased. Then ask `wanted` again.
         """
         self.expire(now)
         self.settle_missing(log)
@@ -157,7 +157,7 @@ class Leases:
         return got
 
     def _lease_waiting(self, member: str, due: int, log: LogSlice, left: int, alone: bool) -> tuple[list[Lease], int]:
-        """The leases, and how many more events may be leased: none when one of them must come alone."""
+        """(the leases, how many more events may be leased: 0 when one of them must be alone)."""
         got: list[Lease] = []
         for run in self._runs.between(log.start, log.end - 1):
             if left <= 0:
@@ -200,7 +200,7 @@ class Leases:
         run.deliveries += 1
 
     def settle_missing(self, log: LogSlice) -> None:
-        """Settles what is not leased and, as this look at the log shows, does not exist any more."""
+        """Settles unleased events that no longer exist, as `log` shows."""
         end = min(log.end, self.frontier)
         at = log.start
         if self.unsettled == self._counts[LEASED]:
@@ -221,7 +221,7 @@ class Leases:
 
     @property
     def _suspect(self) -> int:
-        """An event delivered as often as this comes alone the next time, which is its last."""
+        """After so many deliveries an event is leased alone the next time, which is its last."""
         return max(1, self._max_deliveries - 1)
 
     def _room(self) -> int:
@@ -231,7 +231,8 @@ class Leases:
     # --- what a member says
 
     def ack(self, member: str, first: int, last: int) -> list[Span]:
-        """Settles these events. Returns those that it can't: they are another's, dead, or were never given out."""
+        """Settles these events. Returns those that it can't: another member has them, or they are dead, or were never
+        leased."""
         lost: list[Span] = []
         for run in self._runs.between(first, last):
             if run.member == member or (run.deliveries and run.state in (WAITING, DELAYED)):
@@ -243,8 +244,8 @@ class Leases:
     def nack(self, now: int, member: str, first: int, last: int, delay_ms: int = 0) -> list[Span]:
         """Gives these events back, to wait `delay_ms` before they are leased again.
 
-        With key order the later ones of their keys go back with them. What waits or is settled already is left
-        as it is. Returns the events that the member can't give back, as `ack` does.
+        With key order the later events of their keys go back too. Events that wait or are settled stay as they are.
+        Returns the events that the member can't give back, as `ack` does.
         """
         lost: list[Span] = []
         back: list[OffsetRun] = []
@@ -257,8 +258,8 @@ class Leases:
         return self._beyond(lost, first, last)
 
     def extend(self, now: int, member: str, first: int, last: int, lease_ms: int) -> list[Span]:
-        """Lets the leases on these events expire `lease_ms` from now instead. Returns the events that are not the
-        member's; what is settled is not among them."""
+        """Lets the leases on these events expire `lease_ms` from now instead. Returns the unsettled events that are not
+        leased to the member."""
         lost: list[Span] = []
         due = now + lease_ms
         for run in self._runs.between(first, last):
@@ -278,18 +279,19 @@ class Leases:
     # --- what happens to leases
 
     def release(self, member: str) -> None:
-        """The member is gone: what it held waits for others."""
+        """To be called when a member is gone: its leased events wait for others."""
         self._take_back([run for run in self._runs if run.member == member], 0)
 
     def uncount(self, member: str, first: int, last: int) -> None:
-        """Of these events the member has not looked at those that it holds: their last delivery does not count."""
+        """Takes back the last delivery of those of these events that the member holds, for it has not processed
+        them."""
         for run in self._runs.between(first, last):
             if run.member == member and run.deliveries:
                 self._runs.carve(run, first, last).deliveries -= 1
         self._runs.join(first, last)
 
     def expire(self, now: int) -> None:
-        """Takes back every lease that ended by `now`, and lets go what was delayed until then."""
+        """Takes back every lease that ended by `now`, and makes events wait whose delay is over."""
         if self.due is None or now < self.due:
             return
         self.due = None
@@ -317,11 +319,11 @@ class Leases:
         self._runs.join(runs[0].first, runs[-1].last)
 
     def _let_go(self, run: OffsetRun) -> None:
-        """The delay of a run is over."""
+        """Makes a delayed run wait: its delay is over."""
         self._turn(run, WAITING)
 
     def _condemn(self, run: OffsetRun) -> None:
-        """A run that waits is dead."""
+        """Makes a run that waits dead."""
         self._turn(run, DEAD)
 
     def _turn(self, run: OffsetRun, state: int) -> None:
@@ -344,7 +346,7 @@ class Leases:
         return [Lease(run.first, run.last, run.deliveries) for run in self._runs if run.state == DEAD]
 
     def bury(self, first: int, last: int) -> None:
-        """Settles the dead events among these: they stand in the dead-letter topic."""
+        """Settles the dead events among these: they are in the dead-letter topic now."""
         for run in self._runs.between(first, last):
             if run.state == DEAD:
                 run = self._runs.carve(run, first, last)
@@ -352,7 +354,7 @@ class Leases:
                 self._settle(run)
 
     def limit_deliveries(self, max_deliveries: int) -> None:
-        """Another limit from now on. Events that wait and are past it are dead."""
+        """Sets another limit. Waiting events that have reached it become dead."""
         self._max_deliveries = max_deliveries
         for run in self._runs:
             if run.deliveries >= max_deliveries and run.state in (WAITING, DELAYED):
@@ -361,13 +363,14 @@ class Leases:
     # --- the log's ends, and moving by hand
 
     def trim(self, start: int) -> None:
-        """The log begins at `start` now: what is below is settled, whoever had it."""
+        """To be called when the log begins at `start`: all events below are settled, leased or not."""
         if start > self.floor:
             self._settle_all(self.floor, start - 1)
             self.frontier = max(self.frontier, start)
 
     def cut(self, end: int) -> None:
-        """The log ends at `end`, after it lost its tail with a power loss: what stood there was never given out."""
+        """To be called when the log ends at `end` because a loss of power took its tail: events from there on count as
+        never leased."""
         if end < self.frontier:
             self._settle_all(end, self.frontier)
             self.frontier = end
@@ -377,7 +380,7 @@ class Leases:
             self._settle(self._runs.carve(run, first, last))
 
     def reset(self, offset: int) -> None:
-        """Everything below `offset` is settled, nothing from there on; leases and delivery counts are forgotten."""
+        """Settles everything below `offset`, and nothing from there on; leases and delivery counts are forgotten."""
         self.frontier = offset
         self._runs = Runs()
         self._counts = [0, 0, 0, 0]
@@ -390,8 +393,8 @@ class Leases:
         """All that outlives a restart, as a flat list of ints: version, frontier, how many were buried, then for each
         run the distance to the one before, its length, its deliveries, and when it may be leased (ms; 0: at once).
 
-        Who holds what is left out, so this is a few numbers, however many members there are. `ahead_ms`: of the clock
-        that these times are to be of.
+        Members are left out, so this is a few numbers, however many there are. `ahead_ms`: added to these times, for a
+        clock that is ahead by so much.
         """
         flat = [_VERSION, self.frontier, self.buried]
         end = 0  # of the run before

@@ -1,7 +1,7 @@
-"""A set of offsets, in 2 bytes each: which events of a log are the latest of their keys.
+"""A set of offsets, 2 bytes each: which events of a log are the latest of their keys.
 
-Kept in blocks of 65,536 offsets, as the low 16 bits of each, unordered: an offset costs an append while the view is
-read in the order of its keys, and a block is laid out as one byte per offset only while a reader passes it.
+Kept in blocks of 65,536 offsets, as the low 16 bits of each, unordered. So adding an offset is an append, while the
+view is read in the order of its keys. A block becomes one byte per offset only while a reader passes it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ class _Blocks(dict[int, "array[int]"]):
 
 
 class LiveOffsets:
-    """The latest events with offsets from `low` to `high`, deletions apart, judged at `moment` or later.
+    """The latest events with offsets from `low` to before `high`, as of offset `moment` or later; tombstones
+    separately.
 
-    `high` is `moment` unless that took more than `room` bytes: what is beyond is left to another set.
+    `high` is `moment`, or lower if the set would take more than `room` bytes: the rest is left to another set.
     """
 
     def __init__(self, low: int, moment: int, room: int) -> None:
@@ -41,17 +42,17 @@ class LiveOffsets:
 
     @property
     def count(self) -> int:
-        """Of the latest events, deletions apart."""
+        """How many latest events there are, without tombstones."""
         return sum(map(len, self._values.values()))
 
     @property
     def size(self) -> int:
-        """Bytes, about."""
+        """Bytes of memory, about."""
         count = self.count + sum(map(len, self._deletions.values()))
         return 2 * count + _BLOCK_COST * (len(self._values) + len(self._deletions))
 
     def add(self, entries: Sequence[bytes]) -> None:
-        """Some of the view's entries; those outside the range are passed over."""
+        """Adds the offsets of some of the view's packed entries; those outside the range are skipped."""
         low, high, values, deletions = self.low, self.high, self._values, self._deletions
         bits, mask = BITS, BLOCK - 1
         for offset, kind in map(_OFFSET_AND_KIND, entries):
@@ -63,7 +64,8 @@ class LiveOffsets:
             self._cut()
 
     def _cut(self) -> None:
-        """Where it takes too much, leaves the highest blocks to another set, with room to spare; not the only one."""
+        """If the set is too large, drops its highest blocks, until an eighth of the room is free; it keeps at least
+        one."""
         size = self.size
         if size > self._room:
             numbers = sorted(self._values.keys() | self._deletions.keys())
@@ -76,16 +78,16 @@ class LiveOffsets:
         self._most = size - _BLOCK_COST * (len(self._values) + len(self._deletions))
 
     def next_block(self, number: int) -> int | None:
-        """The first block from this one on that has any."""
+        """The number of the first block from `number` on that has any offset; None without one."""
         if self._order is None:
             self._order = sorted(self._values.keys() | self._deletions.keys())
         at = bisect_left(self._order, number)
         return self._order[at] if at < len(self._order) else None
 
     def flags(self, number: int, blank: int) -> tuple[bytearray, bool]:
-        """A byte for each offset of a block: 1 for a latest event. And whether deletions were left out of it.
+        """(a byte for each offset of a block: 1 for a latest event; whether tombstones were left out).
 
-        `blank`: deletions with lower offsets are left out.
+        `blank`: tombstones with lower offsets are left out.
         """
         found = bytearray(BLOCK)
         for low in self._values.get(number, ()):
@@ -101,7 +103,7 @@ class LiveOffsets:
 
 
 class Cursor:
-    """Goes over a set of offsets upwards, for one reader."""
+    """Walks a set of offsets upwards, for one reader. `blank`: as for `LiveOffsets.flags`."""
 
     def __init__(self, live: LiveOffsets, blank: int) -> None:
         self._live = live
@@ -122,7 +124,8 @@ class Cursor:
         return None
 
     def between(self, first: int, end: int) -> tuple[bytes, bool]:
-        """A byte for each offset from `first` to `end`: 1 for one of the set. And whether deletions may be missing."""
+        """(a byte for each offset from `first` to before `end`: 1 if it is in the set; whether tombstones may be
+        missing)."""
         number = first >> BITS
         if end <= (number + 1) << BITS:
             self._turn(number)

@@ -1,4 +1,4 @@
-"""The names of a group's members: `<group>_<n>`, the first n that is free."""
+"""The names of a group's members: `<group>_<n>`, with the lowest free n."""
 
 from __future__ import annotations
 

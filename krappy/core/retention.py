@@ -1,7 +1,7 @@
-"""When a segment is closed, when it is forgotten, when a log is worth cleaning. Pure: sizes and times go in.
+"""When a segment is closed, when it is deleted, when a log is compacted. Pure functions of sizes and times.
 
-The rules are Kafka's (`LogSegment.shouldRoll`, `UnifiedLog.deleteOldSegments`, `LogCleanerManager`, KIP-280 aside):
-time counts from the events' own timestamps, and a segment goes as a whole.
+The rules are Kafka's (`LogSegment.shouldRoll`, `UnifiedLog.deleteOldSegments`, `LogCleanerManager`, without KIP-280):
+time counts from the events' own timestamps, and a segment is deleted as a whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MAX_SPAN = 2**31 - 1  # offsets, and bytes, that one segment may span: its index
 
 
 class SegmentInfo(NamedTuple):
-    """One segment as the decisions see it. The last of a log is the active one."""
+    """One segment, with what the decisions need. The last of a log is the active one."""
 
     base_offset: int
     next_offset: int  # behind its last event
@@ -30,15 +30,15 @@ class SegmentInfo(NamedTuple):
         return self.max_timestamp if self.max_timestamp >= 0 else self.created_ms
 
     def age(self, now_ms: int) -> int:
-        """For how long it has had events, in ms; 0 when that is not known."""
+        """How long ago it got its first batch, in ms; 0 when that is not known."""
         return 0 if self.created_ms is None else now_ms - self.created_ms
 
 
 def counted_from(config: TopicConfig, segment: SegmentInfo) -> int | None:
     """The time that `retention.ms` and `min.compaction.lag.ms` count from; None when it is not known.
 
-    That is the latest of the events' timestamps, but no later than any that the topic takes can be: one event of the
-    year 292278994, from before there was a limit, would keep all that came with it, and after it, for ever.
+    That is the latest of the events' timestamps, but not later than the topic's limits allow: else one event of the
+    year 292278994, from before there was a limit, would keep its segment and all later ones for ever.
     """
     latest, created, ahead = segment.latest_ms, segment.created_ms, config.timestamp_after_ms
     if latest is None or created is None or ahead is None:
@@ -59,15 +59,16 @@ def must_roll(config: TopicConfig, segment: SegmentInfo, size: int, last_offset:
 
 
 def is_old(config: TopicConfig, segment: SegmentInfo, now_ms: int) -> bool:
-    """Whether the active segment is to be closed for its age alone, so that a quiet log is retained and cleaned too."""
+    """Whether to close the active segment because of its age, so that retention and compaction reach a quiet log
+    too."""
     return segment.size > 0 and segment.age(now_ms) >= config.segment_ms
 
 
 def expired(config: TopicConfig, segments: Sequence[SegmentInfo], now_ms: int) -> int:
-    """How many of the oldest segments `retention.ms` and `retention.bytes` let go.
+    """How many of the oldest segments to delete, by `retention.ms` and `retention.bytes`.
 
-    The active one is among them when all its events have expired (then it is rolled first, as in Kafka), but
-    never for size alone. A segment goes by size only when what is left still has `retention.bytes`.
+    The active one is among them when all its events have expired (then it is rolled first, as in Kafka), but never
+    because of size. A segment is deleted because of size only if the rest still has `retention.bytes`.
     """
     if not config.delete:
         return 0
@@ -84,16 +85,17 @@ def expired(config: TopicConfig, segments: Sequence[SegmentInfo], now_ms: int) -
 
 
 class ShorteningPlan(NamedTuple):
-    """What retention wants of a log."""
+    """How retention shortens a log."""
 
-    roll: bool  # the active segment is to be closed, for its age or because it goes
-    start: int  # the offset where the log is to start
+    roll: bool  # whether to close the active segment, because it is old or will be deleted
+    start: int  # the log's new first offset
 
 
 def shortening(
     config: TopicConfig, segments: Sequence[SegmentInfo], start: int, stable: int, now_ms: int
 ) -> ShorteningPlan:
-    """`start`: of the log as it is; `stable`: the last stable offset, behind which nothing goes."""
+    """How to shorten the log. `start`: its first offset now; `stable`: the last stable offset; no event from there on
+    is deleted."""
     count = min(expired(config, segments, now_ms), sum(segment.next_offset <= stable for segment in segments))
     roll = is_old(config, segments[-1], now_ms) or count == len(segments)
     return ShorteningPlan(roll, max(start, segments[count - 1].next_offset) if count else start)
@@ -116,7 +118,7 @@ def cleanable_upto(config: TopicConfig, segments: Sequence[SegmentInfo], now_ms:
 
 
 def dirty_ratio(segments: Sequence[SegmentInfo], clean_upto: int, upto: int) -> float:
-    """The share of bytes below `upto` that no cleaning has seen yet; 0.0 when there are none."""
+    """The share of bytes below `upto` that were not compacted yet; 0.0 when there are none."""
     clean = sum(segment.size for segment in segments if segment.next_offset <= clean_upto)
     dirty = sum(segment.size for segment in segments if clean_upto < segment.next_offset <= upto)
     return dirty / (clean + dirty) if dirty else 0.0
@@ -138,16 +140,16 @@ def must_clean(config: TopicConfig, segments: Sequence[SegmentInfo], clean_upto:
 
 def must_sweep(expired: int, left: int) -> bool:
     """Whether to look through a view for entries of expired events. `expired`: how many events have expired since the
-    last time; `left`: entries that were left then. So a sweep costs no more than what made it necessary."""
+    last sweep; `left`: entries that were left then. So a sweep looks at few entries per expired event."""
     return expired > max(LEAST_SWEPT, left)
 
 
 def survives(latest: int | None, offset: int, tombstone: bool, horizon: int | None, now_ms: int) -> bool:
     """Whether the cleaner keeps a keyed event, given the `latest` offset of its key as the view knows it.
 
-    None: the view has nothing of the key, so whatever it knew has been forgotten as a tombstone. `horizon`: until when
-    (ms) a tombstone outlives the events that it deletes, so that a reader that started before it still learns of it;
-    None until a cleaning has seen it, whatever its own timestamp says (KIP-534).
+    `latest` None: the view has no entry for the key, so its last event was a tombstone that is gone. `horizon`: until
+    when (ms) a tombstone stays, so that readers of the deleted events still get it; None until a cleaning has seen it,
+    whatever its own timestamp says (KIP-534).
     """
     if latest is None:
         return not tombstone

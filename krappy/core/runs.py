@@ -1,7 +1,7 @@
-"""Runs of consecutive offsets that share one state: what a shared partition remembers of its unsettled events.
+"""Runs of consecutive offsets in one state: the unsettled events of a native group in a partition.
 
-A run is cut when a part of it changes, and joined with its neighbour again when both have become alike, so that the
-cost of an operation goes with the number of runs that it touches, hardly ever with the number of events.
+A run is cut when a part of it changes, and joined with its neighbour when both are alike again. So the cost of an
+operation depends on the number of runs that it touches, hardly ever on the number of events.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 WAITING = 0  # may be leased
 LEASED = 1  # a member has it until `due`
-DELAYED = 2  # given back with a delay: waits from `due` on
-DEAD = 3  # given out as often as is allowed; the dead-letter topic is to have it
+DELAYED = 2  # given back with a delay: waits once `due` is reached
+DEAD = 3  # leased as often as is allowed; goes to the dead-letter topic
 
 Span = tuple[int, int]  # first and last offset, both included
 
@@ -45,7 +45,7 @@ class OffsetRun:
 
 
 class Runs:
-    """Disjoint runs in ascending order; `firsts` holds their first offsets beside them, for bisect."""
+    """Disjoint runs in ascending order. `_firsts`: their first offsets, for bisect."""
 
     def __init__(self) -> None:
         self._runs: list[OffsetRun] = []
@@ -75,8 +75,8 @@ class Runs:
         return self._runs[start:stop]
 
     def append(self, run: OffsetRun) -> OffsetRun:
-        """Adds a run above all others. One that is like the last and touches it becomes a part of that, which is
-        returned; else `run` is."""
+        """Adds a run above all others, and returns it; or extends the last run, if they touch and are alike, and
+        returns that."""
         if self._runs:
             before = self._runs[-1]
             if before.last + 1 == run.first and before.like(run):
@@ -87,7 +87,7 @@ class Runs:
         return run
 
     def carve(self, run: OffsetRun, first: int, last: int) -> OffsetRun:
-        """Cuts `run` so that `first` to `last`, as far as it has them, are a run of their own: returns that one."""
+        """Cuts the part of `run` that is in `first` to `last` into a run of its own, and returns it."""
         first, last = max(first, run.first), min(last, run.last)
         if run.first == first and run.last == last:
             return run

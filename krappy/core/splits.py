@@ -1,8 +1,7 @@
 """Where to cut the keys of a table so that the parts hold about equal numbers of entries. Pure.
 
-What is known of a range is a list of pieces: from which key on, and about how many entries, up to the next piece. Table
-files give rough ones without a look at any key. Those that are too heavy to cut by are made into finer ones by counting
-or by sampling.
+A range is described by a list of pieces: a start key, and about how many entries there are up to the next piece. Table
+files give rough pieces without reading any key. Pieces that are too heavy are split further by counting or sampling.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-FINE = 8  # pieces that a part should consist of, so that it is cut to an eighth of its size or finer
-PRECISION = 16  # bytes behind what two keys have in common that their midpoint goes by
+FINE = 8  # pieces that a part should consist of, so that it is cut to within an eighth of its size
+PRECISION = 16  # bytes behind the common prefix of two keys that their midpoint uses
 LEAST = 200  # entries that are worth a part of their own
 
 
@@ -31,10 +30,10 @@ class KeyFile(NamedTuple):
 
 
 def pieces(first: bytes, end: bytes, files: Iterable[KeyFile]) -> list[WeightedPiece]:
-    """The range from `first` to before `end` as the files tell of it.
+    """The pieces of the range from `first` to before `end`, by the table files.
 
-    A file counts evenly for all pieces that it reaches into, whole when it reaches beyond the range: too much is put
-    right by counting, too little is not.
+    A file's entries count evenly for all pieces that it overlaps; all of them, even if it reaches beyond the range:
+    counting later corrects too high a weight, but not too low a one.
     """
     here = [file for file in files if file.first < end and file.last >= first]
     starts = sorted({first, *(file.first for file in here if file.first > first)})
@@ -48,7 +47,7 @@ def pieces(first: bytes, end: bytes, files: Iterable[KeyFile]) -> list[WeightedP
 
 
 def midpoint(low: bytes, high: bytes) -> bytes:
-    """A key half-way between two, as numbers; `low` where none lies between that is not much longer than they are."""
+    """A key half-way between two, taken as numbers; `low` if there is none that is not much longer than they are."""
     same = next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
     a = int.from_bytes(low[same : same + PRECISION].ljust(PRECISION, b"\0"), "big")
     b = int.from_bytes(high[same : same + PRECISION].ljust(PRECISION, b"\0"), "big")
@@ -60,14 +59,15 @@ def weight(some: Iterable[WeightedPiece]) -> float:
 
 
 def allot(weights: Sequence[float], parts: int) -> list[int]:
-    """How many parts each of several ranges is cut into: one at least, and more for the heavier ones."""
+    """How many parts to cut each of several ranges into: at least one, and more for heavier ones. `parts`: about in
+    total."""
     total = sum(weights)
     most = min(float(parts), total / LEAST)
     return [max(1, round(most * weight / total)) if total else 1 for weight in weights]
 
 
 def cut(some: Sequence[WeightedPiece], parts: int) -> list[bytes]:
-    """The starts of all parts but the first: of pieces, as near to equal weights as these allow."""
+    """The start keys of all parts but the first, chosen from the pieces' starts so that weights are about equal."""
     sums = [0.0, *accumulate(piece.weight for piece in some)]
     found: list[bytes] = []
     for part in range(1, parts):

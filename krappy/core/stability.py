@@ -1,10 +1,9 @@
-"""Which events of a partition are decided: its open transactions, and which of its transactions were aborted (KIP-98).
+"""Which events of a partition are decided: its open and its aborted transactions (KIP-98).
 
-Rules of this file. Everything is told by the batches themselves, in the order in which they stand in the log: a
-producer's first transactional batch opens its transaction, its control batch (a marker) ends it. So appending and
-recovery come to the same state. The last stable offset is the first offset of the oldest open transaction: what is
-before it will never change its meaning. Aborted transactions are kept in the order of their markers, as in Kafka's
-transaction index, 32 bytes each.
+Rules of this file. All is derived from the batches, in the order of the log: a producer's first transactional batch
+opens its transaction, its control batch (a marker) ends it. So appending and recovery come to the same state. The last
+stable offset is the first offset of the oldest open transaction: all transactions before it are decided. Aborted
+transactions are kept in the order of their markers, as in Kafka's transaction index, 32 bytes each.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ _VERSION = b"\0\0"
 
 
 class Aborted(NamedTuple):
-    """An aborted transaction: its events stand from `first` to before its marker, which stands at `last`."""
+    """An aborted transaction: its events have offsets from `first` on, its marker has the offset `last`."""
 
     producer_id: int
     first: int
     last: int
-    stable: int  # the last stable offset once it had ended: every later entry begins here or behind
+    stable: int  # the last stable offset after its end: every later entry begins here or behind
 
 
 def marker(producer_id: int, epoch: int, commit: bool, timestamp: int, coordinator_epoch: int = 0) -> bytes:
@@ -47,7 +46,7 @@ def marker(producer_id: int, epoch: int, commit: bool, timestamp: int, coordinat
 
 
 def commits(data: Buffer) -> bool | None:
-    """What a control batch says: True commit, False abort, None neither."""
+    """The kind of a control batch: True: commit, False: abort, None: neither."""
     try:
         key = batches.decode(data).keys[0]
     except (CorruptBatch, UnsupportedCompression, IndexError):
@@ -61,7 +60,7 @@ class Stability:
     def __init__(self) -> None:
         self.open: dict[int, int] = {}  # producer id -> the first offset of its transaction; oldest first
         self._columns = self._ids, self._firsts, self._lasts, self._stables = [array("q") for _ in range(4)]
-        self.drops = 0  # how often some were dropped: what was read of the log before may still have events of theirs
+        self.drops = 0  # count of dropped ones: bytes read from the log before a drop may still have their events
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stability) and self.open == other.open and list(self) == list(other)
@@ -76,7 +75,7 @@ class Stability:
         return len(self._ids)
 
     def apply(self, header: BatchHeader, offset: int, data: Buffer | None) -> None:
-        """A batch that stands at `offset`. Only a control batch's `data` is looked at."""
+        """Notes a batch at `offset`. `data`: its bytes, needed only for a control batch."""
         if not header.attributes & TRANSACTIONAL:
             return
         if not header.attributes & CONTROL:
@@ -96,11 +95,11 @@ class Stability:
         self._stables.append(self.first_open(offset + 1))
 
     def first_open(self, otherwise: int) -> int:
-        """Where the oldest open transaction begins."""
+        """The first offset of the oldest open transaction; `otherwise` without one."""
         return next(iter(self.open.values()), otherwise)
 
     def between(self, start: int, end: int) -> list[Aborted]:
-        """The aborted transactions that have anything from `start` to before `end`."""
+        """The aborted transactions that have events or their marker in offsets from `start` to before `end`."""
         found: list[Aborted] = []
         for at in range(bisect_left(self._lasts, start), len(self._lasts)):
             if self._firsts[at] < end:
@@ -110,14 +109,15 @@ class Stability:
         return found
 
     def forget(self, start: int) -> None:
-        """The log begins at `start` now."""
+        """Forgets the aborted transactions whose markers are below `start`, the new start of the log."""
         gone = bisect_left(self._lasts, start)
         if gone:
             for column in self._columns:
                 del column[:gone]
 
     def drop(self, markers: Iterable[int]) -> None:
-        """Nothing is left of these aborted transactions, nor the markers at these offsets."""
+        """Forgets the aborted transactions with markers at these offsets: the log has neither their events nor the
+        markers."""
         for last in markers:
             at = bisect_left(self._lasts, last)
             if at < len(self._lasts) and self._lasts[at] == last:
@@ -133,8 +133,8 @@ class Stability:
         return copied
 
     def cut(self, end: int, opened: dict[int, int]) -> Stability:
-        """Once the log ends at `end`. `opened`: the transactions that are open there, by the batches that the log still
-        has; what is known of those that were open later, or aborted later, counts more."""
+        """The state once the log ends at `end`. `opened`: producer id -> first offset of the transactions open there,
+        by the batches still in the log. The first offsets known here count more."""
         left = self.copy()
         kept = bisect_left(left._lasts, end)
         known = [*zip(self._ids[kept:], self._firsts[kept:], strict=True), *self.open.items()]
@@ -150,7 +150,7 @@ class Stability:
 
     @classmethod
     def unpack(cls, packed: object) -> Stability:
-        """Raises ValueError or TypeError when it is none."""
+        """The state of which `pack` gave this. Raises ValueError or TypeError for anything else."""
         if not isinstance(packed, list) or len(packed) != 5:
             raise ValueError("no transactions")
         found = cls()
@@ -187,12 +187,13 @@ class Hidden:
         if not header.attributes & TRANSACTIONAL or header.producer_id not in self._of:
             return False
         lasts, firsts = self._of[header.producer_id]
-        at = bisect_right(lasts, header.base_offset)  # a marker stands behind its transaction
+        at = bisect_right(lasts, header.base_offset)  # a marker comes after its transaction's events
         return at < len(lasts) and firsts[at] <= header.base_offset
 
 
 def without(data: memoryview, aborted: list[Aborted]) -> bytes | memoryview:
-    """Whole batches, of which those of aborted transactions come as a header alone: the same offsets, no records."""
+    """The batches of `data` (only whole ones), those of aborted transactions without records: only their headers, which
+    keep the offsets."""
     hidden = Hidden(aborted)
     parts: list[bytes | memoryview] = []
     position = 0

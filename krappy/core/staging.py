@@ -1,17 +1,18 @@
-"""Jobs whose tasks stage record batches beside the log, and what each request makes of them.
+"""Staged jobs: their tasks stage record batches beside the log. The states of a job, and what each request does to
+them.
 
     (none) ──begin──▶ Open ──commit──▶ Publishing ──written──▶ Marking ──complete──▶ Committed
                        │                  └──fail──▶ Aborted
                        ├──abort──▶ Aborted        (so does the abort of a job that nobody has begun)
                        └──silent for longer than its ttl──▶ Expired ──begin──▶ Open
-    Committed, all that it was published to being deleted ──begin──▶ Open
+    Committed, all its topics deleted since ──begin──▶ Open
     Committed, Aborted, Expired ──kept for a week──▶ (none)
 
-Rules of this file. A job's state is an immutable value. A request's function takes it and gives the next one, or the
-same object when nothing changes, or raises why it is refused; whoever calls makes the next state durable before
-anything follows from it. Publishing is a decision: batches go to the logs inside a transaction of the broker's own, and
-no marker is written before Marking, by when every batch is on disk. The first commit of a job decides what it
-publishes; every later one is told what came of that, whatever tokens it names. Times are ms.
+Rules of this file. A job's state is an immutable value. A request's function takes it and returns the next state, or
+the same object when nothing changes, or raises the reason of a refusal; the caller makes the next state durable before
+it acts on it. Publishing is a decision: batches go to the logs inside a transaction of the broker's own. Markers are
+written only in the state Marking, when every batch is on disk. The first commit of a job decides what it publishes;
+every later one is told the outcome of that, whatever tokens it names. Times are ms.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from krappy.errors import (
 )
 
 MAX_NAME = 1000  # characters of a job's, a task's and an attempt's name
-MAX_REASON = 1000  # characters that are kept of why a job failed
+MAX_REASON = 1000  # characters of `Job.reason`
 MAX_TTL_MS = 30 * 86_400_000
-MAX_RECORDS = 2**31 - 1  # of one partition in one job: they bear the sequence numbers of one producer
+MAX_RECORDS = 2**31 - 1  # of one partition in one job: they have sequence numbers of one producer
 
 
 class JobState(StrEnum):
@@ -52,7 +53,7 @@ OVER = frozenset({JobState.COMMITTED, JobState.ABORTED, JobState.EXPIRED})
 
 class PublishedPart(NamedTuple):
     """What a job has published to one partition: `records` events, the first and the last at these offsets. Events of
-    others may stand between. `first` -1: not known any more, which only a restored backup can come to."""
+    others may be between. `first` -1: not known any more, which happens only after a restored backup."""
 
     topic: str
     partition: int
@@ -64,22 +65,22 @@ class PublishedPart(NamedTuple):
 class Job(NamedTuple):
     name: str
     state: JobState = JobState.OPEN
-    ttl_ms: int = 0  # so long may nothing come from it
-    touched_ms: int = -1  # when something came last; once it is over: since when it is
-    tokens: tuple[str, ...] = ()  # what is published, in this order
+    ttl_ms: int = 0  # it expires when nothing comes from it for so long
+    touched_ms: int = -1  # when something came last; of a job that is over: when it ended
+    tokens: tuple[str, ...] = ()  # of the attempts that are published, in this order
     producer_id: int = -1  # of the transaction that it is published in
     published: tuple[PublishedPart, ...] = ()
-    reason: str = ""  # why the broker has aborted it
-    topics: tuple[tuple[str, bytes], ...] = ()  # name and id of those that it is published to
+    reason: str = ""  # why the broker aborted it
+    topics: tuple[tuple[str, bytes], ...] = ()  # name and id of each topic that it is published to
 
     @property
     def publishing(self) -> bool:
-        """Decided, and not completed."""
+        """Whether it is decided and not completed."""
         return self.state is JobState.PUBLISHING or self.state is JobState.MARKING
 
 
 class StagedTask(NamedTuple):
-    """What one attempt of a task stages for one topic. `id` is its token once it is sealed."""
+    """What one attempt of a task stages for one topic. `id`: its token once it is sealed."""
 
     id: str
     topic: str
@@ -97,14 +98,15 @@ class StagedTask(NamedTuple):
 
 
 def begin(found: Job | None, name: str, ttl_ms: int, now_ms: int, topic: str, current: Current) -> Job:
-    """An attempt of a task of this job stages something for `topic`. `current`: the id of the topic of a name, if any.
+    """The job, once an attempt of one of its tasks stages events for `topic`. `current`: gives a topic's id by its
+    name, None without such a topic.
 
-    What had expired may begin again: of what was dropped there are no tokens any more that could be committed. And so
-    may what was committed, when nothing of it is there any more: a topic that was made anew has none of its rows.
+    An expired job begins again: its staged events were dropped, so their tokens can't be committed. A committed job
+    begins again if all topics that it was published to were deleted, even if others of their names exist now.
 
-    Raises InvalidRequest, StagingFenced, StagingCommitted; UnknownTopic when some of what was committed is still there,
-    and a part of it is missing from a topic that was made anew, or is this one's: it can be published neither again nor
-    not at all.
+    Raises InvalidRequest, StagingFenced, StagingCommitted. Raises UnknownTopic when a committed job's events are partly
+    there, because only some of its topics were deleted: publishing again would duplicate events, refusing would lose
+    them.
     """
     check_name("job", name)
     if not 0 < ttl_ms <= MAX_TTL_MS:
@@ -124,7 +126,7 @@ def begin(found: Job | None, name: str, ttl_ms: int, now_ms: int, topic: str, cu
 
 
 def _all_gone(found: Job, current: Current) -> bool:
-    """Whether nothing is left of what was committed, since all of its topics were deleted."""
+    """Whether the job was committed, and all its topics were deleted since."""
     committed = found.state is JobState.COMMITTED
     return committed and bool(found.topics) and all(current(of) != id for of, id in found.topics)
 
@@ -135,7 +137,7 @@ def check_name(what: str, name: str) -> None:
 
 
 def refusal(found: Job) -> BrokerError:
-    """Why nothing more is staged for a job that is not open."""
+    """The error for a request to stage for a job that is not open."""
     if found.state is JobState.EXPIRED:
         return StagingExpired(
             f"the job '{found.name:.80}' sent nothing for {found.ttl_ms / 1000:g} s, so what it had staged was "
@@ -155,7 +157,7 @@ def refusal(found: Job) -> BrokerError:
 
 
 def seal(staging: StagedTask, records: int) -> StagedTask:
-    """An attempt that is durably there. `records`: how many its sender counts. Raises InvalidRequest."""
+    """The attempt, sealed, once it is durable. `records`: how many its sender counts. Raises InvalidRequest."""
     if staging.sealed:
         return staging
     if staging.records != records:
@@ -167,7 +169,7 @@ def seal(staging: StagedTask, records: int) -> StagedTask:
 
 
 def commit(found: Job | None, name: str, tokens: Sequence[str], stagings: Mapping[str, StagedTask], now_ms: int) -> Job:
-    """Decides to publish. The job as it is when that was decided before, whatever the tokens.
+    """Decides to publish. If that was decided before, returns the job unchanged, whatever the tokens.
 
     Raises `refusal` of a job that is aborted or expired, UnknownStaging, and InvalidRequest for tokens that are not
     sealed or publish one task twice.
@@ -209,23 +211,23 @@ def commit(found: Job | None, name: str, tokens: Sequence[str], stagings: Mappin
 
 
 def written(found: Job, published: Sequence[PublishedPart], stagings: Iterable[StagedTask]) -> Job:
-    """Every batch is in its log and on disk."""
+    """The job, once every batch is in its log and on disk."""
     topics = {(staging.topic, staging.topic_id): None for staging in stagings if staging.records}
     return found._replace(state=JobState.MARKING, published=tuple(published), topics=tuple(topics))
 
 
 def complete(found: Job, now_ms: int) -> Job:
-    """Every marker is written."""
+    """The job, once every marker is written."""
     return found._replace(state=JobState.COMMITTED, tokens=(), touched_ms=now_ms)
 
 
 def fail(found: Job, now_ms: int, reason: str) -> Job:
-    """What is staged can't be published as a whole, so nothing of it is."""
+    """The job, aborted by the broker, because what it staged can't be published as a whole."""
     return found._replace(state=JobState.ABORTED, tokens=(), touched_ms=now_ms, reason=reason[:MAX_REASON])
 
 
 def abort(found: Job | None, name: str, now_ms: int) -> Job:
-    """Drops what is staged and fences the job, which nobody may have begun yet. Raises StagingCommitted."""
+    """Aborts the job, so that nothing more can be staged; it may not have begun yet. Raises StagingCommitted."""
     check_name("job", name)
     if found is None:
         return Job(name, JobState.ABORTED, 0, now_ms)

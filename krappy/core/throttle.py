@@ -1,19 +1,19 @@
-"""A bound on how fast something is done, kept by pauses behind each piece of it."""
+"""Limits the rate of some work by a pause after each piece."""
 
 from __future__ import annotations
 
 
 class Throttle:
-    """Work that is told of piece by piece, no more bytes a second than allowed, on average."""
+    """Keeps the average rate of work, in bytes a second, within a limit."""
 
     def __init__(self) -> None:
-        self._paid = 0.0  # the time by which what was done so far may have been done
+        self._paid = 0.0  # the time (s) at which the work done so far is within the rate
         self._rate = 0
 
     def spend(self, size: int, rate: int, now: float) -> float:
-        """Seconds to pause, now (s) that `size` bytes have been done. `rate`: bytes a second; 0: no limit.
+        """Seconds to pause after `size` bytes of work, at the time `now` (s). `rate`: bytes a second; 0: no limit.
 
-        Under another rate than the last time what was done before is forgotten.
+        When the rate changes, earlier work is forgotten.
         """
         if rate != self._rate:
             self._rate, self._paid = rate, now

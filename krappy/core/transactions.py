@@ -1,14 +1,14 @@
-"""The states of one transactional id, and what each request makes of them (KIP-98, KIP-360).
+"""The states of one transactional id, and what each request does to them (KIP-98, KIP-360).
 
     Empty ──add──▶ Ongoing ──end──▶ PrepareCommit ──▶ CompleteCommit ──add──▶ Ongoing …
                       │
                       └──end, timeout, a new producer──▶ PrepareAbort ──▶ CompleteAbort
     Empty, CompleteCommit, CompleteAbort ──unused for long──▶ Dead
 
-Rules of this file. A state is an immutable value. A request's function takes it and gives the next one, or the same
-object when nothing changes, or raises why it is refused; whoever calls makes the next state durable before anything
-follows from it. PrepareCommit and PrepareAbort are decisions: nothing but their completion comes after them. A
-producer is fenced by its epoch: whoever takes a transactional id over, and the timeout, raise it. Times are ms.
+Rules of this file. A state is an immutable value. A request's function takes it and returns the next one, or the same
+object when nothing changes, or raises the reason of a refusal; the caller makes the next state durable before it acts
+on it. PrepareCommit and PrepareAbort are decisions: only their completion can follow. A producer is fenced by its
+epoch: a new producer of the transactional id, and the timeout, raise it. Times are ms.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from krappy.types import TopicPartition
 
 NO_ID = NO_EPOCH = -1
 LONGEST_NAME = 1000  # characters of a transactional id: it stays in memory for days
-MAX_GROUPS = 1000  # of one transaction: each of its transitions is written with all of them
+MAX_GROUPS = 1000  # of one transaction: each of its states is stored with all of them
 MAX_EPOCH = 2**15 - 2  # then the producer gets another id; one more is left to fence it with
 
 
@@ -51,7 +51,8 @@ COMPLETED = {TxnStage.PREPARE_COMMIT: TxnStage.COMPLETE_COMMIT, TxnStage.PREPARE
 
 
 class Transaction(NamedTuple):
-    """One transactional id. Its producer has `epoch`; before its last bump it had (`last_id`, `last_epoch`)."""
+    """One transactional id. Its producer has `producer_id` and `epoch`; before its last bump `last_id` and
+    `last_epoch`."""
 
     name: str
     producer_id: int
@@ -60,19 +61,19 @@ class Transaction(NamedTuple):
     stage: TxnStage = TxnStage.EMPTY
     partitions: frozenset[TopicPartition] = frozenset()
     groups: frozenset[str] = frozenset()  # whose offsets are staged
-    started_ms: int = -1  # the transaction, not the id
+    started_ms: int = -1  # when the open transaction began; -1: none
     updated_ms: int = -1
     last_id: int = NO_ID
     last_epoch: int = NO_EPOCH
 
     @property
     def prepared(self) -> bool:
-        """Decided, and not completed."""
+        """Whether it is decided and not completed."""
         return self.stage in PREPARED
 
     @property
     def due_ms(self) -> int | None:
-        """When it is aborted for taking too long."""
+        """When the open transaction is aborted for taking too long; None without one."""
         return self.started_ms + self.timeout_ms if self.stage is TxnStage.ONGOING else None
 
 
@@ -85,7 +86,7 @@ def check_timeout(timeout_ms: int, maximum_ms: int) -> None:
 
 
 def check_name(name: str) -> None:
-    """Whether a new producer may have this transactional id. Raises InvalidRequest."""
+    """Checks the transactional id of a new producer. Raises InvalidRequest."""
     if not 1 <= len(name) <= LONGEST_NAME:
         raise InvalidRequest(f"a transactional id has 1 to {LONGEST_NAME} characters, not {len(name)}")
 
@@ -108,11 +109,11 @@ def begin(
     expected_id: int = NO_ID,
     expected_epoch: int = NO_EPOCH,
 ) -> Transaction:
-    """InitProducerId: a producer takes the transactional id, and fences whoever had it.
+    """InitProducerId: a producer takes the transactional id, and fences the one before.
 
-    With an expected id and epoch it goes on after an error of its own (KIP-360), and is refused when another producer
-    has come since. A transaction that it finds open is to be aborted first: the state then is PrepareAbort, with the
-    epoch raised already, and the producer is to ask again. Raises TransactionPending, TransactionFenced.
+    With an expected id and epoch a producer goes on after an error of its own (KIP-360); it is refused if another
+    producer has come since. An open transaction is aborted first: the state is then PrepareAbort, with the epoch
+    already raised, and the producer must ask again. Raises TransactionPending, TransactionFenced, InvalidRequest.
     """
     if not name:
         raise InvalidRequest("a transactional id may not be empty")
@@ -128,7 +129,7 @@ def begin(
             raise _fenced(found, expected_epoch)
         return fence(found, now_ms, keep_last=expects)
     if expects and (expected_id, expected_epoch) == (found.last_id, found.last_epoch):
-        # It asks again: the answer was lost.
+        # A retry: the answer was lost.
         return found._replace(stage=TxnStage.EMPTY, timeout_ms=timeout_ms, updated_ms=now_ms)
     if expects and (expected_id, expected_epoch) != (found.producer_id, found.epoch):
         raise _fenced(found, expected_epoch)
@@ -140,7 +141,7 @@ def begin(
 
 
 def check_producer(found: Transaction | None, producer_id: int, epoch: int) -> Transaction:
-    """The transactional id as this producer has it. Raises UnknownProducerMapping, TransactionFenced."""
+    """Returns `found`, if this producer has it. Raises UnknownProducerMapping, TransactionFenced."""
     if found is None or found.producer_id != producer_id:
         raise UnknownProducerMapping(f"producer {producer_id} does not have this transactional id")
     if found.epoch != epoch:
@@ -156,7 +157,7 @@ def add(
     partitions: Iterable[TopicPartition] = (),
     groups: Iterable[str] = (),
 ) -> Transaction:
-    """AddPartitionsToTxn, AddOffsetsToTxn: the first of them begins a transaction.
+    """AddPartitionsToTxn, AddOffsetsToTxn: the first such request begins a transaction.
 
     Raises UnknownProducerMapping, TransactionFenced, TransactionPending, InvalidRequest.
     """
@@ -180,7 +181,7 @@ def add(
 
 
 def end(found: Transaction | None, producer_id: int, epoch: int, now_ms: int, *, commit: bool) -> Transaction:
-    """EndTxn. The same state when that very end has been completed before: the answer was lost.
+    """EndTxn. Returns the same state if this transaction was already ended so: then the answer was lost.
 
     Raises UnknownProducerMapping, TransactionFenced, TransactionPending, InvalidTransaction.
     """
@@ -198,7 +199,7 @@ def end(found: Transaction | None, producer_id: int, epoch: int, now_ms: int, *,
 def fence(found: Transaction, now_ms: int, *, keep_last: bool = False) -> Transaction:
     """Aborts an ongoing transaction against its producer's will: the epoch is raised, so it can't go on.
 
-    With `keep_last` the producer of the epoch before may still ask for the new one.
+    With `keep_last` the producer of the old epoch may still ask for the new one.
     """
     return found._replace(
         stage=TxnStage.PREPARE_ABORT,
@@ -215,19 +216,19 @@ def overdue(found: Transaction, now_ms: int) -> bool:
 
 
 def complete(found: Transaction, now_ms: int) -> Transaction:
-    """Every marker is on disk and every staged offset settled."""
+    """The state once every marker is on disk and every staged offset is committed or dropped."""
     return found._replace(
         stage=COMPLETED[found.stage], partitions=frozenset(), groups=frozenset(), started_ms=-1, updated_ms=now_ms
     )
 
 
 def expired(found: Transaction, now_ms: int, kept_ms: int) -> bool:
-    """Whether an id that nobody used for `kept_ms` is Dead (transactional.id.expiration.ms)."""
+    """Whether the id was unused for `kept_ms`, so it is Dead (transactional.id.expiration.ms)."""
     return found.stage is not TxnStage.ONGOING and not found.prepared and now_ms - found.updated_ms > kept_ms
 
 
 def check_offsets(found: Transaction | None, producer_id: int, epoch: int, group: str) -> None:
-    """Whether this producer may stage offsets of the group now.
+    """Checks that this producer may stage offsets of the group now.
 
     Raises UnknownProducerMapping, TransactionFenced, TransactionPending, InvalidTransaction.
     """
@@ -239,7 +240,7 @@ def check_offsets(found: Transaction | None, producer_id: int, epoch: int, group
 
 
 def check_write(found: Transaction | None, epoch: int, at: TopicPartition) -> None:
-    """Whether a batch of this epoch may go to the partition now.
+    """Checks that a batch of this epoch may go to the partition now.
 
     Raises ProducerFenced for an old epoch, InvalidTransaction when the partition is not in an ongoing transaction.
     """

@@ -1,4 +1,4 @@
-"""Entries of a view (`entry.py`) made into columns, with as little as possible done for each."""
+"""Turns entries of a view (`entry.py`) into columns, with as little work per entry as possible."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from krappy.entries.entry import NIL, VALUE_AT
 from krappy.types import Headers
 
 BIN8 = 0xC4
-_FIRST, END = 2, VALUE_AT + 2  # of an entry: offset, a byte, timestamp, the value's kind, and a BIN8's length
+_FIRST, END = 2, VALUE_AT + 2  # part of an entry: offset, a byte, timestamp, the value's kind, a BIN8's length
 HEAD = END - _FIRST
 _kind = itemgetter(VALUE_AT)
-_STARTS = {NIL: VALUE_AT + 1, BIN8: VALUE_AT + 2, 0xC5: VALUE_AT + 3, 0xC6: VALUE_AT + 5}  # of a value, by its kind
+_STARTS = {NIL: VALUE_AT + 1, BIN8: VALUE_AT + 2, 0xC5: VALUE_AT + 3, 0xC6: VALUE_AT + 5}  # where a value starts
 _ALIVE = bytes.maketrans(bytes((NIL, BIN8)), b"\0\xff")
 _LEAST = VALUE_AT + 3  # bytes of an entry beside a short value, without headers
 
 
 class EntryColumns(NamedTuple):
-    """None: not wanted; headers also when no row has any."""
+    """Columns for Arrow. None: not wanted; `headers` also when no row has any."""
 
     values: Binary | None
     offsets: bytes | None
@@ -31,7 +31,7 @@ class EntryColumns(NamedTuple):
 
 
 def columns(entries: Sequence[bytes], wanted: Collection[str]) -> EntryColumns:
-    """The columns "value", "offset", "timestamp" and "headers" of packed entries, those of them that are wanted."""
+    """The wanted ones of the columns "value", "offset", "timestamp" and "headers" of packed entries."""
     heads = b"".join([entry[_FIRST:END] for entry in entries])
     values, headers = _values(entries, heads, wanted) if "value" in wanted or "headers" in wanted else (None, None)
     return EntryColumns(
@@ -43,7 +43,7 @@ def columns(entries: Sequence[bytes], wanted: Collection[str]) -> EntryColumns:
 
 
 def kinds(entries: Sequence[bytes]) -> bytes:
-    """The byte of each entry that says what its value is: NIL for a tombstone."""
+    """For each entry the byte that tells its value's kind: NIL for a tombstone."""
     return bytes(map(_kind, entries))
 
 
@@ -62,14 +62,14 @@ def _values(
     dead = kinds.count(NIL)
     if kinds.count(BIN8) + dead == len(entries):
         lengths = heads[HEAD - 1 :: HEAD]
-        if dead:  # what stands there in a tombstone is no length
+        if dead:  # a tombstone has no length there
             alive = int.from_bytes(lengths) & int.from_bytes(kinds.translate(_ALIVE))
             lengths = alive.to_bytes(len(entries))
         # No entry is shorter than its value and the least that surrounds it: equal sums mean that none is longer.
         if sum(map(len, entries)) == sum(lengths) + _LEAST * len(entries) - dead:
             if "value" not in wanted:
                 return None, None
-            data = b"".join([entry[END:-1] for entry in entries])  # of a tombstone that is nothing
+            data = b"".join([entry[END:-1] for entry in entries])  # empty for a tombstone
             return Binary(offsets32(lengths), data, bits(kinds.translate(_ALIVE)) if dead else None), None
     values: list[bytes | None] = []
     told: dict[int, Headers] = {}

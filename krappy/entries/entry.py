@@ -1,7 +1,7 @@
-"""What a table holds for a key, as bytes: the msgpack array [offset, timestamp, value or nil, headers or nil].
+"""An entry, the row of a view for a key: the msgpack array [offset, timestamp, value or nil, headers or nil].
 
-An entry travels over the wire as it is stored, and any msgpack library reads it. The two numbers are always packed
-in their 8-byte forms, so that the first 20 bytes have one layout and the cheap questions need no decoding:
+An entry is sent over the wire as it is stored, and any msgpack library reads it. The two numbers always have their
+8-byte forms. So the first 20 bytes have a fixed layout, and offset, timestamp and tombstone are found without decoding:
 
     0    0x94             array of 4
     1    0xcf             uint64
@@ -41,7 +41,7 @@ def _pack_long(start: int, offset: int, int64: int, timestamp: int, bin: int, va
 
 
 class _Packers(dict[int, Callable[..., bytes]]):
-    """For each length of a value below 256, what packs its entry in one call."""
+    """By a value's length: the function that packs its entry; below 256 it is one call of struct."""
 
     def __missing__(self, length: int) -> Callable[..., bytes]:
         if length > 255:
@@ -71,7 +71,7 @@ def packed_rows(keys: Sequence[bytes], entries: Sequence[bytes]) -> list[bytes]:
 
 
 def key_of_bin(packed: bytes) -> bytes:
-    """What a bin of msgpack holds."""
+    """The content of a msgpack bin."""
     return packed[{0xC4: 2, 0xC5: 3, 0xC6: 5}[packed[0]] :]
 
 
@@ -109,7 +109,7 @@ def is_tombstone(entry: bytes) -> bool:
 
 
 def floor(offset: int) -> bytes:
-    """What compares, as bytes, below or equal to every entry at `offset` or later, and above every earlier one."""
+    """Bytes that compare below or equal to every entry at `offset` or later, and above every earlier entry."""
     return b"\x94\xcf" + offset.to_bytes(8, "big")
 
 
@@ -124,8 +124,8 @@ def pack_columns(
 ) -> dict[bytes, bytes]:
     """The latest entry of each key among the records `start <= index < stop` of these columns.
 
-    Records without a key are left out. `headers` None: no record has any. This is what the view costs for every
-    event, so the usual case (keys and values present, no headers) is one comprehension.
+    Records without a key are left out. `headers` None: no record has any. This runs for every event of a view, so the
+    usual case (keys and values present, no headers) is one comprehension.
     """
     if stop is None:
         stop = len(keys)

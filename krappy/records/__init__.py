@@ -1,4 +1,4 @@
-"""Record batches, Kafka's format v2: their bytes, read and written; what survives of them; codecs and varints.
+"""Record batches in Kafka's format v2: reading, writing and filtering their bytes; codecs and varints.
 
-Values alone: no files, no sockets, no clock. Everybody may enter.
+Pure functions of values: no files, no sockets, no clock. Any module may import it.
 """

@@ -6,9 +6,9 @@
     61 the records, compressed as a whole when attributes say so
     Attributes: 0-2 codec, 3 LogAppendTime, 4 transactional, 5 control, 6 base_timestamp is a delete horizon (KIP-534)
 
-The checksum leaves out the first 21 bytes, so a broker gives offsets and leader epoch without a new one (`stamp`).
-Rules of this file: pure functions over bytes; whatever the bytes, only CorruptBatch and UnsupportedCompression
-leave a reader, and none reads outside its batch.
+The checksum does not cover the first 21 bytes, so a broker sets offsets and leader epoch without a new one (`stamp`).
+Rules of this file: pure functions of bytes; for any bytes, readers raise only CorruptBatch and UnsupportedCompression,
+and never read outside their batch.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ __all__ = [
 Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE = 61
-STAMPED = 16  # bytes at the head of a batch that `stamp` gives anew
+STAMPED = 16  # bytes at the head of a batch that `stamp` replaces
 MAGIC = 2
-LENGTH_END = 12  # base offset and length: what comes before the bytes that length counts
+LENGTH_END = 12  # bytes of base offset and length, which `length` does not count
 CRC_START = 21  # the first byte that the checksum covers
 CODEC_MASK = 0x07
 LOG_APPEND_TIME = 0x08
@@ -63,9 +63,9 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
 MAX_I64 = 2**63 - 1
-RECORD_COST = 64  # bytes that a record or a header takes once it is read, about, beside what it holds
+RECORD_COST = 64  # bytes of memory, about, of a record or a header that was read, beside its content
 
-# The layout of the header, and of those parts of it that are read alone where many batches are walked over.
+# The layout of the header, and of parts of it that are read alone when many batches are walked over.
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _STAMP = struct.Struct(">qii")
 _CRC = struct.Struct(">I")
@@ -106,7 +106,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def dense(self) -> bool:
-        """Every offset has its record: always so when produced, until the cleaner takes some out."""
+        """Whether every offset has its record: true when produced, until the cleaner removes some."""
         return self.count == self.last_offset_delta + 1
 
     @property
@@ -128,12 +128,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def log_append_time(self) -> bool:
-        """All records bear `max_timestamp`, whatever their deltas say."""
+        """Whether all records have `max_timestamp` as their timestamp, whatever their deltas say."""
         return self.attributes & LOG_APPEND_TIME != 0
 
     @property
     def delete_horizon(self) -> int | None:
-        """When (ms) the cleaner may take what only marks a deletion; None: no cleaning has seen it yet (KIP-534)."""
+        """When (ms) the cleaner may remove the batch's tombstones; None: no cleaning has seen them yet (KIP-534)."""
         return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
 
@@ -179,7 +179,7 @@ def check(buf: Buffer, position: int = 0) -> BatchHeader:
 def measure(view: memoryview, position: int) -> tuple[int, int, int]:
     """(size in bytes, last offset delta, records) of the whole batch at `position`.
 
-    Verifies and raises as `check` does, but for the base offset, at a third of the cost: for who passes batches on.
+    Verifies and raises as `check` does, but for the base offset, at a third of the cost: for passing batches on.
     """
     try:
         length, magic, crc, last_offset_delta, count = _MEASURE.unpack_from(view, position)
@@ -266,7 +266,7 @@ def encode(
         distinct = set(timestamps)
         base_timestamp, max_timestamp = timestamps[0], max(distinct)
         earliest = min(distinct)
-        if max_timestamp - earliest > MAX_I64:  # the first, or the nearest from which 64 bits reach both ends
+        if max_timestamp - earliest > MAX_I64:  # then the nearest value whose deltas to both ends fit 64 bits
             base_timestamp = min(max(base_timestamp, max_timestamp - MAX_I64), earliest + MAX_I64 + 1)
         if len(distinct) > 1:
             table = {timestamp: varint.encoded(timestamp - base_timestamp) for timestamp in distinct}
@@ -295,7 +295,7 @@ def _assemble(head: bytes, covered: bytes, payload: Buffer) -> bytes:
 
 
 def _records(batch: Buffer, limit: int, parts: int = ANY) -> tuple[BatchHeader, bytes, int]:
-    """The header, and the plain records as a buffer and where in it they start."""
+    """(header, a buffer with the uncompressed records, where in it they start)."""
     header = read_header(batch)
     if header.size != len(batch):
         raise CorruptBatch(f"a batch of {header.size} bytes in {len(batch)}")
@@ -314,10 +314,10 @@ def _records(batch: Buffer, limit: int, parts: int = ANY) -> tuple[BatchHeader, 
 def decode(batch: Buffer, *, limit: int = DEFAULT_LIMIT, keyed: bool = False, parts: int = ANY) -> Columns:
     """The records of one whole batch, offsets absolute.
 
-    `limit`: bytes that a compressed batch may grow to, and that the records, and the headers, of any batch may take in
-    memory at RECORD_COST each. `parts`: as for `codecs.decompress`. `keyed`: for who wants values of keyed records
-    alone; others' values may be missing (None), which is faster. Raises CorruptBatch for any malformed structure,
-    UnsupportedCompression for an unknown codec. The checksum is `check`'s part.
+    `limit`: bytes that a compressed batch may decompress to, and that the records, and the headers, of any batch may
+    take in memory at RECORD_COST each. `parts`: as for `codecs.decompress`. `keyed`: values of records without a key
+    may be None, which is faster. Raises CorruptBatch for any malformed structure, UnsupportedCompression for an unknown
+    codec. It does not verify the checksum: see `check`.
     """
     return _read(*_records(batch, limit, parts), limit, keyed)
 
@@ -340,8 +340,8 @@ def _read(header: BatchHeader, buf: bytes, position: int, limit: int, keyed: boo
 
 class Validated(NamedTuple):
     latest: int  # the largest timestamp (ms) of the records; a producer's header may state another
-    negative: int  # the smallest timestamp if it is below 0, else 0
-    mentioned: bool  # whether the records have what was looked for anywhere
+    negative: int  # the smallest timestamp if that is below 0, else 0
+    mentioned: bool  # whether the bytes to look for are anywhere in the records
 
 
 def validate(batch: Buffer, *, limit: int = DEFAULT_LIMIT, mention: bytes = b"", parts: int = ANY) -> Validated:
@@ -352,8 +352,8 @@ def validate(batch: Buffer, *, limit: int = DEFAULT_LIMIT, mention: bytes = b"",
 
 
 def _validate(header: BatchHeader, buf: bytes, position: int, limit: int) -> tuple[int, int]:
-    """The smallest timestamp, or 0 when none is below, and the largest."""
-    if not header.dense:  # not as producers send them
+    """(the smallest timestamp, or 0 if none is below 0; the largest)."""
+    if not header.dense:  # producers send only dense ones
         times = _read(header, buf, position, limit).timestamps
         return min([0, *times]), max(times, default=header.max_timestamp)
     base = 0 if header.log_append_time else header.base_timestamp
@@ -364,7 +364,7 @@ def _validate(header: BatchHeader, buf: bytes, position: int, limit: int) -> tup
 def offsets(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> Sequence[int]:
     """The offsets of the records of a batch that was validated before, as all in the log were.
 
-    A dense batch is not read for it. Raises as `decode` does.
+    The records of a dense batch are not read. Raises as `decode` does.
     """
     header = read_header(batch)
     if header.dense:
@@ -375,9 +375,9 @@ def offsets(batch: Buffer, *, limit: int = DEFAULT_LIMIT) -> Sequence[int]:
 def keep(batch: Buffer, offsets: Container[int], *, limit: int = DEFAULT_LIMIT) -> bytes:
     """The batch with only the records at `offsets`; the same bytes when that is all of them.
 
-    Base offset, last offset delta, timestamps and producer fields stay, so the records' bytes do too. A batch
-    that loses every record keeps its header, as Kafka's cleaner has it (`DefaultRecordBatch.writeEmptyHeader`):
-    its offsets and its producer's sequence must not be forgotten. Raises as `decode` does.
+    Base offset, last offset delta, timestamps and producer fields stay, so the records' bytes do too. A batch that
+    loses every record keeps its header, as in Kafka's cleaner (`DefaultRecordBatch.writeEmptyHeader`): its offsets and
+    its producer's sequence must not be forgotten. Raises as `decode` does.
     """
     header, buf, position = _records(batch, limit)
     if header.dense:
@@ -400,15 +400,15 @@ def keep(batch: Buffer, offsets: Container[int], *, limit: int = DEFAULT_LIMIT) 
 
 
 def emptied(header: BatchHeader) -> bytes:
-    """What `keep` leaves of a batch that loses every record, without a look at its records."""
+    """What `keep` leaves of a batch that loses every record, made from its header alone."""
     covered = _COVERED.pack(header.attributes & ~CODEC_MASK, *header[6:12], 0)
     return _assemble(_STAMP.pack(header.base_offset, HEADER_SIZE - LENGTH_END, header.leader_epoch), covered, b"")
 
 
 def with_delete_horizon(batch: Buffer, horizon: int, *, limit: int = DEFAULT_LIMIT) -> bytes:
-    """The batch with this delete horizon (ms), its records as they are: their timestamps count from it now (KIP-534).
+    """The batch with this delete horizon (ms) as its base timestamp; its records keep their timestamps (KIP-534).
 
-    Raises as `decode` does, and ValueError when a timestamp is too far from the horizon to be named so.
+    Raises as `decode` does, and ValueError when a timestamp is too far from the horizon for a 64-bit delta.
     """
     header, buf, position = _records(batch, limit)
     columns = _read(header, buf, position, limit)
@@ -435,7 +435,7 @@ def recompress(batch: Buffer, codec: int, *, limit: int = DEFAULT_LIMIT) -> byte
 
 
 def in_transaction(batch: Buffer, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
-    """The batch as one of this producer's transaction, with a new checksum; its records are not looked at."""
+    """The batch as part of this producer's transaction, with a new checksum; its records are not read."""
     header = read_header(batch)
     covered = _COVERED.pack(
         header.attributes | TRANSACTIONAL, *header[6:9], producer_id, producer_epoch, base_sequence, header.count
@@ -445,7 +445,7 @@ def in_transaction(batch: Buffer, producer_id: int, producer_epoch: int, base_se
 
 
 def restamp_time(batch: Buffer, timestamp: int) -> bytes:
-    """The batch as a topic with message.timestamp.type=LogAppendTime stores it: all records bear `timestamp` (ms)."""
+    """The batch as a topic with message.timestamp.type=LogAppendTime stores it: all records have `timestamp` (ms)."""
     return _with_max_timestamp(batch, LOG_APPEND_TIME, timestamp)
 
 
@@ -464,7 +464,7 @@ def _with_max_timestamp(batch: Buffer, attributes: int, timestamp: int) -> bytes
 
 
 def nothing(first: int, end: int) -> bytes:
-    """A batch without records that covers the offsets from `first` to `end`, as Kafka's cleaner leaves them.
+    """A batch without records over the offsets from `first` to before `end`, as Kafka's cleaner leaves them.
 
     Consumers go on behind it (KAFKA-5443).
     """

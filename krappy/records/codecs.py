@@ -1,8 +1,8 @@
 """The four compressions of a RecordBatch (gzip, snappy, lz4, zstd), as Kafka's clients write and read them.
 
-Rules of this file: whatever the bytes, only CorruptBatch and UnsupportedCompression leave `decompress`; and its
-`limit` bounds the output before memory is spent on it. The time is linear in input and output: a stream's members or
-frames behind the first are given to their library in windows that grow, because it copies what it leaves over.
+Rules of this file: for any bytes `decompress` raises only CorruptBatch and UnsupportedCompression, and its `limit` is
+checked before memory is allocated for the output. The time is linear in input and output: members or frames of a stream
+behind the first are passed to the library in growing windows, because the library copies the input that it leaves over.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEFAULT_LIMIT = 256 << 20  # bytes that one batch may decompress to, unless the 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01\x00\x00\x00\x01"
 _XERIAL_BLOCK = 32 << 10
-_WINDOW = 512  # bytes of a member or frame behind the first that are tried at first
+_WINDOW = 512  # first window, in bytes, for a member or frame behind the first
 ANY = 1 << 62
 _LEAST_PART = 10  # bits: a part of 1 KiB, which is snappy-java's smallest block, is always possible
 _SNAPPY_RATIO = 22  # a 3-byte copy element yields at most 64 bytes
@@ -46,8 +46,8 @@ def compress(codec: int, data: bytes) -> bytes:
 
 
 def decompress(codec: int, data: bytes | memoryview, limit: int = DEFAULT_LIMIT, parts: int = ANY) -> bytes:
-    """What `data` holds, at most `limit` bytes. `parts`: how many members (gzip), frames (lz4) or blocks (snappy) that
-    may be in at the most, beside one for each KiB.
+    """`data` decompressed, at most `limit` bytes. `parts`: the most members (gzip), frames (lz4) or blocks (snappy)
+    that are allowed, beyond one for each KiB of output.
 
     Raises CorruptBatch for bytes that are not a whole `codec` stream or that hold more than `limit`,
     UnsupportedCompression for a codec that does not exist.
@@ -72,13 +72,13 @@ def _too_large(limit: int) -> CorruptBatch:
 
 
 def _check_parts(codec: str, count: int, most: int, held: int) -> None:
-    """`count` parts have held as many bytes."""
+    """Raises CorruptBatch if `count` parts that hold `held` bytes are too many."""
     if count > most + (held >> _LEAST_PART):
         raise CorruptBatch(f"{codec}: more than {most} parts that hold less than a KiB each")
 
 
 def _first_guess(data: bytes | memoryview) -> int:
-    """Bytes to set aside for the output before any of it was seen."""
+    """Bytes to allocate for the output before its size is known."""
     return max(1 << 16, 16 * len(data))
 
 
@@ -169,7 +169,7 @@ def _read_lz4(data: bytes | memoryview, limit: int, most: int) -> bytes:
                 chunk = view[position : position + window]
                 position += len(chunk)
                 window *= 2
-                # The library sets aside as much as it is told that there may be.
+                # The library allocates as much as the size limit that it is given.
                 step = max(step, 16 * len(chunk) if count else _first_guess(chunk))
             try:
                 part = engine.decompress(chunk, min(step, room + 1))
@@ -206,7 +206,7 @@ def _read_zstd(data: bytes | memoryview, limit: int) -> bytes:
     claimed = _zstd_content_size(data)
     if claimed is not None and claimed > limit:
         raise _too_large(limit)
-    guess = _first_guess(data)  # a claim alone is not worth the memory
+    guess = _first_guess(data)  # the claimed size may be a lie, so it is not allocated at once
     room = min(limit, guess if claimed is None else min(claimed, guess))
     while True:
         out = bytearray(room)
@@ -216,7 +216,7 @@ def _read_zstd(data: bytes | memoryview, limit: int) -> bytes:
             if "whole buffer" not in str(error):
                 raise CorruptBatch(f"zstd: {error}") from None
         else:
-            if claimed is not None and size < claimed:  # which libzstd lets pass in places
+            if claimed is not None and size < claimed:  # libzstd does not always check this
                 raise CorruptBatch(f"zstd: {size} bytes in a frame that claims {claimed}")
             return bytes(memoryview(out)[:size])
         if room >= limit:

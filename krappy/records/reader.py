@@ -1,9 +1,9 @@
-"""The records of a RecordBatch v2, read (`DefaultRecord.readFrom`); `record_writer` shows their layout.
+"""Reads the records of a RecordBatch v2 (`DefaultRecord.readFrom`); `writer.py` shows their layout.
 
-Rules of this file: every position is reached by adding lengths that were checked not to be negative, so once the
-last one equals the end of the buffer, none before it lay outside (until then a slice may be cut short, and an index
-past the end raises IndexError). Only CorruptBatch leaves. The loops are written out, varints and all, because a
-call costs as much here as half a record.
+Rules of this file: positions only grow, by lengths that were checked not to be negative. So if the last position is the
+end of the buffer, none before it lay outside (until then a slice may be cut short, and an index past the end raises
+IndexError). Only CorruptBatch is raised. The loops are written out, varints included, because a call costs as much as
+half a record.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def read(
 ) -> Columns:
     """All records from `position` to the end of `buf`.
 
-    `time`: the base, or with `one_time` that of all records. `most_headers`: that all of them may have together.
-    `keyed`: records without a key may come without their values, which is faster.
+    `time`: the base timestamp (ms), or with `one_time` the timestamp of all records. `most_headers`: the most headers
+    that all records may have together. `keyed`: values of records without a key may be None, which is faster.
     """
     reader = _Reader(buf, position, count, base_offset, last_delta, 0 if one_time else time, most_headers, keyed)
     reader.read()
@@ -62,7 +62,7 @@ def read(
 
 
 class _Reader:
-    """The columns of one batch as they fill up."""
+    """Fills the columns of one batch."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class _Reader:
         self.last_delta = last_delta
         self.base = base
         self.dense = count == last_delta + 1
-        self.next_delta = 0  # the least that the next record may have
+        self.next_delta = 0  # the least offset delta that the next record may have
         self.offsets: list[int] = []  # stays empty when dense
         self.times: list[int] = []
         self.keys: list[bytes | None] = []
@@ -112,7 +112,7 @@ class _Reader:
             raise CorruptBatch("a timestamp out of range")
 
     def _take(self, run: record_runs.RecordRun) -> None:
-        """A whole run."""
+        """Reads a whole run."""
         if run.delta < self.next_delta:
             raise CorruptBatch(f"offset delta {run.delta} where {self.next_delta} was next")
         if self.keyed and run.key_length < 0:
@@ -132,7 +132,7 @@ class _Reader:
         self.position += run.size * run.count
 
     def _step(self, count: int) -> None:
-        """The next `count` records, of any layout."""
+        """Reads the next `count` records, of any layout."""
         buf, position, base, dense = self.buf, self.position, self.base, self.dense
         times, keys, values = self.times, self.keys, self.values
         expected = self.next_delta << 1
@@ -160,7 +160,7 @@ class _Reader:
                     position += 2
                 else:
                     raw, position = decode_raw(buf, position - 1, 10)
-            if raw != last:  # many bear the time of the one before
+            if raw != last:  # many have the time of the one before
                 last = raw
                 time = base + (raw >> 1 ^ -(raw & 1))
                 if raw > _CALM and not -_I64 <= time < _I64:
@@ -235,7 +235,7 @@ def _check_end(buf: bytes, position: int) -> None:
 
 
 def _read_headers(buf: bytes, position: int, most: int) -> tuple[Headers, int]:
-    """The headers whose count stands at `position`, `most` at the most, and the position after them.
+    """(the headers whose count is at `position`, at most `most`; the position after them).
 
     Names are decoded as Java does it: bytes that are not UTF-8 become U+FFFD.
     """
@@ -245,7 +245,7 @@ def _read_headers(buf: bytes, position: int, most: int) -> tuple[Headers, int]:
         count, position = decode_raw(buf, position - 1)
     if count & 1:
         raise CorruptBatch("a negative number of headers")
-    if count >> 1 > most:  # one takes 2 bytes here, and far more once it is read
+    if count >> 1 > most:  # a header takes 2 bytes here, and far more in memory
         raise CorruptBatch(f"{count >> 1} headers where the limit allows {most}")
     found: list[tuple[str, bytes | None]] = []
     for _ in range(count >> 1):
@@ -276,17 +276,17 @@ def _read_headers(buf: bytes, position: int, most: int) -> tuple[Headers, int]:
 
 
 def validate(buf: bytes, position: int, count: int, base: int, most_headers: int) -> tuple[int, int]:
-    """Raises CorruptBatch for whatever `read` refuses in a dense batch. `base`: the base timestamp.
+    """Raises CorruptBatch for all that `read` refuses in a dense batch. `base`: the base timestamp (ms).
 
-    The smallest timestamp of its records, 0 when none is negative, and the largest.
+    Returns the smallest timestamp of its records (0 if none is negative), and the largest.
     """
     if not -_CALM < base < _CALM:
         times = read(buf, position, count, 0, count - 1, base, False, most_headers).timestamps
         return min([0, *times]), max(times)
     done = 0
     latest: list[int] = []  # deltas, of each run
-    earliest: list[int] = []  # the same, where they may reach below 0
-    stepped: set[int] = set()  # and of what lies between, zigzag
+    earliest: list[int] = []  # the smallest deltas, of runs whose timestamps may be below 0
+    stepped: set[int] = set()  # deltas of the records between runs, zigzag
     chunk = _FIRST_CHUNK
     try:
         while done < count:
@@ -317,9 +317,9 @@ def validate(buf: bytes, position: int, count: int, base: int, most_headers: int
 def _validate_steps(
     buf: bytes, position: int, first: int, count: int, base: int, most_headers: int, times: set[int]
 ) -> tuple[int, int]:
-    """As `_Reader._step`, for records `first` and on of a dense batch, keeping only their `times`, as they stand.
+    """As `_Reader._step`, for `count` records from `first` on of a dense batch; adds only their raw `times`.
 
-    The position after them, and how many headers the rest may have.
+    Returns the position after them, and how many headers the rest may have.
     """
     keep = times.add
     for expected in range(2 * first, 2 * (first + count), 2):
@@ -395,7 +395,7 @@ def _validate_steps(
 
 
 def bounds(buf: bytes, position: int, count: int) -> list[int]:
-    """Where each record starts, and where the last one ends. For bytes that `validate` let pass."""
+    """The position where each record starts, and where the last one ends. For bytes that passed `validate`."""
     found = [position]
     for _ in range(count):
         size = buf[position]

@@ -1,8 +1,8 @@
-"""Runs of records with one layout, found at the speed of C.
+"""Finds runs of records with one layout, at the speed of C.
 
-Events of one kind often have keys of one length and values of one length. Their records then lie at a fixed stride,
-and every byte that is not key, value, time or offset is the same in all of them: a strided slice is that column, and
-one comparison checks it for the whole run. `struct` cuts the keys and values out.
+Events of one kind often have keys of one length and values of one length. Then their records lie at a fixed stride, and
+every byte that is not key, value, time or offset is the same in all of them. A strided slice gives the column of such a
+byte, and one comparison checks it for the whole run. `struct` cuts out the keys and values.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from krappy.records.varint import decode, delta_of
 
-SHORTEST = 8  # records that repay the search
-_LONGEST = 1024  # records that one search looks at, lest many short runs cost the square of their number
+SHORTEST = 8  # a search for fewer records does not pay off
+_LONGEST = 1024  # records that one search looks at: without a bound many short runs would cost quadratic time
 _BLOCK = 16  # records that one unpacking takes
 _LOW, _HIGH = bytes(range(128)), bytes(range(128, 256))
-REACH = 1 << 27  # ms: no timestamp delta of a run whose times differ is further from 0
+REACH = 1 << 27  # ms: bound of the timestamp deltas of a run whose times differ
 _ODD = bytes(range(1, 256, 2))
 
 # Offset deltas 0 to 8191 as varints: their only byte (below 64), their first, their second. A third would follow
@@ -34,10 +34,10 @@ class RecordRun(NamedTuple):
 
     count: int  # type: ignore[assignment]
     size: int
-    delta: int  # of the first record's offset; the others follow one by one
+    delta: int  # offset delta of the first record; the others follow one by one
     time_at: int
     time_width: int  # bytes of the timestamp delta
-    one_time: bool  # that delta is the same in all
+    one_time: bool  # whether all have the same timestamp delta
     key_at: int
     key_length: int
     value_at: int
@@ -45,10 +45,9 @@ class RecordRun(NamedTuple):
 
 
 def find(buf: bytes, position: int, count: int) -> RecordRun | None:
-    """The run that starts at `position`, at most `count` records; None when it is not worth it.
+    """The run that starts at `position`, at most `count` records; None when it is shorter than SHORTEST.
 
-    What it finds is well-formed, whatever the bytes. Raises IndexError or CorruptBatch only where the first record
-    is malformed.
+    A run is well-formed, whatever the bytes. Raises IndexError or CorruptBatch only if the first record is malformed.
     """
     if count < SHORTEST:
         return None
@@ -99,7 +98,7 @@ def _same(buf: bytes, at: int, size: int, count: int) -> int:
 
 
 def _matching(buf: bytes, at: int, size: int, wanted: bytes) -> int:
-    """How many records have at `at` what `wanted` has for each."""
+    """How many records, from the first on, have at `at` the byte that `wanted` has for each."""
     column = buf[at : at + size * len(wanted) : size]
     if column == wanted:
         return len(wanted)
@@ -123,7 +122,7 @@ def _ascending(buf: bytes, at: int, width: int, size: int, count: int, delta: in
 
 
 def _times(buf: bytes, at: int, width: int, size: int, count: int) -> tuple[int, bool]:
-    """How many records have a varint of this width at `at`, and whether they are all one number."""
+    """(how many records have a varint of this width at `at`, whether all are the same number)."""
     columns = [buf[start : start + size * count : size] for start in range(at, at + width)]
     if all(column == column[:1] * count for column in columns):
         return count, True
@@ -143,7 +142,7 @@ def latest(buf: bytes, position: int, run: RecordRun) -> int:
     packed = bytearray(4 * run.count)
     for index in range(width):
         packed[index::4] = buf[first + index : first + index + run.size * run.count : run.size]
-    # Varints of one width stand in the order of the little-endian numbers that their bytes are; odd ones are negative.
+    # Varints of one width sort like the little-endian numbers of their bytes; odd ones are negative.
     numbers = struct.unpack(f"<{run.count}I", packed)
     if packed[::4].translate(None, _ODD) != packed[::4]:
         numbers = tuple(number for number in numbers if not number & 1) or (min(numbers),)
@@ -151,7 +150,7 @@ def latest(buf: bytes, position: int, run: RecordRun) -> int:
 
 
 def earliest(buf: bytes, position: int, run: RecordRun) -> int:
-    """The smallest timestamp delta of a run at `position`, whose times differ: -REACH at the least."""
+    """The smallest timestamp delta of a run at `position` whose times differ; never below -REACH."""
     return min(delta_of(raw) for raw in set(cut(buf, position, run)[0]))
 
 
@@ -159,7 +158,7 @@ def earliest(buf: bytes, position: int, run: RecordRun) -> int:
 def _cutters(
     size: int, times: tuple[int, int], keys: tuple[int, int], values: tuple[int, int]
 ) -> tuple[struct.Struct, struct.Struct]:
-    """What cuts the (start, length) fields out of one record of `size` bytes, and out of a block of them."""
+    """Structs that cut the (start, length) fields out of one record of `size` bytes, and out of _BLOCK records."""
     form, at = "", 0
     for start, length in (times, keys, values):
         if length > 0:
@@ -170,7 +169,7 @@ def _cutters(
 
 
 def cut(buf: bytes, position: int, run: RecordRun) -> tuple[list[bytes], list[bytes | None], list[bytes | None]]:
-    """The columns of a run at `position`: timestamp deltas as they stand (just one if `one_time`), keys, values."""
+    """The columns of a run at `position`: timestamp deltas as raw varints (only one if `one_time`), keys, values."""
     times = (run.time_at, 0 if run.one_time else run.time_width)
     single, block = _cutters(run.size, times, (run.key_at, run.key_length), (run.value_at, run.value_length))
     middle = position + run.size * (run.count - run.count % _BLOCK)

@@ -1,7 +1,7 @@
-"""A record batch cut down to some of its records, for a reader. Quicker than `batch.keep`, which trusts nothing.
+"""Cuts a record batch down to some of its records, for a reader. Quicker than `batch.keep`, which checks all records.
 
-For batches out of the log: their structure was checked when they came in, and their checksum when they were read.
-The result is not compressed: it is made for one answer, and the codecs cost more than they save there.
+For batches from the log: their structure was checked when they were appended, and their checksum when they were read.
+The result is not compressed: it is used for one answer, for which compression costs more than it saves.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from krappy.records.codecs import DEFAULT_LIMIT
 
 _DELTA_AT = 23
 _COUNT_AT = HEADER_SIZE - 4
-_FEW = 8  # records that repay the search for a run
-_LONG = 8  # records that lie together, on average, so that they are worth finding
+_FEW = 8  # a search for a run of fewer records does not pay off
+_LONG = 8  # wanted records that lie together, on average, from which on they are copied as pieces
 _TOGETHER = re.compile(rb"\x01+").finditer
 
 
@@ -37,11 +37,11 @@ def cut(
     limit: int = DEFAULT_LIMIT,
     parts: int = codecs.ANY,
 ) -> bytes:
-    """The batch with the records whose offsets are wanted, and no others.
+    """The batch with only the records whose offsets are wanted.
 
-    `wanted`: a byte for each offset from the base offset on, 1 for those. Where it ends before the batch, so does the
-    result. `which`: the same for each record of a batch that lacks offsets, where that is known. `limit`: bytes that it
-    may open to, and `parts` of its compression. Raises CorruptBatch.
+    `wanted`: a byte for each offset from the base offset on, 1 for a wanted one. If it ends before the batch does, the
+    result ends there too. `which`: the same for each record of a batch that lacks offsets, if known. `limit`, `parts`:
+    as for `codecs.decompress`. Raises CorruptBatch.
     """
     base, _, attributes, last_delta, count = layout(batch, 0)
     if attributes & CODEC_MASK:
@@ -68,7 +68,7 @@ def cut(
 
 
 def _pick(buf: bytes, position: int, wanted: bytes) -> bytes:
-    """The records that are wanted, of those that begin at `position`: a byte of `wanted` for each."""
+    """The wanted records of those that begin at `position`. `wanted`: a byte for each record, 1 for a wanted one."""
     picked: list[bytes] = []
     at, end = 0, wanted.rfind(1) + 1
     step = _FEW
@@ -77,7 +77,7 @@ def _pick(buf: bytes, position: int, wanted: bytes) -> bytes:
         run = _run(buf, position, size, width, end - at) if end - at >= _FEW else 0
         if run:
             some = wanted[at : at + run]
-            if _LONG * some.count(b"\x00\x01") < some.count(1):  # as one piece what lies together
+            if _LONG * some.count(b"\x00\x01") < some.count(1):  # neighbours are copied as one piece
                 pieces = ((match.start() * size, match.end() * size) for match in _TOGETHER(some))
                 picked += [buf[position + start : position + end] for start, end in pieces]
             else:
@@ -104,16 +104,16 @@ def _pick(buf: bytes, position: int, wanted: bytes) -> bytes:
 
 
 def _record(buf: bytes, position: int) -> tuple[int, int]:
-    """The bytes of the record at `position`, and of the number there that says so."""
+    """(bytes of the record at `position`, bytes of its length varint)."""
     length, start = varint.decode(buf, position)
     return start - position + length, start - position
 
 
 def _run(buf: bytes, position: int, size: int, width: int, count: int) -> int:
-    """How many records from here on have the same length, so that each begins `size` bytes after the one before.
+    """How many records from `position` on have the same length, so that each begins `size` bytes after the one before.
 
-    The first begins at `position`; one of its length ends where the next begins, and so on: it is proved by the
-    lengths alone. 0 when they are too few to be worth it.
+    The length fields alone prove it: a record of that length ends where the next begins. 0 when there are fewer than
+    _FEW.
     """
     if position + 3 * size > len(buf) or not buf[position] == buf[position + size] == buf[position + 2 * size]:
         return 0

@@ -63,7 +63,7 @@ def decode(buf: bytes, position: int, widest: int = 5) -> tuple[int, int]:
 
 @lru_cache(maxsize=1 << 14)
 def delta_of(raw: bytes) -> int:
-    """The number that these bytes, one varint, are. Cached: the timestamp deltas of batches are alike."""
+    """The number that `raw`, one zigzag varint, encodes. Cached: batches have similar timestamp deltas."""
     return decode(raw, 0, 10)[0]
 
 
@@ -71,5 +71,5 @@ TABLE = [encode(number) for number in range(8192)]  # the numbers of one and two
 
 
 def encoded(number: int) -> bytes:
-    """`encode`, from the table where it can."""
+    """`encode`, from the table if possible."""
     return TABLE[number] if 0 <= number < 8192 else encode(number)

@@ -1,11 +1,11 @@
-"""The records of a RecordBatch v2, written (`DefaultRecord.writeTo`).
+"""Writes the records of a RecordBatch v2 (`DefaultRecord.writeTo`).
 
     record:  length, attributes i8 (0), timestamp delta, offset delta, key, value, header count, headers
     key, value:  length (-1: null), bytes        header:  name length, name, value
 All numbers but the attributes are zigzag varints; `length` counts what follows it.
 
-Three ways, quickest first: keys of one length and values of one length at one time; lengths that all stand in the
-table; the rest.
+Three ways, quickest first: for keys of one length, values of one length and one timestamp; for lengths that are all in
+the table; for all others.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from krappy.records.varint import TABLE, encode, encoded
 from krappy.types import Headers
 
 _NULL = encode(-1)
-_COST = [number + len(varint) for number, varint in enumerate(TABLE)]  # a field's length and its bytes
+_COST = [number + len(varint) for number, varint in enumerate(TABLE)]  # of a field: its length varint and its bytes
 _FRAME = [varint + b"\0" for varint in TABLE]  # length, attributes
-_SHORTEST = 8  # records that repay a look at all their lengths
-_CHUNK = 1024  # records whose heads are kept together
+_SHORTEST = 8  # records for which comparing all lengths pays off
+_CHUNK = 1024  # records whose heads are cached together
 
 
 def write(
@@ -52,7 +52,7 @@ def write(
 
 
 def _one_length(column: Sequence[bytes | None] | None) -> int | None:
-    """The length that all of a column have; -1: all are null; None: they differ."""
+    """The length that all of a column's items have; -1: all are null; None: they differ."""
     if column is None:
         return -1
     first, last = column[0], column[-1]
@@ -74,8 +74,8 @@ def _kept_heads(key_length: int, value_length: int, first: int) -> list[bytes]:
 def _heads(key_length: int, value_length: int, first: int, count: int) -> list[bytes]:
     """At least `count` heads, at most _CHUNK, of the records from index `first` on.
 
-    A head is what stands between two values: a header count, then all up to the key. They are made as they are
-    asked for, and kept. Two threads may do so at once: what they put at an index is the same.
+    A head is the bytes between two values: a header count, then all up to the key. Heads are made on demand and cached.
+    Two threads may do so at once: they write the same bytes at an index.
     """
     heads = _kept_heads(key_length, value_length, first)
     made = len(heads)

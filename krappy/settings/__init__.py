@@ -1,4 +1,5 @@
-"""Settings: the server's own (`server`), and those of topics (`topic`, with a row for each in `topic_table`).
+"""Settings: the server's (`server`), and those of topics (`topic`, with a row for each in `topic_table`).
 
-Those of topics are values, which everybody may enter; the server's are read from files, the environment and flags.
+Topics' settings are plain values that any module may import; the server's are read from files, the environment and
+flags.
 """

@@ -9,10 +9,10 @@ numbers. The file is one flat TOML table:
     durability = "fsync"
     memory_bytes = 268_435_456
 
-In the file a setting may also bear Kafka's name (`advertised.listeners = "broker.example:9092"`), where Kafka has
-the same one: see `KAFKA_NAMES`. What topics get that set nothing is set by Kafka's names for it, `log.retention.ms`
-for a topic's `retention.ms`, with _ for . outside of the file. All is read and checked once, at start; an unknown name
-is an error that names the nearest known one.
+In the file a setting may also have Kafka's name (`advertised.listeners = "broker.example:9092"`), if Kafka has the same
+setting: see `KAFKA_NAMES`. Defaults of topics have Kafka's names for them: `log.retention.ms` for a topic's
+`retention.ms`, with _ for . outside of the file. All is read and checked once, at start; an unknown name is an error
+that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _SERVICE_LINK = re.compile(
 )
 _WHOLE = re.compile(r"[+-]?[0-9](_?[0-9])*")
 LEAST_TOKEN = 16  # characters
-PLAINTEXT = "PLAINTEXT"  # the name that a listener of Kafka's protocol has unless it is given one
+PLAINTEXT = "PLAINTEXT"  # the name of a Kafka listener that is given none
 _LISTENER = re.compile(r"(?:([A-Za-z][A-Za-z0-9_]*)://)?(.*)", re.DOTALL)
-_NOT_YET = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")  # names of Kafka's that promise what this broker has not
+_NOT_YET = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")  # Kafka's names of what this broker does not have
 # Kafka's names ("Broker Configs"), in the unit of ours.
 KAFKA_NAMES = {
     "advertised.listeners": "advertised_listeners",
@@ -91,7 +91,7 @@ def _number(default: int, doc: str, low: int = 0, high: int = 2**62) -> Any:
 
 
 class KafkaListener(NamedTuple):
-    """`address`: HOST:PORT that it is bound to. `advertised`: what its clients are told; empty: where they came to."""
+    """`address`: HOST:PORT to bind to. `advertised`: HOST:PORT that clients are told; empty: the one they used."""
 
     name: str
     address: str
@@ -112,20 +112,20 @@ class ServerConfig:
         default="",
         repr=False,
         metadata=_facts(
-            "secret that the console asks for, of 16 characters or more; without it others than this machine get probes"
+            "secret of 16 or more characters that the console asks for; without it other machines only get the probes"
         ),
     )
-    console_token_file: str = _setting("", "file that holds the console_token: no place where others see it")
+    console_token_file: str = _setting("", "file that holds the console_token, to keep it off the command line")
     advertised_listeners: str = _setting(
         "",
-        "HOST:PORT that Kafka clients are told to connect to; empty: where they reached it; for each listener by name: "
+        "HOST:PORT that Kafka clients are told to connect to; empty: the one they used; for each listener by name: "
         "NAME://HOST:PORT,NAME://HOST:PORT",
     )
     broker_id: int = _number(0, "this broker's id, as Kafka clients see it", 0, 2**31 - 1)
-    rack: str = _setting("", "the rack or zone that it is in, as Kafka clients see it")
+    rack: str = _setting("", "this broker's rack or zone, as Kafka clients see it")
     durability: str = _setting(
         "fsync",
-        "when an event is acknowledged: fsync (it is on disk) or os (the system has it)",
+        "when an event is acknowledged: fsync (it is on disk) or os (the operating system has it)",
         choices=("fsync", "os"),
     )
     memory_bytes: int = _number(256 << 20, "bytes of requests in flight and replies waiting", low=1 << 20)
@@ -133,37 +133,37 @@ class ServerConfig:
         64 << 20, "bytes of the largest request; at most half of memory_bytes", low=1024, high=2**31 - 1
     )
     idle_timeout_ms: int = _number(600_000, "ms after which a silent connection is closed; 0: never")
-    max_connections: int = _number(10_000, "clients' connections at a time; HTTP has places of its own", low=1)
+    max_connections: int = _number(10_000, "most client connections at a time; HTTP has a limit of its own", low=1)
     max_connections_per_ip: int = _number(
-        1000, "of these, connections of one address; this machine's own are not limited", low=1
+        1000, "most connections from one address; this machine's own are not limited", low=1
     )
     max_connections_per_ip_overrides: str = _setting(
-        "", "ADDRESS:NUMBER,ADDRESS:NUMBER for those that may have more, or fewer, than max_connections_per_ip"
+        "", "ADDRESS:NUMBER,ADDRESS:NUMBER: addresses with another limit than max_connections_per_ip"
     )
     auto_create_topics: bool = _setting(True, "whether using a topic that does not exist creates it")
-    default_partitions: int = _number(1, "partitions of a topic created without saying how many", 1, 100_000)
+    default_partitions: int = _number(1, "partitions of a topic whose creator gives no number", 1, 100_000)
     view_cache_bytes: int = _number(64 << 20, "bytes of the view's block cache")
     view_memtable_bytes: int = _number(64 << 20, "bytes of view entries in memory before they are flushed", 64 << 10)
     ballast_bytes: int = _number(
         64 << 20,
-        "bytes of disk kept free for what makes room on a full one: a start, deletions; at most an eighth of the disk; "
-        "0: none",
+        "bytes of disk reserved for a full disk, so that a start and deletions still work then; at most an eighth of "
+        "the disk; 0: none",
     )
-    table_file_bytes: int = _number(
-        4 << 30, "bytes on disk for what TOPIC@latest was answered with, to answer it again"
-    )
+    table_file_bytes: int = _number(4 << 30, "bytes of disk that cache what TOPIC@latest was answered with")
     latest_alias: str = _setting(
         "",
-        "an ending, such as .latest, by which TOPIC@latest is read too, for clients that allow no @; empty: none",
+        "a second suffix for TOPIC@latest, such as .latest, for clients that allow no @; empty: none",
     )
-    retention_check_ms: int = _number(300_000, "ms between two looks for segments to delete or to compact", low=1)
-    cleaner_backoff_ms: int = _number(15_000, "ms between two looks for logs to compact", low=1)
+    retention_check_ms: int = _number(300_000, "ms between two checks for segments to delete or to compact", low=1)
+    cleaner_backoff_ms: int = _number(15_000, "ms between two checks for logs to compact", low=1)
     cleaner_io_max_bytes_per_second: int = _number(
-        0, "bytes a second that compaction reads and writes together, at the most; 0: no limit"
+        0, "most bytes a second that compaction reads and writes together; 0: no limit"
     )
     group_max_members: int = _number(1000, "members of one group", 1, 1000)
     group_initial_rebalance_delay_ms: int = _number(3000, "ms that a new Kafka group waits for more members", 0, 2**31)
-    group_min_session_timeout_ms: int = _number(6000, "least session timeout of a Kafka group's member", 1, 2**31 - 1)
+    group_min_session_timeout_ms: int = _number(
+        6000, "shortest session timeout of a Kafka group's member", 1, 2**31 - 1
+    )
     group_max_session_timeout_ms: int = _number(
         1_800_000, "longest session timeout of a Kafka group's member", 1, 2**31 - 1
     )
@@ -175,14 +175,14 @@ class ServerConfig:
     )
     group_consumer_migration_policy: str = _setting(
         "bidirectional",
-        "which way a Kafka group with members may move between the classic protocol and KIP-848's",
+        "in which direction a Kafka group with members may move between the classic protocol and KIP-848's",
         choices=("disabled", "upgrade", "downgrade", "bidirectional"),
     )
     offsets_retention_ms: int = _number(604_800_000, "ms that the offsets of an empty Kafka group are kept", low=1)
-    max_groups: int = _number(50_000, "groups of each protocol: native ones, and Kafka's", low=1)
-    max_transactional_ids: int = _number(20_000, "transactional ids that are remembered at a time", low=1)
+    max_groups: int = _number(50_000, "most native groups, and most Kafka groups", low=1)
+    max_transactional_ids: int = _number(20_000, "most transactional ids that are remembered", low=1)
     transactional_id_expiration_ms: int = _number(
-        604_800_000, "ms after which a transactional id that nobody uses is forgotten", low=1
+        604_800_000, "ms after which an unused transactional id is forgotten", low=1
     )
     transaction_max_timeout_ms: int = _number(900_000, "longest timeout of a transaction", 1, 2**31 - 1)
     staging_bytes: int = _number(16 << 30, "bytes of disk that staged writes may take before they are committed", 1)
@@ -192,11 +192,12 @@ class ServerConfig:
     log_format: str = _setting(
         "auto", "console, json, or auto: console on a terminal", choices=("auto", "json", "console")
     )
-    topic_defaults: Mapping[str, str] = field(default_factory=dict)  # what was given of `OF_BROKER`
+    topic_defaults: Mapping[str, str] = field(default_factory=dict)  # given settings of `OF_BROKER`, Kafka's names
 
     @property
     def kafka_listeners(self) -> tuple[KafkaListener, ...]:
-        """Where Kafka's protocol is spoken. Raises ConfigError when a listener is advertised that is not there."""
+        """The listeners of Kafka's protocol. Raises ConfigError when advertised_listeners names one that does not
+        exist."""
         told = dict(_listeners(self.advertised_listeners))
         found = tuple(
             KafkaListener(name, address, told.pop(name, "")) for name, address in _listeners(self.listen_kafka or "")
@@ -216,7 +217,7 @@ class ServerConfig:
 
     @property
     def overrides_of_connections_per_ip(self) -> dict[str, int]:
-        """How many connections some addresses may have, by address."""
+        """The connection limits of single addresses, by address."""
         return _read_overrides(self.max_connections_per_ip_overrides)
 
     @property
@@ -305,7 +306,7 @@ def load(flags: Mapping[str, Any], environ: Mapping[str, str], file: Path | None
 
 
 def _token_of(file: str, given: str) -> str:
-    """What stands in a file. Raises ConfigError."""
+    """The token in the file. Raises ConfigError, also if another one is `given`."""
     name = "console_token_file"
     try:
         token = Path(file).read_text("utf-8").strip()
@@ -319,7 +320,7 @@ def _token_of(file: str, given: str) -> str:
 
 
 def default_of(name: str) -> tuple[Any, str]:
-    """A setting's default, and what it is for."""
+    """(default, description) of a setting."""
     spec = _SPECS[name]
     return spec.default, str(spec.metadata["doc"])
 
@@ -362,7 +363,7 @@ def _from_file(file: Path | None) -> dict[str, Any]:
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted names, which TOML takes for tables in tables, as names again; Kafka's as ours. Raises ConfigError."""
+    """The settings by our names. Joins dotted names, which TOML reads as nested tables. Raises ConfigError."""
     found: dict[str, Any] = {}
     for key, value in table.items():
         name = prefix + key
@@ -389,7 +390,7 @@ def _kind(spec: Field[Any]) -> str:
 
 
 def _read(spec: Field[Any], value: Any) -> Any:
-    """The value in its own type. Raises ValueError (or ConfigError, which says enough)."""
+    """The value in its own type. Raises ValueError, or ConfigError with the complete message."""
     kind, choices = _kind(spec), spec.metadata["choices"]
     if kind == "number":
         return _read_number(value, spec.metadata["low"], spec.metadata["high"])
@@ -427,7 +428,7 @@ def _read(spec: Field[Any], value: Any) -> Any:
 
 
 def _read_overrides(text: str) -> dict[str, int]:
-    """Raises ValueError."""
+    """Limits by address, of ADDRESS:NUMBER,ADDRESS:NUMBER. Raises ValueError."""
     found: dict[str, int] = {}
     for each in text.split(",") if text else []:
         host, _, number = each.strip().rpartition(":")
@@ -461,7 +462,7 @@ def _joined(listeners: list[tuple[str, str]]) -> str:
 
 
 def _address(text: str) -> str:
-    """HOST:PORT. Raises ValueError."""
+    """Returns HOST:PORT, if it is that. Raises ValueError."""
     try:
         parse_address(text)
     except ConfigError as error:

@@ -1,7 +1,7 @@
-"""The settings of one topic, ready for use; and what a topic may be called.
+"""The settings of one topic, ready for use; and the rule for topic names.
 
-A topic stores only the settings that were given for it; `TopicConfig` holds the effective ones. What there is to
-set stands in `topic_table`.
+A topic stores only the settings that were given for it; `TopicConfig` holds the effective ones. `topic_table` lists all
+settings.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ MAX_NAME = 249  # a folder is named "<topic>-<partition>", and a name in a folde
 
 
 def merge(held: Mapping[str, str], changes: Mapping[str, Given]) -> dict[str, str]:
-    """A topic's stored settings after a change; None takes a setting back to its default. Raises InvalidConfig."""
+    """A topic's stored settings after a change; None resets a setting to its default. Raises InvalidConfig."""
     kept = {name: value for name, value in held.items() if name not in changes}
     merged = {**kept, **normalise(changes)}
     TopicConfig.parse(merged)
@@ -77,7 +77,7 @@ class TopicConfig:
     delete_retention_ms: int = 86_400_000
     max_message_bytes: int = 1_048_588
     log_append_time: bool = False
-    timestamp_after_ms: int | None = 3_600_000  # how far ahead of the broker's clock events may be
+    timestamp_after_ms: int | None = 3_600_000  # how far events may be ahead of the broker's clock
     timestamp_before_ms: int | None = None  # and how far behind
     index_interval_bytes: int = 4096
     codec: int | None = None  # as in krappy.records.codecs; None: the producer's
@@ -125,7 +125,8 @@ def _limit(text: str) -> int | None:
 
 
 def check_topic_name(name: str) -> str:
-    """The name, if a topic may have it (Kafka's rule, Topic.java). Raises InvalidTopic that says what is wrong."""
+    """Returns the name, if a topic may have it (Kafka's rule, Topic.java). Raises InvalidTopic that says what is
+    wrong."""
     if not name:
         raise InvalidTopic("a topic's name can't be empty")
     if name in (".", ".."):

@@ -1,16 +1,16 @@
 """The settings that a topic may have, by Kafka's names, with Kafka's defaults and limits: one row for each.
 
-One default is not Kafka's: `retention.ms` is -1, so that nothing expires unless somebody says so. With Kafka's 7 days a
-topic's table would lose the keys that nobody has written for a week.
+One default is not Kafka's: `retention.ms` is -1, so that nothing expires by default. With Kafka's 7 days a topic's
+table would lose the keys that nobody has written for a week.
 
-Everything that is known about a setting stands in its row of `SETTINGS`. Source of names, types, defaults and ranges:
-Kafka's "Topic Configs" (TopicConfig.java, LogConfig.java, ServerTopicConfigSynonyms.java); `view.enable` and
-`latest.ahead.enable` are Krappy's own. Kafka's settings come in three kinds here:
+All about a setting is in its row of `SETTINGS`. Source of names, types, defaults and ranges: Kafka's "Topic Configs"
+(TopicConfig.java, LogConfig.java, ServerTopicConfigSynonyms.java); `view.enable` and `latest.ahead.enable` are Krappy's
+own. Kafka's settings come in three kinds here:
 
 - most are honoured as in Kafka;
-- some are about what this broker does not have (replicas, tiered storage, files that are allocated ahead): they are
-  taken and shown, so that tools that always set them work, as long as what they ask for holds anyway;
-- what would have to be honoured and is not (min.insync.replicas=2, remote.storage.enable=true) is refused.
+- some concern what this broker does not have (replicas, tiered storage, preallocated files): harmless values are
+  accepted and shown, so that tools that always set them work;
+- values that would need what this broker does not have (min.insync.replicas=2, remote.storage.enable=true) are refused.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from krappy.errors import InvalidConfig
 
 Given = str | int | float | bool | None
-# What is to become of settings, None for "back to the default"; or what says so by those that were set and those in
-# force. It is asked while the settings are held: nobody else changes them between the look and the deed.
+# Changes of settings, None for "back to the default"; or a function of the stored settings and those in force that
+# returns the changes. It is called under the settings' lock, so nobody changes them in between.
 Held = Mapping[str, str]
 Changes = Mapping[str, Given] | Callable[[Held, Held], Mapping[str, Given]]
 FOREVER = 2**63 - 1  # how Kafka writes "no limit" where -1 is not allowed
@@ -33,9 +33,9 @@ _THROTTLED = re.compile(r"[0-9]{1,10}:[0-9]{1,10}(,[0-9]{1,10}:[0-9]{1,10})*")
 
 
 class Setting(NamedTuple):
-    """One row of the table. `read` turns what was given into Kafka's text for it, or raises ValueError. `kind` is
-    Kafka's type of it: BOOLEAN, STRING, INT, LONG, DOUBLE or LIST. `broker`: the name of Kafka's setting of the whole
-    broker that this one overrides, if there is one."""
+    """One row of the table. `read` turns a given value into Kafka's text for it, or raises ValueError. `kind` is
+    Kafka's type of the setting: BOOLEAN, STRING, INT, LONG, DOUBLE or LIST. `broker`: Kafka's name of the broker's
+    setting that this one overrides, if there is one."""
 
     name: str
     default: str
@@ -105,7 +105,7 @@ def _throttled(given: Given) -> str:
 
 
 def _only(value: str, why: str, read: Callable[[Given], str] | None = None) -> Callable[[Given], str]:
-    """One value is possible: the one that holds anyway."""
+    """Reads a setting that can have only one value."""
 
     def check(given: Given) -> str:
         if given == value or (read is not None and read(given) == value):
@@ -123,7 +123,7 @@ _TABLE = (
         "delete",
         _policy,
         "LIST",
-        "what becomes of old segments: delete, compact or compact,delete",
+        "what is done with old segments: delete, compact or compact,delete",
         "log.cleanup.policy",
     ),
     Setting(
@@ -131,7 +131,7 @@ _TABLE = (
         "producer",
         _choice("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         "STRING",
-        "producer: batches are stored as their producer compressed them; any other: the broker compresses them so",
+        "producer: batches are stored as their producer compressed them; else the codec that the broker uses",
         "compression.type",
     ),
     Setting(
@@ -139,7 +139,7 @@ _TABLE = (
         "86400000",
         _DURATION,
         "LONG",
-        "ms that a tombstone outlives the compaction that first met it",
+        "ms that a tombstone stays after the first compaction that finds it",
         "log.cleaner.delete.retention.ms",
     ),
     Setting(
@@ -147,7 +147,7 @@ _TABLE = (
         "60000",
         _DURATION,
         "LONG",
-        "taken and not used: the files of deleted segments go at once",
+        "accepted but not used: the files of deleted segments are removed at once",
         "log.segment.delete.delay.ms",
     ),
     Setting(
@@ -155,18 +155,18 @@ _TABLE = (
         str(FOREVER),
         integer(1, FOREVER),
         "LONG",
-        "taken and not used: the broker's durability says when events are synced; by default before they are acked",
+        "accepted but not used: the broker's durability says when events are synced; by default before they are acked",
         "log.flush.interval.messages",
     ),
     Setting(
-        "flush.ms", str(FOREVER), _DURATION, "LONG", "taken and not used, as flush.messages", "log.flush.interval.ms"
+        "flush.ms", str(FOREVER), _DURATION, "LONG", "accepted but not used, as flush.messages", "log.flush.interval.ms"
     ),
     Setting(
         "follower.replication.throttled.replicas",
         "",
         _throttled,
         "LIST",
-        "taken and not used: there are no followers",
+        "accepted but not used: there are no followers",
     ),
     Setting(
         "index.interval.bytes",
@@ -181,21 +181,21 @@ _TABLE = (
         "false",
         _boolean,
         "BOOLEAN",
-        "whether TOPIC@latest is made before anybody reads it, so that the first reader is as fast as the next",
+        "whether TOPIC@latest is prepared before anybody reads it, so that the first reader is as fast as later ones",
     ),
     Setting(
         "leader.replication.throttled.replicas",
         "",
         _throttled,
         "LIST",
-        "taken and not used: there are no followers",
+        "accepted but not used: there are no followers",
     ),
     Setting(
         "local.retention.bytes",
         "-2",
         integer(-2, FOREVER),
         "LONG",
-        "taken and not used: it is for topics with remote.storage.enable=true",
+        "accepted but not used: it is for topics with remote.storage.enable=true",
         "log.local.retention.bytes",
     ),
     Setting(
@@ -203,7 +203,7 @@ _TABLE = (
         "-2",
         integer(-2, FOREVER),
         "LONG",
-        "taken and not used: it is for topics with remote.storage.enable=true",
+        "accepted but not used: it is for topics with remote.storage.enable=true",
         "log.local.retention.ms",
     ),
     Setting(
@@ -267,7 +267,7 @@ _TABLE = (
         "1",
         _only("1", "there is one broker, and so one replica of each partition", integer(1, _INT32)),
         "INT",
-        "replicas that an event must reach to be acknowledged: the one there is",
+        "replicas that an event must reach to be acknowledged; there is one",
         "min.insync.replicas",
     ),
     Setting(
@@ -275,7 +275,7 @@ _TABLE = (
         "false",
         _boolean,
         "BOOLEAN",
-        "taken and not used: segments grow as they are written",
+        "accepted but not used: segments grow as they are written",
         "log.preallocate",
     ),
     Setting(
@@ -314,7 +314,7 @@ _TABLE = (
         "10485760",
         integer(4, _INT32),
         "INT",
-        "taken and not used: an index grows as its segment does",
+        "accepted but not used: an index grows with its segment",
         "log.index.size.max.bytes",
     ),
     Setting(
@@ -322,7 +322,7 @@ _TABLE = (
         "0",
         _DURATION,
         "LONG",
-        "the most by which a segment may be closed before its segment.ms: it never is",
+        "accepted but not used: a segment is never closed before its segment.ms",
         "log.roll.jitter.ms",
     ),
     Setting(
@@ -338,7 +338,7 @@ _TABLE = (
         "false",
         _boolean,
         "BOOLEAN",
-        "taken and not used: there is one replica, which leads",
+        "accepted but not used: the only replica leads",
         "unclean.leader.election.enable",
     ),
     Setting("view.enable", "true", _boolean, "BOOLEAN", "whether the latest value of each key is kept for lookups"),
@@ -348,8 +348,8 @@ DOCS: dict[str, str] = {setting.name: setting.doc for setting in _TABLE}
 DEFAULTS: dict[str, str] = {setting.name: setting.default for setting in _TABLE}
 # The settings of the broker that are topics' defaults, by Kafka's names for them.
 OF_BROKER: dict[str, Setting] = {setting.broker: setting for setting in _TABLE if setting.broker is not None}
-# A topic keeps the defaults that it was made under: the catalog has the number of their generation with it. What has
-# changed since stands here, by that number; the last one is today's.
+# A topic keeps the defaults that it was created under: the catalog stores the number of their generation. By that
+# number, the defaults that differ from today's; the last generation is today's.
 GENERATIONS: tuple[Mapping[str, str], ...] = (
     {"retention.ms": "604800000", "message.timestamp.after.max.ms": str(FOREVER)},
     {},
@@ -358,7 +358,7 @@ GENERATION = len(GENERATIONS) - 1
 
 
 def changes_of(wanted: Changes, held: Held, in_force: Held) -> Mapping[str, Given]:
-    """What comes of it, as these stand now."""
+    """The wanted changes, given the stored settings and those in force."""
     return wanted(held, in_force) if callable(wanted) else wanted
 
 
@@ -383,18 +383,18 @@ def normalise(given: Mapping[str, Given]) -> dict[str, str]:
 
 
 def inherited(of_broker: Mapping[str, str]) -> dict[str, str]:
-    """Settings of the broker, by Kafka's names, as topics have them that set nothing."""
+    """The broker's settings (by Kafka's names) that are defaults of topics, by the topics' names for them."""
     return {OF_BROKER[name].name: value for name, value in of_broker.items() if name in OF_BROKER}
 
 
 def effective(held: Mapping[str, str]) -> dict[str, str]:
-    """Every setting in force, as Kafka writes it, for a topic that these were set for."""
+    """Every setting in force, as Kafka writes it, for a topic with these stored settings."""
     return {**DEFAULTS, **held}
 
 
 def nearest(name: object, known: Mapping[str, Any]) -> str:
     """`; the nearest is 'x'` for an unknown name, or nothing when none is near. Shared with the server's settings."""
-    import difflib  # for a mistake alone
+    import difflib  # imported only when a name is wrong
 
     close = difflib.get_close_matches(str(name)[:80].lower(), known, n=1, cutoff=0.5)
     return f"; the nearest is '{close[0]}'" if close else ""

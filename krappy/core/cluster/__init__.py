@@ -1,1 +1,1 @@
-"""What a cluster of brokers agrees on, and by which rules: pure, so that a simulation runs the same code."""
+"""What a cluster of brokers agrees on, and its rules. Pure, so that a simulation can run the same code."""

@@ -1,7 +1,6 @@
-"""What the controller does: from the cluster as it is to what has to be written, again and again.
+"""The controller's decisions: from the cluster's image to the operations to write.
 
-Nothing is remembered between two looks, so a decision that was not written is simply made again, by this controller or
-the next.
+It keeps no state between two calls, so a decision that was not written is made again, by this controller or the next.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ MIN_INSYNC = 1
 
 
 def decide(image: Image, topics: Iterable[TopicImage]) -> list[Operation]:
-    """First states of new partitions, and elections where a leader is gone or has come back as another: a broker that
-    was started again does not go on in its old epoch. `topics`: those of the image that are looked at."""
+    """First states of new partitions, and elections for partitions whose leader is gone or was started again: a
+    restarted broker does not go on in its old epoch. `topics`: which topics of the image to look at."""
     found: list[Operation] = []
     for topic in topics:
         for index, partition in enumerate(topic.partitions):
@@ -30,8 +29,7 @@ def decide(image: Image, topics: Iterable[TopicImage]) -> list[Operation]:
 
 
 def touched(image: Image, changes: Changes) -> Iterable[TopicImage]:
-    """The topics about which there may be something to decide after these changes: all of them when a broker has come
-    or gone."""
+    """The topics that may need a decision after these changes: all, if a broker has come or gone."""
     if any(path.startswith(f"{places.BROKERS}/") for path in changes):
         return image.topics.values()
     names = {path.split("/", 4)[3] for path in changes if path.startswith(f"{places.TOPICS}/")}

@@ -1,7 +1,7 @@
-"""The JSON documents in the tree's znodes: Kafka's fields where Kafka has the znode.
+"""The JSON documents in the tree's znodes, with Kafka's fields if Kafka has the znode.
 
-Fields that this version does not know stay when a document is written anew: another tool, or a later version, has put
-them there (KAFKA-14190 tells of topic ids that were lost so).
+Fields that this version does not know stay when a document is rewritten: another tool, or a later version, has put them
+there (in KAFKA-14190 topic ids were lost that way).
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ class Document:
         return found
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """Empty where it is not there."""
+        """Empty if the field is missing."""
         return numbers(name, self.fields.get(name, []))
 
     def mapping(self, name: str) -> dict[str, Any]:
-        """Empty where it is not there."""
+        """Empty if the field is missing."""
         found = self.fields.get(name, {})
         if not isinstance(found, dict):
             raise ValueError(f"'{name}' is not an object")
         return found
 
     def texts(self, name: str) -> dict[str, str]:
-        """Empty where it is not there."""
+        """Empty if the field is missing."""
         found = self.mapping(name)
         if not all(isinstance(each, str) for each in found.values()):
             raise ValueError(f"'{name}' holds something that is not a text")

@@ -1,7 +1,7 @@
-"""The cluster as it is, for all who only look: an immutable value, folded from the tree's znodes.
+"""The image: the cluster as the tree has it, an immutable value that is folded from the tree's znodes.
 
-Whoever asks what there is (which topics, how many partitions, who leads them, which settings) asks the image. What a
-broker has of it on its own disk is another question.
+The image tells which topics and partitions there are, who leads them, and their settings. It does not tell what a
+broker has of them on its disk.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _BROKERS, _EPOCHS = f"{places.BROKERS}/", f"{places.EPOCHS}/"
 
 
 class Registration(NamedTuple):
-    """A broker that is there. `epoch`: rises each time that it registers; `endpoints`: by the listener's name, host
-    and port."""
+    """A broker that is registered. `epoch`: rises each time that it registers. `endpoints`: host and port by the
+    listener's name."""
 
     id: int
     epoch: int
@@ -41,7 +41,8 @@ class Registration(NamedTuple):
 
 
 class PartitionImage(NamedTuple):
-    """`version`: the partition epoch, which each change of `state` raises; −1: it has none yet."""
+    """A partition in the image. `version`: the partition epoch, which each change of `state` raises; −1: no state
+    yet."""
 
     replicas: tuple[int, ...]
     state: PartitionState = PartitionState()
@@ -52,7 +53,8 @@ class PartitionImage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicImage:
-    """`id`: 16 bytes, as no other topic has ever had. `partitions`: by their index. `version`: of its znode."""
+    """A topic in the image. `id`: 16 bytes, never given to another topic. `partitions`: by index. `version`: of its
+    znode."""
 
     name: str
     id: bytes
@@ -64,8 +66,8 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """`names`: a topic's by its id. `configs`: what was set, by kind and name. `controller`: a broker's id.
-    `unreadable`: paths of znodes that say nothing this version understands; they count as they were before."""
+    """`names`: topic id -> name. `configs`: the stored settings, by kind and name. `controller`: a broker's id.
+    `unreadable`: paths of znodes that this version can't read; for these the image keeps what it had before."""
 
     brokers: Mapping[int, Registration] = field(default_factory=_nothing)
     epochs: Mapping[int, int] = field(default_factory=_nothing)
@@ -85,13 +87,13 @@ class Image:
 
 
 class _Fold:
-    """What has changed, before the image as it was: only the maps that a change touches are made anew."""
+    """Folds changes into an image: only the maps that a change touches are copied."""
 
     def __init__(self, image: Image) -> None:
         self._image = image
         self._made: dict[str, dict[Any, Any]] = {}  # by the field's name
         self._configs: dict[str, dict[str, Mapping[str, str]]] = {}  # by kind: a copy, made once
-        self._states: dict[str, dict[int, Znode | None]] = {}  # by topic: those that changed
+        self._states: dict[str, dict[int, Znode | None]] = {}  # by topic: the changed states
         self._unreadable = set(image.unreadable)
 
     def of(self, changes: Changes) -> Image:

@@ -1,4 +1,4 @@
-"""Where things are in the tree: the paths of its znodes, by Kafka's names."""
+"""The paths of the tree's znodes, by Kafka's names."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Kind = Literal["topics", "brokers", "groups", "clients"]
 BROKER_CONFIG: Kind = "brokers"
 GROUP_CONFIG: Kind = "groups"
 TOPIC_CONFIG: Kind = "topics"
-DEFAULT = "<default>"  # Kafka's name for what is set for all brokers
+DEFAULT = "<default>"  # Kafka's name for the settings of all brokers
 KINDS: tuple[Kind, ...] = ("topics", "brokers", "groups", "clients")
-ROOTS = [  # that always exist, each behind its parent
+ROOTS = [  # znodes that always exist, each behind its parent
     *("/cluster", "/brokers", BROKERS, EPOCHS, TOPICS, CONFIG, *(f"{CONFIG}/{kind}" for kind in KINDS)),
     *("/admin", DELETED),
 ]
@@ -34,7 +34,7 @@ def broker(id: int) -> str:
 
 
 def epoch(id: int) -> str:
-    """Whose version is the broker's epoch (KIP-380)."""
+    """The znode whose version is the broker's epoch (KIP-380)."""
     return f"{EPOCHS}/{id}"
 
 
@@ -51,12 +51,12 @@ def partition(name: str, index: int) -> str:
 
 
 def state(name: str, index: int) -> str:
-    """Whose version is the partition's epoch."""
+    """The znode of the partition's state; its version is the partition epoch."""
     return f"{TOPICS}/{name}/partitions/{index}/state"
 
 
 def deleted(id: bytes) -> str:
-    """Of a deleted topic, by its id, until every broker has removed what it had of it."""
+    """The znode of a deleted topic, by its id. It exists until every broker has removed the topic's files."""
     return f"{DELETED}/{text_id(id)}"
 
 
@@ -65,12 +65,13 @@ def config(kind: Kind, name: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as a part of a path, whatever is in it: what is no plain character is written as its bytes, %2F."""
+    """Any name as a part of a path: other characters than a-z A-Z 0-9 . _ - become their UTF-8 bytes in hex, like
+    %2F."""
     found = "".join(each if each in _PLAIN else "".join(f"%{byte:02X}" for byte in each.encode()) for each in name)
     return found.replace(".", "%2E") if set(found) == {"."} else found
 
 
 def unquoted(part: str) -> str:
-    """Raises ValueError for what `quoted` does not write."""
+    """The name that `quoted` was given. Raises ValueError for text that `quoted` never returns."""
     first, *others = part.split("%")
     return b"".join([first.encode(), *(bytes.fromhex(each[:2]) + each[2:].encode() for each in others)]).decode()

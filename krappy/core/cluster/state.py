@@ -1,7 +1,8 @@
-"""What the cluster knows of a partition: who leads it, in which epoch, and who is in sync (KIP-966 for the last two).
+"""The cluster's state of a partition: its leader, the leader epoch, and which replicas are in sync (ISR and ELR,
+KIP-966).
 
-A replica in `isr` has all that was acknowledged, on its disk. One in `elr` had all when it left an ISR that was too
-small to acknowledge anything more, so it has all still. `normalise` follows every change.
+A replica in `isr` has all acknowledged events on its disk. One in `elr` had all of them when it left an ISR that was
+too small to acknowledge more, so it still has them. `normalise` follows every change.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ NOBODY = -1
 
 
 class PartitionState(NamedTuple):
-    """As the znode `/brokers/topics/T/partitions/P/state` has it; `leader_inc`: the leader's broker epoch."""
+    """The content of the znode `/brokers/topics/T/partitions/P/state`. `leader_inc`: the leader's broker epoch."""
 
     leader: int = NOBODY
     leader_epoch: int = 0
@@ -43,13 +44,14 @@ def read_state(data: bytes) -> PartitionState:
 
 
 def write_state(state: PartitionState, before: bytes | None = None) -> bytes:
-    """`before`: what the znode has. Fields that this version does not know stay in it."""
+    """The znode's new content. `before`: its content now; fields of it that this version does not know stay."""
     fields: dict[str, Any] = {"version": 1, **state._asdict()}
     return Document.of(before or b"{}").with_fields(fields)
 
 
 def normalise(state: PartitionState, replicas: Sequence[int], min_insync: int) -> PartitionState:
-    """After every change. `min_insync`: the setting min.insync.replicas."""
+    """The state with `min_isr` and `elr` set as they must be; to be called after every change. `min_insync`: the
+    setting min.insync.replicas."""
     min_isr = max(1, min(min_insync, len(replicas)))
     whole = len(state.isr) >= min_isr
     elr = () if whole else tuple(each for each in state.elr if each not in state.isr and each in replicas)
@@ -57,14 +59,14 @@ def normalise(state: PartitionState, replicas: Sequence[int], min_insync: int) -
 
 
 def first_state(replicas: Sequence[int], alive: Collection[int]) -> tuple[int, tuple[int, ...]]:
-    """Of a new partition: its leader, and who is in sync, which all are who are there."""
+    """(leader, ISR) of a new partition: all replicas that are alive are in sync; NOBODY leads if none is."""
     isr = tuple(each for each in replicas if each in alive)
     return (isr[0] if isr else NOBODY), isr
 
 
 def elected(state: PartitionState, replicas: Sequence[int], alive: Collection[int]) -> tuple[int, tuple[int, ...]]:
-    """Who leads now, and who is in sync then: the first replica that is there and in sync, else one of the ELR, alone.
-    NOBODY: there is none that has all."""
+    """(new leader, new ISR): the first replica that is alive and in the ISR; else the first alive one of the ELR, which
+    is then alone in the ISR. NOBODY: no alive replica has all events."""
     for isr in (state.isr, state.elr):
         for each in replicas:
             if each in isr and each in alive:

@@ -1,11 +1,11 @@
-"""The tree in which a cluster keeps what its brokers agree on: ZooKeeper's data model, without ZooKeeper.
+"""The tree of what a cluster's brokers agree on: ZooKeeper's data model, without ZooKeeper.
 
 A znode has a path, some bytes, and a version that rises by one with each write. Several operations are done together or
-not at all (ZooKeeper's `multi`), and each may demand the version that its znode has by then. An ephemeral znode belongs
-to a session, and goes with it.
+not at all (ZooKeeper's `multi`), and each may demand the version that its znode then has. An ephemeral znode belongs to
+a session, and is deleted with it.
 
-The tree is pure. `plan` says what a list of operations changes, and `apply` makes it so: who keeps the tree on a disk
-writes the changes between the two.
+The tree is pure. `plan` returns what a list of operations would change, and `apply` changes the tree: a store writes
+the changes to disk between the two.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-ANY = -1  # the version of who demands none
+ANY = -1  # as a version: none is demanded
 PERSISTENT = 0  # the owner of a znode that outlives all sessions
 ROOT = "/"
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[^/\0]+)+")
 
 
 class Znode(NamedTuple):
-    """`owner`: the session that an ephemeral znode goes with, or PERSISTENT."""
+    """A znode's content. `owner`: the session that an ephemeral znode is deleted with, or PERSISTENT."""
 
     data: bytes
     version: int = 0
@@ -30,7 +30,7 @@ class Znode(NamedTuple):
 
 
 class Create(NamedTuple):
-    """Its parent exists and is persistent; it does not exist itself. Its version is 0 then."""
+    """Makes a znode with version 0. Its parent must exist and be persistent; itself it must not exist."""
 
     path: str
     data: bytes = b""
@@ -38,7 +38,7 @@ class Create(NamedTuple):
 
 
 class Put(NamedTuple):
-    """Other bytes for a znode that exists, with this version."""
+    """Replaces the bytes of a znode that must exist, with this version."""
 
     path: str
     data: bytes
@@ -46,25 +46,25 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """It exists, with this version and without children."""
+    """Deletes a znode that must exist, with this version and without children."""
 
     path: str
     version: int = ANY
 
 
 class Check(NamedTuple):
-    """Nothing changes: but it has to exist, with this version."""
+    """Changes nothing, but demands that the znode exists, with this version."""
 
     path: str
     version: int = ANY
 
 
 Operation = Create | Put | Delete | Check
-Changes = dict[str, Znode | None]  # by path, in the order of the operations; None: it is gone
+Changes = dict[str, Znode | None]  # by path, in the order of the operations; None: deleted
 
 
 class Refusal(StrEnum):
-    """By ZooKeeper's names."""
+    """Why an operation is refused, by ZooKeeper's names."""
 
     NO_NODE = "NONODE"
     NODE_EXISTS = "NODEEXISTS"
@@ -74,7 +74,7 @@ class Refusal(StrEnum):
 
 
 class RefusedMulti(Exception):
-    """`index`: the operation that kept all of them from being done, counted from 0."""
+    """None of the operations was done. `index`: the one that was refused, counted from 0."""
 
     def __init__(self, index: int, operation: Operation, why: Refusal) -> None:
         super().__init__(f"{type(operation).__name__} {operation.path}: {why}")
@@ -87,7 +87,7 @@ class Tree:
     """All znodes by path. The root is always there, and can't be deleted."""
 
     def __init__(self, znodes: Mapping[str, Znode] | None = None) -> None:
-        """`znodes`: with each, its parents."""
+        """`znodes`: by path; a znode's parents must be among them. Raises KeyError for a missing parent."""
         self._znodes = {ROOT: Znode(b"")}
         self._children: dict[str, set[str]] = {ROOT: set()}  # by path: their names
         self.apply(dict(sorted((znodes or {}).items())))
@@ -99,11 +99,11 @@ class Tree:
         return self._znodes.get(path)
 
     def children(self, path: str) -> list[str]:
-        """Their names, sorted; none of a znode that does not exist."""
+        """The children's names, sorted; empty for a znode that does not exist."""
         return sorted(self._children.get(path, ()))
 
     def under(self, path: str) -> Iterator[tuple[str, Znode]]:
-        """This znode and all below it, each before what is below it, in the order of their paths' parts."""
+        """This znode and all below it: parents before children, children in the order of their names."""
         znode = self._znodes.get(path)
         if znode is None:
             return
@@ -112,13 +112,14 @@ class Tree:
             yield from self.under(child_of(path, name))
 
     def plan(self, operations: Sequence[Operation]) -> Changes:
-        """What these would change, one after the other. Raises Refused, ValueError for what is no path."""
+        """What these operations would change, done in order. Raises RefusedMulti, and ValueError for a path that is
+        none."""
         plan = Plan(self)
         plan.do(operations)
         return plan.changes
 
     def apply(self, changes: Mapping[str, Znode | None]) -> None:
-        """What `plan` gave, of the tree as it is now."""
+        """Makes the changes that `plan` gave for the tree as it is now."""
         for path, znode in changes.items():
             if path == ROOT:
                 if znode is not None:
@@ -135,20 +136,21 @@ class Tree:
                 self._children[parent].add(name)
 
     def owned(self, owner: int) -> list[Operation]:
-        """The operations that end this session: all of its ephemeral znodes go."""
+        """The operations that end this session: they delete its ephemeral znodes."""
         return [Delete(path) for path, znode in self._znodes.items() if znode.owner == owner]
 
 
 class Plan:
-    """What operations would change, before the tree as it is: `changes`, so far."""
+    """Collects what operations would change in a tree, in `changes`; the tree itself stays."""
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self.changes: Changes = {}
-        self._more: dict[str, int] = {}  # children that a znode has more than in the tree
+        self._more: dict[str, int] = {}  # by path: how many more children the znode has than in the tree
 
     def do(self, operations: Sequence[Operation]) -> None:
-        """One after the other. Raises Refused, after which the plan is of no use; ValueError for what is no path."""
+        """Adds operations, in order. Raises RefusedMulti, after which the plan can't be used; ValueError for a path
+        that is none."""
         for index, operation in enumerate(operations):
             if operation.path != ROOT and not _PATH.fullmatch(operation.path):
                 raise ValueError(f"{operation.path!r} is no path of a znode")
@@ -186,14 +188,14 @@ class Plan:
             self.changes[path] = found._replace(data=operation.data, version=found.version + 1)
         elif isinstance(operation, Create | Delete):
             made = isinstance(operation, Create)
-            self.changes.pop(path, None)  # so that what is made again comes behind its parent
+            self.changes.pop(path, None)  # so that a znode that is made again comes behind its parent
             self.changes[path] = Znode(operation.data, 0, operation.owner) if isinstance(operation, Create) else None
             parent = split(path)[0]
             self._more[parent] = self._more.get(parent, 0) + (1 if made else -1)
 
 
 def split(path: str) -> tuple[str, str]:
-    """A path's parent, and its name there."""
+    """(path of the parent, name below it)."""
     parent, _, name = path.rpartition("/")
     return parent or ROOT, name
 

@@ -1,1 +1,1 @@
-"""Who may do what, as values: operations and the kinds of things that they are done to. Pure: no sockets, no clock."""
+"""Operations, and the kinds of resources that they are done to, as values. Pure: no sockets, no clock."""

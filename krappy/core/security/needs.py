@@ -1,10 +1,10 @@
-"""How a registry writes down what a request needs: `needs.topic(Op.WRITE) + needs.transactional_id(Op.WRITE)`."""
+"""How a registry declares what a request needs: `needs.topic(Op.WRITE) + needs.transactional_id(Op.WRITE)`."""
 
 from __future__ import annotations
 
 from krappy.core.security.operations import Need, Op, Resource
 
-NOTHING: tuple[Need, ...] = ()  # of requests that name nothing and tell nothing: Ping, ApiVersions
+NOTHING: tuple[Need, ...] = ()  # for requests that name no resource and reveal nothing: Ping, ApiVersions
 
 
 def topic(*ops: Op) -> tuple[Need, ...]:
@@ -20,10 +20,10 @@ def cluster(*ops: Op) -> tuple[Need, ...]:
 
 
 def configs(op: Op) -> tuple[Need, ...]:
-    """Of whatever has settings: topics, brokers and groups."""
+    """The need for all that has settings: topics, brokers and groups."""
     return topic(op) + cluster(op) + group(op)
 
 
 def transactional_id(*ops: Op) -> tuple[Need, ...]:
-    """Also of staged jobs, which are named like them."""
+    """Also for staged jobs: a job's name counts as a transactional id."""
     return tuple(Need(Resource.TRANSACTIONAL_ID, op) for op in ops)

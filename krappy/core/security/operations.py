@@ -1,4 +1,4 @@
-"""What is done to what, by Kafka's names and numbers (AclOperation, ResourceType)."""
+"""Operations and resource types, by Kafka's names and numbers (AclOperation, ResourceType)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Resource(IntEnum):
 
 
 class Need(NamedTuple):
-    """What a request asks of what it names: declared where its handler is registered."""
+    """An operation that a request does to a resource that it names; declared where its handler is registered."""
 
     resource: Resource
     op: Op
