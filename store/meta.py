@@ -257,9 +257,7 @@ class Meta:
         with self._opening:
             before, self._held = self._held, None
             if before is not None:
-                with suppress(
-                    Exception
-                ):  # close repeats the failure, or says that a reader is active, and then closes later
+                with suppress(Exception):  # it repeats the failure; or a reader is active, and it closes later
                     before.close()
                 del before
             self._held = self._open()

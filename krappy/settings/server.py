@@ -161,11 +161,9 @@ class ServerConfig:
     )
     group_max_members: int = _number(1000, "members of one group", 1, 1000)
     group_initial_rebalance_delay_ms: int = _number(3000, "ms that a new Kafka group waits for more members", 0, 2**31)
-    group_min_session_timeout_ms: int = _number(
-        6000, "shortest session timeout of a Kafka group's member", 1, 2**31 - 1
-    )
+    group_min_session_timeout_ms: int = _number(6000, "shortest session timeout of a Kafka group member", 1, 2**31 - 1)
     group_max_session_timeout_ms: int = _number(
-        1_800_000, "longest session timeout of a Kafka group's member", 1, 2**31 - 1
+        1_800_000, "longest session timeout of a Kafka group member", 1, 2**31 - 1
     )
     group_consumer_session_timeout_ms: int = _number(
         45_000, "ms without a heartbeat after which a KIP-848 member is out", 1, 2**31 - 1

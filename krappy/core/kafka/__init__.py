@@ -1,1 +1,1 @@
-"""Kafka's consumer groups as pure state machines: messages and a time (ms) go in, answers and effects come out."""
+"""Kafka's consumer groups as pure state machines: they take messages and a time (ms), and give answers and effects."""

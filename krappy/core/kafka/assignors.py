@@ -1,9 +1,9 @@
-"""Who gets which partition, decided by the broker (KIP-848's server-side assignors).
+"""KIP-848's server-side assignors: which member gets which partition.
 
-`uniform`: as many for each as can be, and everybody keeps what it has as far as that allows.
-`range`: for each topic a run of neighbouring partitions, so that topics which are partitioned alike go together.
+`uniform`: counts as equal as possible; within that, members keep the partitions that they have. `range`: a run of
+neighbouring partitions of each topic, so that equal partitions of topics go to the same member.
 
-Both are functions of what the members subscribe to and hold now; the same input gives the same answer.
+Both depend only on what the members subscribe to and hold now; the same input gives the same answer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Partition = tuple[bytes, int]  # topic id, index
 
 
 class Wants(NamedTuple):
-    """What one member subscribes to (topic ids) and holds now. `order`: where it stands among its like."""
+    """What one member subscribes to (topic ids) and holds now. `order`: members are sorted by it."""
 
     topics: frozenset[bytes]
     holds: frozenset[Partition]
@@ -28,8 +28,8 @@ Assignment = dict[str, frozenset[Partition]]
 
 
 def uniform(members: Mapping[str, Wants], sizes: Sizes) -> Assignment:
-    """Counts differ by one at most where all subscribe alike; else nobody has two more than another who could take
-    one of them directly."""
+    """If all members subscribe to the same topics, their counts differ by at most one. Else no member has two or more
+    partitions more than another that could take one of them."""
     names = sorted(members, key=lambda name: members[name].order)
     there = frozenset(sizes)
     wanted = {members[name].topics & there for name in names}
@@ -45,7 +45,7 @@ def uniform(members: Mapping[str, Wants], sizes: Sizes) -> Assignment:
                 owner[partition] = name
                 held[name].add(partition)
     free = [(topic, at) for topic in takers if takers[topic] for at in range(sizes[topic]) if (topic, at) not in owner]
-    free.sort(key=lambda partition: len(takers[partition[0]]))  # what few can take goes first
+    free.sort(key=lambda partition: len(takers[partition[0]]))  # topics with few subscribers first
     _hand_out(free, takers, held, owner)
     _level(names, takers, held, owner)
     return {name: frozenset(held[name]) for name in names}
@@ -63,9 +63,9 @@ def _takers(names: Sequence[str], members: Mapping[str, Wants], sizes: Sizes) ->
 
 
 def _alike(names: Sequence[str], members: Mapping[str, Wants], sizes: Sizes) -> Assignment:
-    """`uniform` where all subscribe to the same: everybody keeps its share, and what is over fills up the others.
+    """`uniform` if all subscribe to the same topics: each member keeps up to its share, the rest goes to the others.
 
-    Nearly all groups are like this, and there may be 10,000 partitions to a heartbeat: it works on whole sets.
+    Nearly all groups are like this, and a heartbeat may concern 10,000 partitions: so it works on whole sets.
     """
     free = {(topic, index) for topic, size in sizes.items() for index in range(size)}
     share, more = divmod(len(free), len(names))
@@ -86,7 +86,7 @@ def _alike(names: Sequence[str], members: Mapping[str, Wants], sizes: Sizes) -> 
         return held
     hungry = [name for name in names if len(held[name]) < share + (name in larger)]
     least = min(len(held[name]) for name in hungry)
-    takers: list[str] = []  # in turn, the one with least first
+    takers: list[str] = []  # in turn, the member with the fewest first
     for count in range(least, share + 1):
         takers += [name for name in hungry if len(held[name]) <= count < share + (name in larger)]
     given: dict[str, list[Partition]] = {name: [] for name in hungry}
@@ -101,7 +101,7 @@ def _hand_out(
     held: dict[str, set[Partition]],
     owner: dict[Partition, str],
 ) -> None:
-    """Each to the one who has least among those who may have it."""
+    """Gives each free partition to the subscriber with the fewest."""
     heaps: dict[bytes, list[tuple[int, int, str]]] = {}
     for partition in free:
         topic = partition[0]
@@ -113,7 +113,7 @@ def _hand_out(
             count, rank, name = heap[0]
             if count == len(held[name]):
                 break
-            heapq.heapreplace(heap, (len(held[name]), rank, name))  # it got some of another topic meanwhile
+            heapq.heapreplace(heap, (len(held[name]), rank, name))  # it got partitions of another topic meanwhile
         held[name].add(partition)
         owner[partition] = name
         heapq.heapreplace(heap, (count + 1, rank, name))
@@ -125,24 +125,25 @@ def _level(
     held: dict[str, set[Partition]],
     owner: dict[Partition, str],
 ) -> None:
-    """Moves partitions from who has most to who has least, while that has at least two fewer and may take one.
+    """Moves partitions from the member with the most to the one with the fewest, while that has at least two fewer and
+    may take one.
 
-    One at a time, and always from the one who has most of all: so nobody gives more than it must, and is given others'
-    in return. Every move lowers the sum of squares, so it ends.
+    It moves one at a time, always from the member with the most of all: so nobody gives up partitions only to get
+    others in return. Every move lowers the sum of squares, so it ends.
     """
     ranks = {name: rank for rank, name in enumerate(names)}
-    # By the id of the tuple of those who may take it, which topics share: what each has, and who has how many.
+    # By member, then by the id of the tuple of subscribers (topics with the same ones share it): its partitions.
     stocks: dict[str, dict[int, list[Partition]]] = {}
     moved = True
     while moved:
         moved = False
-        poorest: dict[int, list[tuple[int, int, str]]] = {}  # anew each time: who gave is poorer now
+        poorest: dict[int, list[tuple[int, int, str]]] = {}  # made anew each time: givers have fewer now
         richest = [(-len(held[name]), ranks[name], name) for name in names]
         heapq.heapify(richest)
         while richest:
             count, rank, rich = richest[0]
             if count != -len(held[rich]):
-                heapq.heapreplace(richest, (-len(held[rich]), rank, rich))  # it was given some meanwhile
+                heapq.heapreplace(richest, (-len(held[rich]), rank, rich))  # it got partitions meanwhile
                 continue
             stock = stocks.get(rich)
             if stock is None:
@@ -174,9 +175,8 @@ def _least(
     held: Mapping[str, set[Partition]],
     ranks: Mapping[str, int],
 ) -> tuple[int, int, str]:
-    """Who has least of the takers, as (how many, rank, name); who gave lately may be overlooked.
-
-    `heap`: empty at first, and kept for the next time.
+    """The member with the fewest partitions of the takers, as (count, rank, name). One that gave partitions since the
+    heap was made may be missed. `heap`: empty at first; pass the same one again.
     """
     if not heap:
         heap += [(len(held[name]), ranks[name], name) for name in takers]
@@ -188,7 +188,8 @@ def _least(
 
 
 def by_range(members: Mapping[str, Wants], sizes: Sizes) -> Assignment:
-    """For each topic its partitions in order, cut into runs for its subscribers in order; the first get one more."""
+    """For each topic, cuts its partitions in order into runs for its subscribers in order; the first ones get one
+    more."""
     names = sorted(members, key=lambda name: members[name].order)
     held: dict[str, set[Partition]] = {name: set() for name in names}
     for topic, takers in _takers(names, members, sizes).items():

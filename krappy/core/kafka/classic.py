@@ -6,13 +6,13 @@
 
 Rules, kept here:
 
-- A rebalance ends when every member has joined and nobody holds a promised member id (KIP-394), or when the longest
-  rebalance timeout is over; dynamic members that have not joined are out then, static ones stay (KIP-345).
-- The first rebalance of an empty group waits for others to come (KIP-134).
-- A session does not run out while the member's join or sync is parked: it can't send heartbeats then. Only one that
-  has never been answered is given up after NEW_MEMBER_MS, for it may be gone (KIP-394's motivation).
-- Who joined and does not sync within the rebalance timeout is out (KAFKA-9672).
-- A static member that comes back to a stable group, asking for the same, is given its place, and nobody notices.
+- A rebalance ends when every member has joined and no promised member id (KIP-394) is outstanding, or when the longest
+  rebalance timeout is over. Then dynamic members that have not joined are removed, static ones stay (KIP-345).
+- The first rebalance of an empty group waits for more members (KIP-134).
+- A session does not end while the member's join or sync is parked: it can't send heartbeats then. Only a member that
+  was never answered is removed after NEW_MEMBER_MS, for it may be gone (KIP-394's motivation).
+- A member that joined and does not sync within the rebalance timeout is removed (KAFKA-9672).
+- A static member that returns to a stable group with the same subscription keeps its assignment, without a rebalance.
 - The generation only grows.
 
 Every method that may answer parked requests leaves those answers in `out`; `saved` turns False when the state that
@@ -57,19 +57,19 @@ class ClassicGroup:
         self.saved = True
         self.wake: int | None = None
         self._static: dict[str, str] = {}  # instance id -> member id
-        self.promised: dict[str, int] = {}  # member ids given out by MEMBER_ID_REQUIRED -> when they lapse
+        self.promised: dict[str, int] = {}  # member id given with MEMBER_ID_REQUIRED -> when it lapses
         self._unsynced: set[str] = set()
         self._rebalance_by: int | None = None
         self._sync_by: int | None = None
-        self._first = False  # this rebalance is the first of an empty group
-        self._first_left = 0  # ms that it may still be put off
-        self._newcomer = False  # somebody came since it was last put off
-        self.epochs: dict[str, int] = {}  # until the next generation: the ones that members of a KIP-848 group were in
+        self._first = False  # whether this is the first rebalance of an empty group
+        self._first_left = 0  # ms by which that may still be delayed
+        self._newcomer = False  # whether a member came since the last delay
+        self.epochs: dict[str, int] = {}  # until the next generation: epochs of members that came from a KIP-848 group
 
     # --- joining
 
     def join(self, now: int, token: Any, ask: Join) -> None:
-        """Answers `token` now or when the rebalance is over."""
+        """JoinGroup. Answers `token` in `out`, now or when the rebalance is over."""
         try:
             self._check_protocols(ask)
             if ask.member_id:
@@ -117,7 +117,7 @@ class ClassicGroup:
             self.state is GroupState.STABLE and not changed and member.id != self.leader
         ):
             member.expires = self._wake_at(now + member.session_ms)
-            self.out.append(Reply(token, self._joined(member)))  # its answer was lost, and nothing has changed
+            self.out.append(Reply(token, self._joined(member)))  # a retry: its answer was lost
         else:
             self._update(now, token, member, ask)
             self.rebalance(now)
@@ -139,7 +139,7 @@ class ClassicGroup:
         self.rebalance(now)
 
     def _park_join(self, now: int, token: Any, member: ClassicMember) -> None:
-        if member.join is not None:  # it asked again: who waited first is told so, for answers go out in order
+        if member.join is not None:  # a retry: the first request is answered too, for answers go out in order
             self.out.append(Reply(member.join, Joined(Fault.REBALANCE_IN_PROGRESS, member.id)))
         member.join = token
         member.expires = self._wake_at(now + NEW_MEMBER_MS) if member.is_new else None
@@ -151,7 +151,7 @@ class ClassicGroup:
         self._park_join(now, token, member)
 
     def _return_static(self, now: int, token: Any, ask: Join) -> None:
-        """A static member is back under its instance id, without knowing its member id: the old one is fenced."""
+        """A static member returns by its instance id, without its member id: it gets a new one, the old is fenced."""
         assert ask.instance_id is not None
         old = self.members.pop(self._static[ask.instance_id])
         self._answer_parked(old, Fault.FENCED_INSTANCE_ID)
@@ -170,7 +170,7 @@ class ClassicGroup:
             answer = self._joined(member)
             if led and ask.may_skip:
                 answer = answer._replace(skip_assignment=True)
-            elif led:  # a stable group takes no assignment: it must not think itself the leader
+            elif led:  # a stable group takes no assignment, so it is told that another leads
                 answer = answer._replace(leader=old.id, members=())
             self.saved = False
             self.out.append(Reply(token, answer))
@@ -182,7 +182,7 @@ class ClassicGroup:
     # --- the rebalance
 
     def rebalance(self, now: int) -> None:
-        """Begins one, or sees whether the one under way is complete."""
+        """Begins a rebalance, or completes the current one if all have joined."""
         if self.state is GroupState.PREPARING:
             self._complete_if_all_joined(now)
             return
@@ -218,12 +218,12 @@ class ClassicGroup:
             self._complete(now)
 
     def _complete(self, now: int) -> None:
-        """The next generation: whoever has joined, and the static members."""
+        """Begins the next generation, with the members that have joined and all static ones."""
         for member in [*self.members.values()]:
             if member.join is None and member.instance_id is None:
                 self._forget(member)
         joined = [member for member in self.members.values() if member.join is not None]
-        if self.members and not joined:  # static members that are away: wait on
+        if self.members and not joined:  # only absent static members are left: wait on
             self._first = False
             self._rebalance_by = self._wake_at(now + max(1, self._longest_rebalance()))
             return
@@ -250,7 +250,7 @@ class ClassicGroup:
 
     def _joined(self, member: ClassicMember) -> Joined:
         assert self.leader is not None
-        # The list is the leader's alone: one for each member takes long in a group of a thousand.
+        # Only the leader gets the list: one for each member takes long in a group of a thousand.
         of_all = self.members.values() if member.id == self.leader else ()
         return Joined(
             Fault.NONE,
@@ -275,8 +275,8 @@ class ClassicGroup:
         protocol: str | None = None,
         assignments: Mapping[str, bytes] | None = None,
     ) -> None:
-        """Answers `token` now or when the leader has synced. `protocol_type` and `protocol` are checked if given
-        (KIP-559)."""
+        """SyncGroup. Answers `token` in `out`, now or when the leader has synced. `protocol_type` and `protocol` are
+        checked if given (KIP-559)."""
         try:
             member = self._member(member_id, instance_id)
             self._check_generation(member, generation)
@@ -339,7 +339,7 @@ class ClassicGroup:
         return Fault.REBALANCE_IN_PROGRESS if self.state is GroupState.PREPARING else Fault.NONE
 
     def leave(self, now: int, leaving: Sequence[tuple[str, str | None]]) -> list[Fault]:
-        """Each is (member id, instance id); a static member may be named by its instance alone (KIP-345)."""
+        """LeaveGroup. `leaving`: (member id, instance id) of each; a static member's instance id suffices (KIP-345)."""
         faults = []
         gone = False
         for member_id, instance_id in leaving:
@@ -382,7 +382,7 @@ class ClassicGroup:
         member.join = member.sync = None
 
     def _member(self, member_id: str, instance_id: str | None) -> ClassicMember:
-        """Raises Refused: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID for one whose instance another has taken."""
+        """The member. Raises Refused: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if another has its instance id now."""
         if instance_id is not None:
             holder = self._static.get(instance_id)
             if holder is None:
@@ -395,7 +395,7 @@ class ClassicGroup:
         return member
 
     def _check_generation(self, member: ClassicMember, generation: int) -> None:
-        """Raises Refused, ILLEGAL_GENERATION."""
+        """Raises Refused: ILLEGAL_GENERATION."""
         if generation != self.epochs.get(member.id, self.generation):
             raise Refused(Fault.ILLEGAL_GENERATION)
 
@@ -407,7 +407,7 @@ class ClassicGroup:
         return due
 
     def tick(self, now: int) -> None:
-        """Sees to everything that is due at `now`."""
+        """Does everything that is due at `now`."""
         lapsed = [member_id for member_id, due in self.promised.items() if due <= now]
         for member_id in lapsed:
             del self.promised[member_id]
@@ -429,12 +429,12 @@ class ClassicGroup:
     # --- to KIP-848's protocol and back (migration.py)
 
     def dissolve(self) -> None:
-        """Its members are elsewhere now: who waits is to join again."""
+        """To be called when its members move to another group object: parked requests are told to join again."""
         for member in self.members.values():
             self._answer_parked(member, Fault.REBALANCE_IN_PROGRESS)
 
     def place(self, now: int, member: ClassicMember) -> None:
-        """One that was a member before, here or elsewhere."""
+        """Adds a member from a stored or another group."""
         member.expires = self._wake_at(now + member.session_ms)
         self.members[member.id] = member
         if member.instance_id is not None:
@@ -448,18 +448,18 @@ class ClassicGroup:
 
     @property
     def turns(self) -> int:
-        """How many generations there were."""
+        """The generation, as a count of rebalances."""
         return self.generation
 
     @property
     def idle(self) -> bool:
-        """Nothing is lost when it is forgotten."""
+        """Whether nothing is lost when the group is forgotten."""
         return not self.members and not self.promised
 
     def check_commit(
         self, now: int, member_id: str, generation: int, instance_id: str | None, *, transactional: bool = False
     ) -> None:
-        """May these offsets be committed? Without a member only to an empty group. Raises Refused."""
+        """Checks that this member may commit offsets; without one, the group must be empty. Raises Refused."""
         if generation < 0 and not self.members:
             return
         if generation < 0 and not member_id and instance_id is None:
@@ -474,7 +474,7 @@ class ClassicGroup:
             member.expires = self._wake_at(now + member.session_ms)
 
     def topics(self) -> set[str] | None:
-        """The topics that members subscribe to; None when they are no consumers (Kafka Connect, say)."""
+        """The topics that members subscribe to; None when they are not consumers (as of Kafka Connect)."""
         found: set[str] = set()
         if self.protocol_type != "consumer":
             return None if self.members else found
@@ -484,7 +484,7 @@ class ClassicGroup:
         return found
 
     def dump(self) -> list[Any]:
-        """The state as plain values, to be kept. In mid-rebalance only the generation: its members must join again."""
+        """The state as plain values, to be stored; during a rebalance without members, which then must join again."""
         members = [member.dump() for member in self.members.values()] if self.state is GroupState.STABLE else []
         return [self.generation, self.protocol_type, self.protocol if members else None, self.leader, members]
 

@@ -1,4 +1,4 @@
-"""A member of a classic group, what it asks for when it joins, and what it is answered."""
+"""A member of a classic group, its requests to join, and the answers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 from krappy.core.kafka.faults import Fault
 from krappy.core.kafka.subscription import subscribed_topics
 
-LONGEST_NAME = 249  # characters of a name that a member gives itself, as of a topic
-EACH_PROTOCOL = 150  # bytes of memory that one takes, beside what is in it
+LONGEST_NAME = 249  # characters of a name that a member gives itself, as for a topic
+EACH_PROTOCOL = 150  # bytes of memory of a protocol, beside its name and metadata
 Protocols = tuple[tuple[str, bytes], ...]  # (name, metadata), the member's favourite first
 
 
@@ -41,8 +41,8 @@ class Rules(NamedTuple):
 
 
 class Join(NamedTuple):
-    """A JoinGroup request. `fresh_id`: the id that a new member gets; `id_first`: it is told that id, and joins again
-    with it (KIP-394); `may_skip`: it knows "skip the assignment" (KIP-814)."""
+    """A JoinGroup request. `fresh_id`: the id for a new member. `id_first`: the member is first told that id, and joins
+    again with it (KIP-394). `may_skip`: the client understands "skip the assignment" (KIP-814)."""
 
     member_id: str
     instance_id: str | None
@@ -58,7 +58,7 @@ class Join(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """`members`: (id, instance id, metadata) of all, for the leader only."""
+    """The answer to JoinGroup. `members`: (id, instance id, metadata) of all, for the leader only."""
 
     fault: Fault
     member_id: str
@@ -78,7 +78,7 @@ class SyncAnswer(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """An answer for who waits with `token`."""
+    """The answer to the parked request with this `token`."""
 
     token: Any
     answer: Joined | SyncAnswer
@@ -96,15 +96,15 @@ class ClassicMember:
     assignment: bytes = b""
     expires: int | None = None  # when its session ends; None: not while its request is parked
     join: Any = None  # the token of its parked JoinGroup
-    sync: Any = None  # and of its parked SyncGroup
-    is_new: bool = field(default=True)  # has not been answered yet
+    sync: Any = None  # the token of its parked SyncGroup
+    is_new: bool = field(default=True)  # whether it was never answered yet
 
     def metadata(self, protocol: str | None) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
 
     @property
     def size(self) -> int:
-        """Bytes that it brought along."""
+        """Bytes of its protocols and its assignment."""
         return sum(len(name) + len(metadata) for name, metadata in self.protocols) + len(self.assignment)
 
     @property
@@ -129,7 +129,7 @@ class ClassicMember:
 
 
 def common(members: Iterable[ClassicMember]) -> set[str]:
-    """The protocols that all of them speak."""
+    """The names of the protocols that all members support."""
     found: set[str] | None = None
     for member in members:
         names = {name for name, _ in member.protocols}
@@ -138,7 +138,8 @@ def common(members: Iterable[ClassicMember]) -> set[str]:
 
 
 def elect(members: Sequence[ClassicMember]) -> str | None:
-    """The protocol that most of them like best among those that all speak; of equals the first member's favourite."""
+    """The protocol, among those that all support, that most members prefer; of equals the one voted for first; None
+    without members."""
     candidates = common(members)
     votes = Counter(next(name for name, _ in member.protocols if name in candidates) for member in members)
     return max(votes, key=votes.__getitem__) if votes else None

@@ -1,4 +1,4 @@
-"""What a group answers instead of doing what it was asked: Kafka's own error codes, as far as groups know them."""
+"""The reasons for which a group refuses a request: those of Kafka's error codes that groups use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Fault(IntEnum):
 
 
 class Refused(BrokerError):
-    """A request that a group refuses. `fault`: why, by Kafka's code."""
+    """A group refuses a request. `fault`: Kafka's error code."""
 
     def __init__(self, fault: Fault, text: str = "") -> None:
         super().__init__(text or fault.name)

@@ -1,9 +1,9 @@
-"""A group moves between the classic protocol and KIP-848's while its members go on (KIP-848, "Online Migration").
+"""Moves a group between the classic protocol and KIP-848's while its members go on (KIP-848, "Online Migration").
 
-*Up* when the first KIP-848 member joins a classic group: every member keeps what it has, in its generation, which is
-its epoch from then on; the classic ones go on as `mixed.py` says. *Down* when the last KIP-848 member is gone: the
-classic ones join anew, as after anybody's leaving. Static members that are replaced by ones of the other protocol
-disturb nobody. A policy can forbid either.
+*Up*, when the first KIP-848 member joins a classic group: every member keeps its partitions, and the generation becomes
+its epoch; classic members go on as `mixed.py` says. *Down*, when the last KIP-848 member is gone: the classic members
+join again, as after any member's leaving. A static member that is replaced by one of the other protocol causes no
+rebalance. A policy can forbid either direction.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Policy(StrEnum):
 
 
 def upgrade(classic: ClassicGroup, rules: ModernRules, now: int, topics: Topics) -> ModernGroup:
-    """The same members as a KIP-848 group. Whoever waits for an answer of the classic group is told to join again, in
-    its `out`. Raises Refused, GROUP_ID_NOT_FOUND as Kafka does, for a group of members that can't be translated."""
+    """A KIP-848 group with the same members. Parked requests of the classic group are told to join again, in its `out`.
+    Raises Refused: GROUP_ID_NOT_FOUND, as Kafka does, if the members can't be translated; GROUP_MAX_SIZE_REACHED."""
     if classic.protocol_type != CONSUMER:
         raise _impossible(f"its members are of the type '{classic.protocol_type:.40}'")
     known = [member for member in classic.members.values() if not member.is_new]  # the others come again
@@ -70,7 +70,7 @@ def upgrade(classic: ClassicGroup, rules: ModernRules, now: int, topics: Topics)
 
 
 def _read(classic: ClassicGroup, member: ClassicMember) -> tuple[ClassicMember, Subscription, Assignment]:
-    """With what it subscribes to, and was given. Raises Refused."""
+    """(member, its subscription, its assignment). Raises Refused."""
     wants = subscription(member.metadata(classic.protocol) or member.protocols[0][1])
     given = assignment(member.assignment)
     if wants is None or given is None:
@@ -83,8 +83,9 @@ def _read(classic: ClassicGroup, member: ClassicMember) -> tuple[ClassicMember, 
 def _held(
     read: Sequence[tuple[ClassicMember, Subscription, Assignment]], classic: ClassicGroup, topics: Topics
 ) -> dict[str, set[NamedPartition]]:
-    """Who has what: what they were given; or, of those who have joined since, what they say. And what a member had when
-    it joined and nobody was given: a cooperative one may still be about to let go of it."""
+    """The partitions of each member, by its id: those that it was assigned; or, if it has joined the current rebalance,
+    those that it says it owns. Also those that it owned when it joined and that nobody was assigned: a cooperative
+    member may not have given them up yet."""
     claims: list[tuple[ClassicMember, Subscription, frozenset[NamedPartition]]] = []
     for member, wants, given in read:
         joined = classic.state is GroupState.PREPARING and member.join is not None
@@ -109,14 +110,14 @@ def only_classic(group: ModernGroup) -> bool:
 
 
 def downgrade(group: ModernGroup, rules: Rules, now: int, topics: Topics) -> ClassicGroup:
-    """A group of classic members alone as a classic group, about to be rebalanced."""
+    """A classic group with the members of a KIP-848 group that are all classic; it begins a rebalance."""
     classic = _settled(group, rules, now, topics)
     classic.rebalance(now)
     return classic
 
 
 def replaces_last(group: ModernGroup, ask: Join) -> bool:
-    """Whether who joins takes the place of the only member that speaks KIP-848's protocol."""
+    """Whether a join replaces the only member that speaks KIP-848's protocol."""
     if ask.instance_id is None or ask.member_id:
         return False
     modern = [member for member in group.members.values() if member.classic is None]
@@ -124,8 +125,8 @@ def replaces_last(group: ModernGroup, ask: Join) -> bool:
 
 
 def downgrade_for(group: ModernGroup, ask: Join, rules: Rules, now: int, topics: Topics) -> ClassicGroup:
-    """As `downgrade`, for a static member that is about to take the last KIP-848 member's place in the classic group.
-    Nobody is rebalanced if nothing changes but the protocol. Raises Refused for one that does not fit in."""
+    """As `downgrade`, for a static member that is about to replace the last KIP-848 member. There is no rebalance if
+    only the protocol changes. Raises Refused if the member does not fit in."""
     wants = check_join(group, ask)
     last = group.static(ask.instance_id or "")
     assert last is not None
@@ -139,7 +140,7 @@ def downgrade_for(group: ModernGroup, ask: Join, rules: Rules, now: int, topics:
 
 
 def _settled(group: ModernGroup, rules: Rules, now: int, topics: Topics) -> ClassicGroup:
-    """A stable group, in which each goes on with the generation that it believes in."""
+    """A stable classic group; each member goes on with its epoch as its generation."""
     classic = ClassicGroup(rules)
     classic.generation, classic.protocol_type, classic.saved = group.epoch, CONSUMER, False
     for each in group.members.values():

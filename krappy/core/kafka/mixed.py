@@ -1,14 +1,14 @@
 """Members of a KIP-848 group that speak the classic protocol: JoinGroup, SyncGroup and Heartbeat, answered at once.
 
-What a KIP-848 member does in one heartbeat, such a member does in three steps (KIP-848, "Online Migration"):
+Such a member needs three requests for what a KIP-848 member does in one heartbeat (KIP-848, "Online Migration"):
 
-- It *joins* with what it owns (KIP-429; an eager one owns nothing then): one step towards its target. The generation
-  that it is told is its own epoch. Nobody leads: the broker assigns.
-- It *syncs*, and is given what it may have now.
-- Its *heartbeats* tell it to join again when there is another step to take: the group has a newer epoch; it has to give
-  something up; or what it waited for is free. Only then, so that nobody joins in vain.
+- It *joins* with the partitions that it owns (KIP-429; an eager one owns none then), and makes one step towards its
+  target. Its generation is its own epoch. No member leads: the broker assigns.
+- It *syncs*, and gets the partitions that it may have now.
+- Its *heartbeats* tell it to join again when there is another step to make: the group has a newer epoch; it must give
+  up partitions; or all that it waited for are free. Only then, so that no join is in vain.
 
-Whoever is told to join, or has joined, has its rebalance timeout to do the next of them.
+A member that is told to join, or has joined, must make the next of these requests within its rebalance timeout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONSUMER = "consumer"  # the protocol type that can be translated
 
 
 def join(group: ModernGroup, now: int, ask: Join, topics: Topics) -> Joined:
-    """Raises Refused."""
+    """JoinGroup, answered at once. Raises Refused."""
     wants = check_join(group, ask)
     if ask.member_id:
         member = _known(group, ask)
@@ -45,12 +45,12 @@ def join(group: ModernGroup, now: int, ask: Join, topics: Topics) -> Joined:
         client_host=ask.client_host,
     )
     group.go_on(now, member, beat, _ids(wants.owned, topics), topics, ask.session_ms)
-    member.revoke_by = group.wake_at(now + member.rebalance_ms)  # it is to sync by then
+    member.revoke_by = group.wake_at(now + member.rebalance_ms)  # it must sync by then
     return Joined(Fault.NONE, member.id, member.epoch, CONSUMER, _protocol(member))
 
 
 def check_join(group: ModernGroup, ask: Join) -> Subscription:
-    """What it subscribes to. Raises Refused, INCONSISTENT_GROUP_PROTOCOL, for one that does not fit in."""
+    """The joining member's subscription. Raises Refused: INCONSISTENT_GROUP_PROTOCOL if it does not fit in."""
     offered = {name for name, _ in ask.protocols}
     wants = subscription(ask.protocols[0][1]) if ask.protocols else None
     for member in group.members.values():
@@ -63,7 +63,7 @@ def check_join(group: ModernGroup, ask: Join) -> Subscription:
 
 def _known(group: ModernGroup, ask: Join) -> ModernMember:
     if ask.instance_id is None and ask.member_id not in group.members:
-        return group.add(ask.member_id, None)  # an id that it was told to join with, maybe before the group moved
+        return group.add(ask.member_id, None)  # it was told this id, maybe before the group moved
     member = group.member(ask.member_id, ask.instance_id)
     if member.instance_id != ask.instance_id:
         raise Refused(Fault.UNKNOWN_MEMBER_ID)
@@ -71,7 +71,7 @@ def _known(group: ModernGroup, ask: Join) -> ModernMember:
 
 
 def _static(group: ModernGroup, instance_id: str, fresh_id: str) -> ModernMember:
-    """As in a classic group, who comes under an instance id takes the place at once, and who had it is fenced."""
+    """As in a classic group, a member with a known instance id replaces the old one at once, which is fenced."""
     there = group.static(instance_id)
     return group.add(fresh_id, instance_id) if there is None else group.replace(there, fresh_id)
 
@@ -92,7 +92,8 @@ def _names(partitions: frozenset[Partition], topics: Topics) -> list[NamedPartit
 
 
 def assigned_to(member: ModernMember, topics: Topics) -> bytes:
-    """What a classic member has, in its own protocol, in the version that it speaks itself."""
+    """The member's assignment in the classic consumers' format, in the version of the member's own subscription (at
+    most 3)."""
     assert member.classic is not None
     version = int.from_bytes(member.classic.protocols[0][1][:2], "big")
     return encode_assignment(_names(member.assigned, topics), min(version, 3))
@@ -121,7 +122,7 @@ def sync(
     protocol: str | None,
     topics: Topics,
 ) -> SyncAnswer:
-    """`who`: member id, instance id, generation. Raises Refused."""
+    """SyncGroup, answered at once. `who`: member id, instance id, generation. Raises Refused."""
     member = _classic(group, *who)
     given = (protocol_type or CONSUMER, protocol or _protocol(member))
     if given != (CONSUMER, _protocol(member)):

@@ -1,20 +1,22 @@
-"""One KIP-848 group: the state machine behind ConsumerGroupHeartbeat. The broker assigns; members follow, one by one.
+"""One KIP-848 group: the state machine behind ConsumerGroupHeartbeat. The broker assigns partitions; members follow.
 
-- The *group epoch* grows with every change of members, of what they subscribe to, or of the topics there are. The
-  *target* is assigned for an epoch. A member's own epoch says which target it has reached.
-- A member is taken to the target in steps (`modern_member.reconcile`): it gives up first, and only when it has said so
-  it gets the rest; a partition that another still holds waits. So nobody stops but who loses something.
-- No partition is ever with two members: it is held from the answer that assigns it until a heartbeat that no longer
-  owns it, or until its member is fenced.
-- A static member (KIP-345) that leaves for a while (epoch -2) keeps what it has until its session ends; whoever comes
-  under its instance id takes its place.
-- A member may speak the classic protocol instead of heartbeats (`mixed.py`), while a group moves from one to the other.
-- All of it is kept, member by member, so that after a restart of the broker members go on with their next heartbeat.
-  The target is not. Where every member had reached it, it is what they have, for the topics that there were; else it is
-  assigned anew, which the assignors' stickiness makes the same one, in a new epoch.
+- The *group epoch* grows with every change of members, of their subscriptions, or of the topics that they match. The
+  *target* (who is to have which partition) is assigned for an epoch. A member's epoch tells which target it has
+  reached.
+- A member gets to the target in steps (`modern_member.reconcile`): first it gives up partitions; once it has said so,
+  it gets the others, except those that another member still holds. So only members that lose partitions are
+  interrupted.
+- No partition is ever with two members: a member holds it from the answer that assigns it until a heartbeat that no
+  longer owns it, or until the member is fenced.
+- A static member (KIP-345) that leaves for a while (epoch -2) keeps its partitions until its session ends; a new
+  process with its instance id takes its place.
+- While a group moves between the protocols, a member may speak the classic protocol instead (`mixed.py`).
+- The state is stored, member by member, so that after a restart of the broker members go on with their next heartbeat.
+  The target is not stored. If every member had reached it, it is what they have, for the topics of then; else it is
+  assigned again in a new epoch, and comes out the same, because assignors keep what members have.
 
-`dirty` collects the ids of members whose kept state has changed (`dump_member`; None from it: gone), `saved` turns
-False with the group's own; `wake` is when `tick` must be called at the latest.
+`dirty` collects the ids of members whose stored state has changed (`dump_member`; None from it: the member is gone).
+`saved` turns False when the state that `dump` gives has changed. `wake` is when `tick` must be called at the latest.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ class KnownTopic(NamedTuple):
     partitions: int
 
 
-Topics = Mapping[str, KnownTopic]  # by name: all that there are
+Topics = Mapping[str, KnownTopic]  # all topics, by name
 
 
 class ModernRules(NamedTuple):
@@ -67,15 +69,15 @@ class ModernGroup:
         self.assignor = DEFAULT_ASSIGNOR
         self._static: dict[str, str] = {}
         self._holders: dict[Partition, str] = {}
-        self._subscribed: dict[str, KnownTopic] = {}  # what the target was assigned for
-        self._seen: Topics | None = None  # the topics looked at last
+        self._subscribed: dict[str, KnownTopic] = {}  # the topics that the target was assigned for
+        self._seen: Topics | None = None  # the topics seen last
         self._regexes: dict[str, TopicRegex] = {}
-        self._resumed = False  # the target is what the members have, if there are the topics that it was assigned for
+        self._resumed = False  # after a restart: the target is what the members have, if topics are unchanged
 
     # --- heartbeats
 
     def beat(self, now: int, beat: Beat, topics: Topics) -> Beaten:
-        """One heartbeat. `topics` is another object whenever there are other topics than before. Raises Refused."""
+        """One heartbeat. `topics` must be a new object whenever topics have changed. Raises Refused."""
         check_beat(beat)
         if beat.epoch in (LEAVING, AWAY):
             return self._leave(now, beat)
@@ -91,7 +93,8 @@ class ModernGroup:
     def go_on(
         self, now: int, member: ModernMember, beat: Beat, owned: frozenset[Partition] | None, topics: Topics, ms: int
     ) -> Beaten:
-        """A member's next step, with all that its heartbeat changes. `ms`: until its session ends."""
+        """Takes over what a member's heartbeat says, and does its next step. `owned`: the partitions that it says it
+        has; None: unchanged. `ms`: until its session ends."""
         joins = beat.epoch == JOINING
         member.expires = self.wake_at(now + ms)
         changed = self._adopt(member, beat)
@@ -107,7 +110,8 @@ class ModernGroup:
         return Beaten(member.id, member.epoch, member.assigned if tell else None)
 
     def _joining(self, beat: Beat) -> ModernMember:
-        """The member that a first heartbeat is of: a new one, one that joins again, or a static one that is back."""
+        """The member of a first heartbeat: a new one, one that joins again, or a static one that is back. Raises
+        Refused."""
         if beat.instance_id is not None:
             there = self.static(beat.instance_id)
             if there is not None and there.id != beat.member_id:
@@ -127,7 +131,7 @@ class ModernGroup:
         return member
 
     def add(self, member_id: str, instance_id: str | None) -> ModernMember:
-        """A new member, which subscribes to nothing yet. Raises Refused."""
+        """Adds a member, which subscribes to nothing yet. Raises Refused: GROUP_MAX_SIZE_REACHED."""
         if len(self.members) >= self.rules.max_members:
             raise Refused(Fault.GROUP_MAX_SIZE_REACHED)
         member = self.members[member_id] = ModernMember(member_id, instance_id)
@@ -138,7 +142,7 @@ class ModernGroup:
         return member
 
     def take_over(self, member: ModernMember) -> None:
-        """A member of another kind of group, with what it has."""
+        """Adds a member from a stored or a classic group, with the partitions that it has."""
         self.members[member.id] = member
         if member.instance_id is not None:
             self._static[member.instance_id] = member.id
@@ -147,7 +151,8 @@ class ModernGroup:
         self.dirty.add(member.id)
 
     def settle(self, topics: Topics) -> None:
-        """After `take_over`: what the members have is the target, if it is everything that they subscribe to."""
+        """After `take_over`: makes what the members have the target. If that is not all that they subscribe to, the
+        next look at the topics begins a new epoch."""
         self.target = {member.id: member.assigned for member in self.members.values()}
         wanted = self._wanted(topics)
         there = {(topic.id, index) for topic in wanted.values() for index in range(topic.partitions)}
@@ -155,7 +160,7 @@ class ModernGroup:
             self._seen, self._subscribed = topics, wanted
 
     def replace(self, old: ModernMember, member_id: str) -> ModernMember:
-        """A static member's new process takes over what the one before left."""
+        """Gives a static member's new process the place of the old one. Raises Refused: INVALID_REQUEST."""
         if member_id in self.members:
             raise Refused(Fault.INVALID_REQUEST, "this member id is in use")
         member = ModernMember.load(old.dump())
@@ -174,11 +179,12 @@ class ModernGroup:
         return member
 
     def static(self, instance_id: str) -> ModernMember | None:
-        """The member with this instance id."""
+        """The member with this instance id; None without one."""
         return self.members.get(self._static.get(instance_id, ""))
 
     def member(self, member_id: str, instance_id: str | None) -> ModernMember:
-        """Raises Refused: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID for one whose instance another has taken."""
+        """The member. Raises Refused: UNKNOWN_MEMBER_ID; FENCED_INSTANCE_ID if another member has its instance id
+        now."""
         if instance_id is not None:
             holder = self._static.get(instance_id)
             if holder is None:
@@ -198,14 +204,14 @@ class ModernGroup:
             and beat.owned <= member.assigned
             and member.epoch > 0
         )
-        if beat.epoch != member.epoch and not late:  # late: the answer that told it of its epoch was lost
+        if beat.epoch != member.epoch and not late:  # late: the answer with its new epoch was lost
             raise Refused(
                 Fault.FENCED_MEMBER_EPOCH, f"member {member.id:.100} is in epoch {member.epoch}, and says {beat.epoch}"
             )
         return member
 
     def _adopt(self, member: ModernMember, beat: Beat) -> bool:
-        """Takes over what the heartbeat says. Whether the group must be assigned anew for it."""
+        """Takes over what the heartbeat says. Returns whether the group needs a new assignment."""
         before, rack = (member.topics, member.regex, member.assignor), member.rack
         joins = beat.epoch == JOINING
         if beat.topics is not None:
@@ -242,12 +248,12 @@ class ModernGroup:
             self.saved = False
 
     def look(self, topics: Topics) -> None:
-        """Takes note of topics that came, went or grew."""
+        """Begins a new epoch if subscribed topics came, went or grew."""
         if self._topics_changed(topics):
             self._bump()
 
     def is_free(self, partition: Partition, member_id: str) -> bool:
-        """Whether no other member has it, or has not given it up yet."""
+        """Whether no other member holds the partition."""
         return self._holders.get(partition, member_id) == member_id
 
     def _topics_changed(self, topics: Topics) -> bool:
@@ -260,7 +266,7 @@ class ModernGroup:
         return self._subscribed != self._wanted(topics)
 
     def _wanted(self, topics: Topics) -> dict[str, KnownTopic]:
-        """The topics that there are among those subscribed to."""
+        """The existing topics that members subscribe to."""
         names = {name for member in self.members.values() for name in member.topics}
         found = {name: topics[name] for name in names if name in topics}
         for pattern in {member.regex for member in self.members.values() if member.regex}:
@@ -292,7 +298,7 @@ class ModernGroup:
         self.target_epoch = self.epoch
 
     def _elect(self) -> str:
-        """The assignor that most members ask for."""
+        """The assignor that most members ask for; of equals the first by name."""
         votes = Counter(member.assignor for member in self.members.values() if member.assignor is not None)
         return max(sorted(votes), key=votes.__getitem__) if votes else DEFAULT_ASSIGNOR
 
@@ -315,13 +321,13 @@ class ModernGroup:
     # --- leaving
 
     def _leave(self, now: int, beat: Beat) -> Beaten:
-        """For good, or for a while."""
+        """A member leaves, for good or for a while (epoch AWAY). Raises Refused."""
         member = self.member(beat.member_id, beat.instance_id)
         if beat.epoch == AWAY:
             if member.epoch != AWAY:
                 member.previous_epoch, member.epoch = member.epoch, AWAY
                 member.revoke_by = None
-                for partition in member.revoking:  # its process is gone, and so is what it held
+                for partition in member.revoking:  # its process is gone, so it holds them no more
                     self._holders.pop(partition, None)
                 member.revoking = NOTHING
                 if member.step is MemberStep.UNREVOKED:
@@ -332,7 +338,7 @@ class ModernGroup:
         return Beaten(beat.member_id, beat.epoch)
 
     def remove(self, member_id: str, instance_id: str | None) -> Fault:
-        """Takes a member out by order of an administrator: by its id, or a static one by its instance."""
+        """Removes a member for an administrator: by its id, or a static one by its instance id."""
         if instance_id is not None and not member_id:
             member_id = self._static.get(instance_id, "")
         member = self.members.get(member_id)
@@ -362,7 +368,8 @@ class ModernGroup:
         return due
 
     def tick(self, now: int) -> None:
-        """Fences whose session is over, and who does not give up what it must in its rebalance timeout."""
+        """Removes members whose session is over, and members that do not give up partitions within their rebalance
+        timeout."""
         for member in [*self.members.values()]:
             dues = [due for due in (member.expires, member.revoke_by) if due is not None]
             if any(due <= now for due in dues):
@@ -382,7 +389,7 @@ class ModernGroup:
 
     @property
     def _calm(self) -> bool:
-        """Whether every member has reached the group's epoch, and has what it is to have in it."""
+        """Whether every member has reached the group's epoch, and has all its partitions of the target."""
         return all(each.epoch == self.epoch and each.step is MemberStep.STABLE for each in self.members.values())
 
     @property
@@ -391,7 +398,7 @@ class ModernGroup:
 
     @property
     def turns(self) -> int:
-        """How many epochs there were."""
+        """The group epoch, as a count of changes."""
         return self.epoch
 
     @property
@@ -399,7 +406,7 @@ class ModernGroup:
         return not self.members
 
     def check_commit(self, member_id: str, epoch: int, instance_id: str | None = None) -> None:
-        """May this member commit (or fetch) offsets in this epoch? Raises Refused."""
+        """Checks that this member may commit (or fetch) offsets in this epoch. Raises Refused."""
         if epoch < 0 and not self.members:
             return
         member = self.members.get(member_id)
@@ -427,8 +434,8 @@ class ModernGroup:
 
     @classmethod
     def load(cls, state: Sequence[Any], members: Sequence[Sequence[Any]], rules: ModernRules, now: int) -> ModernGroup:
-        """The group as it was; sessions begin anew, and the target is to be found. Raises ValueError or TypeError for
-        what was not dumped."""
+        """The group of which `dump` and `dump_member` gave this; sessions begin anew. If members had not all reached
+        the target, a new epoch begins. Raises ValueError or TypeError for anything else."""
         group = cls(rules)
         (group.epoch,) = state
         for each in members:
@@ -450,7 +457,7 @@ class ModernGroup:
 
 
 def check_beat(beat: Beat) -> None:
-    """What a heartbeat must say, whatever the group (KIP-848, "Request Validation"). Raises Refused."""
+    """Checks a heartbeat's fields, whatever the group (KIP-848, "Request Validation"). Raises Refused."""
     problem = None
     if not beat.member_id:
         problem = "MemberId can't be empty"

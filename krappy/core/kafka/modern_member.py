@@ -1,4 +1,4 @@
-"""A member of a KIP-848 group, what its heartbeat says, and how it is brought step by step to what it is to have."""
+"""A member of a KIP-848 group, its heartbeats, and the steps in which it reaches its target assignment."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from krappy.core.kafka.assignors import Partition
 from krappy.core.kafka.classic_member import Protocols
 
-JOINING, LEAVING, AWAY = 0, -1, -2  # epochs with a meaning: joins; leaves; leaves for a while (static members)
+JOINING, LEAVING, AWAY = 0, -1, -2  # special epochs: joins; leaves; leaves for a while (static members)
 
 
 class Beat(NamedTuple):
-    """A ConsumerGroupHeartbeat. None (or -1 for `rebalance_ms`): as before."""
+    """A ConsumerGroupHeartbeat. None (or -1 for `rebalance_ms`): unchanged."""
 
     member_id: str
     epoch: int
@@ -30,14 +30,14 @@ class Beat(NamedTuple):
 
     @property
     def full(self) -> bool:
-        """It says everything, as after a lost answer: so it is told everything."""
+        """Whether it has all fields, as after a lost answer; then the answer has the assignment too."""
         return (
             self.rebalance_ms != -1 and (self.topics is not None or self.regex is not None) and (self.owned is not None)
         )
 
 
 class Beaten(NamedTuple):
-    """The answer. `assignment` None: as before."""
+    """The answer to a heartbeat. `assignment` None: unchanged."""
 
     member_id: str
     epoch: int
@@ -45,25 +45,25 @@ class Beaten(NamedTuple):
 
 
 class MemberStep(StrEnum):
-    """How far a member has come; KIP-848's names."""
+    """A member's progress to the target, by KIP-848's names."""
 
     STABLE = "stable"
-    UNREVOKED = "unrevoked"  # it must give something up first
-    UNRELEASED = "unreleased"  # another must
+    UNREVOKED = "unrevoked"  # it must give up partitions first
+    UNRELEASED = "unreleased"  # another member must give up partitions first
 
 
 NOTHING: frozenset[Partition] = frozenset()
 
 
 class ClassicSide(NamedTuple):
-    """What a member that speaks the classic protocol brings along: see `krappy.core.kafka.mixed`."""
+    """What is known only of a member that speaks the classic protocol: see `krappy.core.kafka.mixed`."""
 
     session_ms: int
     protocols: Protocols  # its favourite first
 
     @property
     def size(self) -> int:
-        """Bytes that it brought along."""
+        """Bytes of its protocols."""
         return sum(len(name) + len(metadata) for name, metadata in self.protocols)
 
 
@@ -82,9 +82,9 @@ class ModernMember:
     previous_epoch: int = 0
     step: MemberStep = MemberStep.STABLE
     assigned: frozenset[Partition] = NOTHING
-    revoking: frozenset[Partition] = NOTHING  # taken away, and not given up yet
+    revoking: frozenset[Partition] = NOTHING  # to be given up, and not given up yet
     expires: int | None = field(default=None)  # when its session ends
-    revoke_by: int | None = field(default=None)  # when it must have done what it is asked to: given up, joined, synced
+    revoke_by: int | None = field(default=None)  # when it must have given up partitions, joined or synced
     classic: ClassicSide | None = field(default=None)  # None: it speaks KIP-848's protocol
 
     def dump(self) -> list[Any]:
@@ -121,10 +121,11 @@ def reconcile(
     owned: frozenset[Partition] | None,
     taken: Callable[[Partition], bool],
 ) -> None:
-    """One step towards `target` (KIP-848, "Rebalance process"): first what is too much goes, then what lacks comes.
+    """One step of `member` towards `target` (KIP-848, "Rebalance process"): first it gives up partitions, then it gets
+    the missing ones.
 
-    `owned`: what the member says that it still has; None: nothing new. `taken`: whether another member has a partition,
-    or has not given it up yet.
+    `owned`: the partitions that the member says it still has; None: unchanged. `taken`: whether another member holds a
+    partition.
     """
 
     def still_owns(partitions: frozenset[Partition]) -> bool:

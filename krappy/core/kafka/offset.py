@@ -8,8 +8,8 @@ At = tuple[str, int]  # topic, partition
 
 
 class Offset(NamedTuple):
-    """`leader_epoch` -1: not said. `committed`: when (ms). `expires`: when it lapses, for clients that still say so
-    (OffsetCommit before version 5); None: as the broker's retention has it."""
+    """A committed offset. `leader_epoch` -1: not given. `committed`: when (ms). `expires`: when it lapses (ms), if the
+    client said so (OffsetCommit before version 5); None: by the broker's retention of offsets."""
 
     offset: int
     leader_epoch: int

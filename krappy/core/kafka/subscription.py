@@ -1,8 +1,8 @@
-"""What a broker reads out of the classic consumers' own messages: their subscriptions, and their leader's assignments.
+"""Reads what classic consumers put into their group messages: their subscriptions, and the assignments of their leader.
 
 ConsumerProtocolSubscription and ConsumerProtocolAssignment (Kafka's schemas of these names) begin with an int16
-version; a newer version only adds fields at the end. To the classic protocol itself they are opaque bytes; the topics
-matter for the retention of offsets, all of it where a group moves on to KIP-848.
+version; a newer version only adds fields at the end. To the classic protocol itself they are opaque bytes. The broker
+needs the topics for the retention of offsets, and all fields when a group moves to KIP-848.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ NamedPartition = tuple[str, int]  # topic, index
 
 
 class Subscription(NamedTuple):
-    """`owned`: what the member still has (KIP-429; none for an eager one); `rack`: KIP-881."""
+    """A member's subscription. `owned`: the partitions that it still has (KIP-429; none for an eager one). `rack`:
+    KIP-881."""
 
     topics: frozenset[str]
     owned: frozenset[NamedPartition] = frozenset()
@@ -23,7 +24,7 @@ class Subscription(NamedTuple):
 
 class Assignment(NamedTuple):
     partitions: frozenset[NamedPartition]
-    custom: bool = False  # there is user data with it, which only the assignor that made it understands
+    custom: bool = False  # whether it has user data, which only the assignor that made it understands
 
 
 def subscription(metadata: bytes) -> Subscription | None:
@@ -35,7 +36,7 @@ def subscription(metadata: bytes) -> Subscription | None:
         reader.skip_bytes()
         owned = frozenset(reader.partitions()) if version >= 1 else frozenset()
         if version >= 2:
-            reader.number(4)  # the generation that it owned them in
+            reader.number(4)  # the generation in which it owned them
         rack = reader.nullable_text() if version >= 3 else None
     except ValueError:  # UnicodeDecodeError is one
         return None
@@ -43,7 +44,7 @@ def subscription(metadata: bytes) -> Subscription | None:
 
 
 def assignment(data: bytes) -> Assignment | None:
-    """None for bytes that are not a consumer's assignment. No bytes at all assign nothing."""
+    """None for bytes that are not a consumer's assignment. Empty bytes assign nothing."""
     if not data:
         return Assignment(frozenset())
     try:
@@ -56,7 +57,7 @@ def assignment(data: bytes) -> Assignment | None:
 
 
 def encode_assignment(partitions: Iterable[NamedPartition], version: int = 0) -> bytes:
-    """What `assignment` reads. No user data."""
+    """The bytes of an assignment without user data, for `assignment` to read."""
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         topics.setdefault(topic, []).append(index)
@@ -79,7 +80,7 @@ def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
 
 
 class _Reader:
-    """Every method raises ValueError where the bytes end too early."""
+    """Reads fields in order. Every method raises ValueError if the bytes end too early."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -103,7 +104,7 @@ class _Reader:
         return version
 
     def count(self, least: int) -> int:
-        """Of the elements of an array, each of which takes `least` bytes or more."""
+        """The number of elements of an array; each takes at least `least` bytes."""
         count = self.number(4)
         if count < 0 or count * least > len(self._data) - self._at:
             raise ValueError("more elements than bytes")
@@ -117,7 +118,7 @@ class _Reader:
         return None if size == -1 else self._take(size).decode()
 
     def skip_bytes(self) -> int:
-        """How many there were; null is none."""
+        """Skips a byte string; returns its size, 0 for null."""
         size = self.number(4)
         if size != -1:
             self._take(size)

@@ -1,7 +1,7 @@
-"""The regular expressions that a KIP-848 consumer may subscribe with: RE2's, as in Kafka, and RE2 itself matches them.
+"""The regular expressions that a KIP-848 consumer may subscribe with: RE2's, as in Kafka, matched by RE2 itself.
 
-So the time is linear in the topic's name, whatever the pattern. The whole name must match. See
-https://github.com/google/re2/wiki/Syntax; what is not in it (look-around, back-references) is refused.
+So matching takes time linear in the topic's name, whatever the pattern. The whole name must match. The syntax is
+https://github.com/google/re2/wiki/Syntax; other patterns (look-around, back-references) are refused.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from krappy.core.kafka.faults import Fault, Refused
 
 LONGEST = 4096  # characters of a pattern; librdkafka joins several into one
 MEMORY = 256 << 10  # bytes that a compiled pattern may take: it also bounds how long compiling takes
-MAX_KNOWN = 20_000  # names whose answer is remembered
+MAX_KNOWN = 20_000  # names whose result is cached
 
 
 class TopicRegex:
     def __init__(self, pattern: str) -> None:
-        """Raises Refused, INVALID_REGULAR_EXPRESSION."""
+        """Raises Refused: INVALID_REGULAR_EXPRESSION."""
         import re2  # here, since few groups subscribe by a pattern, and clients that import `core` go without it
 
         self.pattern = pattern
