@@ -1,8 +1,8 @@
 """Frames of the native protocol: `u32 size`, `u32 type`, `size - 4` bytes of one msgpack map. Big-endian.
 
-Rules of this file: it never blocks, never copies a byte of a frame more than once, and whatever the bytes only
-`ProtocolError` leaves it. A size is checked against the limit as soon as its four bytes are there, and nothing is
-allocated because a peer promised bytes: memory follows what has arrived.
+Rules of this file: it never blocks, copies each byte of a frame at most once, and raises only `ProtocolError`, whatever
+the bytes. It checks a size against the limit as soon as the size has come. It allocates memory only for bytes that have
+come, not for bytes that a size announces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HEADER = struct.Struct(">II")
 ANSWER = 0x80000000  # set in the type of every answer
 ERROR = 0xFFFFFFFF  # the type of an error answer
 DEFAULT_LIMIT = 64 << 20  # bytes of one frame, its type included
-SMALL = 8 << 10  # a body up to here is sliced out as bytes, which is faster than a view of it
+SMALL = 8 << 10  # a body of up to this size is copied out as bytes, which is faster than a view of it
 
 
 def frame(kind: int, *body: bytes | memoryview) -> bytes:
@@ -27,20 +27,20 @@ def frame(kind: int, *body: bytes | memoryview) -> bytes:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames, for peers that hand over chunks as they come.
+    """Cuts a byte stream, fed in chunks, into frames.
 
-    A frame that lies whole in the chunk it arrived in is cut out of that chunk. One that spans chunks is gathered
-    in a buffer that takes no byte of the next frame, so that its body can be handed out as a view of it.
+    A frame within one chunk is cut out of that chunk. A frame that spans chunks is gathered in a buffer of its own,
+    without bytes of the next frame, so that its body can be a view of the buffer.
     """
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
         self.limit = limit
-        self._gathered = bytearray()  # the beginning of a frame that is not whole yet
-        self._chunk: bytes = b""  # what came after it
-        self._position = 0  # of the first byte of the chunk that is not used yet
+        self._gathered = bytearray()  # the beginning of an incomplete frame
+        self._chunk: bytes = b""  # the bytes that came after it
+        self._position = 0  # of the first unused byte of the chunk
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Takes the next bytes of the stream. They are kept as they are when they are `bytes`, else copied."""
+        """Takes the next bytes of the stream. Keeps `bytes` without a copy; copies anything else."""
         if self._position < len(self._chunk):
             data = self._chunk[self._position :] + bytes(data)
         self._chunk = data if type(data) is bytes else bytes(data)
@@ -48,20 +48,21 @@ class FrameReader:
 
     @property
     def pending(self) -> int:
-        """Bytes held that have not left as frames."""
+        """How many bytes it holds that were not given out as frames."""
         return len(self._gathered) + len(self._chunk) - self._position
 
     def wanted(self) -> int:
-        """How many more bytes the next frame needs, as far as is known: at least 1 unless one is ready."""
+        """How many more bytes the next frame needs, as far as is known; 0 if a whole frame is there. Raises
+        ProtocolError for an impossible size."""
         if self.pending < 8:
             return 8 - self.pending
         start = self._gathered[:4] + self._chunk[self._position : self._position + 4]
         return max(0, check_size(int.from_bytes(start[:4], "big"), self.limit) + 4 - self.pending)
 
     def frames(self) -> Iterator[tuple[int, bytes | memoryview]]:
-        """Every whole frame held, as (type, body). Raises ProtocolError for a size that cannot be.
+        """Every whole frame held, as (type, body). Raises ProtocolError for an impossible size.
 
-        A body that is a memoryview stays valid for as long as it is referred to, and keeps its chunk alive.
+        A body that is a memoryview stays valid, and keeps its chunk in memory as long as it exists.
         """
         while True:
             if self._gathered:
@@ -81,7 +82,7 @@ class FrameReader:
                 yield kind, body
                 if self._chunk is not chunk:
                     break
-            if self._chunk is chunk:  # else: more was fed while the caller had the frame
+            if self._chunk is chunk:  # otherwise the caller has fed more meanwhile
                 self._gathered += memoryview(chunk)[position:]
                 self._chunk, self._position = b"", 0
                 if len(self._gathered) >= 4:
@@ -89,7 +90,7 @@ class FrameReader:
                 return
 
     def _gather(self) -> bytearray | None:
-        """Moves bytes of the chunk to the frame begun before; that frame, when it is whole."""
+        """Moves bytes of the chunk to the incomplete frame. Returns that frame when it is whole, otherwise None."""
         gathered = self._gathered
         if len(gathered) < 4:
             self._move(4 - len(gathered))
@@ -111,7 +112,7 @@ class FrameReader:
 
 
 def check_size(size: int, limit: int) -> int:
-    """The size field of a frame, refused when it cannot hold a type or passes the limit."""
+    """The size. Raises ProtocolError when it is too small for a type, FrameTooLarge when it is over the limit."""
     if size < 4:
         raise ProtocolError(f"a frame of size {size}: at least 4 bytes for its type are needed")
     if size > limit:

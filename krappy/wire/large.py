@@ -1,8 +1,8 @@
-"""Unpacking large requests without being at the mercy of their bytes.
+"""Unpacking of large requests within bounded memory.
 
-A byte of msgpack can become an object of 70 bytes: 64 MiB of empty maps take 4.5 GiB once unpacked. What makes a
-request large is always a few strings or bins that the map itself holds, so those are cut out here, and everything
-else in it may take `SMALL` bytes in all.
+One byte of msgpack can become an object of 70 bytes: 64 MiB of empty maps take 4.5 GiB once unpacked. A proper large
+request is large because of a few strings or bins in its map. Those are cut out here; everything else may take `SMALL`
+bytes in all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STRINGS = 0xD9
 
 
 class TooMuch:
-    """Stands for a field that holds more than it may: of no type that any message expects."""
+    """Stands for a field that holds more than it may. No message accepts this type."""
 
     def __repr__(self) -> str:
         return f"over {SMALL} bytes of values"
@@ -29,7 +29,8 @@ class TooMuch:
 def unpack_request(body: bytes | memoryview) -> dict[str, Any]:
     """As `schema.unpack`, for a request of any size. Raises ProtocolError.
 
-    A field with more than `SMALL` bytes of small values is a `TooMuch`, and those behind it are missing.
+    When the small values take more than `SMALL` bytes, the field that exceeds them is a `TooMuch`, and the fields after
+    it are missing.
     """
     if len(body) <= SMALL:
         return unpack(body)
@@ -71,7 +72,8 @@ def unpack_request(body: bytes | memoryview) -> dict[str, Any]:
 
 
 def _small(view: memoryview, position: int, room: int) -> tuple[Any, int]:
-    """The value at `position` and where it ends; TooMuch when that is beyond `room` bytes."""
+    """(value at `position`, position of its end). TooMuch for a value of more than `room` bytes. Raises
+    ProtocolError."""
     unpacker = msgpack.Unpacker(raw=False, strict_map_key=True, max_buffer_size=SMALL)
     unpacker.feed(view[position : position + room])
     try:
@@ -81,7 +83,7 @@ def _small(view: memoryview, position: int, room: int) -> tuple[Any, int]:
             return TooMuch(), position + room
         raise ProtocolError("not msgpack: cut short") from None
     except ValueError as error:
-        if "exceeds max" in str(error) and position + room < len(view):  # an array that claims more than may be there
+        if "exceeds max" in str(error) and position + room < len(view):  # an array that claims more elements than fit
             return TooMuch(), position + room
         raise ProtocolError(f"not msgpack: {str(error)[:80]}") from None
     except Exception as error:  # msgpack's own kinds, RecursionError

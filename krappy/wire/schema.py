@@ -1,8 +1,8 @@
-"""What a message is: its fields, how they are checked, and how a map becomes a message and back.
+"""The base of messages: their fields, the checks of these, and how a map becomes a message and back.
 
-Rules of this file: the checks are made once, from the types that `messages/` declares, when a class is first used.
-Whatever the bytes, only `ProtocolError` (not a map of msgpack) and `InvalidRequest` (the wrong map) leave it, and
-what it says of a wrong value is cut short, for it may be as large as a frame.
+Rules of this file: a class's checks are made when it is first used, from the types that `messages/` declares. Whatever
+the bytes, it raises only `ProtocolError` (not a msgpack map) and `InvalidRequest` (a wrong map). It quotes only the
+beginning of a wrong value, which may be as large as a frame.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ class OneOf:
 
 
 class _Raw:
-    """Marks a field whose items are already packed when a message is written; they are unpacked on reading."""
+    """Marks a field whose items are given already packed for writing; reading unpacks them."""
 
 
 class _Bulk:
-    """Marks a field of many bytes: it is written last, and joined to the rest in the one copy that makes the frame."""
+    """Marks a field of many bytes. It is written last, so that making the frame copies it only once."""
 
 
 RAW = _Raw()
@@ -68,12 +68,12 @@ Column = Annotated[str, OneOf(frozenset(["key", "value", "offset", "timestamp", 
 Order = Annotated[str, OneOf(frozenset(["none", "key"]))]
 
 
-MOST = 50_000  # elements of an array of a request: partitions, ranges of offsets, conditions
-_ARRAY: Kinds = frozenset([list, tuple])  # an array is read as either, see `unpack`
+MOST = 50_000  # elements of an array of a request, such as partitions, ranges of offsets, conditions
+_ARRAY: Kinds = frozenset([list, tuple])  # `unpack` makes either of an array
 
 
 def check_for(hint: Any) -> tuple[Kinds, Check | None]:
-    """The exact types that a value may have, and what else must hold for it (None: nothing else)."""
+    """(the exact types that a value may have, a further check of the value or None)."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         kinds, check = check_for(arguments[0])
@@ -124,7 +124,7 @@ def _at_most(most: int, check: Check | None) -> Check:
 
 
 def _are_bytes(hint: Any) -> bool:
-    """Whether it is an array of keys, say: what these take on the wire bounds their number."""
+    """Whether it is an array of bytes, such as keys: the size of the frame bounds their number."""
     return any(typing.get_args(each) == (bytes,) for each in (hint, *typing.get_args(hint)))
 
 
@@ -139,8 +139,8 @@ _pack: Callable[[Any], bytes] = msgpack.Packer(autoreset=True).pack
 
 
 class _WhenUsed:
-    """An attribute of a message's class that is made when it is first asked for: a client uses few of the messages, and
-    to make them all takes longer than to look something up."""
+    """An attribute of a message's class that is made when first used. A client uses few messages, and making those of
+    all takes longer than a lookup."""
 
     def __set_name__(self, _: type, name: str) -> None:
         self._name = name
@@ -155,15 +155,15 @@ class Base:
     """The base of every message. A subclass becomes a dataclass with a table of its fields' checks."""
 
     kind: ClassVar[int]
-    table: ClassVar[Any] = _WhenUsed()  # a list[tuple[str, Kinds, Check | None, Any]]: name, types, check, default
+    table: ClassVar[Any] = _WhenUsed()  # list[tuple[str, Kinds, Check | None, Any]]: (name, types, check, default)
     raw: ClassVar[Any] = _WhenUsed()  # str | None: the field marked RAW
     bulk: ClassVar[Any] = _WhenUsed()  # str | None: the field marked BULK
-    most: ClassVar[int | None] = None  # elements of an array, but for one of bytes
+    most: ClassVar[int | None] = None  # the most elements of an array, other than an array of bytes
 
     def __init_subclass__(cls, kind: int = 0) -> None:
         cls.kind = kind
         if kind:
-            cls.__doc__ = cls.__doc__ or cls.__name__  # dataclass would work out a signature, at length
+            cls.__doc__ = cls.__doc__ or cls.__name__  # without one, dataclass would work out a signature: slow
             dataclass(repr=False, eq=False, match_args=False)(cls)
 
     @classmethod
@@ -188,11 +188,11 @@ class Base:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.__dict__.items())})"
 
     def _parts(self, id: int, last: str) -> list[bytes | memoryview]:
-        """This message as a msgpack map with its correlation id, its field `last` in parts of its own."""
+        """This message as a msgpack map with its correlation id, in parts: the field `last` is not copied."""
         fields = {"id": id, **self.__dict__}
         rest = fields.pop(last)
         head = _pack(fields)
-        # The map's header counts one field more than `head` has; no message comes near the 16 that it has room for.
+        # The map's header counts one field more than `head` has. It has room for 15; no message comes near.
         found = [bytes((head[0] + 1,)), head[1:], _pack(last)]
         if self.raw is None:
             return [*found, _bin_header(len(rest)), rest]
@@ -211,21 +211,21 @@ class Base:
 
 
 def _bin_header(size: int) -> bytes:
-    """What msgpack puts before `size` bytes."""
+    """The header of a msgpack bin of `size` bytes."""
     if size < 1 << 8:
         return b"\xc4" + size.to_bytes(1, "big")
     return b"\xc5" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xc6" + size.to_bytes(4, "big")
 
 
 def _array_header(count: int) -> bytes:
-    """What msgpack puts before `count` elements. A Packer would set a buffer aside for it."""
+    """The header of a msgpack array of `count` elements. (A Packer would allocate a buffer for it.)"""
     if count < 1 << 4:
         return (0x90 | count).to_bytes(1, "big")
     return b"\xdc" + count.to_bytes(2, "big") if count < 1 << 16 else b"\xdd" + count.to_bytes(4, "big")
 
 
 class Request(Base):
-    """What a client sends."""
+    """A message of a client."""
 
     most = MOST
 
@@ -235,7 +235,8 @@ class Request(Base):
 
 
 class Answer(Base):
-    """What the broker sends back. `more` marks every answer of a stream but its last."""
+    """A message of the broker, which answers a request. A field `more` is true in all answers of a stream but the
+    last."""
 
     def frame(self, id: int) -> bytes:
         """The whole frame, with the correlation id of the request that it answers."""
@@ -248,9 +249,9 @@ def pack(values: dict[str, Any]) -> bytes:
 
 
 def unpack(body: bytes | memoryview, lists: bool = True) -> dict[str, Any]:
-    """The map of a frame. Raises ProtocolError for anything else, whatever the bytes.
+    """The map of a frame. Raises ProtocolError for any other bytes.
 
-    `lists` False: arrays become tuples, which Python's garbage collector soon leaves alone; it would look at
+    `lists` False: arrays become tuples. Python's garbage collector soon stops looking at those, but would look at
     thousands of small lists again and again.
     """
     try:
@@ -273,7 +274,8 @@ def take_id(values: dict[str, Any]) -> int:
 
 
 def parse(cls: type[T], values: dict[str, Any], strict: bool = True) -> T:
-    """A message from its map (without `id`), which is used up. Raises InvalidRequest that names the wrong field."""
+    """A message from its map (without `id`); empties the map. Raises InvalidRequest, which names the wrong field.
+    `strict`: refuses unknown fields."""
     found = []
     for name, kinds, check, default in cls.table:
         value = values.pop(name, default)
@@ -290,7 +292,7 @@ def parse(cls: type[T], values: dict[str, Any], strict: bool = True) -> T:
 
 
 def read_answer(cls: type[T], values: dict[str, Any]) -> T:
-    """An answer from its map. Raises ProtocolError: a broker that answers wrongly is not one."""
+    """An answer from its map. Ignores unknown fields. Raises ProtocolError for a wrong or missing field."""
     try:
         return parse(cls, values, strict=False)
     except InvalidRequest as error:
@@ -298,7 +300,7 @@ def read_answer(cls: type[T], values: dict[str, Any]) -> T:
 
 
 def by_kind(classes: Iterable[type[T]]) -> dict[int, type[T]]:
-    """Message classes by their type numbers, which must differ."""
+    """Message classes by their type numbers. Raises TypeError when two share one."""
     found: dict[int, type[T]] = {}
     for cls in classes:
         if found.setdefault(cls.kind, cls) is not cls:

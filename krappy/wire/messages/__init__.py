@@ -1,16 +1,16 @@
 """Every message of the native protocol: its type number, its fields, their types and limits.
 
-Each module here is a part of one table, and that table is the protocol. The broker decodes requests with it, the
-clients encode them with it, and PROTOCOL.md is written from it (`make generate`): what is said here, users read there.
+The broker decodes requests by these classes, the clients encode them by the same, and `make generate` writes
+PROTOCOL.md from their docstrings and comments, for users.
 A request's map carries its correlation id as `id` beside the fields of its class; an answer repeats it. Requests are
-strict: a missing, unknown or ill-typed field is an `InvalidRequest` that names the field. Answers are read leniently: a
-newer broker may add fields.
+read strictly: a missing, unknown or ill-typed field is an `InvalidRequest` that names the field. Answers are read
+leniently: a newer broker may add fields.
 
-`entry` is what a table holds for a key: `[offset, timestamp, value or nil, headers or nil]`; it is stored in
-this form and travels as stored (`Raw`). Headers are a list of `[name, value or nil]`.
+An `entry` is what a table holds for a key: `[offset, timestamp, value or nil, headers or nil]`. It is stored in this
+form and sent as stored (`Raw`). Headers are a list of `[name, value or nil]`.
 """
 
-# ruff: noqa: F403 - the parts hold messages alone, and users find them all here
+# ruff: noqa: F403 - the modules hold only messages, and all of them are imported from here
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ANSWERS: dict[int, type[Answer]] = by_kind(Answer.__subclasses__())
 
 
 def error_frame(id: int, error: KrappyError) -> bytes:
-    """The answer that says why a request was refused. Names in it are cut: a peer may have sent very long ones."""
+    """The answer that says why a request was refused. Long names in its details are cut."""
     details = {
         name: value[:LONGEST_TEXT] if isinstance(value, str | bytes) else value for name, value in error.details.items()
     }
@@ -48,7 +48,7 @@ def error_frame(id: int, error: KrappyError) -> bytes:
 
 
 def read_error(values: dict[str, Any]) -> KrappyError:
-    """The exception that an error frame's map stands for, whatever is in it."""
+    """The exception for an error frame's map. Never raises, whatever the map holds."""
     details = values.get("details")
     named = {str(key): value for key, value in details.items()} if type(details) is dict else {}
     return from_wire(str(values.get("name")), str(values.get("text", "")), named)

@@ -1,4 +1,8 @@
-"""Groups from outside: what they are, and where they go on from."""
+"""Administration of groups: their positions and members.
+
+The **floor** of a group in a partition is the offset before which every event is acknowledged or in the dead-letter
+topic.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from krappy.wire.schema import I64, U32, Answer, PositionList, Request, Start
 
 
 class Commit(Request, kind=9):
-    """Sets the floor of a group by hand: every event below counts as acknowledged, no event from there on."""
+    """Sets the floors of a group by hand: every event before them counts as acknowledged, no event after them does."""
 
     group: str
     offsets: PositionList  # a floor for each partition named
@@ -19,7 +23,7 @@ class Committed(Answer, kind=9):
 
 
 class Positions(Request, kind=10):
-    """The floors of a group: below them everything is acknowledged."""
+    """Asks for the floors of a group."""
 
     group: str
 
@@ -29,11 +33,11 @@ class PositionsFound(Answer, kind=10):
 
 
 class Groups(Request, kind=20):
-    """What groups there are, or all about one. Each is a map: `group`, `kind`, `order`, `topics`, `members` (maps of
-    `name`, `client`, `leased`) and `partitions` (maps of `topic`, `partition`, `floor`, `end`, `lag`, `leased`,
-    `redelivering`, `dead`). A broker may add names; ignore those that you do not know. `kind` is `shared` or
-    `positions` for native groups, `classic` or `consumer` for groups of Kafka clients, which can be described, reset
-    and deleted too, but not joined.
+    """Describes one group, or all. Each is a map: `group`, `kind`, `order`, `topics`, `members` (maps of `name`,
+    `client`, `leased`) and `partitions` (maps of `topic`, `partition`, `floor`, `end`, `lag`, `leased`, `redelivering`,
+    `dead`). A newer broker may add names; ignore those that you do not know. `kind` is `shared` or `positions` for
+    native groups, `classic` or `consumer` for groups of Kafka clients, which can be described, reset and deleted, but
+    not joined.
     """
 
     group: str | None = None  # nil: all groups, without their members
@@ -44,7 +48,7 @@ class GroupsFound(Answer, kind=20):
 
 
 class DeleteGroup(Request, kind=21):
-    """Forgets a group. NON_EMPTY_GROUP while it has members."""
+    """Deletes a group. NON_EMPTY_GROUP while it has members."""
 
     group: str
 
@@ -54,15 +58,15 @@ class GroupDeleted(Answer, kind=21):
 
 
 class ResetGroup(Request, kind=24):
-    """Moves a group's floors. What is leased or acknowledged beyond is forgotten."""
+    """Moves a group's floors. Leases and acknowledgements of events after them are forgotten."""
 
     group: str
     topic: str | None = None  # nil: all its topics
     partitions: list[U32] | None = None  # nil: all
-    start: Start = "earliest"  # where to
+    start: Start = "earliest"  # the new floor
     start_at: I64 | None = None  # the number that `start` needs
-    dry_run: bool = False  # only tells what it would do
+    dry_run: bool = False  # answers what it would do, and changes nothing
 
 
 class GroupReset(Answer, kind=24):
-    positions: list[tuple[str, int, int, int]]  # [[topic, partition, old, new], …]: what was moved
+    positions: list[tuple[str, int, int, int]]  # [[topic, partition, old, new], …]: the floors that were moved

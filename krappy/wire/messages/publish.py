@@ -1,27 +1,27 @@
-"""Producers, and what they send.
+"""Producers, and their events.
 
-Events of one registration are stored in the order in which they were sent. An answer comes once the events are on
+Events of one registration are stored in the order in which they were sent. The answer comes when the events are on
 disk.
 
-**Which partition.** A client that sends batches chooses: by convention `(murmur2(key) & 0x7fffffff) % partitions`,
-Kafka's default partitioner, for an event with a key, so that lookups find it, and any partition in turn for one
-without. `Message` does this by itself. It is the 32-bit MurmurHash2 with the seed 0x9747b28c, which reads the key four
-bytes at a time, little-endian; `murmur2("foobar")` is 0xd0e47bbe, `murmur2("abc")` is 0x1c94221b, and of no bytes
-0x106e08d9.
+**Which partition.** A client that sends batches chooses the partition. By convention, an event with a key goes to
+`(murmur2(key) & 0x7fffffff) % partitions`, as by Kafka's default partitioner, so that lookups find it; events without a
+key go to the partitions in turn. `Message` does this by itself. `murmur2` is the 32-bit MurmurHash2 with the seed
+0x9747b28c, which reads the key four bytes at a time, little-endian: `murmur2("foobar")` is 0xd0e47bbe,
+`murmur2("abc")` is 0x1c94221b, and that of no bytes 0x106e08d9.
 
-**Conditions.** `expect` makes a publish conditional on its key: an offset says that the key's latest event must be the
-one there, -1 that the key must have no value (never written, or deleted). Otherwise the answer is OFFSET_MISMATCH with
-`current` in its details (an offset, or nil for absent), and nothing is stored. Where the key has a newer event in
-another partition (see strays, below), the condition does not hold; the error's text says which partition that is. Nor
-does it where another partition has an event of the key, its deletion say, with a later timestamp than the one
-published, of which the table would take no notice then.
+**Conditions.** `expect` makes a publish conditional on its key. An offset means that the key's latest event must be at
+that offset; -1 means that the key must have no value (never written, or deleted). If the condition does not hold, the
+answer is OFFSET_MISMATCH with `current` in its details (an offset, or nil for absent), and nothing is stored. When a
+topic has strays (see below), a condition does not hold either if another partition has a newer event of the key, or one
+with a later timestamp than the event to publish, even a tombstone: the table would ignore the published event. The
+error's text names that partition.
 
 **Exactly once.** A record batch with a producer id carries an epoch and the sequence number of its first record.
-Sequences count the records of that producer in that partition from 0 and wrap after 2^31 - 1. The broker refuses a gap
-with OUT_OF_ORDER_SEQUENCE_NUMBER, and answers a batch that it has stored already with its original offset, if it is
-one of the last five. It takes batches under ids that it has given, and no others. So: at most five batches of a
-partition unanswered; after a lost connection register again with the same id and send every unanswered batch again,
-the same bytes in the same order. It also survives a restart of the broker.
+Sequences count the records of that producer in that partition from 0, and wrap after 2^31 - 1. The broker refuses a gap
+with OUT_OF_ORDER_SEQUENCE_NUMBER. If a batch is one of the last five that it has stored, it answers with the original
+offset. It takes only batches under ids that it has given. So a client leaves at most five batches of a partition
+unanswered; after a lost connection it registers again with the same id, and sends every unanswered batch again, the
+same bytes in the same order. This works across a restart of the broker, too.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from krappy.wire.schema import U32, Answer, Bulk, Expect, HeaderList, Range, Req
 
 
 class ProducerRegistration(Request, kind=1):
-    """Says that this connection will publish to a topic. A topic that does not exist is made, if the broker is so
-    configured (it is by default), else the answer is UNKNOWN_TOPIC.
+    """Registers a producer to a topic. A topic that does not exist is created if the broker allows it (by default it
+    does); otherwise the answer is UNKNOWN_TOPIC.
 
     With `idempotent` the broker gives a producer id, to be written into every record batch together with an epoch and
-    sequence numbers; see *Exactly once* below. A client that reconnects registers again with the id and epoch it has.
+    sequence numbers; see *Exactly once* above. A client that reconnects registers again with its id and epoch.
     """
 
     topic: str
     name: str | None = None  # for people: shown beside the connection
     idempotent: bool = False  # asks for a producer id
-    producer_id: Expect = -1  # an id held already, with `idempotent`
-    producer_epoch: Annotated[int, Range(-1, 2**15 - 1)] = -1  # its epoch
+    producer_id: Expect = -1  # with `idempotent`: an id that the client has already
+    producer_epoch: Annotated[int, Range(-1, 2**15 - 1)] = -1  # the epoch of that id
 
 
 class ProducerRegistered(Answer, kind=1):
@@ -55,8 +55,8 @@ class ProducerRegistered(Answer, kind=1):
 
 
 class Message(Request, kind=3):
-    """One event: the simple way. A few thousand a second on one connection, more when several are sent before the first
-    is answered.
+    """Publishes one event: the simple way. It is good for a few thousand events a second on one connection, and more
+    when several are sent before the first is answered.
     """
 
     handle: U32  # of a producer
@@ -64,7 +64,7 @@ class Message(Request, kind=3):
     key: bytes | None = None  # nil: the event is in the log, but in no table
     timestamp: Timestamp | None = None  # nil: the broker's time
     headers: HeaderList | None = None  # of the event
-    partition: U32 | None = None  # nil: by the key, or in turn
+    partition: U32 | None = None  # nil: by the key; without a key the partitions in turn
     expect: Expect | None = None  # a condition, see above
 
 
@@ -75,16 +75,16 @@ class MessageStored(Answer, kind=3):
 
 
 class Batch(Request, kind=5):
-    """Many events at once: the fast way."""
+    """Publishes many events at once: the fast way."""
 
     handle: U32  # of a producer
     partition: U32  # of the topic
     records: Bulk  # exactly one record batch, see *Record batches*
-    # [[u32, offset or -1], …]: conditions: (index of the record in the batch, offset or -1); all hold, or nothing
-    # is stored
+    # [[u32, offset or -1], …]: conditions, by the index of the record in the batch. If one does not hold, nothing is
+    # stored
     expect: list[tuple[U32, Expect]] | None = None
 
 
 class BatchStored(Answer, kind=5):
     offset: int  # of the first record; the others follow without a gap
-    timestamp: int  # the largest in the batch; the broker's own time if the topic is so configured
+    timestamp: int  # the largest in the batch; the broker's time if the topic has message.timestamp.type=LogAppendTime

@@ -1,38 +1,36 @@
-"""Staged writes: a job's tasks publish unseen, and all of it appears at once.
+"""Staged writes: the tasks of a job write events that nobody sees, and one commit publishes all of them.
 
-For writers whose work is done in parts, by tasks that are retried, run twice at a time, or killed (Spark is one): what
-a task sends is **staged** beside the log, and one commit publishes the work of all tasks, to any number of topics and
-partitions, as a whole and once.
+They are for work that is done in parts, by tasks that may be retried, run twice at a time, or killed, as in Spark. The
+events of a task are **staged** beside the log. One commit publishes the events of all tasks, to any number of topics
+and partitions, all or none, and once.
 
-- A **job** is one such whole. Its name is the client's choice; no other job may ever have had it. An **attempt** is
-  one try of one of its tasks at one topic.
-- An attempt registers with Stage and sends by Batch (5), under the handle that it was given. What is sent is checked
-  as every publish is, except that the records' offsets in BatchStored only count what the attempt has staged for that
-  partition, and that `expect` is refused. It is not durable before SealStaged has been answered; what is not sealed is
-  never published, and ends with the broker.
-- CommitStaged names one token for each task and topic. When it answers `done`, everything is in the logs, durably,
-  each batch once, and readers see all of a partition's part at once: it goes there in a transaction, which holds up
-  the readers of committed events only while it is published. A broker that is killed in the middle goes on when it is
-  started again.
-- The first commit decides. A job that is committed is never published again: CommitStaged then answers what has been
-  published before, whatever tokens it names, Stage and AbortStaged are refused with STAGING_COMMITTED. So a job that
-  is run again, because nobody knows how it ended, does no harm. The broker remembers this for a week
-  (`staging_outcome_ms`), and at most for the last million jobs; after that the job's name is as good as new, and would
-  be published again. So it is once all topics that it was published to are deleted: one that is made anew has nothing
-  of it. While some of them are there, Stage for one that was deleted is refused with UNKNOWN_TOPIC, and once that is
-  made anew Stage for any of them.
-- AbortStaged drops what a job has staged, and whatever still comes of it is refused with STAGING_FENCED; also when it
-  comes before anything else of the job does.
-- A job of which nothing comes for as long as its `ttl_ms` (the longest that its attempts gave) is dropped, and its
-  tokens with it: STAGING_EXPIRED. It may begin again. A start of the broker begins that time anew.
+- A **job** is the whole work. The client chooses its name, which no other job may ever have had. An **attempt** is one
+  try of one of its tasks, for one topic.
+- An attempt registers by Stage and sends by Batch (5), under the handle of the answer. Batches are checked like any
+  publish. But the offset in BatchStored only counts the records that the attempt has staged for that partition, and
+  `expect` is refused. Staged events are durable only once SealStaged was answered. Events that are not sealed are never
+  published; they are dropped when the broker stops.
+- CommitStaged names one token for each task and topic. When it answers `done`, everything is in the logs, durably, each
+  batch once. Each partition's events come in a transaction, so readers see all of them at once; the transaction delays
+  other events only while it is published. A broker that is killed meanwhile goes on when it is started again.
+- The first commit decides. A committed job is never published again: CommitStaged then answers what was published,
+  whatever tokens it names; Stage and AbortStaged are refused with STAGING_COMMITTED. So it does no harm to run a job
+  again when nobody knows how it ended.
+- The broker remembers a committed job for a week (`staging_outcome_ms`), and the last million jobs at most. After that
+  a job of this name is new, and is published again. So it is when all topics that it was published to are deleted: a
+  new topic of the same name has nothing of the job. If only some are deleted, Stage for one of these is refused with
+  UNKNOWN_TOPIC; once one is created again, Stage for any of the job's topics is.
+- AbortStaged drops what a job has staged. Later requests of the job are refused with STAGING_FENCED. It may come before
+  any other request of the job.
+- A job that sends no request for its `ttl_ms` (the longest that its attempts gave) is dropped with its tokens:
+  STAGING_EXPIRED. It may begin again. When the broker starts, this time starts anew.
 
-All of it may be asked again after a lost connection. What can't be published as a whole, because a staged file was
-damaged or the topic takes smaller batches now, is not published: the job is aborted, and the error says why. A topic
-that is deleted while the job is published is left out.
+All of these requests may be repeated after a lost connection. If a job can't be published as a whole, because a staged
+file is damaged or a topic takes smaller batches now, it is aborted, and the error says why. A topic that is deleted
+while the job is published is left out.
 
-A job that may be run again under its name, as a stream does with a batch after a failure, is better not aborted:
-another run stages anew, commits its own tokens, and whatever was left is dropped by that commit, or when the ttl is
-over.
+Do not abort a job that may run again under its name, as a stream does with a batch after a failure. The next run
+stages its events and commits its own tokens; that commit, or the end of the ttl, drops what the earlier run has staged.
 """
 
 from __future__ import annotations
@@ -43,22 +41,22 @@ from krappy.wire.schema import U32, Answer, Millis, Offset, Positive, Request
 
 
 class Stage(Request, kind=50):
-    """Begins an attempt, or with `stage` goes on with it over a new connection. The producer id and epoch are for the
-    batches, as with ProducerRegistration: a batch that is sent again is staged once. A topic that does not exist is
-    made, as with ProducerRegistration. May be refused by STAGING_FENCED, STAGING_COMMITTED, UNKNOWN_STAGING.
+    """Begins an attempt; or, with `stage`, continues one over a new connection. The producer id and epoch are for the
+    batches, as in ProducerRegistered: a batch that is sent again is staged once. A topic that does not exist is
+    created, as by ProducerRegistration. May be refused with STAGING_FENCED, STAGING_COMMITTED, UNKNOWN_STAGING.
     """
 
     topic: str
-    job: str  # the job, 1 to 1,000 characters
-    task: str  # the task, as long at most
-    attempt: str  # for people: which of its tries this is
-    ttl_ms: Positive = 3_600_000  # the job is dropped when nothing comes of it for so long; at most 30 days
-    stage: str | None = None  # goes on with this attempt
+    job: str  # the name of the job, 1 to 1,000 characters
+    task: str  # the name of the task, 1,000 characters at most
+    attempt: str  # a name of the attempt, for people
+    ttl_ms: Positive = 3_600_000  # after this time without a request the job is dropped; at most 30 days
+    stage: str | None = None  # continues this attempt
 
 
 class Staged(Answer, kind=50):
     handle: U32  # for Batch, until the connection ends
-    stage: str  # the attempt's own name, chosen by the broker
+    stage: str  # the attempt's id, chosen by the broker
     partitions: U32  # how many the topic has
     producer_id: int  # for record batches
     producer_epoch: int  # for record batches
@@ -66,8 +64,8 @@ class Staged(Answer, kind=50):
 
 
 class SealStaged(Request, kind=51):
-    """Makes an attempt durable, once every one of its batches was answered. It is refused with INVALID_REQUEST when the
-    broker has another number of records than the sender: then something of it was refused.
+    """Makes an attempt durable, once all its batches were answered. It is refused with INVALID_REQUEST if the broker
+    has another number of records than `records`: then a batch was refused.
     """
 
     job: str
@@ -80,23 +78,24 @@ class StagedSealed(Answer, kind=51):
 
 
 class CommitStaged(Request, kind=52):
-    """Publishes. The answer comes when all is published, or after `max_wait` with `done` false: then ask again, with
-    the same tokens or with none. UNKNOWN_STAGING for a token that this job does not have, UNKNOWN_TOPIC when a topic
-    was deleted, INVALID_REQUEST for two tokens of one task and topic, or for what is not sealed: nothing is decided
-    by these. Tokens of no attempt at all are a commit as well, of nothing.
+    """Publishes a job. The answer comes when all is published, or after `max_wait` with `done` false: then ask again,
+    with the same tokens or none. The request changes nothing if it is refused: with UNKNOWN_STAGING for a token that
+    the job does not have, UNKNOWN_TOPIC when a topic was deleted, INVALID_REQUEST for two tokens of one task and topic,
+    or for an attempt that is not sealed. A commit without tokens, of a job that is not committed, publishes nothing and
+    decides.
     """
 
     job: str
-    tokens: list[str]  # one of each task and topic; it is published in this order
+    tokens: list[str]  # one for each task and topic; they are published in this order
     max_wait: Millis = 0  # how long the answer may take; more than 600000 counts as that
 
 
 class StagedCommitted(Answer, kind=52):
     done: bool  # whether all is published
-    bytes_done: int  # bytes that are published, while it is not done
-    bytes_total: int  # of so many
-    # [[topic, partition, first, last, records], …]: when it is done; events of others may
-    # stand between the first and the last
+    bytes_done: int  # how many bytes are published so far
+    bytes_total: int  # how many bytes there are to publish
+    # [[topic, partition, first, last, records], …]: what was published, when it is done. Events of other producers
+    # may be between the offsets `first` and `last`
     published: list[tuple[str, int, int, int, int]]
 
 
@@ -112,9 +111,9 @@ class StagedAborted(Answer, kind=53):
 
 
 class StagedJobs(Request, kind=54):
-    """The jobs that are neither committed nor aborted. Each is a map: `job`, `state` ("Open", or "Publishing" and
-    "Marking" while it is published), `attempts`, `sealed` (how many of them are), `size` in bytes, and `expires_ms`,
-    when it is dropped (milliseconds since the epoch; -1 while it is published).
+    """Lists the jobs that are neither committed nor aborted. Each is a map: `job`; `state` ("Open", or "Publishing" and
+    "Marking" while it is published); `attempts`, how many; `sealed`, how many of them are sealed; `size` in bytes; and
+    `expires_ms`, when it is dropped (milliseconds since the epoch; -1 while it is published).
     """
 
 

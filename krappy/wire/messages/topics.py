@@ -1,4 +1,4 @@
-"""Topics: made, changed, described, cut and dropped."""
+"""Administration of topics."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from krappy.wire.schema import U32, Answer, Expect, OffsetList, Positive, Reques
 
 
 class CreateTopic(Request, kind=16):
-    """Makes a topic. Names have up to 249 of the characters a-z A-Z 0-9 . _ -. `config` has Kafka's names and meanings
-    (`cleanup.policy`, `retention.ms`, …) and `view.enable`; values are strings, numbers or booleans. Their defaults
-    are Kafka's, but for `retention.ms`, which is -1 (nothing expires), and whatever the broker was told for all
-    topics.
+    """Creates a topic. Names have up to 249 of the characters a-z A-Z 0-9 . _ -. `config` has Kafka's settings
+    (`cleanup.policy`, `retention.ms`, …) and `view.enable`; values are strings, numbers or booleans. Defaults are
+    Kafka's, but `retention.ms` is -1 (nothing expires). The broker can be given other defaults for all topics.
     """
 
     topic: str  # the name
@@ -21,17 +20,17 @@ class CreateTopic(Request, kind=16):
 
 
 class TopicCreated(Answer, kind=16):
-    created: bool  # whether it was made now
+    created: bool  # whether it was created now
     partitions: int  # how many it has
 
 
 class AlterTopic(Request, kind=17):
-    """Changes settings, or adds partitions. More partitions move keys: what is written later may go to another
-    partition than what was written before.
+    """Changes settings, or adds partitions. With more partitions, later events of a key may go to another partition
+    than its earlier events.
     """
 
     topic: str
-    config: dict[str, Any] | None = None  # settings; nil as a value: back to the default
+    config: dict[str, Any] | None = None  # settings; a value of nil resets one to its default
     partitions: Positive | None = None  # the new total; it only grows
 
 
@@ -40,8 +39,8 @@ class TopicAltered(Answer, kind=17):
 
 
 class DeleteTopic(Request, kind=18):
-    """Deletes a topic, its events and its table. The answer comes when it is gone for good and groups have no positions
-    in it; what its files took on the disk is given back soon after. A topic of the same name can be made at once.
+    """Deletes a topic, its events, its table, and the positions of groups in it. The answer comes when the deletion is
+    durable; the disk space is freed soon after. A topic of the same name can be created at once.
     """
 
     topic: str
@@ -52,12 +51,17 @@ class TopicDeleted(Answer, kind=18):
 
 
 class DescribeTopics(Request, kind=19):
-    """What topics there are, and all about them. Each is a map: `name`, `id`, `config` (what was set), `settings`
-    (everything in force), `scattered` (whether keys may stand in other partitions than their own) and `partitions`
-    (maps of `partition`, `start`, `end`, `high_watermark`, `last_stable_offset`: up to where events can be read,
-    `applied`, `size` in bytes, `segments`, `failed`: nil, or why it takes no more events or is out of service, and
-    `view_failed`: nil, or why its table does not go on). Of a topic, all of it is of one moment. A topic that is
-    deleted and made anew has another id. A broker may add names; ignore those that you do not know.
+    """Describes topics. Each is a map: `name`, `id`, `config` (what was set), `settings` (everything in force),
+    `scattered` (whether the topic may have strays) and `partitions`, which are maps of
+
+    - `partition`, `size` in bytes, `segments`;
+    - the offsets `start`, `end`, `high_watermark`, `last_stable_offset` (up to which events can be read) and `applied`
+      (up to which the table includes events);
+    - `failed`: nil, or why the partition takes no more events or is out of service;
+    - `view_failed`: nil, or why its table takes no more events.
+
+    All values of a topic are of one moment. A topic that is deleted and created again has another id. A newer broker
+    may add names; ignore those that you do not know.
     """
 
     topics: list[str] | None = None  # nil: all
@@ -68,18 +72,20 @@ class TopicsDescribed(Answer, kind=19):
 
 
 class DeleteRecords(Request, kind=27):
-    """Deletes the events of a topic below an offset, for good, and the entries of the table that they made (with
-    cleanup.policy=compact,delete the table keeps these; what stands behind an open transaction is not in it yet, so
-    its end is waited for, and CONCURRENT_TRANSACTIONS says that it did not come). All partitions are checked before
-    any is changed: UNKNOWN_PARTITION, OFFSET_OUT_OF_RANGE beyond the high watermark, POLICY_VIOLATION for a topic
-    with cleanup.policy=compact. A partition that begins later already stays as it is, so the request may be
-    repeated.
+    """Deletes the events of a topic before an offset, for good, and the entries that they made in the table. With
+    cleanup.policy=compact,delete the table keeps these entries. Then the broker waits for the end of an open
+    transaction before the offset, whose events are not in the table yet; CONCURRENT_TRANSACTIONS means that it did not
+    end in time.
+
+    All partitions are checked before any is changed: UNKNOWN_PARTITION; OFFSET_OUT_OF_RANGE beyond the high watermark;
+    POLICY_VIOLATION for a topic with cleanup.policy=compact. A partition that starts at a higher offset already is not
+    changed, so the request may be repeated.
     """
 
     topic: str
-    # [[partition, offset], …]: events below the offset go; -1: all below the high watermark
+    # [[partition, offset], …]: events before the offset are deleted; -1: all before the high watermark
     before: list[tuple[U32, Expect]]
 
 
 class RecordsDeleted(Answer, kind=27):
-    starts: OffsetList  # where each partition named begins now; this is on disk
+    starts: OffsetList  # the log start of each partition named, which is on disk
