@@ -1,4 +1,4 @@
-# The container image: layered, without a shell, run by a user without rights; data in the volume /data.
+# The container image: layered, without a shell, run as an unprivileged user, with the data in the volume /data.
 #
 # The result is a program that writes the image to its standard output, as `docker load` and `podman load` take it.
 {
@@ -6,7 +6,7 @@
   writeTextDir,
   python3,
   krappy,
-  revision ? null, # of the source: 40 hex digits
+  revision ? null, # the source's commit: 40 hex digits
 }:
 let
   environment = python3.withPackages (_: [ krappy ]);
@@ -24,7 +24,7 @@ dockerTools.streamLayeredImage {
     (writeTextDir "etc/group" "krappy:x:${id}:\n")
   ];
 
-  # An image is made without root, who alone could give /data away: the volume that is mounted there has its own owner.
+  # The image is built without root, so /data can't get another owner here. The mounted volume has its own owner.
   extraCommands = "mkdir -m 1777 data tmp";
 
   config = {
@@ -43,7 +43,7 @@ dockerTools.streamLayeredImage {
     Env = [
       "PATH=/bin"
       "KRAPPY_DATA=/data"
-      # In a container the outside is the container's own network, which its runtime or a NetworkPolicy fences.
+      # All addresses: the container's runtime or a NetworkPolicy restricts who can reach them.
       "KRAPPY_LISTEN_NATIVE=0.0.0.0:7092"
       "KRAPPY_LISTEN_KAFKA=0.0.0.0:9092"
       "KRAPPY_LISTEN_HTTP=0.0.0.0:8092"

@@ -1,6 +1,6 @@
 # Krappy as a Python package: the broker, its clients, the command line and the console; Spark is left out.
 #
-# What it needs is read from pyproject.toml, so that the two can't drift apart.
+# The dependencies are read from pyproject.toml, so that both are always the same.
 {
   lib,
   python3,
@@ -19,7 +19,7 @@ let
   ];
   outside = builtins.filter (requirement: named requirement != "krappy") (project.dependencies ++ extras);
 
-  # What the package set has, if it is new enough; else the wheel.
+  # A dependency: from the package set if that has it new enough, otherwise the wheel.
   wheels = python3.pkgs.callPackage ./wheels.nix { };
   package =
     requirement:
@@ -40,7 +40,7 @@ python3.pkgs.buildPythonPackage {
   inherit version;
   pyproject = true;
 
-  # Only what goes into the wheel, so that a change of a test or a document builds nothing anew.
+  # Only files that go into the wheel, so that a change of a test or a document needs no new build.
   src = builtins.path {
     name = "krappy-source";
     path = src;
@@ -78,6 +78,6 @@ python3.pkgs.buildPythonPackage {
     mainProgram = "krappy";
     platforms = lib.platforms.linux;
   }
-  # Where the source is: what pyproject.toml says, if it does.
+  # The address of the source, if pyproject.toml has it.
   // (if project ? urls.Source then { homepage = project.urls.Source; } else { });
 }

@@ -1,5 +1,5 @@
-# What `make test` needs: Python, make, a Java for Spark's tests, a browser for the console's, and what checks k8s/. The
-# tests that build and run the image need root, Nix and podman of the machine itself: they skip without.
+# The shell for `make test`: Python, make, a Java for Spark's tests, a browser for the console's, tools to check k8s/. The
+# tests that build and run the image need the machine's own root, Nix and podman; without these they are skipped.
 {
   lib,
   mkShell,
@@ -27,7 +27,7 @@ mkShell {
     gcc
   ];
 
-  # `make setup` fills .venv with wheels, whose libraries look for these where other systems have them.
+  # `make setup` installs wheels into .venv, whose libraries need these, but don't find them in the Nix store.
   LD_LIBRARY_PATH = lib.makeLibraryPath [
     stdenv.cc.cc.lib
     zlib

@@ -1,4 +1,4 @@
-# Wheels from PyPI, by name: for what a package set has not, or not as new as Krappy needs it.
+# Wheels from PyPI, by name, of packages that a package set lacks, or has in a version too old for Krappy.
 {
   lib,
   stdenv,
@@ -17,7 +17,7 @@ let
       version,
       description,
       license,
-      platform ? null, # null: Python alone, the same for all
+      platform ? null, # null: pure Python, the same for all platforms
       hashes,
     }:
     let

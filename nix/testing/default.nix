@@ -67,7 +67,7 @@ let
     $out/bin/python3 -m compileall -q -j 1 --invalidation-mode unchecked-hash -s $out -p / $out/lib/python3.11
   '';
 
-  # A wheel or a source tree, installed without looking at what it needs: the closure is there as a whole.
+  # Installs a wheel or a source tree without its dependencies: the set has all of them.
   installed =
     name: what: attrs:
     build name attrs ''
@@ -168,7 +168,7 @@ let
       printf '%s' "$text" > "$out/${path}"
     '';
 
-  # A program that writes the image, as that of nixpkgs is, with one layer for each store path.
+  # A program that writes the image, like nixpkgs', with one layer for each store path.
   dockerTools.streamLayeredImage =
     {
       name,
