@@ -1,6 +1,6 @@
 """A file that reserves disk space. On a full disk it is given up for a start, a deletion, or the catalog's few bytes.
 
-DATA/ballast    of its full size; empty from when it was given up until it is made again
+    DATA/ballast    of its full size; empty from when it was given up until it is made again
 
 It is allocated, not written. Where the file system compresses or shares blocks, it may reserve less than its size.
 """

@@ -312,8 +312,8 @@ class Catalog:
         numbers = self._numbers.get(found.id, [name, []])[1]
         if len(numbers) != len(found.partitions):
             raise StorageError(
-                f"the catalog is damaged: the topic '{name}' has {len(found.partitions)} partitions, and views' "
-                f"numbers for {len(numbers)}. Restore a backup"
+                f"the catalog is damaged: the topic '{name}' has {len(found.partitions)} partitions, but "
+                f"view numbers for {len(numbers)}. Restore a backup"
             )
         return StoredTopic(name, found.id, config, numbers, found.generation)
 

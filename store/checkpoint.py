@@ -47,7 +47,7 @@ class Checkpoint(NamedTuple):
     max_timestamp_offset: int  # last offset of the batch that has it
     entries: int  # entries of that segment's offset index, for batches before the recovery point
     time_entries: int  # entries of its time index
-    entries_crc: int  # CRC-32 (zlib's) of those entries as they stand in the file
+    entries_crc: int  # CRC-32 (zlib's) of the bytes of those entries in the file
     time_entries_crc: int
     start: int  # the log's first offset
     clean: int  # the cleaner has seen everything before this offset

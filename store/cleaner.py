@@ -10,8 +10,8 @@ The first cleaning that finds the tombstone sets the horizon (KIP-534). The tomb
 the producer chose it.
 
 Events of open transactions are not cleaned. The events of aborted transactions are removed. A marker is removed like a
-tombstone: a cleaning that finds no batch of its transaction before it gives it a delete horizon, and a cleaning after
-that removes it. So the marker stays as long as somebody may still hold batches of its transaction.
+tombstone: the first cleaning that finds no batch of its transaction in the log sets its delete horizon, and a cleaning
+after that horizon removes it. So the marker stays as long as a reader may still hold batches of its transaction.
 
 An error, a kill or a loss of power may stop the swap between any two of its steps, and reads run at the same time.
 Kafka's consumers are told which transactions were aborted, and skip a producer's events until they meet the marker. So

@@ -1,13 +1,14 @@
 """What a backup copies: hard links to a broker's files as they are at one moment, while the broker goes on.
 
-HOLD/manifest.json               every file, and how many of its bytes belong to the backup HOLD/views/
-a checkpoint of the views HOLD/meta/                       a checkpoint of the catalog, groups and producer ids
-HOLD/staging/                    what sealed staged writes are made of HOLD/topics/<topic>-<n>/         the segments of
-each log
+    HOLD/manifest.json               every file, and how many of its bytes belong to the backup
+    HOLD/views/                      a checkpoint of the views
+    HOLD/meta/                       a checkpoint of the catalog, groups and producer ids
+    HOLD/staging/                    the files of sealed staged writes
+    HOLD/topics/<topic>-<n>/         the segments of each log
 
 Links cost no space and no copy. A file of a closed segment never changes; the active one only grows, and the manifest
-says where it ended. The caller must see to it that no log loses events meanwhile, and hold the parts in the order
-above. So the logs reach at least as far as the views' applied offsets and the groups' positions.
+says where it ended. The caller must ensure that no log loses events meanwhile, and hold the parts from `views` on in
+the order above. So the logs reach at least as far as the views' applied offsets and the groups' positions.
 """
 
 from __future__ import annotations

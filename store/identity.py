@@ -59,7 +59,7 @@ def make_way(folders: Iterable[Path]) -> None:
         if holds_events(folder):
             raise StorageError(
                 f"{folder} holds events that belong to no topic: the catalog does not know of them (any more). They "
-                "are not taken up and not deleted. Move the folder away, or take another name for the topic"
+                "are neither adopted nor deleted. Move the folder away, or use another name for the topic"
             )
         with suppress(OSError):  # then it is opened, empty as it is
             shutil.rmtree(folder)

@@ -115,7 +115,7 @@ def _record(content: bytes, at: int) -> int:
 def _torn(content: bytes, at: int, written: int) -> bool:
     """Whether the `written` bytes at `at` may be the beginning of a last record, the rest of which never came."""
     if at - at % _BLOCK + _BLOCK < at + written:
-        return False  # what stands in the next block came later
+        return False  # bytes in the next block were written later
     if written >= _HEAD.size:
         _, length, kind = _HEAD.unpack_from(content, at)
         if kind not in _TYPES or _HEAD.size + length <= written:

@@ -52,7 +52,7 @@ class Log(CuttableLog):
         with refusals(folder):
             found = recover(disk, folder, config.index_interval_bytes, start_offset_hint, check_stop)
         log = cls(folder, config, disk, found)
-        if found.saved is None:  # the name of the first segment is on disk before a checkpoint that tells of it
+        if found.saved is None:  # the name of the first segment must be on disk before a checkpoint that has it
             log._unsynced.names = True
         if new and found.saved is None and found.report.clean and not log.size:
             return log

@@ -128,7 +128,7 @@ class _Recovery(LogTail):
             saved is not None and saved.cut,
         )
 
-    # ---------------------------------------------------------------- what stands in the folder
+    # ---------------------------------------------------------------- the folder's files
 
     def load_checkpoint(self) -> None:
         try:

@@ -305,7 +305,7 @@ def keys_from(db: Rdict, first: bytes, end: bytes, count: int) -> list[bytes]:
 
 
 def all_from(db: Rdict, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Every key from `first` on with its value, in their order. (`Rdict.items` says nothing of a damaged block.)"""
+    """Every key from `first` on with its value, in key order. (`Rdict.items` does not report a damaged block.)"""
     iterator = db.iter()
     iterator.seek(first)
     key, value, go_on = iterator.key, iterator.value, iterator.next

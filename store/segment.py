@@ -171,7 +171,7 @@ class Segment:
 
     def _open(self) -> Handle:
         file = self._proven(self.disk.open(self.path()))
-        if self.retired:  # by now the name may stand for a cleaned segment, or one of another log
+        if self.retired:  # by now the file of this name may be a cleaned segment, or of another log
             if self._held is not None:
                 return self._held
             raise FileNotFoundError(f"{self.path()} is no segment of its log any more")
@@ -190,7 +190,7 @@ class Segment:
         if sums is None:
             sums = Sums.of(file, self.size)
             if sums.proof != self.proof:
-                raise self.corrupt(0, f"its {SUMS} can't be read, and it is not what they were made of: damaged, both")
+                raise self.corrupt(0, f"its {SUMS} can't be read, and it does not match their proof: both are damaged")
             if not self.retired:
                 with contextlib.suppress(OSError):  # a full disk must not stop a reader
                     self.disk.write_file(self.path(SUMS), sums.pack())

@@ -161,7 +161,7 @@ def _frames(view: memoryview, path: Path, start: int) -> tuple[list[tuple[int, B
         partition, crc = HEAD.unpack_from(view, position)
         at = position + HEAD.size
         if _head_crc(partition, view[at : at + CRC_START]) != crc:
-            raise CorruptBatch(f"{path}: what stands at byte {start + position} is no staged batch")
+            raise CorruptBatch(f"{path}: at byte {start + position} begins no staged batch")
         size = batches.read_header(view, at).size
         if len(view) - at < size:
             break

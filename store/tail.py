@@ -99,7 +99,7 @@ class LogTail:
         given = max((self.given_in(base) for base in dropped), default=0)
         if segments and segments[-1].next_offset < given:
             self.fill(segments[-1], given)
-            segments[-1].file.fdatasync()  # before what tells of these offsets has gone
+            segments[-1].file.fdatasync()  # before the bytes that show these offsets are removed
         for base in dropped:
             self.drop(base)
         for segment in segments[:-1]:
@@ -198,7 +198,7 @@ class LogTail:
         elif (head := salvage.with_length(segment.file, position, size, first)) is not None:
             at, put = position + len(head), head
             where = f"position {position} of {segment.path()}"
-            self.report.notes.append(f"the length of the batch at {where} was damaged; it is put right")
+            self.report.notes.append(f"the length of the batch at {where} was damaged; it is corrected")
         else:
             return None
         temporary = segment.path(LOG + CLEANED)
@@ -230,7 +230,7 @@ class LogTail:
         report.cut_reason, report.cut_text = reason, text
         if given > segment.next_offset:
             self.fill(segment, given)
-            file.fdatasync()  # before what tells of these offsets has gone
+            file.fdatasync()  # before the bytes that show these offsets are removed
         file.truncate(segment.size)
 
     def given_behind(self, segment: Segment, size: int, reason: str) -> int:
@@ -305,7 +305,7 @@ class LogTail:
         first = segment.next_offset
         if until - 1 - segment.base_offset > MAX_RELATIVE:
             raise StorageError(f"{segment.path()}: it can't hold the offsets {first} to {until - 1}, which are lost")
-        self.lost(segment, first, until, "they are gone, or damaged")
+        self.lost(segment, first, until, "their events are gone or damaged")
         empty = _empty(first, until)
         assert segment.indexer is not None
         segment.file.write([empty], segment.size)

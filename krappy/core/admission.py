@@ -111,11 +111,11 @@ def admit_header(data: bytes | memoryview, config: TopicConfig) -> BatchHeader:
     if header.size != len(data):
         raise CorruptBatch(f"exactly one record batch is expected; {len(data) - header.size} bytes follow it")
     if header.is_control:
-        raise InvalidRecord("control batches are the broker's to write")
+        raise InvalidRecord("only the broker may write control batches")
     if header.log_append_time:
-        raise InvalidTimestamp("LogAppendTime is the topic's to set (message.timestamp.type), not the producer's")
+        raise InvalidTimestamp("only a topic may set LogAppendTime (message.timestamp.type), not a producer")
     if header.delete_horizon is not None:
-        raise InvalidRecord("a delete horizon is the cleaner's to set, not the producer's")
+        raise InvalidRecord("only the cleaner may set a delete horizon, not a producer")
     if header.count < 1 or header.last_offset_delta != header.count - 1:
         raise InvalidRecord(f"{header.count} records do not fit a last offset delta of {header.last_offset_delta}")
     return header

@@ -92,7 +92,7 @@ class KeyedLeases(Leases):
         left: int,
         mine: set[Hashable],
     ) -> list[int]:
-        """Leases fresh events from the frontier on. Those that it passes and may not lease will wait."""
+        """Leases fresh events from the frontier on. Events on the way that may not be leased wait."""
         arrive, room = self._keys.arrive, self._room()
         taken: list[int] = []
         run: OffsetRun | None = None  # the run of the event before

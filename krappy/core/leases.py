@@ -283,8 +283,7 @@ class Leases:
         self._take_back([run for run in self._runs if run.member == member], 0)
 
     def uncount(self, member: str, first: int, last: int) -> None:
-        """Takes back the last delivery of those of these events that the member holds, for it has not processed
-        them."""
+        """Uncounts the last delivery of these events, as far as the member holds them: it has not processed them."""
         for run in self._runs.between(first, last):
             if run.member == member and run.deliveries:
                 self._runs.carve(run, first, last).deliveries -= 1

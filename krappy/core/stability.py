@@ -150,7 +150,7 @@ class Stability:
 
     @classmethod
     def unpack(cls, packed: object) -> Stability:
-        """The state of which `pack` gave this. Raises ValueError or TypeError for anything else."""
+        """The state that `pack` has packed. Raises ValueError or TypeError for anything else."""
         if not isinstance(packed, list) or len(packed) != 5:
             raise ValueError("no transactions")
         found = cls()
@@ -192,8 +192,8 @@ class Hidden:
 
 
 def without(data: memoryview, aborted: list[Aborted]) -> bytes | memoryview:
-    """The batches of `data` (only whole ones), those of aborted transactions without records: only their headers, which
-    keep the offsets."""
+    """`data` (whole batches), with each batch of an aborted transaction cut down to its header: no records, the same
+    offsets."""
     hidden = Hidden(aborted)
     parts: list[bytes | memoryview] = []
     position = 0

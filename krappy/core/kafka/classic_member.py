@@ -138,8 +138,8 @@ def common(members: Iterable[ClassicMember]) -> set[str]:
 
 
 def elect(members: Sequence[ClassicMember]) -> str | None:
-    """The protocol, among those that all support, that most members prefer; of equals the one voted for first; None
-    without members."""
+    """The protocol that most members prefer, of those that all support; of equals the one voted for first. None without
+    members."""
     candidates = common(members)
     votes = Counter(next(name for name, _ in member.protocols if name in candidates) for member in members)
     return max(votes, key=votes.__getitem__) if votes else None

@@ -83,9 +83,9 @@ def _read(classic: ClassicGroup, member: ClassicMember) -> tuple[ClassicMember, 
 def _held(
     read: Sequence[tuple[ClassicMember, Subscription, Assignment]], classic: ClassicGroup, topics: Topics
 ) -> dict[str, set[NamedPartition]]:
-    """The partitions of each member, by its id: those that it was assigned; or, if it has joined the current rebalance,
-    those that it says it owns. Also those that it owned when it joined and that nobody was assigned: a cooperative
-    member may not have given them up yet."""
+    """The partitions of each member, by its id: its assignment; or, if it has joined the current rebalance, the
+    partitions that it says it owns. Also the partitions that it owned when it joined and that nobody was assigned: a
+    cooperative member may not have given them up yet."""
     claims: list[tuple[ClassicMember, Subscription, frozenset[NamedPartition]]] = []
     for member, wants, given in read:
         joined = classic.state is GroupState.PREPARING and member.join is not None

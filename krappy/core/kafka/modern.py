@@ -434,8 +434,8 @@ class ModernGroup:
 
     @classmethod
     def load(cls, state: Sequence[Any], members: Sequence[Sequence[Any]], rules: ModernRules, now: int) -> ModernGroup:
-        """The group of which `dump` and `dump_member` gave this; sessions begin anew. If members had not all reached
-        the target, a new epoch begins. Raises ValueError or TypeError for anything else."""
+        """The group that `dump` and `dump_member` have stored; sessions begin anew. If not all members had reached the
+        target, a new epoch begins. Raises ValueError or TypeError for anything else."""
         group = cls(rules)
         (group.epoch,) = state
         for each in members:
