@@ -1,7 +1,7 @@
 """What the log remembers of idempotent producers, so that a batch sent twice is stored once (KIP-98, KIP-360).
 
-Of each producer id: its epoch and its last five batches, as Kafka (`ProducerStateManager`): clients have at most
-five in flight, so a retry is always among them. Live appends and recovery go through the same `apply`.
+For each producer id its epoch and its last five batches, as in Kafka (`ProducerStateManager`): clients have at most
+five in flight, so a retry is always among them. Live appends and recovery use the same `apply`.
 
 A state is an immutable value, replaced as a whole: `check` may run in another thread than `apply`.
 

@@ -1,5 +1,4 @@
-"""Checks on a producer's record batch before it is appended: those that need only the batch and its topic's
-settings."""
+"""Checks a producer's record batch before it is appended, by the batch and its topic's settings alone."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Staged jobs: their tasks stage record batches beside the log. The states of a job, and what each request does to
-them.
+"""Staged jobs, whose tasks stage record batches beside the log: a job's states, and what each request does to them.
 
     (none) ──begin──▶ Open ──commit──▶ Publishing ──written──▶ Marking ──complete──▶ Committed
                        │                  └──fail──▶ Aborted
