@@ -175,7 +175,7 @@ class Cleaning(NamedTuple):
 
 
 def rewrite(disk: Disk, group: Sequence[Segment], cleaning: Cleaning) -> Rewritten | None:
-    """Writes what survives of the group to one durable `.cleaned` file. None when that would change nothing.
+    """Writes the batches of the group that stay to one durable `.cleaned` file. None when that would change nothing.
 
     Raises CorruptBatch that names file and position; OSError.
     """

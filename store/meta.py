@@ -151,7 +151,7 @@ class Meta:
         return found
 
     def items(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Every key that begins with `prefix` and its value, in key order, as of the first one asked for."""
+        """Every key that begins with `prefix` and its value, in key order, as of the moment of the first `next`."""
         try:
             for found in rocks.all_from(self._db, prefix):
                 if not found[0].startswith(prefix):

@@ -251,7 +251,8 @@ class Segment:
     # ---------------------------------------------------------------- reading
 
     def find(self, offset: int, *, nowait: bool = False) -> tuple[int, int]:
-        """Where the batch is that contains `offset`, or else the next one: (position, lowest base offset it may have).
+        """(position of the batch that contains `offset`, or else of the next one; the lowest base offset that it may
+        have).
 
         The position is `size` when there is none. Raises CorruptBatch, BlockingIOError, OSError; BadIndex when the
         active segment's index is not true.

@@ -181,7 +181,7 @@ class StagingStore:
         self._meta = meta
 
     def load_all(self) -> list[tuple[Job, list[StagedTask]]]:
-        """Every job that is not over, with its sealed attempts. Raises StorageError for what it can't read."""
+        """Every job that is not over, with its sealed attempts. Raises StorageError for a record that can't be read."""
         found = []
         for key, value in self._meta.items(JOB):
             job = _job(read_key(key, JOB, 1)[0], value)

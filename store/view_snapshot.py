@@ -16,7 +16,7 @@ CHANGES = 1_000  # entries of a page that changed since the snapshot, and are lo
 
 
 class Rows(NamedTuple):
-    """Part of a view, in key order. `following`: the key to go on from; None when the range is exhausted."""
+    """Part of a view, in key order. `following`: the key from which to go on; None at the end of the range."""
 
     keys: list[bytes]
     entries: list[bytes]

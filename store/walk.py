@@ -29,7 +29,7 @@ class Damage(Exception):
 def headers(file: File, position: int, end: int, expected: int, *, dense: bool) -> Iterator[tuple[int, BatchHeader]]:
     """(position, header) of each batch from `position` to `end` (bytes), without its records or checksum.
 
-    `expected` is the offset that comes next; with `dense` no offset may be left out. Raises Damage, OSError.
+    `expected` is the offset that comes next; with `dense` no offset may be missing. Raises Damage, OSError.
     """
     for at, header, _ in _walk(file, position, end, expected, dense, False):
         yield at, header

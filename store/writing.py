@@ -128,7 +128,7 @@ class WritableLog(ReadableLog):
         return holes
 
     def _expect_holes(self, upto: int) -> None:
-        """Notes durably that offsets below `upto`, and some way ahead, may be left out. Raises StorageError."""
+        """Notes durably that offsets below `upto` + HOLES_AHEAD may be missing. Raises StorageError."""
         with self._shaping:
             before, self._sparse = self._sparse, upto + HOLES_AHEAD
             try:

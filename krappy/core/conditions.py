@@ -24,9 +24,9 @@ Conditions = Sequence[tuple[int, int]]
 
 
 def conditions(columns: Columns) -> Conditions:
-    """(index of the record, the offset that its key is expected at, or ABSENT) of each record with a condition.
+    """(index of the record, the expected offset of its key's latest event, or ABSENT) of each record with a condition.
 
-    Costs nothing where no record has headers. Raises InvalidRecord, with `index`.
+    Costs nothing if no record has headers. Raises InvalidRecord, with `index`.
     """
     if columns.headers is None:
         return ()

@@ -138,7 +138,7 @@ class BatchHeader(NamedTuple):
 
 
 def read_header(buf: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`. Raises CorruptBatch when it is cut short or absurd; verifies no checksum."""
+    """The header at `position`. Raises CorruptBatch when it is cut short or invalid; verifies no checksum."""
     try:
         header = BatchHeader(*_HEADER.unpack_from(buf, position))
     except struct.error:

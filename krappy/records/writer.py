@@ -31,7 +31,7 @@ def write(
     headers: Sequence[Headers] | None,
     deltas: Sequence[bytes] | None,
 ) -> bytes:
-    """The records.
+    """The records' bytes, uncompressed.
 
     `times` and `deltas`: timestamp and offset deltas as varints; None for all 0, and for 0, 1, 2…
     """

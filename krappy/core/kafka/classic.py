@@ -490,7 +490,7 @@ class ClassicGroup:
 
     @classmethod
     def load(cls, state: Sequence[Any], rules: Rules, now: int) -> ClassicGroup:
-        """The group as it was; sessions begin anew. Raises ValueError or TypeError for what `dump` did not give."""
+        """The group that `dump` has stored; sessions begin anew. Raises ValueError or TypeError for anything else."""
         group = cls(rules)
         group.generation, group.protocol_type, group.protocol, leader, members = state
         for each in members:
