@@ -251,8 +251,7 @@ class Segment:
     # ---------------------------------------------------------------- reading
 
     def find(self, offset: int, *, nowait: bool = False) -> tuple[int, int]:
-        """(position of the batch that contains `offset`, or else of the next one; the lowest base offset that it may
-        have).
+        """(position of the batch that contains `offset`, or else of the next one; its lowest possible base offset).
 
         The position is `size` when there is none. Raises CorruptBatch, BlockingIOError, OSError; BadIndex when the
         active segment's index is not true.
