@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def consume(client: Client, address: str, settings: BenchSettings) -> list[Round]:
+    """Fills a topic with `count` events and reads it once per round."""
     events = load.make(settings.count, settings.record_bytes, settings.keys)
     with own_topic(client, settings) as topic:
         fill(client, topic, events, settings)

@@ -31,6 +31,7 @@ WARM_UP = 200  # events that are sent first and not counted
 
 
 def latency(client: Client, address: str, settings: BenchSettings) -> list[Round]:
+    """Publishes `count` events at `rate` per second, in each round."""
     with own_topic(client, settings) as topic:
         return [_round(address, topic, settings) for _ in range(settings.rounds)]
 

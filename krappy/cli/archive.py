@@ -62,6 +62,8 @@ class Written(NamedTuple):
 
 
 class Sink(Protocol):
+    """Takes the files of a backup, in order."""
+
     def add(self, name: str, size: int, source: IO[bytes]) -> None: ...
     def share(self, name: str, earlier: Path) -> bool: ...
     def close(self) -> None: ...
@@ -74,7 +76,7 @@ class FolderSink:
         self._folder = folder
         OS_DISK.settle(folder)
         if any(folder.iterdir()):
-            raise Failure(f"{folder} is not empty: a backup needs a folder of its own")
+            raise Failure(f"{folder} is not empty: a backup needs a new folder")
 
     def share(self, name: str, earlier: Path) -> bool:
         """Links the file to `earlier`. Returns whether that worked."""
@@ -109,6 +111,8 @@ class FolderSink:
 
 
 class TarSink:
+    """Writes files to a tar archive, which may be a pipe. It shares none."""
+
     def __init__(self, out: IO[bytes]) -> None:
         self._tar = tarfile.open(fileobj=out, mode="w|", format=tarfile.PAX_FORMAT)  # noqa: SIM115
         self._out = out
@@ -178,7 +182,7 @@ def write(
         try:
             file = (held / name).open("rb")
         except FileNotFoundError:
-            raise Failure("the broker has let go of the backup: the connection to it was lost. Start again") from None
+            raise Failure("the broker released the backup, since the connection to it was lost: start again") from None
         with file:
             origin = _origin(file, size)
             if origin is not None:
@@ -191,7 +195,7 @@ def write(
                 source = Counted(file, name, size, copied)
                 sink.add(name, size, source)  # type: ignore[arg-type]
                 if source.left:
-                    raise Failure(f"{held / name} is {source.left} bytes shorter than the broker has said")
+                    raise Failure(f"{held / name} is {source.left} bytes shorter than the broker said")
                 crc = source.crc
         listed.append([name, size, crc])
     text = json.dumps({**manifest, "files": listed, "origins": origins}).encode()
@@ -234,8 +238,9 @@ def earlier(folder: Path) -> Earlier:
 
 
 def read_folder(folder: Path) -> Files:
+    """The files of a backup in a folder. Raises Failure when it is unfinished."""
     if not (folder / LISTING).is_file():
-        raise Failure(f"{folder} holds no finished backup: there is no {LISTING}")
+        raise Failure(f"{folder} has no finished backup: there is no {LISTING}")
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent) / name
@@ -244,6 +249,7 @@ def read_folder(folder: Path) -> Files:
 
 
 def read_tar(source: IO[bytes]) -> Files:
+    """The files of a tar archive, compressed or not, read in order."""
     with tarfile.open(fileobj=source, mode="r|*") as tar:
         for member in tar:
             file = tar.extractfile(member) if member.isreg() else None
@@ -316,7 +322,7 @@ def _listing(file: IO[bytes]) -> dict[str, Any]:
     try:
         found = json.loads(file.read())
         if found["format"] != FORMAT:
-            raise Failure(f"this backup has the format {found['format']!r:.20}, and this version reads {FORMAT}")
+            raise Failure(f"this backup has format {found['format']!r:.20}, but this version reads format {FORMAT}")
         known: dict[str, Any] = {**found, "files": [(str(name), size, crc) for name, size, crc in found["files"]]}
         int(known["taken_ms"])
     except (ValueError, KeyError, TypeError):
@@ -351,4 +357,4 @@ def check_room(target: Path, needed: int) -> None:
         place = place.parent
     free = shutil.disk_usage(place).free
     if free < needed:
-        raise Failure(f"{place} has room for {free:,} bytes, and {needed:,} are needed: nothing was written")
+        raise Failure(f"{place} has {free:,} bytes free, but {needed:,} are needed: nothing was written")

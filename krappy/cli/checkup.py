@@ -163,7 +163,7 @@ def _aside(folder: Path) -> Path:
 def _open_views(data: Path, repair: bool, found: Findings) -> Views | None:
     folder = data / "views"
     if not folder.is_dir() and not repair:
-        found.problems.append(f"{folder}: is missing; a start of the broker, or --repair, folds the logs anew")
+        found.problems.append(f"{folder}: is missing; start the broker, or use --repair, to fold the logs again")
         return None
     try:
         return Views(folder)
@@ -194,7 +194,7 @@ def _check_partition(
         if not log.recovery.clean:
             found.notes.append(str(log.recovery))
         for kept in sorted(folder.glob("*" + SET_ASIDE)):
-            found.notes.append(f"{kept}: {kept.stat().st_size:,} bytes that a recovery took out of the log as damaged")
+            found.notes.append(f"{kept}: {kept.stat().st_size:,} damaged bytes that a recovery cut from the log")
         found.problems += _scrub(log, found.name, tell)
         if found.problems and repair:
             _repair_log(log, found, tell)

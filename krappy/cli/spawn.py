@@ -18,6 +18,8 @@ STOP_SECONDS = 30.0
 
 
 class Spawned(NamedTuple):
+    """A running broker. `address`: HOST:PORT of the native protocol. `data`: its folder."""
+
     address: str
     data: Path
     process: subprocess.Popen[bytes]

@@ -69,6 +69,8 @@ class GroupPartition(NamedTuple):
 
 
 class GroupInfo(NamedTuple):
+    """`kind`: shared or positions (native groups), classic or consumer (Kafka's). `order`: none or key."""
+
     group: str
     kind: str
     order: str
@@ -93,11 +95,13 @@ class Moved(NamedTuple):
 async def create_topic(
     link: Link, topic: str, partitions: int, config: Mapping[str, Setting] | None, if_absent: bool
 ) -> bool:
+    """Returns whether the topic was created; False: it exists (`if_absent`). Raises TopicExists, InvalidConfig."""
     request = messages.CreateTopic(topic, partitions, None if config is None else dict(config), if_absent)
     return (await link.ask(request, messages.TopicCreated, again=if_absent)).created
 
 
 async def alter_topic(link: Link, topic: str, config: Mapping[str, Setting] | None, partitions: int | None) -> None:
+    """Changes settings (None: back to the default) and the number of partitions. Raises UnknownTopic."""
     request = messages.AlterTopic(topic, None if config is None else dict(config), partitions)
     await link.ask(request, messages.TopicAltered, again=partitions is None)
 
@@ -107,12 +111,14 @@ async def delete_topic(link: Link, topic: str) -> None:
 
 
 async def topics(link: Link, names: Sequence[str] | None = None) -> list[TopicInfo]:
+    """The named topics, or all."""
     request = messages.DescribeTopics(None if names is None else list(names))
     described = await link.ask(request, messages.TopicsDescribed)
     return [_topic(each) for each in described.topics]
 
 
 async def describe(link: Link, topic: str) -> TopicInfo:
+    """One topic. Raises UnknownTopic."""
     found = await topics(link, [topic])
     if not found:
         raise UnknownTopic(f"there is no topic '{topic}'")
@@ -120,6 +126,7 @@ async def describe(link: Link, topic: str) -> TopicInfo:
 
 
 async def offsets(link: Link, topic: str, at: StartAt) -> dict[int, int]:
+    """By partition, the offset of an end of the log, or of the first event at or after a time. Raises UnknownTopic."""
     name, number = start(at)
     return dict((await link.ask(messages.Offsets(topic, name, number), messages.OffsetsFound)).offsets)
 
@@ -153,6 +160,7 @@ async def groups(link: Link) -> list[GroupInfo]:
 
 
 async def group(link: Link, name: str) -> GroupInfo:
+    """One group. Raises UnknownGroup."""
     found = (await link.ask(messages.Groups(name), messages.GroupsFound)).groups
     if not found:
         raise UnknownGroup(f"there is no group '{name}'")
@@ -162,6 +170,7 @@ async def group(link: Link, name: str) -> GroupInfo:
 async def reset_group(
     link: Link, name: str, to: StartAt, topic: str | None, partitions: Sequence[int] | None, dry_run: bool
 ) -> list[Moved]:
+    """Moves a group without members to `to`. `dry_run` only returns what would change. Raises GroupNotEmpty."""
     kind, at = start(to)
     some = None if partitions is None else list(partitions)
     request = messages.ResetGroup(name, topic, some, kind, at, dry_run)
@@ -173,11 +182,13 @@ async def delete_group(link: Link, name: str) -> None:
 
 
 async def commit(link: Link, name: str, positions: Mapping[TopicPartition, int]) -> None:
+    """Sets the floors of a group: all events before them count as acknowledged, none after them does."""
     rows = [(topic, partition, offset) for (topic, partition), offset in positions.items()]
     await link.ask(messages.Commit(name, rows), messages.Committed)
 
 
 async def positions(link: Link, name: str) -> dict[TopicPartition, int]:
+    """A group's floors, by partition."""
     found = await link.ask(messages.Positions(name), messages.PositionsFound)
     return {TopicPartition(topic, partition): offset for topic, partition, offset in found.offsets}
 
@@ -193,12 +204,14 @@ class HeldBackup(NamedTuple):
 
 
 async def hold_backup(link: Link) -> HeldBackup:
+    """Makes the broker link its files for a backup, and hold them until `release_backup`."""
     generation = await link.ready(link.runtime.now() + link.timeout)
     answer = await link.ask(messages.HoldBackup(), messages.BackupHeld, generation=generation, timeout=HOLDING)
     return HeldBackup(answer.folder, answer.files, answer.size, answer.handle, generation)
 
 
 def release_backup(link: Link, held: HeldBackup) -> None:
+    """Lets the broker remove the links."""
     with suppress(ConnectionLost):  # then the broker has released the files with the connection
         link.post(messages.Unregister(held.handle), messages.Unregistered, lambda _: None, held.generation)
 
@@ -236,4 +249,4 @@ def _rows(cls: Any, rows: Any) -> list[Any]:
     try:
         return [cls(**_known(cls, each)) for each in rows or ()]
     except TypeError:
-        raise ProtocolError(f"a {cls.__name__} that lacks what names it") from None
+        raise ProtocolError(f"a {cls.__name__} without its required fields") from None

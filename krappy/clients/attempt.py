@@ -32,11 +32,11 @@ class StagingProducing(Producing):
         self._rows = 0
         self.token: str | None = None
         if attempt.ttl <= 0:
-            raise ConfigError(f"ttl={attempt.ttl!r}: seconds, more than 0")
+            raise ConfigError(f"ttl={attempt.ttl!r}: give seconds, more than 0")
 
     async def _ask(self, id: int, epoch: int, generation: int, seconds: float) -> Registered:
         if self._id is not None and id < 0:
-            raise UnknownStaging("something of this attempt was refused, so it can't be whole: stage it again")
+            raise UnknownStaging("an event of this attempt was refused, so the attempt is incomplete: stage it again")
         job, task, attempt, ttl = self._attempt
         request = messages.Stage(self.topic, job, task, attempt, max(1, round(ttl * 1000)), self._id)
         new = self._id is None
@@ -55,7 +55,7 @@ class StagingProducing(Producing):
     def check(self) -> None:
         """Raises InvalidRequest when the attempt is sealed."""
         if self.token is not None:
-            raise InvalidRequest("this attempt is sealed: nothing more is staged in it")
+            raise InvalidRequest("this attempt is sealed: nothing more can be staged in it")
 
     def count(self, rows: int) -> None:
         """Counts rows that were sent: `seal` tells the broker their number."""

@@ -91,7 +91,7 @@ def of_answer(partition: int, read: messages.SnapshotRead | messages.ColumnsGot)
             raise ValueError(f"{len(read.found)} bytes that say which of {rows} rows were found")
         return replace(block, found=read.found, partitions=_numbers(read.partitions, rows, 4))
     except ValueError as error:
-        raise ProtocolError(f"a block of columns that is none: {error}") from None
+        raise ProtocolError(f"a bad block of columns: {error}") from None
 
 
 def _headers(column: messages.HeadersColumn | None, rows: int) -> HeaderLists | None:

@@ -56,9 +56,9 @@ class Choice:
         if self.end is not None and self.end != "now" and (type(self.end) is not int or self.end < 0):
             raise InvalidRequest(f"end={self.end!r}: give 'now', an offset, or None to go on for ever")
         if self.group is not None and (self.partitions is not None or self.end is not None):
-            raise InvalidRequest("members of a group share all partitions and have no end: no `partitions`, no `end`")
+            raise InvalidRequest("members of a group share all partitions and never end: give no `partitions` or `end`")
         if self.records < 1 or self.max_bytes < 1 or self.lease_ms < 1:
-            raise InvalidRequest("max_records, max_bytes and lease_ms are at least 1")
+            raise InvalidRequest("max_records, max_bytes and lease_ms must be at least 1")
 
     @property
     def records(self) -> int:

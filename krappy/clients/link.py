@@ -22,9 +22,7 @@ from krappy.wire.messages import Answer, Ping, Pong, Request
 
 A = TypeVar("A", bound=Answer)
 GREETING_SECONDS = 10.0  # limit for connecting, and then again for the first answer
-NO_GREETING = (
-    " instead of answering: is that the port of Krappy's native protocol? (Kafka's clients have one of their own)"
-)
+NO_GREETING = " instead of answering: is that the port of Krappy's native protocol? (Kafka's clients use another port)"
 LARGE = 16 << 10  # bytes of a request that is sent alone
 BACKLOG = 1 << 20  # with more bytes than this waiting for the socket, producers wait before they send
 
@@ -361,6 +359,6 @@ def _reason(error: OSError) -> str:
 
 def _no_broker(address: Address, error: OSError) -> str:
     return (
-        f"no broker at {address} ({_reason(error)}): is one running? `krappy serve` starts one; another address is "
-        f"given to connect() or in $KRAPPY_ADDRESS"
+        f"no broker at {address} ({_reason(error)}): is one running? `krappy serve` starts one; to use another "
+        f"address, give it to connect() or set $KRAPPY_ADDRESS"
     )

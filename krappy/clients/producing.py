@@ -43,9 +43,9 @@ def limits(
 ) -> Limits:
     """The checked limits. `linger_ms` in ms, `timeout` in seconds, sizes in bytes. Raises ConfigError."""
     if compression not in CODECS:
-        raise ConfigError(f"compression={compression!r}: there are None, 'gzip', 'snappy', 'lz4' and 'zstd'")
+        raise ConfigError(f"compression={compression!r}: give None, 'gzip', 'snappy', 'lz4' or 'zstd'")
     if linger_ms < 0 or batch_bytes < 1 or buffer_bytes < 1 or timeout <= 0:
-        raise ConfigError("linger_ms is not negative; batch_bytes, buffer_bytes and timeout are positive")
+        raise ConfigError("linger_ms must not be negative; batch_bytes, buffer_bytes and timeout must be positive")
     return Limits(
         linger=linger_ms / 1000,
         batch_bytes=batch_bytes,
@@ -177,7 +177,7 @@ class Producing:
         time = self._runtime.wall_ms() if timestamp is None else given.event_time(timestamp)
         wanted = None if expect is None else given.expected(expect)
         if wanted is not None and key_bytes is None:
-            raise InvalidRequest("an event with `expect` needs a key: the expectation is about what the key holds")
+            raise InvalidRequest("an event with `expect` needs a key: the condition is about that key's latest event")
         ticket = One(self.topic, delivery)
         with self._lock:
             if self._closing or self._link.closed:
@@ -226,7 +226,7 @@ class Producing:
         header_column = None if headers is None else [given.headers(each) for each in headers]
         for column in (key_column, times, header_column):
             if column is not None and len(column) != count:
-                raise InvalidRecord(f"columns of {len(column)} and {count} rows: they go together row by row")
+                raise InvalidRecord(f"columns of {len(column)} and {count} rows: all columns need the same length")
         chosen = None if partition is None else self._known(partition)
         many = Many(self.topic, count, delivery)
         if not count:

@@ -64,6 +64,7 @@ class Many:
             delivery.set_result([])
 
     def settled(self, count: int, error: KrappyError | None) -> None:
+        """Takes the outcome of `count` rows."""
         self._error = self._error or error
         self._left -= count
         if self._left:
@@ -116,6 +117,8 @@ class Fence:
 
 
 class Looked(Protocol):
+    """A delivery. `looked`: whether the caller has seen its error."""
+
     looked: bool
 
 
@@ -126,6 +129,7 @@ class Failures:
         self._failed: deque[tuple[Looked, BaseException]] = deque(maxlen=1000)
 
     def note(self, delivery: Looked, error: BaseException) -> None:
+        """Remembers a delivery that failed."""
         self._failed.append((delivery, error))
 
     def check(self) -> None:

@@ -65,6 +65,8 @@ class Promise(Protocol[R]):
 
 
 class ClientRuntime(Protocol):
+    """The surroundings of one client. Only its implementations touch sockets, tasks, threads and the clock."""
+
     @property
     def lock(self) -> AbstractContextManager[Any]:
         """Held while shared state changes; re-entrant."""
@@ -104,4 +106,4 @@ def run(work: Work[T]) -> T:
         result: T = stop.value
         return result
     work.close()
-    raise RuntimeError("a blocking client's coroutine suspended; it was given something of an event loop")
+    raise RuntimeError("a blocking client's coroutine suspended; it awaited something of an event loop")

@@ -159,6 +159,8 @@ class SnapshotPages(Generic[A]):
 
 
 class SnapshotReading(SnapshotPages[messages.SnapshotRead]):
+    """Reads one range of a snapshot. `tombstones` None: as the snapshot was opened. Raises InvalidRequest."""
+
     def __init__(
         self,
         link: Link,
@@ -191,12 +193,14 @@ class SnapshotReading(SnapshotPages[messages.SnapshotRead]):
 
 
 class LogReading(SnapshotPages[messages.LogRead]):
+    """Reads a part of one partition's log."""
+
     def __init__(self, link: Link, span: messages.ReadLog, columns: Sequence[str]) -> None:
         """`span`: all offsets to read, `max_bytes` of them in a block. Raises InvalidRequest."""
         super().__init__(link, messages.LogRead, span.max_bytes)
         if not 0 <= span.offset <= span.end:
             raise InvalidRequest(
-                f"offsets from {span.offset} to {span.end}: the end is no less than the start, both at least 0"
+                f"offsets from {span.offset} to {span.end}: both must be at least 0, and the end not below the start"
             )
         self._span, self._offset = span, span.offset
         self._columns = frozenset(blocks.check_columns(columns))

@@ -66,10 +66,12 @@ async def commit(
 
 
 async def abort(link: Link, job: str) -> None:
+    """Drops a job, and makes the broker refuse what its tasks still send."""
     await link.ask(messages.AbortStaged(job), messages.StagedAborted)
 
 
 async def jobs(link: Link) -> list[StagedJob]:
+    """The jobs that are neither committed nor aborted."""
     found = await link.ask(messages.StagedJobs(), messages.StagedJobsFound)
     return [_job(each) for each in found.jobs]
 

@@ -108,7 +108,7 @@ class KeyRangeChoice:
 
     def __init__(self, prefix: Text | None, start: Text | None, end: Text | None) -> None:
         if prefix is not None and (start is not None or end is not None):
-            raise InvalidRequest("either a prefix, or a range from start to end")
+            raise InvalidRequest("give either a prefix, or a range from start to end")
         self.prefix = encoded(prefix, "prefix")
         self.start = encoded(start, "start")
         self.end = encoded(end, "end")

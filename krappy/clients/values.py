@@ -106,7 +106,7 @@ def event_time(time: Time) -> int:
     """As `milliseconds`, for an event; -1: no timestamp. Raises InvalidTimestamp for a time before 1970."""
     found = milliseconds(time)
     if found < NO_TIMESTAMP:
-        raise InvalidTimestamp(f"the timestamp {found} is before 1970; -1 says that there is none")
+        raise InvalidTimestamp(f"the timestamp {found} is before 1970; -1 stands for no timestamp")
     return found
 
 

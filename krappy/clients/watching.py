@@ -137,6 +137,7 @@ class Watching:
 
     @property
     def offsets(self) -> dict[int, int] | None:
+        """By partition, the offset after the last event received; None while the snapshot is incomplete."""
         return None if self._progress.live is None else dict(self._progress.live)
 
     async def take(self) -> list[Entry] | SnapshotEnd:

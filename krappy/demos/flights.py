@@ -80,6 +80,7 @@ def rows(file: Path) -> Iterator[Row]:
 
 
 def fold_file(file: Path, limit: int | None) -> Fold:
+    """Reads the file and computes the expected results, for the first `limit` flights or all."""
     fold = Fold({}, defaultdict(list), [], 0)
     count = 0
     flights = rows(file)

@@ -50,6 +50,7 @@ def count_notes(file: Path) -> int:
 
 
 def work(address: str, topic: str, group: str, file: str, seconds: float) -> None:
+    """Runs the worker in this process. `seconds`: per event."""
     parent = os.getppid()
     out = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     with (

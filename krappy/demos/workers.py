@@ -16,6 +16,8 @@ from krappy.demos.worker import Note
 
 
 class Workers:
+    """Worker processes, which write their notes to files in `folder`."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.processes: list[subprocess.Popen[bytes]] = []

@@ -299,7 +299,7 @@ def test_a_damaged_list_of_files_is_refused(backup: Path, tmp_path: Path, text: 
     (backup / archive.LISTING).write_text(text)
     done = krappy("restore", backup, "--data", tmp_path / "elsewhere")
     assert done.returncode == 1
-    assert b"this is not a whole backup" in done.stderr or b"has the format 2" in done.stderr
+    assert b"this is not a whole backup" in done.stderr or b"has format 2" in done.stderr
     assert not (tmp_path / "elsewhere" / "meta").exists()
 
 

@@ -111,6 +111,8 @@ def produce(
 
 
 class SentLine(NamedTuple):
+    """How many events were sent, and how many of them had no key."""
+
     events: int
     without_key: int
 

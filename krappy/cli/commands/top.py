@@ -25,6 +25,8 @@ ROWS = 8  # rows shown of each table
 
 
 class TopScreen:
+    """Reads figures from the console at `url`, with `token` if it needs one."""
+
     def __init__(self, url: str, token: str | None) -> None:
         self._url = url.rstrip("/") if "://" in url else f"http://{url}".rstrip("/")
         self._headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
