@@ -1,5 +1,5 @@
-# The shell for `make test`: Python, make, a Java for Spark's tests, a browser for the console's, tools to check k8s/. The
-# tests that build and run the image need the machine's own root, Nix and podman; without these they are skipped.
+# The shell for `make test`: Python, make, a Java for Spark's tests, a browser for the console's, tools to check k8s/.
+# The tests that build and run the image need the machine's own root, Nix and podman; without these they are skipped.
 {
   lib,
   mkShell,

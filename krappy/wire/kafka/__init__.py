@@ -2,18 +2,19 @@
 
 A message is a dict with Kafka's own field names in snake_case; structs are dicts, arrays are lists (None when null),
 strings are str, `bytes` are bytes, `records` are a memoryview of the frame, uuids are 16 bytes. Tagged fields (KIP-482)
-are keys like others. A message that was read has every key of its API: where the version lacks a field, its default. A
-writer takes the default for a missing key and ignores keys that the version lacks, so one dict serves all versions.
+are keys like others. A decoded message has every key of its API; a field that the version lacks has its default. A
+writer takes the default for a missing key, and ignores keys that the version lacks. So one dict serves all versions.
 
-    apis.py      the APIs, the versions spoken, where each became flexible
-    schema/      what the messages hold: a table by noun, in the notation of notation.py
-    reading.py   compiles fields to a function that reads them; writing.py: that writes them
+    apis.py      the APIs, their supported versions, and the first flexible version of each
+    schema/      the fields of all messages, in files by noun, in the notation of notation.py
+    reading.py   compiles fields to a function that reads them
+    writing.py   compiles fields to a function that writes them
     codec.py     headers, requests and responses
     codes.py     error codes
 
-To add a version: raise its API's range in apis.py, and write its new fields, with their versions, into the schema. To
-add an API: give it a key, a range and a first flexible version in apis.py, and a Shape in the file of schema/ that has
-its noun. Nothing else here changes; tests/wire/kafka compares all of it with two other implementations.
+To add a version: raise the API's range in apis.py, and add the new fields, with their versions, to the schema. To add
+an API: give it a key, a range and a first flexible version in apis.py, and a Shape in the file of its noun in schema/.
+Nothing else here changes. tests/wire/kafka compares all messages with two other implementations.
 """
 
 from krappy.wire.kafka.apis import FIRST_FLEXIBLE, RANGES, ApiKey

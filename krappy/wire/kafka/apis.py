@@ -1,7 +1,7 @@
-"""The APIs of Kafka's protocol that Krappy speaks: their keys, the versions advertised, and where each became flexible.
+"""The APIs of Kafka's protocol that Krappy supports: keys, versions, and the first flexible version of each.
 
 "Flexible" versions (KIP-482) write lengths as varints and end every struct with tagged fields. Versions that Apache
-Kafka 4 removed (KIP-896) are not spoken either.
+Kafka 4 removed (KIP-896) are not supported either.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Requests and responses as dicts, and back. The functions of an API, version and direction are compiled at first use.
 
-Rule of this file: whatever the bytes, only ProtocolError leaves what reads them.
+Rule of this file: functions that read raise only ProtocolError, whatever the bytes.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from krappy.wire.kafka.reading import MOST, Reader, compile_reader, skip_tags
 from krappy.wire.kafka.schema import TABLE
 from krappy.wire.kafka.writing import Part, Writer, compile_writer
 
-# Elements of all arrays of a request together: what a small frame may grow to in memory, and how long it takes to read
-# (about 100 ms), are bounded.
+# Elements of all arrays of a request together. The limit bounds the memory that a small frame takes once it is decoded,
+# and the time to decode it (about 100 ms).
 MOST_ELEMENTS = 40_000
-LONGEST_CLIENT_ID = 249  # characters of it that are kept
+LONGEST_CLIENT_ID = 249  # characters of a client id; the rest is cut
 _ANY_NUMBER = 1 << 31
-# librdkafka (2.16, at least) asks for all topics by a null array of four bytes where the version has one.
+# librdkafka (at least 2.16) asks for all topics by a null array of four bytes, though in this version it has one byte.
 _ALL_TOPICS = bytes(4)
 
 _HEADER = struct.Struct(">hhih")  # API key, version, correlation id, length of the client id
@@ -30,7 +30,7 @@ _KEYS = {int(key): key for key in ApiKey}
 
 
 class Header(NamedTuple):
-    """What stands before a request's body, which begins at `body_at`."""
+    """The header of a request, whose body begins at `body_at`."""
 
     api_key: ApiKey
     version: int
@@ -40,7 +40,7 @@ class Header(NamedTuple):
 
 
 def parse_header(frame: memoryview) -> Header:
-    """The header of a request; `frame`: what follows its size. The version need not be one that is spoken.
+    """The header of a request. `frame`: the bytes after its size. The version need not be a supported one.
 
     The client id is a string of the old form in flexible versions too (KIP-482). Raises ProtocolError for an unknown
     API, or bytes that are no header.
@@ -77,12 +77,11 @@ def decode_request(api_key: ApiKey, version: int, body: memoryview) -> dict[str,
 
 
 def read_request(api_key: ApiKey, version: int, body: memoryview) -> tuple[dict[str, Any], int]:
-    """The body of a request, and how many elements its arrays have together.
+    """(body of a request, how many elements its arrays have together).
 
-    It has every key of the API, with its default where the version lacks it.
-
-    Bytes behind the last field are passed over, as Kafka does: some clients pad. The body of an ApiVersions request of
-    an unknown version is not looked at: it is answered all the same (KIP-511). Raises ProtocolError.
+    The body has every key of the API; a field that the version lacks has its default. Bytes after the last field are
+    ignored, as by Kafka: some clients pad. The body of an ApiVersions request of an unknown version is ignored: such a
+    request is answered all the same (KIP-511). Raises ProtocolError.
     """
     if _is_unknown(api_key, version):
         return read_request(api_key, 0, memoryview(b""))
@@ -94,7 +93,7 @@ def read_request(api_key: ApiKey, version: int, body: memoryview) -> tuple[dict[
 
 
 def decode_response(api_key: ApiKey, version: int, frame: memoryview) -> tuple[int, dict[str, Any]]:
-    """The correlation id and the body of a response; `frame`: what follows its size. Raises ProtocolError."""
+    """(correlation id, body of a response). `frame`: the bytes after its size. Raises ProtocolError."""
     read = _READERS.get((api_key, version, True)) or _reader(api_key, version, True)
     try:
         correlation_id: int = _INT32.unpack_from(frame, 0)[0]
@@ -112,8 +111,8 @@ def decode_response(api_key: ApiKey, version: int, frame: memoryview) -> tuple[i
 def encode_response(api_key: ApiKey, version: int, correlation_id: int, body: Mapping[str, Any]) -> list[Part]:
     """A whole response with its size, in parts to be sent in order.
 
-    Parts are bytes, but for records of more than a few bytes, which are passed on as they are given. An ApiVersions
-    response of an unknown version is written as version 0 (KIP-511).
+    Records of more than a few bytes are parts as they were given; all other parts are bytes. An ApiVersions response of
+    an unknown version is written as version 0 (KIP-511).
     """
     if _is_unknown(api_key, version):
         version = 0
@@ -138,7 +137,7 @@ def encode_request(
 
 
 def _is_unknown(api_key: ApiKey, version: int) -> bool:
-    """An ApiVersions of a version that is not spoken yet: the one request that is answered all the same."""
+    """Whether it is ApiVersions in a version that is too new: the one request that is answered all the same."""
     return api_key is ApiKey.API_VERSIONS and version > RANGES[api_key][1]
 
 
@@ -150,7 +149,7 @@ def _has_tags(api_key: ApiKey, version: int) -> bool:
 def _decoded(
     read: Reader, frame: memoryview, pos: int, room: int, api_key: ApiKey, version: int
 ) -> tuple[dict[str, Any], int, int]:
-    """The message, the position behind its last field, and how many more elements it might have had."""
+    """(message, position after its last field, how many more elements it could have had)."""
     try:
         return read(frame, pos, len(frame), room)
     except ProtocolError as error:

@@ -1,4 +1,4 @@
-"""Kafka's error codes that a broker may send to a client (Apache Kafka's `Errors.java`), and which error has which."""
+"""Kafka's error codes that a broker may send to a client (Apache Kafka's `Errors.java`), and the code of each error."""
 
 from __future__ import annotations
 
@@ -108,8 +108,8 @@ class Code(IntEnum):
     INVALID_REGULAR_EXPRESSION = 128
 
 
-# Errors that have a code of the native protocol. A client tries again after NOT_LEADER_OR_FOLLOWER, having asked anew
-# who leads: the right thing to do when this broker is about to stop.
+# Errors whose own codes are the native protocol's, or mean something else to Kafka. After NOT_LEADER_OR_FOLLOWER a
+# client asks again who leads, and retries: right when this broker is about to stop.
 _NATIVE: dict[str, Code] = {
     "UNKNOWN_PARTITION": Code.UNKNOWN_TOPIC_OR_PARTITION,
     "OFFSET_MISMATCH": Code.INVALID_RECORD,
@@ -125,5 +125,5 @@ _CODES = {int(code): code for code in Code}
 
 
 def code_for(error: KrappyError) -> Code:
-    """The code that tells a Kafka client of `error`; UNKNOWN_SERVER_ERROR when there is none."""
+    """Kafka's code for `error`; UNKNOWN_SERVER_ERROR if there is none."""
     return _NATIVE.get(error.name) or _CODES.get(error.code, Code.UNKNOWN_SERVER_ERROR)

@@ -1,25 +1,25 @@
-"""How a message is written down in the schema table, and how a version of it is read out.
+"""The notation of messages in the schema, and how the fields of one version are read from it.
 
-One field a line: its name, its type, and where they differ from the usual, the versions that have it, its default and
-its tag. The fields of a struct follow it, indented by two:
+Each line has a field: its name, its type, and if necessary the versions that have it, its default and its tag. The
+fields of a struct follow it, indented by two:
 
     topics          []               an array of structs
       name          string           a string in all versions
       topic_id      uuid     13+     from version 13 on; `-12`: up to 12; `3-5`, `4`
       partitions    []int32          an array of numbers
-      metadata      bytes?           may be null, which is then its default; `string?7+`: may be null from 7 on
-      leader_epoch  int32    5+  = -1    its default where the version lacks it, or a writer leaves it out
-      leader        {}       10+  tag 0  one struct; a tagged field: left out when it equals its default
+      metadata      bytes?           may be null, and its default is null; `string?7+`: may be null from version 7 on
+      leader_epoch  int32    5+  = -1    its default, if the version lacks it or a writer leaves it out
+      leader        {}       10+  tag 0  one struct; a tagged field, which is left out when it equals its default
       cursor        {}?              a struct that may be null
-    topics          []       once name,topic_id   each element once: those of the same key are one
+    topics          []       once name,topic_id   a set: each element once, by this key
       partitions    []int32  once                 each number once
 
 Types: bool, int8, int16, uint16, int32, uint32, int64, float64, uuid (16 bytes), string, bytes, records. Without
 `=`, a default is 0, "", b"", an empty array, or a struct of defaults.
 
-A request's array that is a set for Kafka is marked `once`: whoever reads it finds each element once, at the place of
-the first of its key. Of several the last one stands (as in Kafka, which puts them into a map), but their own arrays
-that are marked `once` are joined. An array is not marked where Kafka refuses what is named twice, or answers by place.
+`once` marks an array of a request that Kafka treats as a set: the reader gives each element once. Of several elements
+with the same key it gives the last, at the position of the first (as Kafka, which puts them into a map); but their own
+arrays marked `once` are joined. An array is not marked if Kafka refuses duplicates, or answers by position.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-FIXED = {  # types of a fixed width, and their letters in `struct`
+FIXED = {  # types of a fixed width, and their format characters in `struct`
     "bool": "?",
     "int8": "b",
     "int16": "h",
@@ -75,7 +75,8 @@ NEVER = VersionSpan(1, 0)
 
 @dataclass(frozen=True)
 class Field:
-    """`kind`: a name of FIXED, "string", "bytes", "records" or "struct". `present`: the version read out has it."""
+    """`kind`: a name of FIXED, "string", "bytes", "records" or "struct". `present`, `nullable`: in the version chosen
+    by `at`."""
 
     name: str
     kind: str
@@ -85,7 +86,7 @@ class Field:
     default: Any
     tag: int | None
     fields: tuple[Field, ...] = ()
-    once: tuple[str, ...] | None = None  # of an array that is a set: the fields that are its key; none: the element
+    once: tuple[str, ...] | None = None  # of an array that is a set: the fields of its key; empty: the whole element
     present: bool = True
     nullable: bool = False
 
@@ -99,7 +100,7 @@ class Field:
 
 
 def read(text: str) -> tuple[Field, ...]:
-    """The fields of a message in the notation. Raises ValueError for a line that is not of it."""
+    """The fields of a message in the notation. Raises ValueError for a wrong line."""
     lines = [(len(line) - len(line.lstrip()), line.strip()) for line in text.splitlines() if line.strip()]
     fields, rest = _block(lines, lines[0][0] if lines else 0)
     if rest:
@@ -165,7 +166,7 @@ def _default(kind: str, text: str | None) -> Any:
 
 
 def at(fields: tuple[Field, ...], version: int) -> tuple[Field, ...]:
-    """The fields as they are in one version: which are present, and which may be null."""
+    """The fields as of one version, with `present` and `nullable` set."""
     return tuple(
         replace(
             field,

@@ -1,14 +1,17 @@
 """Compiles the fields of one version of a message to a Python function that reads it.
 
-Rules of this file: the function takes a memoryview of bytes and raises ProtocolError, struct.error, IndexError or
-UnicodeDecodeError for bytes that are not the message, nothing else; `codec` makes ProtocolError of them all. Every
-length is held against what is left of the frame before anything is made of it: numbers are read by `unpack_from` and by
-index, which check, and slices, which would be cut short silently, are checked first. A count of elements must fit into
-what is left when each is as short as it can be; `room` bounds how many elements a whole message may have, and
-`MOST` how many of a request one array may have. Arrays that are sets have each element once (`notation`).
+Rules of this file:
 
-Fields of fixed width that follow each other, and the length or its first byte of what comes next, are read by one
-`unpack_from`. Everything is in one function: calls are what costs.
+- The function takes a memoryview of bytes. For wrong bytes it raises ProtocolError, struct.error, IndexError or
+  UnicodeDecodeError, nothing else; `codec` turns all of them into ProtocolError.
+- It checks every length against the rest of the frame before it uses it. Numbers are read by `unpack_from` and by
+  index, which check; slices, which would silently be cut short, are checked first.
+- The rest of the frame must have room for as many elements as an array announces, each as short as possible. `room`
+  bounds the elements of a whole message, `MOST` those of one array of a request.
+- Arrays that are sets have each element once (`notation`).
+
+One `unpack_from` reads adjacent fields of fixed width, together with the length (or its first byte) of the field after
+them. Everything is in one function, because calls are slow.
 """
 
 from __future__ import annotations
@@ -27,8 +30,8 @@ Reader = Callable[[memoryview, int, int, int], tuple[dict[str, Any], int, int]] 
 
 
 def compile_reader(fields: tuple[Field, ...], flexible: bool, most: int = MOST) -> Reader:
-    """A function (frame, position, end, room) -> (message, position after it, room left). `most`: elements of one
-    array."""
+    """A function (frame, position, end, room) -> (message, position after it, room left). `most`: how many elements one
+    array may have."""
     source = _Source(flexible)
     source.names["most"] = most
     value = source.struct(fields)
@@ -43,7 +46,7 @@ def compile_reader(fields: tuple[Field, ...], flexible: bool, most: int = MOST) 
 
 
 class _Source:
-    """Lines of a function in the making, and the pending run of numbers that one `unpack_from` will read."""
+    """The lines of the function so far, and the pending run of numbers that one `unpack_from` will read."""
 
     def __init__(self, flexible: bool) -> None:
         self.flexible = flexible
@@ -73,7 +76,7 @@ class _Source:
         self.run = []
 
     def struct(self, fields: tuple[Field, ...]) -> str:
-        """Reads a struct; returns the expression that makes it."""
+        """Adds lines that read a struct; returns the expression that makes it."""
         tagged = [field for field in fields if field.present and field.tag is not None]
         values = {field.name: field.fresh() for field in fields if not field.present}
         for field in fields:
@@ -91,7 +94,7 @@ class _Source:
         return "{" + ", ".join(f"{field.name!r}: {values[field.name]}" for field in fields) + "}"
 
     def tags(self, fields: list[Field], number: str) -> dict[str, str]:
-        """Reads tagged fields; returns the variable of each. Unknown tags are skipped."""
+        """Adds lines that read tagged fields and skip unknown tags; returns the variable of each field."""
         values = {field.name: self.new("v") for field in fields}
         for field in fields:
             self.add(f"{values[field.name]} = {field.fresh()}")
@@ -119,7 +122,7 @@ class _Source:
         return values
 
     def field(self, field: Field) -> str:
-        """Reads a field; returns the expression of its value, to be used once the run is flushed."""
+        """Adds lines that read a field; returns the expression of its value, valid once the run is flushed."""
         if field.array:
             return self.array(field)
         if field.kind in FIXED:
@@ -140,7 +143,7 @@ class _Source:
         return value
 
     def length(self, letter: str) -> str:
-        """Reads a length; returns its variable, -1 for null."""
+        """Adds lines that read a length; returns its variable, which is -1 for null."""
         size = self.new("n")
         self.run.append(("B" if self.flexible else letter, size))
         self.flush()
@@ -207,7 +210,7 @@ class _Source:
 
 
 def smallest(field: Field, flexible: bool) -> int:
-    """The bytes that one element of this field takes at least: 1 or more, so that a count is bounded by the frame."""
+    """How many bytes an element of this field takes at least: 1 or more, so that the frame bounds the count."""
     if field.kind in FIXED:
         return Struct(">" + FIXED[field.kind]).size
     if field.kind != "struct":
@@ -223,7 +226,7 @@ def smallest(field: Field, flexible: bool) -> int:
 
 
 def _once(field: Field) -> Callable[[list[Any]], list[Any]]:
-    """A function that gives the elements of an array of this field, each once."""
+    """A function that returns the elements of an array of this field, each once."""
     if not field.once:
         return lambda found: list(dict.fromkeys(found))
     key = itemgetter(*field.once)
@@ -242,7 +245,7 @@ def _once(field: Field) -> Callable[[list[Any]], list[Any]]:
             if len(same := joined[of]) > 1:
                 for name, inner_once in inner:
                     parts = [other[name] for other in same]
-                    # Null stands for all that there is.
+                    # Null means all.
                     each[name] = None if None in parts else inner_once([one for part in parts for one in part])
         return list(last.values())
 
@@ -250,10 +253,10 @@ def _once(field: Field) -> Callable[[list[Any]], list[Any]]:
 
 
 def skip_tags(buf: memoryview, pos: int, end: int, number: int) -> int:
-    """The position after tagged fields that nobody here knows. `number`: the first byte of their number, at pos - 1."""
+    """The position after unknown tagged fields. `number`: the first byte of their number, which is at pos - 1."""
     if number > 127:
         number, pos = _varint(buf, pos, number)
-    for _ in range(number):  # each takes two bytes or more: the frame's end stops a number that is too large
+    for _ in range(number):  # each takes at least two bytes, so a number that is too large meets the frame's end
         tag = buf[pos]
         pos += 1
         if tag > 127:
@@ -269,7 +272,8 @@ def skip_tags(buf: memoryview, pos: int, end: int, number: int) -> int:
 
 
 def _varint(buf: memoryview, pos: int, first: int) -> tuple[int, int]:
-    """An unsigned varint of 32 bits whose first byte, at pos - 1, is `first` and says that there is more."""
+    """(value, position after it) of an unsigned varint of 32 bits. Its first byte, at pos - 1, is `first`, which says
+    that more bytes follow."""
     value = first & 0x7F
     for shift in (7, 14, 21, 28):
         byte = buf[pos]

@@ -1,11 +1,11 @@
 """Compiles the fields of one version of a message to a Python function that writes it.
 
-Rules of this file: a message is a dict; a key that it lacks, and one that is None where the version has no null, is
-written as the field's default; a key that the version lacks is not looked at. A value that does not fit its field
-is a programmer's error and raises what Python raises (struct.error, TypeError, AttributeError, ValueError).
+Rules of this file: a message is a dict. A missing key is written as the field's default; so is None, if the field can't
+be null in this version. Keys that the version lacks are ignored. A value that does not fit its field is a programmer's
+error: it raises what Python raises (struct.error, TypeError, AttributeError, ValueError).
 
-The function adds to a bytearray, in which fields of fixed width that follow each other are written by one `pack`.
-Records that are long, or lie in a file, become parts of their own, unread.
+The function appends to a bytearray; one `pack` writes adjacent fields of fixed width. Records that are long, or in a
+file, become parts of their own, without being read.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from typing import Any, NoReturn
 
 from krappy.wire.kafka.notation import FIXED, Field
 
-INLINE = 2048  # bytes of records that are copied between their neighbours rather than made a part of their own
+INLINE = 2048  # records of up to so many bytes are copied, instead of becoming a part of their own
 LONGEST_STRING = 32767
-Part = Any  # bytes, memoryview, or an object with a length that stands for that many bytes (of a file)
+Part = Any  # bytes, a memoryview, or an object with a length, such as a part of a file
 Writer = Callable[[bytearray, "list[Part]", Mapping[str, Any]], bytearray]
 
 
 def compile_writer(fields: tuple[Field, ...], flexible: bool) -> Writer:
-    """A function (out, parts, message) -> out, where `out` is the bytearray to go on with."""
+    """A function (out, parts, message) -> out, which appends to `out` and `parts`. It returns the bytearray to append
+    to next: another one than `out`, if it has moved `out` to `parts`."""
     source = _Source(flexible)
     source.struct(fields, "message")
     source.flush()
@@ -34,7 +35,7 @@ def compile_writer(fields: tuple[Field, ...], flexible: bool) -> Writer:
 
 
 class _Source:
-    """Lines of a function in the making, and the pending run of values that one `pack` will write."""
+    """The lines of the function so far, and the pending run of values that one `pack` will write."""
 
     def __init__(self, flexible: bool) -> None:
         self.flexible = flexible
@@ -86,7 +87,7 @@ class _Source:
         return f"{get}({field.name!r}, {default})" if default != "None" else f"{get}({field.name!r})"
 
     def tags(self, fields: list[Field], get: str) -> None:
-        """Tagged fields: each that is given is written apart, and left out when its bytes are those of the default."""
+        """Adds lines that write tagged fields: each on its own, and left out when its bytes equal the default's."""
         values = [self.new("v") for _ in fields]
         for field, value in zip(fields, values, strict=True):
             self.add(f"{value} = {get}({field.name!r})")
@@ -117,7 +118,7 @@ class _Source:
             self.blob(field.kind, value, field.nullable)
 
     def one(self, field: Field, value: str) -> None:
-        """A struct."""
+        """Adds lines that write a struct."""
         found = self.new("v")
         if not field.nullable:
             self.add(f"{found} = {value} or NOTHING")
@@ -132,7 +133,7 @@ class _Source:
         self.indent = self.indent[4:]
 
     def length(self, size: str, letter: str) -> None:
-        """Writes a length that a variable holds, already one more than the length in flexible versions."""
+        """Adds lines that write the length in a variable; in flexible versions the variable is one more than that."""
         if self.flexible:
             self.flush()
             self.add(f"out += VARINTS[{size}] if {size} < {len(VARINTS)} else varint({size})")
@@ -140,7 +141,7 @@ class _Source:
             self.run.append((letter, size))
 
     def blob(self, kind: str, value: str, nullable: bool) -> None:
-        """A string, or bytes."""
+        """Adds lines that write a string or bytes."""
         found, size, extra = self.new("v"), self.new("n"), " + 1" if self.flexible else ""
         self.add(f"{found} = {value}", f"if {found} is None:", f"    {found} = b''")
         null = (0 if self.flexible else -1) if nullable else (1 if self.flexible else 0)
@@ -187,7 +188,7 @@ class _Source:
 
 
 def varint(number: int) -> bytes:
-    """An unsigned number as varint."""
+    """Appends an unsigned number as varint."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -200,7 +201,8 @@ VARINTS = [varint(number) for number in range(1024)]
 
 
 def _put_records(out: bytearray, parts: list[Part], records: Any, size: int) -> bytearray:
-    """Records as parts of their own, or copied when they are few bytes. Returns the bytearray to go on with."""
+    """Adds records as a part of their own, or copies them if they are few bytes. Returns the bytearray to append to
+    next."""
     buffers = records if records.__class__ is list else (records,)
     if size <= INLINE and all(isinstance(buffer, (bytes, bytearray, memoryview)) for buffer in buffers):
         for buffer in buffers:
@@ -212,7 +214,7 @@ def _put_records(out: bytearray, parts: list[Part], records: Any, size: int) -> 
 
 
 def _put_tags(out: bytearray, table: list[tuple[int, Writer, bytes]], values: tuple[Any, ...]) -> None:
-    """Tagged fields: (tag, writer, the default's bytes) and a value for each."""
+    """Appends tagged fields: (tag, writer, the default's bytes) and a value for each."""
     written = []
     for (tag, write, default), value in zip(table, values, strict=True):
         if value is not None:

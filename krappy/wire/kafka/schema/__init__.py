@@ -1,4 +1,4 @@
-"""The schema table: what each API's messages hold, in the notation of `krappy.wire.kafka.notation`."""
+"""The schema: the fields of each API's messages, in the notation of `krappy.wire.kafka.notation`."""
 
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.notation import Shape

@@ -1,4 +1,4 @@
-"""Finding out what there is: versions, topics, brokers, coordinators; and SASL."""
+"""Versions, topics, brokers, coordinators; and SASL."""
 
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.notation import Shape

@@ -1,4 +1,4 @@
-"""Groups whose broker assigns (KIP-848)."""
+"""Groups to whose members the broker assigns partitions (KIP-848)."""
 
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.notation import Shape

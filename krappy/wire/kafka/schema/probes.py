@@ -1,4 +1,4 @@
-"""What admin tools and web consoles ask of any broker."""
+"""Requests of admin tools and web consoles."""
 
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.notation import Shape

@@ -1,4 +1,4 @@
-"""Who may do what, and with how much: ACLs, delegation tokens, quotas."""
+"""ACLs, delegation tokens, quotas."""
 
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.notation import Shape

@@ -1,4 +1,4 @@
-"""Making, growing, shortening and deleting topics."""
+"""Creating, extending, shortening and deleting topics."""
 
 from krappy.wire.kafka.apis import ApiKey
 from krappy.wire.kafka.notation import Shape
