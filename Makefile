@@ -11,10 +11,10 @@ PYSPARK ?= 4.0.5
 JAVA =
 
 BIN := .venv/bin
-# The stamp's name holds a checksum of what it was built from: a changed pyproject.toml, or a checkout that was
-# moved, asks for another stamp, whatever the clocks and mtimes say.
+# The stamp's name has a checksum of what .venv was built from. So after a change of pyproject.toml, or if the checkout
+# was moved, there is no such stamp, and .venv is built again, whatever the mtimes are.
 READY := .venv/.ready-$(shell { cat pyproject.toml; pwd; } | cksum | cut -d' ' -f1)
-# Two makes at once: the second waits for the first one's .venv. Without flock(1), as on macOS, run one at a time.
+# If two makes run at once, the second waits for the first one's .venv. Without flock(1), as on macOS, run only one.
 LOCK := $(if $(shell command -v flock),flock Makefile,)
 
 .PHONY: help setup demo test explore test-spark test-cluster check format cover hostile power soak compat peers peers-kv k8s-test bench bench-spark
@@ -25,7 +25,7 @@ help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):[^#]*## (.*)/  make \1|\2/' | column -t -s '|' 2>/dev/null \
 		|| grep -hE '^[a-z0-9-]+:.*## ' Makefile
 
-setup: $(READY) ## build .venv with all that the other targets need
+setup: $(READY) ## build .venv, which all other targets need
 
 $(READY):
 	@$(LOCK) sh -ec '\
@@ -39,7 +39,7 @@ $(READY):
 				exit 1; }; }; \
 		echo "installing Krappy and what it needs into .venv"; \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable ".[dev]"; \
-		: "an editable install hides packages from the search by which PySpark finds data sources"; \
+		: "PySpark does not find data sources in an editable install by itself"; \
 		ln -sfn "$(CURDIR)/krappy/spark/pyspark_krappy" \
 			"$$($(BIN)/python -c "import sysconfig; print(sysconfig.get_path(\"purelib\"))")/pyspark_krappy"; \
 		rm -f .venv/.ready-*; \
@@ -48,17 +48,18 @@ $(READY):
 demo: $(READY) ## stream all flights of 2013 through a broker and check every answer
 	@$(BIN)/krappy demo flights $(ARGS)
 
-# Most tests wait for a broker's process or a disk: two at a time take little longer than one.
+# Most tests wait for a broker's process or a disk, so two at a time take little longer than one.
 test: $(READY) ## run every test (ARGS="-k name" for some)
 	@$(BIN)/python -m pytest -q -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
-explore: $(READY) ## the tests that make up their own examples, with new ones (which `make test` never tries)
+explore: $(READY) ## run the property tests with new random examples (`make test` always tries the same)
 	@KRAPPY_EXPLORE=1 $(BIN)/python -m pytest -q -m hypothesis $(ARGS)
 
-# A PySpark has a .venv of its own, which is kept. Without JAVA, it runs on the Java that there is, or one that all of
-# them run on; with it, no other is found. Before 4.2 PySpark leaves sockets to the garbage collector.
+# Each PySpark has a .venv of its own, which is kept. With JAVA=21 it finds only that Java; without, it takes the one of
+# this machine, or else one from pip that every PySpark runs on. (Before 4.2 PySpark leaves sockets to the garbage
+# collector, so warnings about them are ignored.)
 OTHER := .cache/pyspark-$(PYSPARK)$(addprefix -java,$(JAVA))
-test-spark: $(READY) ## the tests of Spark with another one (PYSPARK=4.0.5 ARGS="-k name"), and another Java (JAVA=21)
+test-spark: $(READY) ## run the Spark tests with another PySpark (PYSPARK=4.0.5 ARGS="-k name") and another Java (JAVA=21)
 	@$(LOCK) sh -ec '\
 		if [ -e $(OTHER)/ready ]; then exit 0; fi; \
 		echo "installing PySpark $(PYSPARK) into $(OTHER)"; \
@@ -69,20 +70,20 @@ test-spark: $(READY) ## the tests of Spark with another one (PYSPARK=4.0.5 ARGS=
 	@$(if $(JAVA),JAVA_HOME=none )$(OTHER)/bin/python -m pytest -q -W ignore::ResourceWarning \
 		-W ignore::pytest.PytestUnraisableExceptionWarning $(or $(ARGS),tests/spark)
 
-test-cluster: $(READY) ## PySpark on a cluster of its own: a master, two workers, a Connect server (minutes)
+test-cluster: $(READY) ## test PySpark on a cluster of its own: a master, two workers, a Connect server (minutes)
 	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 tests/spark/test_cluster.py $(ARGS)
 
-check: $(READY) ## format, lint, types and layers, without changing anything
+check: $(READY) ## check format, lint, types and layers, without changing anything
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/test_layers.py
 
-generate: $(READY) ## write anew what is written: the blocking client from the async one, PROTOCOL.md from the messages
+generate: $(READY) ## write the generated files: the blocking client (from the async one), PROTOCOL.md (from the messages)
 	@$(BIN)/python -m tests.clients.mirror
 	@$(BIN)/python -m tests.wire.protocol
 
-format: $(READY) ## format the code and mend what the linter can
+format: $(READY) ## format the code, and fix what the linter can fix
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 
@@ -90,33 +91,33 @@ cover: $(READY) ## run the tests and show which lines they do not reach
 	@$(BIN)/coverage run -m pytest -q $(ARGS)
 	@$(BIN)/coverage report --skip-covered --show-missing
 
-hostile: $(READY) ## peers that send much and take nothing, held to a bound of memory (minutes)
+hostile: $(READY) ## test that peers which send much and take nothing stay within a bound of memory (minutes)
 	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 tests/test_hostile_load.py tests/test_hostile_connections_load.py tests/test_hostile_stalls.py $(ARGS)
 
-power: $(READY) ## a broker that loses power at hundreds of moments (minutes; Linux, a C compiler)
+power: $(READY) ## test a broker that loses power at hundreds of moments (minutes; Linux, a C compiler)
 	@KRAPPY_LONG=1 PYTEST_TIMEOUT=3000 $(BIN)/python -m pytest -q -o faulthandler_timeout=3030 tests/power $(ARGS)
 
-soak: $(READY) ## churn connections and kill the broker for MINUTES=10
+soak: $(READY) ## open and close connections for MINUTES=10, then kill brokers under load for as long
 	@$(BIN)/python tests/crash/soak.py --minutes $(MINUTES) $(ARGS)
 
-compat: $(READY) ## Kafka's clients in Java, Node.js and C, and Kafka's own tools, against a broker (fetches them)
+compat: $(READY) ## test Kafka's clients in Java, Node.js and C, and Kafka's own tools, with a broker (downloads them)
 	@$(BIN)/python -m tests.compat.tools
 	@KRAPPY_COMPAT=1 $(BIN)/python -m pytest -q tests/compat tests/store/test_format.py $(ARGS)
 
-peers: $(READY) ## Apache Kafka beside Krappy, measured by one client (ARGS="--json FILE --scale 0.1")
+peers: $(READY) ## measure Apache Kafka beside Krappy, by one client (ARGS="--json FILE --scale 0.1")
 	@$(BIN)/python -m tests.compat.tools
 	@$(BIN)/python -m tests.peers.compare $(ARGS)
 
-peers-kv: $(READY) ## NATS JetStream KV beside Krappy; needs Go (ARGS="--json FILE --scale 0.1")
+peers-kv: $(READY) ## measure NATS JetStream KV beside Krappy; needs Go (ARGS="--json FILE --scale 0.1")
 	@$(BIN)/python -m tests.peers.kv $(ARGS)
 
-k8s-test: $(READY) ## image and manifests on a real Kubernetes (Linux, root, Go; the first time it builds one: 10 minutes and more)
+k8s-test: $(READY) ## test image and manifests on a real Kubernetes (Linux, root, Go; builds one first: 10 minutes and more)
 	@$(BIN)/python -m tests.k8s.cluster $(ARGS)
 
-bench: $(READY) ## measure this machine (ARGS="--json" for a program to read)
+bench: $(READY) ## measure Krappy on this machine (ARGS="--json" for programs)
 	@$(BIN)/krappy bench all $(ARGS)
 
-bench-spark: $(READY) ## PySpark on Krappy, beside Spark's Kafka connector (ARGS="--json FILE --scale 0.1")
+bench-spark: $(READY) ## measure PySpark on Krappy, beside Spark's Kafka connector (ARGS="--json FILE --scale 0.1")
 	@$(BIN)/python -m tests.peers.spark $(ARGS)
 
 dist: $(READY) ## build the sdist and the wheel into dist/

@@ -1,4 +1,4 @@
-"""Rows, and batches of them: what the tests of the record-batch codec share."""
+"""Rows, batches of them and strategies that make them, for the tests of the record-batch codec."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def others_rows(records: Any) -> list[FullRow]:
 
 
 def with_crc(raw: bytes) -> bytes:
-    """The batch with the checksum and the length that its bytes ask for."""
+    """The batch with its length and checksum set to what its other bytes need."""
     raw = raw[:8] + struct.pack(">i", len(raw) - 12) + raw[12:]
     return raw[:17] + struct.pack(">I", crc32c(raw[21:])) + raw[21:]
 
@@ -80,7 +80,7 @@ def accepts(function: Callable[[bytes], Any], raw: bytes) -> bool:
 
 # --- strategies ----------------------------------------------------------------------------------------------
 
-# Lengths around the places where a varint grows, and where the writer's tables end.
+# Lengths around those where a varint grows, and where the writer's tables end.
 LENGTHS = st.one_of(
     st.none(), st.integers(0, 20), st.sampled_from([62, 63, 64, 65, 127, 128, 129, 300]), st.sampled_from([8191, 8192])
 )
@@ -95,7 +95,7 @@ STEPS = st.one_of(
 
 @st.composite
 def rows(draw: st.DrawFn, longest: int = 150, headers: bool = True) -> list[Row]:
-    """Runs of like records, as producers make them, broken by others."""
+    """Runs of similar records, as producers make them, each different from the next."""
     chance = random.Random(draw(st.integers(0, 2**32)))
     found: list[Row] = []
     timestamp = draw(st.sampled_from([0, NOW, NOW + 1]))

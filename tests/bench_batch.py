@@ -1,7 +1,7 @@
 """Speed of the record-batch codec: `python tests/bench_batch.py` prints JSON, medians in million records a second.
 
-aiokafka's reader, which is compiled, runs in between on the same batches, as a measure of the machine. Not a test:
-nothing here asserts a time.
+aiokafka's compiled reader runs in between on the same batches, as a measure of the machine. Not a test: nothing here
+asserts a time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def read_by_aiokafka(raw: bytes) -> None:
 
 
 def rate(work: Callable[[], object], count: int, rounds: int) -> float:
-    """Median of `rounds`, in millions of `count` a second of CPU: what runs beside it matters less then."""
+    """Median of `rounds`, in millions of `count` for each second of CPU time, which other programs disturb less."""
     work()
     took = []
     for _ in range(rounds):

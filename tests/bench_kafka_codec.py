@@ -1,6 +1,6 @@
 """Speed of the codec of Kafka's messages: `python tests/bench_kafka_codec.py` prints JSON, microseconds a message.
 
-The best of several runs, with kio's figure for the same bytes beside it. Not a test: nothing here asserts a time.
+It is the best of several runs; kio's time for the same bytes is beside it. Not a test: nothing here asserts a time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def best(work: Callable[[], object], rounds: int) -> float:
 
 
 def request(key: ApiKey, version: int, message: dict[str, Any], rounds: int) -> dict[str, float]:
-    """Reading a request, header and all."""
+    """Reads a request with its header; returns microseconds of both codecs."""
     frame = memoryview(encode_request(key, version, 1, "rdkafka", message))[4:]
 
     def ours() -> None:
@@ -61,7 +61,7 @@ def request(key: ApiKey, version: int, message: dict[str, Any], rounds: int) -> 
 
 
 def response(key: ApiKey, version: int, message: dict[str, Any], rounds: int) -> dict[str, float]:
-    """Writing a response."""
+    """Writes a response; returns microseconds of both codecs."""
     frame = b"".join(encode_response(key, version, 1, message))
     schema = load_response_schema(key, version)
     entity = entity_reader(schema)(frame, 9)[0]

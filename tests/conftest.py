@@ -14,30 +14,30 @@ import anyio
 import pytest
 from hypothesis import HealthCheck, settings
 
-# How long an example takes depends on what else the machine does, and on whether it is the first run in a fresh
-# checkout: it says nothing about the code.
+# An example's time says nothing about the code: it depends on what else the machine does, and on whether it is the
+# first run in a fresh checkout.
 common = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-# `make test` tries the same examples each time, so that a change is not refused for somebody else's fault by the luck
-# of a seed. `make explore` tries new ones; what it finds is pinned with @example.
+# `make test` tries the same examples each time, so that a random seed never fails a change for an older fault.
+# `make explore` tries new ones; a fault that it finds is pinned with @example.
 settings.register_profile("same", common, derandomize=True)
 settings.register_profile("explore", common, print_blob=True)
 settings.load_profile("explore" if os.environ.get("KRAPPY_EXPLORE") else "same")
 
-LAST_LINES = 30  # of what a failure tells
-MANY_OPEN = 300  # files and connections in a process that runs tests
-# `nohup make test &` starts with SIGHUP and SIGINT ignored, and a process inherits that: none that a test starts could
-# be ended by them. A handler is not inherited, and this one ignores them as well.
+LAST_LINES = 30  # of a failure's report
+MANY_OPEN = 300  # files and connections that a process may have open at the end of its tests
+# `nohup make test &` starts with SIGHUP and SIGINT ignored. Child processes inherit that, so these signals could not
+# end any that a test starts. A handler is not inherited, and this one ignores the signals, too.
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, lambda *_: None)
 
-# Brokers run in this process, too, and a broker holds a file for each partition: some systems begin with 1,024.
+# Brokers run in this process, too, and a broker holds a file for each partition: more than the 1,024 of some systems.
 _, _most = resource.getrlimit(resource.RLIMIT_NOFILE)
 resource.setrlimit(resource.RLIMIT_NOFILE, (min(_most, 1 << 16) if _most != resource.RLIM_INFINITY else 1 << 16, _most))
 
 
 class Teller:
-    """Says what failed when it fails: a run that is ended before its summary has said it then."""
+    """Reports a failure at once, in case the run is ended before its summary."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -56,7 +56,7 @@ class Teller:
 
 
 class Descriptors:
-    """Which tests leave files and connections open in the process that runs them: thousands make other tests fail."""
+    """Counts the files and connections that tests leave open in their process: thousands make other tests fail."""
 
     def __init__(self) -> None:
         self.left: dict[str, int] = {}
@@ -91,8 +91,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """An async test has its limit inside its loop: an error raised from outside ends the test, but leaves the loop
-    waiting for it."""
+    """Gives each async test a time limit inside its event loop. An error from outside would end the test, but leave the
+    loop waiting for it."""
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.obj = _limited(item.obj, float(item.config.getini("timeout")) * 0.9)

@@ -17,19 +17,20 @@ KEYS = 50
 
 
 class Neighbour:
-    """Publishes, looks up what it wrote, reads it back, sends a large batch; round after round, all of it checked."""
+    """In each round it publishes an event, looks it up and reads it back, in some it sends a large batch; it checks
+    every answer."""
 
     def __init__(self, address: str) -> None:
         self._address = address
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.rounds = 0
-        self.slowest = 0.0  # seconds of the slowest round, for people
+        self.slowest = 0.0  # seconds of the slowest round, to be printed
         self.failure: BaseException | None = None
         self._thread.start()
 
     def __call__(self, rounds: int) -> None:
-        """Returns when it has done so many more rounds: it is served while whatever holds now holds."""
+        """Returns when it has done `rounds` more rounds: so the broker still serves it. Fails if it was disturbed."""
         before = self.rounds
         wait_until(
             lambda: self.rounds >= before + rounds or self.failure is not None or not self._thread.is_alive(),
@@ -86,7 +87,7 @@ class Neighbour:
 
 @contextmanager
 def neighbour(broker: BrokerProcess) -> Iterator[Neighbour]:
-    """One beside whatever the `with` does. Its topic is made anew."""
+    """A neighbour that works while the `with` runs. Its topic is made anew."""
     with Peer(broker.address) as peer:
         if TOPIC in peer.topics():
             peer.ask(m.DeleteTopic(TOPIC), m.TopicDeleted)
@@ -101,7 +102,8 @@ def neighbour(broker: BrokerProcess) -> Iterator[Neighbour]:
 
 @contextmanager
 def undisturbed(broker: BrokerProcess, rounds: int = 5) -> Iterator[Neighbour]:
-    """A neighbour that must still be served at the end, for `rounds` more, when every socket must be closed again."""
+    """A neighbour that must still be served at the end, for `rounds` more rounds. After it, no more sockets may be open
+    than before."""
     before = broker.sockets
     with neighbour(broker) as client:
         yield client

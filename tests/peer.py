@@ -1,6 +1,7 @@
-"""A native client that hides nothing: one socket, no retry, no reconnection. What it was answered is what it returns.
+"""A native client that hides nothing: one socket, no retry, no reconnection. It returns the broker's answers as they
+are.
 
-`send` and `receive` are apart, so that a test can pipeline, stop reading, or send what is no request at all.
+`send` and `receive` are separate, so that a test can pipeline, stop reading, or send bytes that are no request.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from krappy.wire import messages as m
 from krappy.wire.frames import ERROR, FrameReader
 from krappy.wire.messages import ANSWERS, Answer, Request, read_answer, read_error, take_id, unpack
 
-TIMEOUT = 60.0  # seconds: far beyond anything that is all right
+TIMEOUT = 60.0  # seconds: far longer than any answer should take
 T = TypeVar("T")
 
 
@@ -27,7 +28,7 @@ class Gone(Exception):
 
 
 class Stored(NamedTuple):
-    """One event as it lies in a log."""
+    """One event as it is in a log."""
 
     offset: int
     timestamp: int
@@ -38,7 +39,7 @@ class Stored(NamedTuple):
 
 class Peer:
     def __init__(self, address: str, timeout: float = TIMEOUT, receive_buffer: int = 0) -> None:
-        """Raises Gone when nobody listens. `receive_buffer`: bytes of the socket's; 0 leaves the system's choice."""
+        """Raises Gone if nobody listens. `receive_buffer`: of the socket, in bytes; 0: the system's default."""
         host, _, port = address.rpartition(":")
         self.socket = socket.socket()
         if receive_buffer:
@@ -68,14 +69,14 @@ class Peer:
         self.socket.close()
 
     def reset(self) -> None:
-        """Ends the connection by RST: whatever is under way is lost."""
+        """Ends the connection by RST: bytes that are under way are lost."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.socket.close()
 
     # --- frames
 
     def post(self, data: bytes) -> None:
-        """Any bytes. Raises Gone, TimeoutError."""
+        """Sends any bytes. Raises Gone, TimeoutError."""
         try:
             self.socket.sendall(data)
         except TimeoutError:
@@ -84,14 +85,14 @@ class Peer:
             raise Gone(str(error)) from None
 
     def send(self, *requests: Request) -> list[int]:
-        """Sends requests at once; their ids. Raises Gone."""
+        """Sends requests in one go; returns their ids. Raises Gone."""
         first = self._last + 1
         self._last += len(requests)
         self.post(b"".join(request.frame(first + index) for index, request in enumerate(requests)))
         return list(range(first, self._last + 1))
 
     def receive(self) -> tuple[int, Answer | KrappyError]:
-        """The next answer, whosever it is: (id, answer or error). Raises Gone, TimeoutError."""
+        """The next answer, to whatever request: (id, answer or error). Raises Gone, TimeoutError."""
         while True:
             for kind, body in self._frames:
                 values = unpack(body)
@@ -111,7 +112,8 @@ class Peer:
             self._frames = self._reader.frames()
 
     def answer(self, id: int, kind: type[T]) -> T:
-        """The next answer to request `id`; others are kept for their own turn. Raises what the broker refused with."""
+        """The next answer to request `id`; answers to others are kept. Raises the broker's error, if that is the
+        answer."""
         kept = self._kept.get(id)
         if kept:
             found = kept.popleft()
@@ -128,10 +130,10 @@ class Peer:
         return found
 
     def ask(self, request: Request, kind: type[T]) -> T:
-        """Sends a request and waits for its answer. Raises what the broker refused with, Gone."""
+        """Sends a request and waits for its answer. Raises the broker's error, Gone."""
         return self.answer(self.send(request)[0], kind)
 
-    # --- what tests ask again and again
+    # --- requests that many tests send
 
     def producer(self, topic: str, **more: Any) -> m.ProducerRegistered:
         return self.ask(m.ProducerRegistration(topic, **more), m.ProducerRegistered)
@@ -143,7 +145,7 @@ class Peer:
         return {topic["name"]: topic for topic in self.ask(m.DescribeTopics(), m.TopicsDescribed).topics}
 
     def read_log(self, topic: str, partition: int = 0, **start: Any) -> tuple[list[Stored], int, int]:
-        """Every event of a partition up to its high watermark; that, and where reading began."""
+        """(every event of a partition up to its high watermark, where reading began, the high watermark)."""
         consumer = self.ask(m.ConsumerRegistration([topic], partitions=[partition], **start), m.ConsumerRegistered)
         ((_, _, first),), ((_, _, end),) = consumer.positions, consumer.ends
         found: list[Stored] = []
@@ -151,7 +153,7 @@ class Peer:
         while position < end:
             parts = self.ask(m.Poll(consumer.handle, max_records=10_000, max_bytes=1 << 20), m.Polled).parts
             if not parts:
-                break  # the cleaner has been here: nothing is left up to the end
+                break  # the cleaner has removed all events up to the end
             for _, _, wanted, _, data in parts:
                 events, position = unfold(data, wanted)
                 found += events
@@ -164,7 +166,7 @@ class Peer:
         return entry  # type: ignore[no-any-return]
 
     def scan(self, topic: str, partition: int | None = None, **more: Any) -> dict[bytes, list[Any]]:
-        """A table's entries by key, each [offset, timestamp, value, headers]; fails when a key comes twice."""
+        """A table's entries by key, each [offset, timestamp, value, headers]; fails if a key comes twice."""
         partitions = None if partition is None else [partition]
         page = self.ask(m.Scan(topic, partitions=partitions, **more), m.Scanned)
         found: dict[bytes, list[Any]] = {}
@@ -178,7 +180,7 @@ class Peer:
 
 
 def unfold(data: bytes, first: int = 0) -> tuple[list[Stored], int]:
-    """The events in record batches as a poll brings them, from offset `first` on; the offset behind them."""
+    """(the events from offset `first` on in record batches as a poll returns them, the next offset)."""
     found: list[Stored] = []
     following = first
     for header, view in batch.split(data):

@@ -1,11 +1,11 @@
 """Brokers as processes of their own, for tests that kill them: started, measured, stopped, started again.
 
-Each runs `krappy serve` on a free port of 127.0.0.1, and is bounded in three ways: it ends when its stdin does (so
-with the test's process, however that dies), a watchdog kills it after `LIFETIME` seconds, and leaving the `with`
-kills it by its pid. All waiting is for a condition, with a generous limit.
+Each runs `krappy serve` on a free port of 127.0.0.1, and surely ends: it ends when its stdin does (so with the test's
+process, however that dies), a watchdog kills it after `LIFETIME` seconds, and leaving the `with` kills it by its pid.
+All waiting is for a condition, with a generous limit.
 
-`Launcher` starts them by forking a process that has imported everything already: some 50 ms rather than half a
-second, which buys ten times as many kills in the same time.
+`Launcher` starts them by forking a process that has imported everything already. That takes some 50 ms instead of half
+a second, so a test can kill ten times as many brokers in the same time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 60.0  # seconds that anything may take before the test fails: not a statement about speed
+PATIENCE = 60.0  # seconds that anything may take before the test fails; it says nothing about speed
 LIFETIME = 900.0  # seconds after which a broker is killed, whatever its test does
 
 
@@ -45,7 +45,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIEN
 
 @contextmanager
 def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[Any]]:
-    """`subprocess.Popen`, killed at the end if it still runs: Popen's own `with` waits for it without a limit."""
+    """`subprocess.Popen`, killed at the end if it still runs: Popen's own `with` would wait for it without a limit."""
     with subprocess.Popen(command, **options) as process:
         try:
             yield process
@@ -55,14 +55,14 @@ def child(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[A
 
 
 def readable(fd: int, seconds: float) -> bool:
-    """Whether there is something to read from it in that time. (select() knows the first 1,024 descriptors only.)"""
+    """Whether `fd` has something to read within `seconds`. (Not by select(), which knows only 1,024 descriptors.)"""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
 def _environ() -> dict[str, str]:
-    """None of the shell's settings; tracebacks instead of one line."""
+    """The environment without the shell's settings of Krappy; errors are logged with tracebacks."""
     return {name: value for name, value in os.environ.items() if not name.startswith("KRAPPY_")} | {"KRAPPY_DEBUG": "1"}
 
 
@@ -70,7 +70,7 @@ class Child(Protocol):
     pid: int
 
     def wait(self, seconds: float) -> int | None:
-        """The exit status (negative: the signal), once it has ended; None after `seconds`."""
+        """The exit status (negative: the signal) once it has ended; None if it still runs after `seconds`."""
 
 
 class Launch(Protocol):
@@ -78,7 +78,7 @@ class Launch(Protocol):
 
 
 def kept_off(thread: Path) -> float:
-    """Seconds that a thread waited for a processor, by its folder in /proc."""
+    """Seconds that a thread waited for a processor; `thread` is its folder in /proc."""
     return int((thread / "schedstat").read_text().split()[1]) / 1e9
 
 
@@ -95,7 +95,7 @@ class _Popen:
 
 
 class Launcher:
-    """Forks brokers from one warm process (tests/zygote.py). A context manager. `more`: of its environment."""
+    """Forks brokers from one warm process (tests/zygote.py). A context manager. `more`: more environment variables."""
 
     def __init__(self, more: Mapping[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair()
@@ -136,7 +136,7 @@ class Launcher:
 
     def close(self) -> None:
         self._lines.close()
-        self._socket.close()  # it kills what is left of its children, and ends
+        self._socket.close()  # then it kills its remaining children, and ends
         try:
             self._zygote.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -163,8 +163,8 @@ class _Forked:
 class BrokerProcess:
     """One data folder and, most of the time, a running broker on it.
 
-    `settings`: of the broker, by their names in the configuration. `launch`: how to start it (a `Launcher`, or by
-    default a new interpreter). `log`: the file that takes what it says; by default beside the folder.
+    `settings`: of the broker, by their names in the configuration. `launch`: starts it (a `Launcher`; by default a new
+    interpreter). `log`: the file for its output; by default beside the folder.
     """
 
     def __init__(self, data: Path, *, launch: Launch = _Popen, log: Path | None = None, **settings: object) -> None:
@@ -196,7 +196,7 @@ class BrokerProcess:
         self.ready()
 
     def begin(self) -> None:
-        """Starts the process and waits for nothing."""
+        """Starts the process, without waiting."""
         assert self._child is None, "it runs already"
         arguments = ["serve", "--json", "--until-eof", "--data", str(self.data)]
         for name, value in self.settings.items():
@@ -214,7 +214,7 @@ class BrokerProcess:
         self._watchdog.start()
 
     def ready(self) -> None:
-        """Waits until it takes requests. Raises Died with what it said last when it ends instead."""
+        """Waits until it takes requests. Raises Died, with the end of its log, if it ends instead."""
         line = b""
         end = time.monotonic() + PATIENCE
         while not line.endswith(b"\n"):
@@ -229,22 +229,22 @@ class BrokerProcess:
         self.address, self.kafka, self.http = told["native"], told["kafka"], told["http"] or ""
 
     def kill(self) -> None:
-        """SIGKILL; returns once it is gone. Nothing when it is not running."""
+        """Sends SIGKILL; returns once it is gone. Does nothing if it is not running."""
         if self._child is not None:
             os.kill(self._child.pid, signal.SIGKILL)
             assert self._wait(PATIENCE) is not None
 
     def terminate(self) -> None:
-        """SIGTERM, and no waiting."""
+        """Sends SIGTERM, without waiting."""
         os.kill(self.pid, signal.SIGTERM)
 
     def stop(self, seconds: float = PATIENCE) -> int:
-        """SIGTERM; its exit status."""
+        """Sends SIGTERM and waits; returns its exit status."""
         self.terminate()
         return self.ended(seconds)
 
     def ended(self, seconds: float = PATIENCE) -> int:
-        """Waits until it has ended by itself; its exit status (negative: the signal)."""
+        """Waits until it has ended; returns its exit status (negative: the signal)."""
         status = self._wait(seconds)
         assert status is not None, f"the broker did not end within {seconds:.0f} s: {self.last_words()}"
         return status
@@ -269,22 +269,22 @@ class BrokerProcess:
         assert self._child is not None, "it is not running"
         return self._child.pid
 
-    # --- what it takes and says
+    # --- memory, descriptors, log
 
     def rss(self) -> int:
         """Bytes of memory that it holds now (VmRSS)."""
         return self._status("VmRSS")
 
     def peak_rss(self) -> int:
-        """Bytes of memory that it held at the most, since it started or `reset_peak` (VmHWM)."""
+        """The most bytes of memory that it held since it started, or since `reset_peak` (VmHWM)."""
         return self._status("VmHWM")
 
     def reset_peak(self) -> None:
-        """`peak_rss` counts anew from here on (proc(5), clear_refs)."""
+        """Lets `peak_rss` count from now on (proc(5), clear_refs)."""
         Path(f"/proc/{self.pid}/clear_refs").write_text("5")
 
     def kept_off(self) -> float:
-        """Seconds that its event loop could have run, and the machine let others run (schedstat)."""
+        """Seconds that its event loop was ready, but the machine ran other threads (schedstat)."""
         return kept_off(Path(f"/proc/{self.pid}"))
 
     def _status(self, name: str) -> int:
@@ -309,22 +309,22 @@ class BrokerProcess:
         return self.fds()["sockets"]
 
     def limit_file_size(self, limit: int | None) -> None:
-        """Lets no file of its grow beyond `limit` bytes (RLIMIT_FSIZE): writes fail as on a full disk."""
+        """Bounds the size of each of its files to `limit` bytes (RLIMIT_FSIZE): writes fail as on a full disk."""
         value = resource.RLIM_INFINITY if limit is None else limit
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (value, resource.RLIM_INFINITY))
 
     def limit_fds(self, limit: int) -> None:
-        """RLIMIT_NOFILE."""
+        """Bounds its descriptors (RLIMIT_NOFILE) for good."""
         resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (limit, limit))
 
     def allow_fds(self, limit: int) -> int:
-        """As `limit_fds`, but it may be raised again. What the limit was before."""
+        """Bounds its descriptors, but the limit may be raised again. Returns the limit before."""
         before, most = resource.prlimit(self.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(self.pid, resource.RLIMIT_NOFILE, (limit, most))
         return before
 
     def events(self, name: str) -> list[dict[str, object]]:
-        """What it has logged under this event's name, over all its starts."""
+        """The log entries with this event name, over all its starts."""
         found = []
         for line in self.log.read_text(errors="replace").splitlines():
             if line.startswith("{") and name in line:

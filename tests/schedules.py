@@ -1,8 +1,8 @@
-"""Schedules made by a test: the order in which tasks run, how long the disk takes, and where a task is cancelled.
+"""Lets a test decide the order in which tasks run, how long the disk takes, and where a task is cancelled.
 
-`run` is trio.run with everything that is left to chance decided by a seed: of the tasks that could run any may be
-first, and what goes to a thread is done on the event loop, after as many turns as the seed says. So a schedule that
-shows a fault shows it each time.
+`run` is trio.run with a seed for all chance: it decides which of the ready tasks runs first. Work for a thread is done
+on the event loop, after a number of turns that the seed decides, too. So a schedule that shows a fault shows it each
+time.
 
 `cancelled_at` cancels an operation where it waits for the n-th time.
 """
@@ -21,11 +21,11 @@ import trio.testing
 from trio._core import _run
 
 T = TypeVar("T")
-SLOWEST = 4  # turns that a thread takes at the most
+SLOWEST = 4  # turns that a thread takes at most
 
 
 def run(main: Callable[[], Awaitable[T]], seed: int) -> T:
-    """What `main` comes to in the schedule of this seed. Time passes when nothing else can."""
+    """The result of `main` in the schedule of this seed. Time passes only when every task waits."""
     chance = random.Random(seed)
 
     async def in_thread(work: Callable[..., Any], *args: Any, **_: Any) -> Any:
@@ -69,9 +69,9 @@ def _counting(at: _At) -> Iterator[None]:
 
 
 async def cancelled_at(n: int, operation: Callable[[], Awaitable[Any]]) -> bool:
-    """Runs the operation as one whose asker leaves when it waits for the n-th time. False when it did not get there.
+    """Runs the operation, and cancels it when it waits for the n-th time. Returns False if it did not wait that often.
 
-    What it raises is raised, but for the cancellation.
+    Raises the operation's errors, but not the cancellation.
     """
     with trio.CancelScope() as scope:
         at = _At(trio.lowlevel.current_task(), scope, n)

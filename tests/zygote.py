@@ -1,8 +1,8 @@
-"""The process that `tests.process.Launcher` forks brokers from: everything is imported, nothing is running.
+"""The process from which `tests.process.Launcher` forks brokers: everything is imported, nothing runs.
 
-On the socket whose number is its argument it takes one JSON line at a time. {"start": [arguments]} comes with three
-file descriptors, stdin, stdout and stderr of `krappy ARGUMENTS`, and is answered by its pid. {"reap": pid} is
-answered by the exit status of a child that has ended. When the socket ends, it kills the children that it still has.
+Its argument is the number of a socket, from which it takes one JSON line at a time. {"start": [arguments]} comes with
+three file descriptors, stdin, stdout and stderr of `krappy ARGUMENTS`; the answer is its pid. The answer to {"reap":
+pid} is the exit status of a child that has ended. When the socket ends, it kills its remaining children.
 """
 
 from __future__ import annotations

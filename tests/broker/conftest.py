@@ -10,9 +10,10 @@ from krappy.core import latest, live_offsets
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks of 8 offsets, files in parts of 40 bytes, and a reader that comes back 3 behind is far behind.
+    """Small limits: blocks of 8 offsets, files in parts of 40 bytes, and a reader that returns 3 offsets behind counts
+    as far behind.
 
-    New readers are given the table as of now, however slow the machine is.
+    New readers get the table as it is now, however slow the machine is.
     """
     monkeypatch.setattr(latest_sets, "SLACK", 0.0)
     monkeypatch.setattr(table_file, "MARK", 40)

@@ -1,4 +1,4 @@
-"""A broker for the whole folder, and `krappy` called in this process."""
+"""A broker for each test file, and `krappy` called in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from krappy.testing.running import RunningBroker, run_broker
 
 
 class Result(NamedTuple):
-    """What a command line came to."""
+    """The outcome of a command line: exit status, stdout, stderr."""
 
     status: int
     out: str
@@ -27,13 +27,13 @@ class Result(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """Of a command that went well."""
+        """The lines of stdout; fails if the command did."""
         assert self.status == 0, self.err
         return self.out.splitlines()
 
     @property
     def objects(self) -> list[Any]:
-        """One for each line of JSON."""
+        """The objects on stdout, one for each line of JSON."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
@@ -48,7 +48,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Krappy:
-    """Runs `krappy` with these arguments and this stdin; no broker is named."""
+    """Runs `krappy` with given arguments and stdin; it names no broker."""
 
     def call(*arguments: str, stdin: bytes = b"") -> Result:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
@@ -63,7 +63,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> K
 
 @pytest.fixture
 def krappy(run: Krappy, broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> Krappy:
-    """The same against the broker of this folder."""
+    """The same, against the broker of this file."""
     monkeypatch.setenv("KRAPPY_ADDRESS", broker.address)
     return run
 

@@ -1,4 +1,4 @@
-"""A broker for all tests of the clients, a topic for each, a proxy that loses connections."""
+"""A broker for each test file of the clients, a topic for each test, a proxy that loses connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A name of the test's own."""
+    """A topic name of the test's own."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
     return name[:200]
 

@@ -27,7 +27,7 @@ _numbers = itertools.count()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """kafka-python forgets to close sockets that could not connect: that says nothing about the broker."""
+    """Ignores warnings about sockets that kafka-python leaves open when it could not connect."""
     for item in items:
         if item.path.parent == tools.HERE:
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
@@ -35,14 +35,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _sockets_are_collected_here() -> Iterator[None]:
-    """What such clients left is not to be found in other tests."""
+    """Collects what such clients left here, so that no other test warns of it."""
     yield
     gc.collect()
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The server under test, as all tests of a module share it."""
+    """The server under test, which all tests of a module share."""
     try:
         found = server(tmp_path_factory.mktemp(UNDER_TEST))
     except tools.Missing as reason:
@@ -73,7 +73,7 @@ def new_topic(admin: Admin) -> NewTopic:
 
 @pytest.fixture(scope="session")
 def get_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetClient]:
-    """Clients by name, each started once; skips the test that asks for one which this machine hasn't got."""
+    """Clients by name, each started once. Skips the test if this machine does not have the client."""
     clients: dict[str, Client] = {}
     logs = tmp_path_factory.mktemp("clients")
 

@@ -1,4 +1,4 @@
-"""A broker with its console, a client that speaks HTTP to it over a real socket, and a browser for its pages."""
+"""A broker with its console, an HTTP client over a real socket, and a browser for the console's pages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.console.web import Web
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """One for all tests of a module, which use topics and groups of their own."""
+    """One broker for all tests of a module, each of which uses topics and groups of its own."""
     folder: Path = tmp_path_factory.mktemp("console")
     faults: list[Any] = []
 
@@ -32,7 +32,7 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
 
     with run_broker(folder, listen_http="127.0.0.1:0", durability="os", report=report) as broker:
         yield broker
-    assert not faults, "the broker failed inside"
+    assert not faults, "the broker had an internal error"
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def context(browser: Browser) -> Iterator[BrowserContext]:
 
 @pytest.fixture
 def page(context: BrowserContext) -> Iterator[Page]:
-    """A page that must stay without complaints in its console."""
+    """A page that must log no errors and warnings in the browser's console."""
     complaints: list[str] = []
     made = context.new_page()
     made.on("console", lambda told: complaints.append(told.text) if told.type in ("error", "warning") else None)
@@ -72,5 +72,5 @@ def page(context: BrowserContext) -> Iterator[Page]:
     made.set_default_timeout(SLOW)
     expect.set_options(timeout=SLOW)
     yield made
-    # That an answer was a refusal, the browser says by itself.
+    # The browser logs answers with an error status by itself.
     assert [told for told in complaints if "the server responded with a status of 4" not in told] == []

@@ -18,7 +18,7 @@ def launcher() -> Iterator[Launcher]:
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory, launcher: Launcher) -> Iterator[BrokerProcess]:
-    """At the end it must not have failed inside, and must stop cleanly."""
+    """A broker that must stop cleanly at the end, and must have logged no internal error."""
     data = tmp_path_factory.mktemp("kafka") / "data"
     with broker_process(data, launch=launcher, durability="os") as running:
         yield running

@@ -44,9 +44,9 @@ def need_java() -> None:
 
 
 def python_path(folder: Path) -> str:
-    """PYTHONPATH for Spark's Python processes, in which the data source finds itself as when it is installed.
+    """PYTHONPATH for Spark's Python processes, with which PySpark finds the data source as if it were installed.
 
-    An editable install keeps packages where PySpark's search does not look; a link in `folder` mends that.
+    An editable install keeps packages where PySpark does not search; a link in `folder` makes up for that.
     """
     if "pyspark_krappy" not in {module.name for module in pkgutil.iter_modules()}:
         (folder / "pyspark_krappy").symlink_to(Path(krappy.spark.pyspark_krappy.__path__[0]).resolve())
@@ -55,9 +55,9 @@ def python_path(folder: Path) -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, address: str) -> Iterator[SparkSession]:
-    """A session with two cores, which tries a task twice. The data source registers itself in it.
+    """A session with two cores, which tries a task twice. PySpark finds the data source by itself.
 
-    Its tasks have the broker's address as KRAPPY_ADDRESS, as on a cluster; the tests have not.
+    Its tasks have the broker's address in KRAPPY_ADDRESS, as on a cluster; the tests' own process has not.
     """
     need_java()
     folder = tmp_path_factory.mktemp("spark")
@@ -85,10 +85,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory, address: str) -> Iterator[Sp
 
 @pytest.fixture(scope="session")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker for all tests of the package, which deletes and compacts nothing by itself: tests send old events.
+    """A broker for all tests of the package. It deletes and compacts nothing by itself, since tests send old events.
 
-    It is a process of its own, for it holds a file for each partition: Py4J waits by select(2), which knows the first
-    1,024 of a process. Beyond, its thread that serves the JVM ends, and whatever asks it waits for ever.
+    It is a process of its own, since it holds a file for each partition. Py4J waits by select(2), which knows only the
+    first 1,024 descriptors of a process: with more, its thread for the JVM ends, and its callers wait for ever.
     """
     never = {"retention_check_ms": 86_400_000, "cleaner_backoff_ms": 86_400_000}
     with spawn_broker(tmp_path_factory.mktemp("broker") / "data", {"durability": "os", **never}) as broker:
@@ -103,6 +103,6 @@ def client(address: str) -> Iterator[Client]:
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A name of the test's own."""
+    """A topic name of the test's own."""
     name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)
     return name[:200]

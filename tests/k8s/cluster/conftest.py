@@ -1,4 +1,4 @@
-"""The node, and Krappy on it as k8s/README.md tells to install it: once for all tests, and each leaves it ready."""
+"""The node, and Krappy on it, installed as k8s/README.md says: once for all tests, and each leaves it ready."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def installed(node: Node, desk: Desk) -> Krappy:
 
 @pytest.fixture
 def krappy(installed: Krappy) -> Krappy:
-    """It is ready when a test begins."""
+    """Krappy, which is ready when a test begins."""
     installed.wait_until_ready()
     return installed
 
 
 def _prometheus_operator(node: Node) -> None:
-    """Its kinds alone, so that they can be applied."""
+    """Defines only the operator's kinds, so that objects of them can be applied."""
     anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     for kind in ("ServiceMonitor", "PrometheusRule"):
         plural = f"{kind.lower()}s"
