@@ -1,4 +1,4 @@
-"""What is measured beside `krappy bench`: for who changes Krappy. `python -m tests.bench --help`."""
+"""Benchmarks beside `krappy bench`, for developers of Krappy. `python -m tests.bench --help`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SPEEDS = ("per_second", "per_second_min", "per_second_max")
 
 @click.group(cls=CommandGroup)
 def main() -> None:
-    """Measure what `krappy bench` does not: a start, a backup, live views, reads by columns."""
+    """Measures starts, backups, live views and reads by columns, which `krappy bench` does not."""
 
 
 def _told(durability: str, results: list[dict[str, Any]], as_json: bool) -> bool:
-    """Says under what circumstances it was measured; with --json all that was."""
+    """Prints the circumstances of the measurement; with --json also its results. Returns whether as JSON."""
     facts = report.circumstances(durability)
     if as_json:
         output.emit_json({"circumstances": facts, "results": results})
@@ -46,10 +46,10 @@ def _told(durability: str, results: list[dict[str, Any]], as_json: bool) -> bool
 @ROUNDS
 @json_option
 def blocks(of: str, durability: str, as_json: bool, **given: Any) -> None:
-    """How fast much is read as columns in Arrow's layout, as the Spark data source reads.
+    """How fast columns in Arrow's layout are read, as the Spark data source reads them.
 
-    Timed: from the first request to the last block. Of a table: a snapshot and all of its ranges, one after the other;
-    of a log: all of its events; of lookups: as many keys, drawn by chance, 10,000 in a request.
+    Timed: from the first request to the last block. Of a table: a snapshot and all of its ranges, one after the other.
+    Of a log: all of its events. Of lookups: as many random keys, 10,000 in a request.
 
     \b
     Examples:
@@ -77,10 +77,10 @@ def blocks(of: str, durability: str, as_json: bool, **given: Any) -> None:
 def start(**given: Any) -> None:
     """How long a broker takes from its start to its first answer.
 
-    Timed: from starting a process on data that was closed cleanly, or with --kill was not closed at all, until it
-    listens, and until a client has connected and looked up a key. With --kill every acknowledged event must be there
-    again; with --refold the answer waits until the whole log was read. Its memory is looked at a second later. The data
-    is made in the temporary folder (TMPDIR).
+    Timed: from the start of a process until it listens, and until a client has connected and looked up a key. The data
+    was closed cleanly; with --kill it was not closed, and every acknowledged event must be there again. With --refold
+    the answer waits until the whole log is read. Memory is measured a second later. The data is made in the temporary
+    folder (TMPDIR).
 
     \b
     Examples:
@@ -99,16 +99,22 @@ def start(**given: Any) -> None:
 
 @main.command()
 @click.option("--megabytes", type=click.IntRange(1), default=1000, show_default=True, metavar="N", help="Of events.")
-@click.option("--seconds", type=click.FloatRange(0.1), default=5.0, show_default=True, help="Of each time without one.")
-@click.option("--max-rate", type=click.FloatRange(0.001), metavar="MB", help="As of `krappy backup`.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0.1),
+    default=5.0,
+    show_default=True,
+    help="Length of each time without a backup.",
+)
+@click.option("--max-rate", type=click.FloatRange(0.001), metavar="MB", help="As in `krappy backup`.")
 @DURABILITY
 @json_option
 def backup(megabytes: int, seconds: float, max_rate: float | None, durability: str, as_json: bool) -> None:
-    """What a backup costs a broker that is busy, how fast it is, and how fast it is brought back.
+    """How much a backup slows a busy broker down, how fast it is, and how fast it is restored.
 
     Two writers publish as fast as they are acknowledged; meanwhile `krappy backup --incremental` runs twice. The share
-    is what they write beside a backup, of what they write without one. All is in the temporary folder (TMPDIR), which
-    needs four times the megabytes.
+    is their rate during a backup, divided by their rate without one. All data is in the temporary folder (TMPDIR),
+    which needs four times the megabytes.
 
     \b
     Examples:
@@ -132,10 +138,10 @@ def backup(megabytes: int, seconds: float, max_rate: float | None, durability: s
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True, metavar="N")
 @json_option
 def tail(cases: tuple[str, ...], durability: str, as_json: bool, **given: Any) -> None:
-    """What live views in the console cost a producer at full speed.
+    """How much live views in the console slow a producer down that runs at full speed.
 
-    Rounds without and with readers take turns. Compared are the rates, and the processor time that the broker spends
-    on an event, which other programs disturb less. A tail must show every event, or say that it was skipped.
+    Rounds without and with readers take turns. It compares the rates, and the broker's CPU time for each event, which
+    other programs disturb less. A tail must show every event, or say that it was skipped.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
-"""What a backup costs a broker that is busy, how fast it is, and what the next one still copies.
+"""How much a backup slows a busy broker down, how fast it is, and how much the next one still copies.
 
-Writers publish as fast as they are acknowledged all the while. Compared are the time in which `krappy backup` runs, as
-a process of its own, and the times before and after, in which the same writers have the broker to themselves.
+Writers publish all the time, as fast as they are acknowledged. Their rate while `krappy backup` runs, as a process of
+its own, is compared with that before and after, when they have the broker to themselves.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ TIMEOUT_S = 600.0
 def backup(megabytes: int, durability: str, seconds: float, max_rate: float | None) -> dict[str, Any]:
     """Fills a broker of its own with `megabytes` of events, backs it up twice under load, and restores the second.
 
-    `seconds`: how long the writers are watched without a backup, each time. `max_rate`: of it, in MB/s. Raises Failure.
+    `seconds`: how long the writers are measured without a backup, each time. `max_rate`: of the backup, in MB/s. Raises
+    Failure.
     """
     events = load.make(min(megabytes * 1000, KEYS), RECORD_BYTES, KEYS)
     with tempfile.TemporaryDirectory(prefix="krappy-") as name:
@@ -85,7 +86,7 @@ def _facts(copy: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Span:
-    """What the writers did in a time: bytes acknowledged, and the longest wait (seconds) that ended in it."""
+    """The writers' work in a span of time: bytes acknowledged, and the longest wait (seconds) that ended in it."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -105,7 +106,7 @@ class _Writers:
         self._span = _Span()
 
     def run(self, address: str, events: load.Load) -> None:
-        """Of each writer's thread: the next send begins once the last was acknowledged."""
+        """A writer's thread: each send begins once the one before was acknowledged."""
         try:
             with connect(address, timeout=TIMEOUT_S) as client, client.producer(TOPIC) as producer:
                 while True:

@@ -1,7 +1,7 @@
-"""Reading much by columns, as the Spark data source does.
+"""Reads many events, entries or keys by columns, as the Spark data source does.
 
-Timed: from the first request to the last block, whose columns are then in Arrow's layout. Of a table: the snapshot, cut
-into ranges that are read one after the other. Of lookups: keys drawn by chance, given as a column.
+Timed: from the first request to the last block, with its columns in Arrow's layout. Of a table: a snapshot and its
+ranges, which are read one after the other. Of lookups: random keys, given as a column.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def blocks(client: Client, settings: BenchSettings, of: str) -> list[Round]:
     stored = load.every_key(settings.count, settings.record_bytes)
     with own_topic(client, settings) as topic:
         fill(client, topic, stored, settings)
-        client.table(topic).get(stored.keys[-1])  # the view holds everything now
+        client.table(topic).get(stored.keys[-1])  # waits until the view has all events
         return [_round(client, topic, stored, READS[of]) for _ in range(settings.rounds)]
 
 

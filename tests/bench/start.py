@@ -1,7 +1,7 @@
-"""How long a broker takes from its start to its first answer, and what it holds in memory then.
+"""How long a broker takes from its start to its first answer, and its memory then.
 
-Timed: from starting the process, on data that was closed cleanly or left by a SIGKILL, until it listens, and until a
-client has connected and looked up a key. That answer waits until the view has folded what the logs have more than it.
+Timed: from the start of the process, on data that was closed cleanly or left by a SIGKILL, until it listens, and until
+a client has connected and looked up a key. The answer waits until the view has folded the events that it still lacks.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from krappy.cli.progress import progress
 from krappy.cli.spawn import Spawned, spawn_broker
 
 TOPIC, KEYS, RECORD_BYTES, CHUNK = "krappy-bench-start", 100_000, 1024, 5_000
-ANSWER_S = 600.0  # a lookup waits until the view is whole again
-LINGER_MS = 200  # or a thousand partitions would each get batches of a few events
-SETTLE_S = 1.0  # after its first answer, before its memory is looked at
+ANSWER_S = 600.0  # a lookup waits until the view has all events again
+LINGER_MS = 200  # with less, each of a thousand partitions would get batches of a few events
+SETTLE_S = 1.0  # from its first answer until its memory is measured
 TAIL = (
     256_000_000  # bytes written before each kill but the first: as much as the logs may have beyond their checkpoints
 )
@@ -35,8 +35,8 @@ def start(
 ) -> dict[str, Any]:
     """Fills a broker of its own with `megabytes` of events, then starts it `rounds` times.
 
-    `kill`: it is ended by SIGKILL as soon as its last event was acknowledged, every time. Raises Failure when an
-    acknowledged event is not there after that. `refold`: its tables are deleted before each start.
+    `kill`: each time it is ended by SIGKILL as soon as its last event is acknowledged; raises Failure if an
+    acknowledged event is lost by that. `refold`: its tables are deleted before each start.
     """
     run = _Run(megabytes, durability, kill)
     ready: list[float] = []
@@ -95,7 +95,7 @@ class _Run:
                 broker.process.wait()
 
     def fill(self, client: Client, size: int) -> None:
-        """Writes `size` bytes and returns when all of them are acknowledged."""
+        """Writes `size` bytes; returns when all of them are acknowledged."""
         wanted = self.written + size
         with progress(size) as tell:
             while self.written < wanted:
@@ -114,7 +114,7 @@ class _Run:
 
 
 def _resident(pid: int) -> float:
-    """Memory of a process in MB (proc(5))."""
+    """Memory of a process in RAM, in MB (proc(5))."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1e6

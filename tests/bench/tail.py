@@ -1,9 +1,9 @@
-"""What readers of live views in the console cost a producer at full speed.
+"""How much readers of live views in the console slow a producer down that runs at full speed.
 
-Rounds without and with readers take turns on one broker, each on a new topic, so that a machine that grows slower
-meanwhile slows down both. Compared are the rate (from handing the first event to the client until the last is
-acknowledged) and the broker's own processor time for each event (user and system, until its table has all of them, by
-proc(5)), which other programs on the machine disturb less. Every event must reach a tail, or be told as skipped.
+Rounds without and with readers take turns on one broker, each on a new topic, so that a machine that becomes slower
+slows down both. Compared are the rate (from the first event's send until the last is acknowledged) and the broker's CPU
+time for each event (user and system, until its table has all of them, by proc(5)), which other programs on the machine
+disturb less. A tail must show every event, or report it as skipped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SLOW_BYTES, SLOW_SECONDS = 2048, 0.1  # what a slow reader takes, and how often
 
 
 class Case(NamedTuple):
-    """`path`: the view, below the topic; `slow`: takes about 20 kB a second; `reads`: decodes what it gets."""
+    """`path`: of the live view, after the topic's; `slow`: readers take about 20 kB a second; `reads`: they decode."""
 
     name: str
     readers: int
@@ -46,7 +46,7 @@ class Case(NamedTuple):
     slow: bool = False
 
 
-# "tail" reads as a browser's page does: the rate that it asks for, JSON decoded, every event looked at.
+# "tail" reads as the browser's page does: with the same rate, and it decodes the JSON of every event.
 CASES = (
     Case("tail", 1, "tail", {}),
     Case("fast tail", 1, "tail", {"rate": "1000"}),
@@ -60,7 +60,7 @@ CASES = (
 
 
 class Seen(NamedTuple):
-    """Of one round. `shown`, `skipped`: events, of the first reader; 0 where it does not decode."""
+    """The results of one round. `shown`, `skipped`: events of the first reader; 0 if it does not decode."""
 
     seconds: float
     processor: float  # seconds
@@ -69,7 +69,8 @@ class Seen(NamedTuple):
 
 
 def tail(client: Client, address: str, console: str, pid: int, settings: BenchSettings, case: Case) -> dict[str, Any]:
-    """Measures one case. `console`: HOST:PORT; `pid`: the broker's. Raises Failure when a tail was not told of all."""
+    """Measures one case. `console`: HOST:PORT; `pid`: the broker's. Raises Failure if a tail neither showed nor skipped
+    an event."""
     events = load.make(settings.count, settings.record_bytes, settings.keys)
     pairs: list[tuple[Seen, Seen]] = []
     for number in range(settings.rounds + 1):
@@ -139,14 +140,14 @@ class _Reader:
         self._ending = False
         self._failure: Exception | None = None
         self.shown = self.skipped = 0
-        self._line()  # it has begun: what is published from now on comes
+        self._line()  # the view has begun: events that are published from now on come
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def wait_for(self, events: int) -> None:
-        """Returns when that many were shown or said to be skipped. Raises Failure when they are not."""
+        """Returns when so many events were shown or reported as skipped. Raises Failure if they are not."""
         end = time.monotonic() + PATIENCE
         while self.shown + self.skipped < events:
             if time.monotonic() > end or not self._thread.is_alive():
@@ -158,7 +159,7 @@ class _Reader:
         self._ending = True
         if self._connection.sock is not None:
             with contextlib.suppress(OSError):  # the broker has closed it
-                self._connection.sock.shutdown(socket.SHUT_RDWR)  # closing alone would not wake its reader
+                self._connection.sock.shutdown(socket.SHUT_RDWR)  # close() alone would not wake its reader
         self._thread.join(PATIENCE)
         self._connection.close()
 
@@ -200,6 +201,6 @@ def _reading(console: str, topic: str, case: Case) -> Iterator[_Reader]:
 
 
 def processor_seconds(pid: int) -> float:
-    """What a process has used of processors so far, user and system (proc(5), stat)."""
+    """CPU seconds of a process so far, user and system (proc(5), stat)."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""Every bench beside `krappy bench` runs, small, and says what it measured."""
+"""Each benchmark beside `krappy bench` runs, on little data, and prints its figures."""
 
 from __future__ import annotations
 

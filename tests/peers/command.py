@@ -1,4 +1,4 @@
-"""What the commands that compare have in common."""
+"""The parts that all comparing commands share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.peers.report import table
 
 
 def parser(name: str, about: str | None, kinds: Iterable[str], scale: str) -> argparse.ArgumentParser:
-    """`about`: a module's head. `scale`: what is scaled."""
+    """The options of all commands. `about`: the module's docstring; `scale`: the help text of --scale."""
     found = argparse.ArgumentParser(prog=f"make {name}", description=(about or "").partition("\n")[0])
     found.add_argument("--servers", nargs="+", choices=list(kinds), default=list(kinds))
     found.add_argument("--rounds", type=int, default=3)
@@ -26,7 +26,8 @@ def parser(name: str, about: str | None, kinds: Iterable[str], scale: str) -> ar
 
 
 def compare(asked: argparse.Namespace, build: Callable[[], None], run: Callable[[Path], Mapping[str, Any]]) -> int:
-    """Builds what is needed, runs it all in a folder of its own, and prints it; the exit status."""
+    """Builds the programs, runs the comparison in a folder of its own, and prints the summary; returns the exit
+    status."""
     folder = Path(tempfile.mkdtemp(prefix="krappy-peers-"))
     try:
         build()

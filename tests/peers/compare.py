@@ -1,8 +1,8 @@
-"""Apache Kafka beside Krappy, in one run on one machine, under the same load (driver.c): `make peers`.
+"""Measures Apache Kafka beside Krappy, in one run on one machine, under the same load (driver.c): `make peers`.
 
-The servers run all the time, and take turns: each measure is made of one after the other, a few rounds, with topics
-of its own each time. Only one of them works at a time; what the idle ones take is small, and the same for all.
-Consumers read what was just written, out of the page cache. The heap of Kafka is bounded to 1 GiB.
+All servers run all the time, and take turns: each measure is taken on one after the other, for a few rounds, with new
+topics each time. Only one of them works at a time; idle ones take little, and all the same. Consumers read from the
+page cache, since the events were just written. Kafka's heap is bounded to 1 GiB.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Measure = Callable[[Peer, float], None]
 
 
 def throughput(peer: Peer, scale: float) -> None:
-    """Events a second, written with acks=all and read from the beginning (from the first answer on)."""
+    """Events a second, written with acks=all, then read from the beginning of the log (timed from the first answer
+    on)."""
     for size, partitions in SHAPES:
         count = int((2_000_000 if size == 100 else 500_000) * scale)
         topic = peer.topic(partitions)
@@ -39,7 +40,7 @@ def throughput(peer: Peer, scale: float) -> None:
 
 
 def keyed(peer: Peer, scale: float) -> None:
-    """Events with one of a million keys each; Krappy folds them into a view, or does not."""
+    """Events a second, each with one of a million keys; for Krappy with a view and without."""
     count = int(500_000 * scale)
     for view in (True, False) if peer.has_table else (None,):
         config = {} if view is None else {"view_enable": str(view).lower()}
@@ -64,9 +65,9 @@ def latency(peer: Peer, scale: float) -> None:
 def bootstrap(peer: Peer, scale: float) -> None:
     """Seconds until a connected client has the latest state of 1 M keys after 10 M events.
 
-    Kafka's consumer reads the whole log, Krappy's reads TOPIC@latest: for the first time, when it is made, and again;
-    and for the first time after a restart, when it was made ahead (`latest.ahead.enable`). What is counted is the whole
-    of it, a table of the keys in the client's memory included; and, apart, a client that only counts events.
+    Kafka's consumer reads the whole log, Krappy's reads TOPIC@latest: the first time, when the broker makes it, and
+    again; and the first time after a restart, when it was made ahead (`latest.ahead.enable`). The time includes the
+    client's table of the keys; another measure is of a client that only counts events.
     """
     events, keys = int(10_000_000 * scale), int(KEYS * scale)
     topic = peer.topic(4)
@@ -88,7 +89,7 @@ def bootstrap(peer: Peer, scale: float) -> None:
     peer.admin.delete(topic)
 
 
-MEASURES: dict[str, tuple[Measure, bool]] = {  # with: whether it is repeated each round
+MEASURES: dict[str, tuple[Measure, bool]] = {  # function, whether it is repeated each round
     "throughput": (throughput, True),
     "keyed": (keyed, True),
     "latency": (latency, True),
@@ -97,7 +98,7 @@ MEASURES: dict[str, tuple[Measure, bool]] = {  # with: whether it is repeated ea
 
 
 def run(names: list[str], measures: list[str], rounds: int, scale: float, folder: Path) -> dict[str, object]:
-    """All of it; the summary."""
+    """Runs all measures on all servers; returns the summary."""
     peers: list[Peer] = []
     try:
         for name in names:
@@ -106,7 +107,7 @@ def run(names: list[str], measures: list[str], rounds: int, scale: float, folder
             peer.start()
         for peer in peers:
             peer.note("memory idle (MiB)", peer.rss())
-        for peer in peers:  # a Java process becomes fast by doing what it does
+        for peer in peers:  # a Java process becomes faster as it runs
             sys.stderr.write(f"warming up {peer.name}\n")
             keyed(peer, 1.0)
             latency(peer, 0.2)

@@ -1,7 +1,7 @@
-/* The load of the comparison: librdkafka driven from C, so that what is measured is the broker, not a language.
+/* Makes the load of the comparison, with librdkafka from C, so that it measures the broker and not a language.
  *
- * It is linked to the librdkafka that confluent-kafka's wheel carries, which comes without its header: the few
- * functions and the one struct used are declared here, as librdkafka's stable C interface has them.
+ * It is linked to the librdkafka in confluent-kafka's wheel, which has no header file: the few functions and the one
+ * struct that are used are declared here, as in librdkafka's stable C interface.
  *
  *   driver produce ADDRESS TOPIC PARTITIONS COUNT SIZE KEYS       KEYS 0: without keys
  *   driver consume ADDRESS TOPIC PARTITIONS
@@ -140,7 +140,7 @@ static void produce(char **argv) {
     printf("{\"seconds\": %.6f, \"count\": %ld}\n", seconds, count);
 }
 
-/* The latest value of each key: open addressing, and one block of memory for what it holds. */
+/* The latest value of each key: a hash table with open addressing; keys and values are in large blocks of memory. */
 struct entry {
     uint64_t hash;
     char *held; /* key, then value; NULL: free */
@@ -203,7 +203,7 @@ static void fold(const rd_kafka_message_t *message) {
     memcpy(at->held + message->key_len, message->payload, message->len);
 }
 
-/* Reads all partitions to the end that they had, by a client that is connected and knows where they are. */
+/* Reads all partitions to the end that they had at the beginning, with a client that is connected and has metadata. */
 static void consume(char **argv, int keep) {
     long partitions = atol(argv[4]), found = 0, at_first = 0, open = 0;
     rd_kafka_t *rk = client(CONSUMER, argv[2], "");
@@ -222,14 +222,14 @@ static void consume(char **argv, int keep) {
     static rd_kafka_message_t *messages[CHUNK];
     double quiet = now();
     while (open) {
-        /* It waits until it has as many as it was asked for, or for so many milliseconds. */
+        /* Returns when it has as many messages as it was asked for, or after so many milliseconds. */
         ssize_t got = rd_kafka_consume_batch_queue(queue, 5, messages, CHUNK);
         for (ssize_t at = 0; at < got; at++) {
             rd_kafka_message_t *message = messages[at];
             if (message->err == 0) {
                 found++;
                 if (keep) fold(message);
-                /* What is last in a log is the latest of its key: it is in the topic's table as well. */
+                /* The last event of the log is its key's latest, so TOPIC@latest has it, too. */
                 if (message->offset == ends[message->partition] - 1) open--;
             }
             rd_kafka_message_destroy(message);
@@ -242,7 +242,7 @@ static void consume(char **argv, int keep) {
         if (now() - quiet > 60) die("nothing has come for a minute");
     }
     double end = now();
-    /* per_second: without the time to the first answer, and what came with it */
+    /* per_second: without the time to the first answer, and without that answer's events */
     printf("{\"seconds\": %.6f, \"first\": %.6f, \"count\": %ld, \"keys\": %zu, \"per_second\": %.1f}\n", end - start,
            first - start, found, used, end > first ? (found - at_first) / (end - first) : 0.0);
 }
@@ -260,7 +260,7 @@ static void *read_all(void *argument) {
     rd_kafka_topic_t *topic = topic_of(rk, reader->name);
     rd_kafka_queue_t *queue = rd_kafka_queue_new(rk);
     rd_kafka_consume_start_queue(topic, 0, BEGINNING, queue);
-    rd_kafka_message_t *messages[1]; /* each as soon as it is there */
+    rd_kafka_message_t *messages[1]; /* one at a time, so that each is seen as soon as it arrives */
     double quiet = now();
     while (reader->found < reader->count && now() - quiet < 60) {
         ssize_t got = rd_kafka_consume_batch_queue(queue, 100, messages, 1);
@@ -270,7 +270,7 @@ static void *read_all(void *argument) {
             if (messages[at]->err == 0) {
                 double sent;
                 memcpy(&sent, messages[at]->payload, sizeof sent);
-                if (sent == 0) reader->ready = 1; /* the first one only says that the reader reads */
+                if (sent == 0) reader->ready = 1; /* the first event only shows that the reader reads */
                 else reader->seconds[reader->found++] = arrived - sent;
             }
             rd_kafka_message_destroy(messages[at]);
@@ -302,7 +302,7 @@ static void latency(char **argv) {
             struct timespec pause = {(time_t)left, (long)((left - (time_t)left) * 1e9)};
             nanosleep(&pause, NULL);
         }
-        memcpy(body, &due, sizeof due); /* from when it was due: a stall of the sender counts */
+        memcpy(body, &due, sizeof due); /* when it was due, so that a stall of the sender counts */
         while (rd_kafka_produce(topic, 0, COPY, body, sizeof body, NULL, 0, NULL) != 0) rd_kafka_poll(rk, 10);
         rd_kafka_poll(rk, 0);
     }

@@ -1,4 +1,4 @@
-"""Builds and runs the load (driver.c), with the librdkafka of confluent-kafka's wheel."""
+"""Builds and runs the program that makes the load (driver.c), with the librdkafka of confluent-kafka's wheel."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SECONDS = 600
 
 
 def build() -> None:
-    """Compiles the driver. Raises Missing without a C compiler or without the wheel's library."""
+    """Compiles the driver. Raises Missing if there is no C compiler, or no library in the wheel."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise Missing("no C compiler (cc or gcc) on the PATH")
@@ -33,7 +33,7 @@ def build() -> None:
 
 
 def drive(*arguments: object) -> dict[str, float]:
-    """Runs the driver and returns what it measured."""
+    """Runs the driver; returns its figures by name. Raises RuntimeError if it fails."""
     done = subprocess.run(
         [str(PROGRAM), *map(str, arguments)], capture_output=True, text=True, timeout=SECONDS, check=False
     )

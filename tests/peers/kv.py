@@ -1,9 +1,9 @@
-"""NATS JetStream KV beside Krappy, in one run on one machine: `make peers-kv`. Needs Go, which builds the server.
+"""Measures NATS JetStream KV beside Krappy, in one run on one machine: `make peers-kv`. Needs Go, to build the server.
 
-What a table is used for: putting values, getting them, telling a new reader all of them. Each server is driven by the
-client that its makers measure it with: NATS by a program in Go (nats/main.go), Krappy by `krappy bench`, whose client
-is in Python. Each put is acknowledged; keys and values have 100 bytes together. The servers run all the time and take
-turns; only one of them works at a time.
+It measures how tables are used: values are put, got, and all sent to a new reader. Each server is measured by the
+client that its makers use: NATS by a program in Go (nats/main.go), Krappy by `krappy bench`, whose client is in Python.
+Each put is acknowledged; a key and its value have 100 bytes together. The servers run all the time and take turns; only
+one of them works at a time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Krappy:
 
     def all(self, keys: int) -> dict[str, float]:
         found = self._bench("scan", count=keys)
-        with blocking.connect(self._process.address) as client:  # what the next start finds
+        with blocking.connect(self._process.address) as client:  # data for the measure of the next start
             client.create_topic("kept", config={"cleanup.policy": "compact"}, if_absent=True)
             with client.producer("kept") as producer:
                 producer.send_many([(b"k%011d" % number, bytes(SIZE - 12)) for number in range(keys)])
@@ -89,7 +89,7 @@ class Krappy:
 
 class Nats:
     def __init__(self, folder: Path, sync: str, share: int = 1) -> None:
-        """`share`: it is given so much less to put, which takes it so much longer."""
+        """`share`: the number of puts is divided by it, for a slow server."""
         self._share = share
         folder.mkdir(parents=True)
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -105,7 +105,7 @@ class Nats:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns once it answers a ping; it recovers what it holds before it listens."""
+        """Returns once it answers a ping; it recovers its data before it listens."""
         self._process = subprocess.Popen([BUILT / "nats-server", "-c", self._config], stdin=subprocess.DEVNULL)
         end = time.monotonic() + PATIENCE
         while not self._answers():
@@ -146,16 +146,16 @@ class Nats:
 
 
 KINDS: dict[str, tuple[Callable[[Path], Server], str]] = {
-    "krappy": (lambda folder: Krappy(folder, "fsync"), "Krappy, as it comes: an acknowledged event is on disk"),
+    "krappy": (lambda folder: Krappy(folder, "fsync"), "Krappy by default: an acknowledged event is on disk"),
     "krappy-os": (lambda folder: Krappy(folder, "os"), 'Krappy with durability = "os"'),
     "nats-sync": (lambda folder: Nats(folder, "always", share=10), "NATS JetStream KV, sync_interval: always"),
-    "nats": (lambda folder: Nats(folder, '"2m"'), "NATS JetStream KV, as it comes: synced every two minutes"),
+    "nats": (lambda folder: Nats(folder, '"2m"'), "NATS JetStream KV by default: synced every two minutes"),
 }
 
 
 @dataclass
 class Peer:
-    """One running server, and what was measured of it: name of the measure -> one value a round."""
+    """One running server. `results`: by measure, one value for each round."""
 
     name: str
     server: Server
@@ -170,12 +170,12 @@ class Peer:
         self.note(measure, time.monotonic() - began)
 
     def rss(self) -> float:
-        """MiB that its process holds."""
+        """Memory of its process in RAM, in MiB."""
         [line] = [line for line in self._proc("status").splitlines() if line.startswith("VmRSS:")]
         return int(line.split()[1]) / 1024
 
     def cpu(self) -> float:
-        """Seconds that its process has worked."""
+        """CPU seconds of its process so far."""
         fields = self._proc("stat").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -183,7 +183,7 @@ class Peer:
         return Path(f"/proc/{self.server.pid}/{name}").read_text()
 
     def measure(self, scale: float) -> None:
-        """One round."""
+        """Takes all measures, once."""
         server = self.server
         before = self.cpu()
         found = server.put(int(500_000 * scale))
@@ -213,7 +213,7 @@ def _output(command: list[str]) -> str:
 
 
 def build() -> None:
-    """NATS's server and the driver, of the versions that nats/go.mod names. Raises Missing."""
+    """Builds NATS's server and the driver, in the versions of nats/go.mod. Raises Missing."""
     if shutil.which("go") is None:
         raise Missing("no go on the PATH (Debian's package is called golang; 1.24 or newer)")
     BUILT.mkdir(parents=True, exist_ok=True)
@@ -226,7 +226,7 @@ def build() -> None:
 
 
 def run(names: list[str], rounds: int, scale: float, folder: Path) -> dict[str, Any]:
-    """All of it; the summary."""
+    """Runs all rounds on all servers; returns the summary."""
     peers = [Peer(name, KINDS[name][0](folder / name)) for name in names]
     try:
         for peer in peers:

@@ -1,4 +1,4 @@
-"""Who is compared: Krappy and Apache Kafka, each as its users run it and with the other's durability."""
+"""The servers that are compared: Krappy and Apache Kafka, each with its default durability and with the other's."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def _kafka(**settings: object) -> Callable[[Path], Server]:
     return lambda folder: KafkaServer(folder, heap="1g", **settings)
 
 
-# Kafka's default leaves writing to the disk to the operating system; with an interval of one message it syncs each
-# append, as Krappy's default does (which serves all that wait with one sync).
+# By default Kafka leaves writing to the disk to the operating system. With an interval of one message it syncs each
+# append. Krappy does so by default (one sync serves all appends that wait).
 KINDS: dict[str, tuple[Callable[[Path], Server], str]] = {
-    "krappy": (_krappy("fsync"), "Krappy, as it comes: an acknowledged event is on disk"),
+    "krappy": (_krappy("fsync"), "Krappy by default: an acknowledged event is on disk"),
     "krappy-os": (_krappy("os"), 'Krappy with durability = "os"'),
     "kafka-fsync": (_kafka(log_flush_interval_messages=1), "Apache Kafka, log.flush.interval.messages=1"),
-    "kafka": (_kafka(), "Apache Kafka, as it comes: an acknowledged event is in the page cache"),
+    "kafka": (_kafka(), "Apache Kafka by default: an acknowledged event is in the page cache"),
 }
 
 
 @dataclass
 class Peer:
-    """One running server, and what was measured of it: name of the measure -> one value a round."""
+    """One running server. `results`: by measure, one value for each round."""
 
     name: str
     folder: Path
@@ -50,7 +50,7 @@ class Peer:
         self._topics = 0
 
     def start(self) -> None:
-        """Returns once it answers with itself in the metadata; that is the start-up that is measured."""
+        """Starts it; returns once its metadata name a broker. The time until then is the measured start-up."""
         begun = time.monotonic()
         self.server.start()
         self._await_service()
@@ -68,21 +68,21 @@ class Peer:
         self.results.setdefault(measure, []).append(value)
 
     def topic(self, partitions: int, **config: str) -> str:
-        """A new topic's name."""
+        """Creates a topic; returns its name. `config`: with _ for the dots of the settings' names."""
         self._topics += 1
         name = f"peers-{self._topics}"
         self.admin.create(name, partitions, {key.replace("_", "."): value for key, value in config.items()})
         return name
 
     def rss(self) -> float:
-        """MiB that its process holds."""
+        """Memory of its process in RAM, in MiB."""
         for line in Path(f"/proc/{self.server.pid}/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) / 1024
         raise RuntimeError(f"{self.name} is gone")
 
     def settle(self) -> None:
-        """Returns once it answers and has nothing to do any more."""
+        """Returns once it answers, and is idle again."""
         self._await_service()
         before = -1.0
         while (now := self._cpu()) - before > 0.02:
@@ -90,7 +90,7 @@ class Peer:
             time.sleep(1.5)
 
     def _cpu(self) -> float:
-        """Seconds that its process has worked."""
+        """CPU seconds of its process so far."""
         fields = Path(f"/proc/{self.server.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -104,7 +104,7 @@ class Peer:
 
 
 def _serves(address: str) -> bool:
-    """Whether it answers Metadata with at least one broker."""
+    """Whether the server's answer to Metadata has at least one broker."""
     host, _, port = address.partition(":")
     with contextlib.suppress(OSError, EOFError), socket.create_connection((host, int(port)), 1) as sock:
         sock.settimeout(5)

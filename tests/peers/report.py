@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-# What is compared with what: the same promise on both sides, then each as it comes.
+# The pairs that are compared: with the same durability on both sides, then both by default.
 PAIRS = (("krappy", "kafka-fsync"), ("krappy-os", "kafka"), ("krappy", "kafka"))
 LESS_IS_BETTER = ("start-up", "latency", "memory", "bootstrap", "CPU")
 
@@ -18,7 +18,7 @@ def less_is_better(measure: str) -> bool:
 
 
 def ratio(measure: str, ours: float, theirs: float) -> float:
-    """Over 1.0: ours is better, whichever way the measure counts."""
+    """A ratio that is over 1.0 if `ours` is better, whether less or more is better of this measure."""
     return theirs / ours if less_is_better(measure) else ours / theirs
 
 
@@ -27,7 +27,7 @@ def summary(
     meanings: Mapping[str, str],
     pairs: Sequence[tuple[str, str]] = PAIRS,
 ) -> dict[str, Any]:
-    """`results`: by server and measure, one value a round."""
+    """Medians and ratios of `results`: by server and measure, one value for each round. `meanings`: by server."""
     medians = {name: {key: median(values) for key, values in found.items()} for name, found in results.items()}
     ratios: dict[str, dict[str, float]] = {}
     for ours, theirs in pairs:
@@ -52,7 +52,7 @@ def _shown(value: float | None) -> str:
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """The medians, then the ratios (over 1: Krappy is better)."""
+    """A summary as text: the medians, then the ratios (over 1: Krappy is better)."""
     names, pairs = list(found["medians"]), list(found["ratios"])
     measures = list(dict.fromkeys(key for name in names for key in found["medians"][name]))
     rows = [["", *names, *pairs]]

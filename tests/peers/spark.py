@@ -1,11 +1,11 @@
-"""What PySpark gets out of Krappy, beside Spark's Kafka connector on the same events: `make bench-spark`.
+"""Measures PySpark on Krappy, beside Spark's Kafka connector on the same events: `make bench-spark`.
 
-The connector (a JAR from Maven Central) reads and writes Krappy by its Kafka listener, and Apache Kafka when `make
-compat` has fetched that. Each measure is made of one after the other in each round; medians of the rounds. Rows a
-second unless it says ms. A read is a whole one: every row is made and thrown away (format noop). Everything is on one
+The connector (a JAR from Maven Central) reads and writes Krappy by its Kafka listener; and Apache Kafka, if
+`make compat` has downloaded that. In each round a measure is taken on one after the other; the summary has the medians.
+Figures are rows a second unless they say ms. A read makes every row and throws it away (format noop). All runs on one
 machine: Spark with two cores, its Python workers, and the brokers.
 
-What is measured is told at once, and with --json written at once; a part that fails costs no other part.
+Each figure is printed at once, and with --json also written at once; a part that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CONF = {
 
 
 def connector() -> list[Path]:
-    """Its jars, fetched if need be. Raises Missing."""
+    """The connector's jars, which are downloaded if they are not there. Raises Missing."""
     version = CONNECTORS.get(".".join(pyspark.__version__.split(".")[:2]))
     if version is None:
         raise Missing(f"no connector is known for PySpark {pyspark.__version__}")
@@ -75,7 +75,7 @@ def connector() -> list[Path]:
 
 
 def events(spark: SparkSession, count: int, keys: int) -> DataFrame:
-    """Keys of 9 bytes, in no order, and values of 100."""
+    """`count` rows with keys of 9 bytes, `keys` different ones in no order, and values of 100 bytes."""
     rows = spark.range(0, count, 1, PARTITIONS)
     key = f"concat('k', lpad(string(pmod(id * 7919, {keys})), 8, '0'))"
     return rows.selectExpr(f"{key} AS key", "rpad(string(id), 100, 'x') AS value")
@@ -97,9 +97,9 @@ def seconds(work: Callable[..., Any], *given: Any) -> float:
 
 
 class Bench:
-    """`kafka`: by name, the address of each Kafka listener that the connector is measured with.
+    """`kafka`: by name, the address of each Kafka listener with which the connector is measured.
 
-    `results`: by measure and by who did it, one figure for each round; `noted` is called with each.
+    `results`: by measure and by reader or writer, one figure for each round; `noted` is called with each figure.
     """
 
     def __init__(self, spark: SparkSession, address: str, kafka: dict[str, str], scale: float, folder: Path) -> None:
@@ -150,7 +150,7 @@ class Bench:
             to.format("kafka").option("kafka.bootstrap.servers", self.kafka[who]).save()
 
     def writes(self) -> None:
-        """The connector writes at least once; Krappy stages, and publishes once."""
+        """Writes. The connector writes at least once; Krappy stages rows, and publishes them once."""
         rows = self.count // 10
         df = events(self.spark, rows, self.keys)
         for who in (None, *self.kafka):
@@ -158,7 +158,7 @@ class Bench:
                 self.rate("write", who or "krappy", rows, self.send, df, topic, who)
 
     def reads(self, rounds: int) -> None:
-        """The log, the table, `where key = x`, and lookup joins, all of one topic."""
+        """Reads of the log and the table, `where key = x`, and lookup joins, all of one topic."""
         with self.topic() as topic:
             df = events(self.spark, self.count, self.keys)
             for who in (None, *(who for who in self.kafka if "Apache" in who)):
@@ -175,7 +175,7 @@ class Bench:
                     self.join(topic, probes)
 
     def where(self, topic: str) -> None:
-        """A key by its condition, and the same found by reading all: its last event in the log."""
+        """Looks a key up by a condition and by its name; and finds its last event by reading the whole log."""
         users = krappy.spark.table(self.spark, topic, address=self.address, keyType="string")
         key = f"k{self.keys // 2:08d}"
         by_condition = sorted(seconds(lambda: users.where(f"key = '{key}'").collect()) for _ in range(LOOKUPS))
@@ -188,8 +188,8 @@ class Bench:
             self.note("last event of x, by a scan of the log (ms)", who, seconds(last, scan) * 1000)
 
     def join(self, topic: str, probes: int) -> None:
-        """Probes with keys that are there, by workers that know nothing of the table yet, and again; beside a join with
-        the table read as a whole."""
+        """Lookup joins with keys that exist, by workers that have kept nothing of the table, and again; beside a join
+        with a read of the whole table."""
         self.forget(topic)
         df = events(self.spark, probes, self.keys).select("key", "value").withColumnRenamed("value", "mine")
         found = krappy.spark.lookup(df, topic, "key", columns={"value": "theirs"}, address=self.address)
@@ -199,13 +199,13 @@ class Bench:
         self.rate(f"join of {probes:,} rows, lookup again", "krappy", probes, work_out, found)
 
     def forget(self, topic: str) -> None:
-        """Changes a setting on which it depends what tasks may keep of a topic."""
+        """Lets tasks forget all that they keep of a topic, by a change of a setting on which that depends."""
         self._changes += 1
         with blocking.connect(self.address) as client:
             client.alter_topic(topic, {"delete.retention.ms": 86_400_000 + self._changes})
 
     def bulk(self) -> None:
-        """Parquet into a compacted topic, until its table has all of it: as it comes, and sorted."""
+        """Writes Parquet rows to a compacted topic, until its table has all: in their order, and sorted by key."""
         path = str(self.folder / "loaded.parquet")
         events(self.spark, self.loaded, self.loaded).write.mode("overwrite").parquet(path)
         df = self.spark.read.parquet(path)
@@ -225,7 +225,7 @@ def last(df: DataFrame) -> Any:
 
 
 class Told:
-    """What has been measured so far: on stderr, and in the file that takes the summary."""
+    """Prints figures on stderr, and writes the summary so far to a file."""
 
     def __init__(self, file: Path | None) -> None:
         self.bench: Bench | None = None
@@ -246,7 +246,7 @@ class Told:
             self._file.write_text(json.dumps(self.summary(), indent=1))
 
     def part(self, name: str, work: Callable[..., None], *given: Any) -> None:
-        """Does it, and goes on when it fails."""
+        """Calls `work`; if it fails, notes that and goes on."""
         sys.stderr.write(f"{name}\n")
         try:
             work(*given)
@@ -273,7 +273,7 @@ def run(scale: float, rounds: int, folder: Path, told: Told) -> None:
                 stack.callback(server.kill)
                 server.start()
                 kafka["connector on Apache Kafka"] = server.address
-            except (Missing, AssertionError) as reason:  # the second: it did not start in time
+            except (Missing, AssertionError) as reason:  # AssertionError: it did not start in time
                 say(f"without Apache Kafka: {reason}\n")
         spark = session("local[2]", app="make bench-spark", config=conf)
         stack.callback(spark.stop)
@@ -300,7 +300,7 @@ def main(arguments: list[str] | None = None) -> int:
     told = Told(asked.json)
     try:
         run(asked.scale, asked.rounds, folder, told)
-    finally:  # also when it was stopped
+    finally:  # also if it was interrupted
         shutil.rmtree(folder, ignore_errors=True)
         told.write()
         sys.stdout.write(table(told.summary()) + "\n")

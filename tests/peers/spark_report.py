@@ -28,7 +28,7 @@ def summary(
 
 
 def ratios(medians: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Over 1: Krappy's own way is better than what stands behind the words `beside`."""
+    """By name, "A beside B": over 1, A (Krappy's own way) is better than B."""
     found = {}
     for measure in ("write", "log read"):
         for who, theirs in medians.get(measure, {}).items():

@@ -1,21 +1,20 @@
-"""What a loss of power may leave of the files that a record tells of.
+"""Computes which files a loss of power may leave, from the record of all changes.
 
-The rules are the least that POSIX has, not those of one file system, so that what holds here holds on ext4 (whatever
-its `data=`), XFS, Btrfs and others with their defaults, which all promise more:
+The rules are the least that POSIX promises, not those of one file system. So what survives here also survives on ext4
+(whatever its `data=`), XFS, Btrfs and others with their defaults, which all promise more:
 
-- What a file's fsync or fdatasync covers (all that was done to it before the call) is there. It vouches for no name,
-  and for no other file.
-- What a folder's fsync covers are its names: which there are, and of which files. Not what is in those.
-- Of names since then any may be there, and any may not, whatever their order. A rename is one step: both or neither.
-  One from a folder to another is two steps, of which each folder's fsync covers its own.
-- But where the new name is RocksDB's CURRENT, what came before it in that folder is there too. RocksDB, recovering,
-  makes a table of its WAL, tells of it in a new manifest, and syncs the folder only behind CURRENT. File systems with a
-  journal keep that order.
-- Of a file's writes since then any sector may be there, and any may not: it is as it was, or zeros where the file was
-  shorter. Its length is any between the two. A sector of 512 bytes is written as a whole.
+- A file's fsync or fdatasync keeps all that was done to the file before the call, but no name, and no other file. - A
+folder's fsync keeps its names and which files they name, but not the contents of these files. - Later changes of names
+may each be kept or lost, in any order. A rename within a folder is one step: both names change,
+  or neither. A rename from one folder to another is two steps, each kept by its own folder's fsync.
+- Except: if the new name is RocksDB's CURRENT and is kept, all earlier changes of names in that folder are, too. While
+  RocksDB recovers, it makes a table of its WAL, names that in a new manifest, and syncs the folder only after CURRENT.
+  File systems with a journal keep that order.
+- Later writes to a file may be kept or lost sector by sector. A lost sector is as it was, or zeros if the file was
+  shorter. The file's length is any between the old and the new one. A sector of 512 bytes is written as a whole.
 
-Left out: a disk that lies about having written, that damages what it did not write, or gives back what other files
-held before (ext4's `data=writeback` may). File systems without a journal, such as ext2, may lose more.
+Not modelled: a disk that lies about having written, that damages bytes which it did not write, or that returns the old
+contents of other files (ext4's `data=writeback` may). File systems without a journal, such as ext2, may lose more.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from typing import Self
 from tests.power.record import Entry, Kind
 
 SECTOR = 512
-Change = dict[str, "File | Folder | None"]  # names in one folder and what they are from now on; None: nothing
+Change = dict[str, "File | Folder | None"]  # by name in one folder, what it names from now on; None: nothing
 
 
 MOODS = (0.0, 0.1, 0.5, 0.9, 1.0)
@@ -43,7 +42,7 @@ class File:
         self.since.append(entry)
 
     def sync(self, before: int) -> None:
-        """All that was done before that moment of the record is on disk."""
+        """Puts on disk all that was done before that moment of the record."""
         done = 0
         while done < len(self.since) and self.since[done].end <= before:
             _apply(self.synced, self.since[done])
@@ -51,7 +50,7 @@ class File:
         del self.since[:done]
 
     def now(self) -> bytearray:
-        """What a program reads."""
+        """The contents that programs read now."""
         data = bytearray(self.synced)
         for entry in self.since:
             _apply(data, entry)
@@ -66,7 +65,7 @@ class File:
         if way == "all or nothing":
             return self.now() if random.random() < mood else self.synced
         data = bytearray(self.synced)
-        if way == "first ones":  # as they came, the last one torn
+        if way == "first ones":  # in their order; the last of them only in part
             kept = random.randint(0, len(self.since))
             for entry in self.since[:kept]:
                 _apply(data, entry)
@@ -88,7 +87,7 @@ def _apply(data: bytearray, entry: Entry) -> None:
 
 
 def _mix(old: bytearray, new: bytearray, mood: float, random: Random) -> bytearray:
-    """Any sectors of the one and of the other."""
+    """A random mix of old and new sectors; `mood`: the chance of each new one."""
     size = random.choice([len(new), random.randint(min(len(old), len(new)), max(len(old), len(new)))])
     data = old[:size] + bytes(max(0, size - len(old)))
     for at in range(0, size, SECTOR):
@@ -101,8 +100,8 @@ def _mix(old: bytearray, new: bytearray, mood: float, random: Random) -> bytearr
 class Folder:
     def __init__(self) -> None:
         self.synced: dict[str, File | Folder] = {}
-        self.since: list[tuple[int, Change]] = []  # when, and what
-        self.now: dict[str, File | Folder] = {}  # what a program sees
+        self.since: list[tuple[int, Change]] = []  # (moment, change) since the last sync
+        self.now: dict[str, File | Folder] = {}  # the names that programs see now
 
     def do(self, moment: int, change: Change) -> None:
         self.since.append((moment, change))
@@ -117,7 +116,7 @@ class Folder:
 
     def after(self, mood: float, random: Random) -> dict[str, File | Folder]:
         names = dict(self.synced)
-        ordered = 0 < mood < 1 and random.random() < 0.5  # the first ones, as a journal keeps them
+        ordered = 0 < mood < 1 and random.random() < 0.5  # keep only the first changes, as a journal does
         kept = random.randint(0, len(self.since))
         there = [number < kept if ordered else random.random() < mood for number in range(len(self.since))]
         current = [number for number, (_, change) in enumerate(self.since) if there[number] and change.get("CURRENT")]
@@ -136,9 +135,9 @@ def _rename(names: dict[str, File | Folder], change: Change) -> None:
 
 
 class Disk:
-    """The files below a folder, at some moment of a record. It begins with nothing, though there may be something now.
+    """The files below a folder, at some moment of a record. It begins empty, even if the folder has files now.
 
-    `root`: the inode of the folder. `played`: what has happened, from which another one like it can be made.
+    `root`: the inode of the folder. `played`: the entries so far, from which an equal disk can be made.
     """
 
     def __init__(self, root: int) -> None:
@@ -152,7 +151,7 @@ class Disk:
         return cls(root.stat().st_ino)
 
     def load(self, path: Path) -> None:
-        """What is there now is on disk, and what a record tells comes after it."""
+        """Takes the files that are in the folder now as synced, before the record begins."""
         inode = path.stat().st_ino
         for each in path.iterdir():
             its, name = each.stat().st_ino, each.name.encode()
@@ -168,7 +167,8 @@ class Disk:
         self.play(Entry(0, Kind.SYNCED, inode, 0, b""))
 
     def play(self, entry: Entry) -> None:
-        """What the entry tells happens. Those of other folders are passed over."""
+        """Applies an entry of the record; skips entries of other folders. Raises NotImplementedError for changes
+        without a rule."""
         known = self._known.get(entry.inode)
         if known is None:
             return
@@ -207,7 +207,7 @@ class Disk:
     def write(self, place: Path, mood: float, random: Random) -> None:
         """Makes the new folder `place` as a loss of power at this moment may leave it.
 
-        `mood`: the chance that what was not synced is there. 0: none of it; 1: all, which is what programs see now.
+        `mood`: the chance that an unsynced change is kept. 0: none is; 1: all are, so it is what programs see now.
         """
         written: dict[int, Path] = {}
         folders = [(place, self.root)]

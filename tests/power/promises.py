@@ -1,4 +1,4 @@
-"""What a broker must show after a loss of power at some moment of a workload: all that its clients had been told."""
+"""Checks that a broker, after a loss of power at some moment of a workload, has all that it had acknowledged."""
 
 from __future__ import annotations
 
@@ -23,15 +23,16 @@ from tests.process import BrokerProcess, wait_until
 
 
 class Window(NamedTuple):
-    """A state was taken between two moments. What was told before the first must be there; what was not asked before
-    the last can't be."""
+    """The loss of power was between two moments. What was acknowledged before `first` must be there; what was not
+    requested before `last` can't be."""
 
     first: int
     last: int
 
 
 def check_broker(workload: Workload, window: Window, broker: BrokerProcess, random: Random) -> None:
-    """Of a broker that was started on what is left. Stops it, and looks at its files as `krappy doctor` does."""
+    """Checks a broker that was started on the remaining files; stops it, and checks its files as `krappy doctor`
+    does."""
     durable = workload.durable
     with Peer(broker.address) as peer:
         there = peer.topics()
@@ -55,7 +56,7 @@ def check_broker(workload: Workload, window: Window, broker: BrokerProcess, rand
 
 
 def _check_group(workload: Workload, window: Window, peer: Peer) -> None:
-    """What was acknowledged is not given out again, and no position passes what nobody has acknowledged."""
+    """No acked event is leased again, and no position of the group is beyond an event that no member has acked."""
     acked = {place for each in workload.members for place, at in each.acked.items() if at <= window.first}
     asked = {place for each in workload.members for place, at in each.asked.items() if at <= window.last}
     try:
@@ -74,9 +75,10 @@ def _check_group(workload: Workload, window: Window, peer: Peer) -> None:
 
 
 def _check_transactions(workload: Workload, window: Window, broker: BrokerProcess) -> None:
-    """Whole ones only: all whose commit was answered, none that was aborted or not decided. The position is theirs."""
+    """Transactions are whole: each is there if its commit was answered, none is that was aborted or not decided. The
+    position is that of the last one."""
     with Raw(broker.kafka) as raw:
-        Transactional(raw, workload.transactions.name).init()  # ends what was open
+        Transactional(raw, workload.transactions.name).init()  # aborts an open transaction
         position = _position(raw, workload.transactions.name, PAIR[0])
     with connect(broker.address) as client:
         seen = [_keys(client, topic) for topic in PAIR]
@@ -102,7 +104,7 @@ def _position(raw: Raw, group: str, topic: str) -> int:
 
 
 def _check_jobs(workload: Workload, window: Window, broker: BrokerProcess) -> None:
-    """As transactions; and what was sealed can still be committed."""
+    """The same for staged jobs; and a sealed job can still be committed."""
     with connect(broker.address) as client:
         wait_until(lambda: not [job for job in client.staged_jobs() if job.state != "Open"], "publications end")
         seen = Counter(key.split()[0] for key in _keys(client, JOBS))
@@ -115,7 +117,7 @@ def _check_jobs(workload: Workload, window: Window, broker: BrokerProcess) -> No
 
 
 def _keys(client: Client, topic: str) -> list[str]:
-    """What a reader is given: of each event the key, which no other has, and which the table has too."""
+    """The keys of all events. Each event has a key of its own; the table must have the same keys and offsets."""
     with client.consumer(topic, start="earliest", end="now") as consumer:
         seen = {event.key: event.offset for event in consumer}
     table = {entry.key: entry.offset for entry in client.table(topic).scan()}
@@ -135,8 +137,8 @@ def check_decisions(made: list[Decision], seen: Counter[str], events: int, windo
 
 
 def check_backups(workload: Workload, moment: int, root: Path) -> list[Backup]:
-    """All that were reported as complete are whole, and so is whatever stands for complete. Those that were reported
-    and are not deleted since."""
+    """Checks that all backups which were reported as complete, or look complete, are whole. Returns those that were
+    reported, and not deleted since."""
     made = workload.backups.made
     daily = [each for each in made if each.incremental]
     there = []

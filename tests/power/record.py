@@ -1,4 +1,5 @@
-"""The record of all that processes did to the files below a folder: made by tests/power/shim.c, read here."""
+"""The record of all changes that processes make to the files below a folder: written by tests/power/shim.c, read
+here."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ class Kind(IntEnum):
 
 
 class Entry(NamedTuple):
-    end: int  # of the record, in bytes, with this entry: the moment at which it was done
+    end: int  # the record's length in bytes up to the end of this entry: the moment of the change
     kind: Kind
     inode: int
     other: int
@@ -42,7 +43,7 @@ class Entry(NamedTuple):
 
 
 def compiler() -> str:
-    """Skips the test where nothing can be recorded, and says why."""
+    """The C compiler. Skips the test, with the reason, if nothing can be recorded on this machine."""
     found = shutil.which("cc") or shutil.which("gcc")
     if not sys.platform.startswith("linux") or platform.libc_ver()[0] != "glibc":
         pytest.skip("records what a process does to its files by what it calls of glibc: needs Linux with glibc")
@@ -52,7 +53,7 @@ def compiler() -> str:
 
 
 def build(folder: Path) -> Path:
-    """The shim as a library in `folder`."""
+    """Compiles the shim into a library in `folder`; returns its path."""
     library = folder / "shim.so"
     command = [compiler(), "-O1", "-Wall", "-Werror", "-shared", "-fPIC", "-pthread", "-o", str(library), str(SHIM)]
     subprocess.run(command, check=True)
@@ -60,7 +61,7 @@ def build(folder: Path) -> Path:
 
 
 class Record:
-    """`root`: the folder that is followed. The record and the library lie beside it. A context manager."""
+    """`root`: the folder whose changes are recorded. Record and library are beside it. A context manager."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -76,7 +77,7 @@ class Record:
         os.close(self._fd)
 
     def environ(self) -> dict[str, str]:
-        """For a process whose doings are to be recorded."""
+        """The environment variables of a process whose changes are recorded."""
         return {
             "LD_PRELOAD": str(self._library),
             "POWER_RECORD": str(self.path),
@@ -84,7 +85,8 @@ class Record:
         }
 
     def moment(self) -> int:
-        """All that was done before this call is below it; what was answered before is promised from it on."""
+        """The record's length now: changes before this call are below it. From it on, what was acknowledged before this
+        call is promised."""
         return os.fstat(self._fd).st_size
 
     def entries(self) -> Iterator[Entry]:

@@ -1,7 +1,7 @@
-"""A loss of power that was kept: the files that it left can be made again, on any machine, as often as need be.
+"""Keeps a loss of power in a file, from which the files that it left can be made again, on any machine.
 
-A record differs from run to run, so a seed alone makes nothing again: what is kept is the record up to that moment, and
-what was lost then. `python -m tests.power.replay KEPT TARGET` makes the new folder TARGET of it.
+A record differs from run to run, so a seed alone is not enough: the file has the record up to that moment, and which
+changes were lost. `python -m tests.power.replay KEPT TARGET` makes the new folder TARGET from it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from struct import Struct
 from tests.power.disk import Disk
 from tests.power.record import Entry, Kind
 
-PLACE = "KRAPPY_POWER_KEEP"  # the folder for what is kept; by default one in the system's for temporary files
+PLACE = "KRAPPY_POWER_KEEP"  # environment variable with the folder for kept losses; default: the temporary folder
 ENTRY = Struct("=IQQQI")  # kind, inode, other, end, bytes of data
 
 
@@ -46,7 +46,7 @@ def replay(kept: Path, target: Path) -> None:
 
 
 def how_to(kept: Path) -> str:
-    """What a failing test says of it."""
+    """The line in a failing test's message that says how to make the files again."""
     return f"to have the same files again: python -m tests.power.replay {kept} TARGET"
 
 

@@ -1,16 +1,16 @@
-/* Preloaded into a process, notes everything that it does to the files of one file system, in the order in which it
- * was done: what a loss of power could leave is worked out from that (tests/power/disk.py).
+/* Preloaded into a process, it records all changes that the process makes to the files of one file system, in their
+ * order. From the record, tests/power/disk.py computes what a loss of power could leave.
  *
  * POWER_RECORD   the file to append to; several processes may share it
  * POWER_ROOT     a folder on the file system that is watched
  *
- * An entry is a head (below) and `size - sizeof(head)` more bytes. Files and folders are told by their inode, so names
- * are always one name in one folder. An entry is written when its call is done, under a lock that is held meanwhile: the
- * order of entries is the order of what happened. A sync does not hold the lock; it says how far the record had come
- * when it began, because it vouches for no more.
+ * An entry is a head (below) and `size - sizeof(head)` more bytes. Files and folders are identified by their inode, so a
+ * name is always one name in one folder. An entry is written after its call, under a lock that is held during the call:
+ * the order of entries is the order of the changes. A sync does not hold the lock; its entry has the length of the record
+ * when the sync began, because it keeps no later changes.
  *
- * Not seen are system calls that bypass libc and what libc does by itself (stdio's writes). tests/power checks
- * that the record explains every byte of the folder, so nothing can be missed in silence.
+ * It does not see system calls that bypass libc, nor libc's own (the writes of stdio). tests/power checks that the record
+ * explains every byte of the folder, so a missed change is noticed.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -34,8 +34,8 @@ enum { MADE_FILE = 1, MADE_FOLDER, LINKED, REMOVED, RENAMED, WRITTEN, TRUNCATED,
 struct head {
     uint32_t size; /* of the whole entry */
     uint32_t kind;
-    uint64_t inode; /* of the file; of a name's: the folder */
-    uint64_t other; /* made, linked: the inode named; renamed: the folder of the new name; written: the position;
+    uint64_t inode; /* the file's; of a change of names: the folder's */
+    uint64_t other; /* made, linked: the named file's inode; renamed: the new name's folder; written: the position;
                        truncated: the length; synced: the length of the record when it began */
 };
 
@@ -51,7 +51,7 @@ static void open_record(void) {
     }
 }
 
-static void forked(void) { /* the lock of a file is shared with all who have it from the same open() */
+static void forked(void) { /* opens the record anew: parent and child would share the lock of the same open() */
     syscall(SYS_close, record);
     open_record();
     pthread_mutex_init(&mutex, NULL);
@@ -81,7 +81,7 @@ static void unlock(void) {
     errno = error;
 }
 
-/* Under the lock. */
+/* Writes an entry. Call it under the lock. */
 static void note(int kind, uint64_t inode, uint64_t other, const struct iovec *parts, int count, size_t bytes) {
     int error = errno;
     struct head head = {sizeof head + bytes, kind, inode, other};
@@ -103,7 +103,7 @@ static void note_name(int kind, uint64_t folder, uint64_t other, const char *nam
     note(kind, folder, other, &part, 1, part.iov_len);
 }
 
-/* The folder that a path is in, and its last name. Whether it is one to watch. */
+/* Finds the folder that a path is in, and its last name. Returns whether that folder is recorded. */
 static int place(int at, const char *path, struct stat *folder, char *name) {
     char above[PATH_MAX];
     size_t length = strnlen(path, PATH_MAX), cut;
@@ -225,7 +225,7 @@ int rename(const char *old, const char *path) { return renameat2(AT_FDCWD, old, 
 
 /* ---- content */
 
-/* `position` < 0: where the file's own is. */
+/* `position` < 0: the file's own position. */
 static ssize_t write_at(int fd, const struct iovec *parts, int count, off_t position, int flags) {
     struct stat found;
     int here = position < 0, seen = watched(fd, &found);
@@ -264,7 +264,7 @@ ssize_t pwritev64v2(int fd, const struct iovec *parts, int count, off64_t at, in
     return pwritev2(fd, parts, count, at, flags);
 }
 
-/* One that the model has no rule for: it fails if the file is one of those that it follows. */
+/* A call for which the model has no rule: the test fails if the file is one that the model follows. */
 static void unknown(int fd, const char *call) {
     struct stat found;
     if (watched(fd, &found)) {
@@ -338,4 +338,4 @@ static int sync_fd(long call, int fd) {
 }
 int fsync(int fd) { return sync_fd(SYS_fsync, fd); }
 int fdatasync(int fd) { return sync_fd(SYS_fdatasync, fd); }
-/* sync_file_range, sync and syncfs vouch for nothing here: the first by its manual, the others are not used. */
+/* sync_file_range, sync and syncfs are not recorded: the first promises nothing by its manual, the others are not used. */

@@ -1,4 +1,4 @@
-"""The rules of tests/power/disk.py, on files that a process really changed."""
+"""The rules of tests/power/disk.py, tested with files that a process really changed."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Run:
         self._places = (tmp_path / f"left-{number}" for number in range(10_000))
 
     def do(self, script: str) -> None:
-        """In the folder."""
+        """Runs a script in the folder, with the recorder."""
         env = self.record.environ()
         subprocess.run([sys.executable, "-c", PRELUDE + script], check=True, cwd=self.record.root, env=env)
 
     def disk(self) -> Disk:
-        """As it is now."""
+        """The disk at the end of the record so far."""
         disk = Disk.of(self.record.root)
         for entry in self.record.entries():
             disk.play(entry)
@@ -51,7 +51,7 @@ class Run:
         return files(place)
 
     def ever_left(self) -> list[dict[str, bytes]]:
-        """What many losses of power leave."""
+        """The files that many losses of power leave, one dict for each."""
         return [self.left(mood, seed) for mood in MOODS for seed in range(30)]
 
 
@@ -153,7 +153,7 @@ def test_where_rocksdb_has_renamed_current_the_names_before_it_are_there(run: Ru
 def test_a_loss_that_was_kept_is_made_again(
     run: Run, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By another process, from the file alone, whatever has become of the record since."""
+    """Another process makes the same files, only from the kept file, whatever the record says by now."""
     monkeypatch.setenv(PLACE, str(tmp_path / "kept"))
     run.do("os.mkdir('f'); write('f/old', bytes(range(256)) * 20); os.link('f/old', 'same'); sync('f/old')")
     disk = run.disk()

@@ -1,7 +1,7 @@
-"""A folder that a killed broker has made is on disk before the next broker builds on it.
+"""If a killed broker has made a folder, the next broker syncs the folder's name before it uses the folder.
 
-Its maker may have been killed before the sync of its name, and whoever finds it there can't know: what is
-acknowledged in it later would be lost with the name.
+The first broker may have been killed before that sync, and the next one can't know: events that it acknowledges in the
+folder would be lost together with the name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ VALUES = [b"%d" % number for number in range(50)]
 
 
 class Killed(Disk):
-    """Of a process that was killed, at each `folder` before its sync."""
+    """A disk on which no sync of `folders` before `killed_at` has happened: the process was killed before them."""
 
     def __init__(self, root: int) -> None:
         super().__init__(root)

@@ -1,12 +1,11 @@
-"""A loss of power takes nothing from a whole broker that it promised to keep (promises 1, 2 and 4), nor a backup.
+"""After a loss of power a broker still has all that it promised to keep (promises 1, 2 and 4), and so have backups.
 
-One broker under load is recorded: every change of its files, and of the backups that are made meanwhile. At some
-moments of the record the files are made as a loss of power at that moment may have left them (tests/power/disk.py has
-the rules), a broker is started on them, and has to show all that the clients had been told by then.
+A broker under load is recorded: every change of its files, and of the backups that are made meanwhile. For some moments
+of the record, the test makes the files as a loss of power at that moment may have left them (tests/power/disk.py has
+the rules) and starts a broker on them. It must have all that its clients had been told by then.
 
-The record differs from run to run; which moments are tried, and what is lost there, comes from a seed. What a failure
-was about is kept, and the failure says how to make the same files again (tests/power/replay.py).
-KRAPPY_LONG=1 tries more of them.
+The record differs from run to run; a seed decides which moments are tried, and what is lost. The files of a failure are
+kept, and its message says how to make them again (tests/power/replay.py). KRAPPY_LONG=1 tries more moments.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from tests.power.workload import BACKUPS, NEVER, Workload
 from tests.process import PATIENCE, BrokerProcess, Launcher
 
 LONG = bool(os.environ.get("KRAPPY_LONG"))
-MEMORY = Path("/dev/shm")  # what is left is read by brokers only: a disk takes its time for thousands of small files
+MEMORY = Path("/dev/shm")  # for the files that are left: thousands of small files take a disk long
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +55,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workload]:
 
 @contextmanager
 def recorded(folder: Path, durability: str, backups: Sequence[str] = BACKUPS) -> Iterator[Workload]:
-    """A workload that has run. Its files go at the end."""
+    """A workload that has run. Its files are deleted at the end."""
     (folder / "disk").mkdir()
     with Record(folder / "disk") as record:
         workload = Workload(record, seeded(), durability, backups)
@@ -72,7 +71,7 @@ def seeded() -> Random:
 
 
 class Losses:
-    """Losses of power in a workload, each looked at by a broker of its own."""
+    """Losses of power in a workload, each checked by a broker of its own."""
 
     def __init__(self, workload: Workload, launch: Launcher, scratch: Path, random: Random) -> None:
         self.workload = workload
@@ -81,7 +80,7 @@ class Losses:
         self._roots = (scratch / f"{number}" for number in count())
 
     def look(self, disk: Disk, moment: int, mood: float | None = None) -> None:
-        """Raises AssertionError when something is lost that was promised at that moment of the workload's record."""
+        """Raises AssertionError if something is lost that was promised at that moment of the workload's record."""
         random = self.random
         seed, mood = random.getrandbits(32), random.choice(MOODS) if mood is None else mood
         root = next(self._roots)
@@ -117,7 +116,7 @@ def losses(workload: Workload, launch: Launcher, scratch: Path) -> Losses:
 
 
 def some(entries: list[Entry], number: int, random: Random) -> set[int]:
-    """Moments right behind entries: as many of each kind, for most entries are of few."""
+    """Random moments right after entries. All kinds are equally likely, though most entries are of a few kinds."""
     kinds: dict[Kind, list[int]] = {}
     for entry in entries:
         kinds.setdefault(entry.kind, []).append(entry.end)
@@ -153,7 +152,7 @@ def test_what_was_promised_is_there(losses: Losses) -> None:
 
 
 def test_power_is_lost_again_while_the_broker_recovers(workload: Workload, losses: Losses, tmp_path: Path) -> None:
-    """What the first loss left is on disk for good; what recovery makes of it may be lost."""
+    """The files that the first loss left are on disk for good; changes that recovery makes to them may be lost."""
     entries = list(workload.record.entries())
     for _ in range(10 if LONG else 1):
         first = losses.random.choice([entry.end for entry in entries if entry.end > workload.began])
@@ -178,14 +177,14 @@ def test_power_is_lost_again_while_the_broker_recovers(workload: Workload, losse
 
 
 def test_what_is_left_is_right_where_nothing_was_promised(launch: Launcher, scratch: Path, tmp_path: Path) -> None:
-    """With durability "os" a loss of power may take what was acknowledged. What is left is a log, and its fold."""
+    """With durability "os" a loss of power may take acknowledged events. But the rest is a right log, and its fold."""
     (tmp_path / "os").mkdir()
     with recorded(tmp_path / "os", "os", ["tar"]) as workload:
         try_some(Losses(workload, launch, scratch, seeded()), 150 if LONG else 3)
 
 
 class Lying(Disk):
-    """Of a disk that does not do what it is asked: what a sync of these files, or of folders, was to keep is lost."""
+    """A disk that ignores syncs of certain files, or of folders."""
 
     def __init__(self, root: int, lies: str) -> None:
         super().__init__(root)
@@ -203,8 +202,8 @@ class Lying(Disk):
 def test_a_sync_that_is_missing_is_noticed(
     lies: str, workload: Workload, losses: Losses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So these tests can fail, and what they failed for can be had again. Right after a transaction there is something
-    that every sync but a backup's is for."""
+    """Shows that these tests can fail, and that the files of a failure can be made again. Right after a transaction,
+    each sync but a backup's is needed for something."""
     monkeypatch.setenv(PLACE, str(tmp_path))
     entries = list(workload.record.entries())
     moments = [each.answered for each in workload.transactions.made if each.answered != NEVER][-5:]

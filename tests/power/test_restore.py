@@ -1,5 +1,5 @@
-"""A loss of power while a backup is brought back: the folder is as it was before, or refused as the half of one that
-it is, or it is whole; and the restore can be begun again on whatever is left."""
+"""A loss of power during a restore: the folder is as it was before, or is refused as a half restore, or is whole. And
+the restore can be run again on the files that are left."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VALUES = [b"%d" % number for number in range(300)]
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A backup: a topic of two partitions and of some segments, a table, a group, a sealed staged job."""
+    """A backup of a topic with two partitions and some segments, a table, a group and a sealed staged job."""
     folder = tmp_path_factory.mktemp("backed-up")
     with run_broker(folder / "data") as broker, broker.connect() as client, Launcher() as launch:
         client.create_topic("t", 2, {"segment.bytes": 2000})
@@ -62,7 +62,7 @@ def random() -> Random:
 
 
 def check_started(data: Path) -> None:
-    """A broker that is started there has all that was backed up."""
+    """Checks that a broker that is started there has all that was backed up."""
     with run_broker(data) as broker, broker.connect() as client:
         with client.consumer("t", start="earliest", end="now") as consumer:
             assert sorted(event.value or b"" for event in consumer) == sorted(VALUES)
@@ -74,7 +74,7 @@ def check_started(data: Path) -> None:
 
 
 def state(data: Path) -> str:
-    """What a broker, and who looks, takes it for."""
+    """What a broker takes the folder for: BEFORE, HALF or WHOLE."""
     names = {path.name for path in data.iterdir()} - {"lock"} if data.is_dir() else set()
     if not names:
         return BEFORE
@@ -86,7 +86,7 @@ def state(data: Path) -> str:
 
 
 class Restores:
-    """Restores that are recorded, and what losses of power leave of them."""
+    """Records restores, and checks what losses of power leave of them."""
 
     def __init__(self, source: Path, launch: Launcher, place: Path, random: Random) -> None:
         self.source = source
@@ -96,7 +96,8 @@ class Restores:
         self._places = (place / f"{number}" for number in count())
 
     def record(self, before: Path | None = None) -> tuple[Disk, Record]:
-        """One that went well, onto a new folder or onto what a loss has left. The disk as it was before, its record."""
+        """Records a restore without a loss, to a new folder or to one that a loss has left. Returns the disk before it,
+        and the record."""
         (root := next(self._places)).mkdir()
         top = root / "disk"
         if before is None:
@@ -110,7 +111,8 @@ class Restores:
         return disk, record
 
     def look(self, disk: Disk, mood: float, *, thoroughly: bool) -> str:
-        """Raises AssertionError when what is left now is taken for whole, and is not."""
+        """Makes a loss of power now; returns the state of the folder. Raises AssertionError if it is taken for whole
+        but is not."""
         seed = self.random.getrandbits(32)
         left = next(self._places)
         disk.write(left, mood, Random(seed))
@@ -133,7 +135,8 @@ class Restores:
         return found
 
     def look_at_all(self, disk: Disk, record: Record, *, begun: bool) -> None:
-        """Losses at each moment; a few of them thoroughly. `begun`: a half is there from the first moment on."""
+        """Makes losses at each moment; checks a few of them thoroughly. `begun`: the folder is a half restore from the
+        first moment on."""
         entries = list(record.entries())
         some = {entry.end for entry in self.random.sample(entries, 30 if LONG else 3)}
         for entry in entries:
@@ -157,7 +160,7 @@ def test_no_half_of_a_backup_is_taken_for_a_whole(restores: Restores) -> None:
 
 
 def test_no_half_is_taken_for_a_whole_where_a_restore_is_begun_again(restores: Restores, tmp_path: Path) -> None:
-    """Onto what a loss of power has left of the first: parts of which some are in their places already."""
+    """The second restore is to a folder that a loss has left of the first: some parts are in place already."""
     disk, record = restores.record()
     entries = list(record.entries())
     moved = [number for number, entry in enumerate(entries) if entry.kind is Kind.RENAMED and b"topics" in entry.data]
@@ -172,7 +175,7 @@ def test_no_half_is_taken_for_a_whole_where_a_restore_is_begun_again(restores: R
 
 
 def test_a_marker_that_is_not_on_disk_is_noticed(restores: Restores) -> None:
-    """So these tests can fail: with no sync of a folder a half passes for a whole, or nothing tells of it."""
+    """Shows that these tests can fail: without syncs of folders, a half restore is taken for a whole one."""
     disk, record = restores.record()
     for entry in record.entries():
         if entry.kind is not Kind.SYNCED:

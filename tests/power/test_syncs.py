@@ -1,4 +1,5 @@
-"""What must be on disk before it is said to be done: each by a record of its own, of which nothing unsynced is left."""
+"""Operations whose changes must be on disk before they are acknowledged: each is recorded, then all that is not synced
+is lost."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ def test_a_deleted_topic_does_not_come_back_in_one_of_its_name(record: Record, t
 
 
 def made_and_not_synced(disk: Disk, *folders: Path) -> None:
-    """As by somebody who was killed behind each of them."""
+    """Makes these folders, as a process that was killed before it synced their names."""
     for folder in folders:
         folder.mkdir()
         parent, its = (each.stat().st_ino for each in (folder.parent, folder))

@@ -1,6 +1,6 @@
-"""Everything that a broker does with files, at once, by clients that note when they were told what.
+"""Lets a broker do all its work with files at once, for clients that note when it acknowledged what.
 
-Beside the clients of tests/crash: members of a group, transactions, staged jobs, and backups.
+They are the clients of tests/crash, and members of a group, transactions, staged jobs and backups.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ GROUP = "workers"  # of Members, on the topic "plain"
 PAIR = ("left", "right")  # the topics of transactions
 JOBS = "staged"  # the topic of staged jobs
 ROWS = 40  # of a staged job
-ENOUGH = 5  # transactions and staged jobs that are waited for
+ENOUGH = 5  # it waits for so many transactions and staged jobs
 BACKUPS = ("incremental", "folder", "incremental", "tar", "incremental")
-DAILY, KEPT = "backups/daily", 2  # where the incremental ones go, and how many are kept
+DAILY, KEPT = "backups/daily", 2  # folder of the incremental backups, and how many of them are kept
 Place = tuple[int, int]  # partition, offset
 
 
 class Members(Actor):
-    """One member of the group. `asked`, `acked`: when, by place."""
+    """One member of the group. `asked`, `acked`: by event, the moment when its ack was sent, and answered."""
 
     def __init__(self, book: Book, random: Random) -> None:
         super().__init__(book, random)
@@ -71,7 +71,7 @@ def join(peer: Peer) -> int:
 
 
 class Decision(NamedTuple):
-    """The end of a transaction, or a staged job. `asked`, `answered`: when, or NEVER."""
+    """The end of a transaction, or of a staged job. `asked`, `answered`: the moments, or NEVER."""
 
     name: str
     commit: bool
@@ -80,7 +80,7 @@ class Decision(NamedTuple):
 
 
 class Client(Actor):
-    """One that begins anew when it was refused or cut off, as long as the broker is not being stopped."""
+    """A client that connects again if it was refused or cut off, until the broker is stopped."""
 
     def __init__(self, book: Book, random: Random) -> None:
         super().__init__(book, random)
@@ -102,7 +102,8 @@ class Client(Actor):
 
 
 class Transactions(Client):
-    """One producer's, over Kafka's protocol: an event in each topic of the pair, and the position of a group."""
+    """Transactions of one producer over Kafka's protocol: an event in each topic of the pair, and a group's
+    position."""
 
     name = "mover"
 
@@ -113,7 +114,7 @@ class Transactions(Client):
     def serve(self, address: str) -> None:
         with Raw(address) as raw:
             producer = Transactional(raw, self.name)
-            told = producer.ask_init()  # the transaction before, if any, is aborted
+            told = producer.ask_init()  # aborts the transaction before, if it is open
             _none(Code(told["error_code"]))
             producer.id, producer.epoch = told["producer_id"], told["producer_epoch"]
             for number in self.numbers:
@@ -124,7 +125,7 @@ class Transactions(Client):
         name, commit = f"{number}", self.random.random() < 0.75
         self.made.append(Decision(name, commit))
         codes = [Code.CONCURRENT_TRANSACTIONS]
-        while Code.CONCURRENT_TRANSACTIONS in codes:  # the markers of the one before are being written
+        while Code.CONCURRENT_TRANSACTIONS in codes:  # markers of the transaction before are still being written
             codes = producer.add(*((topic, 0) for topic in PAIR))
         _none(*codes)
         for topic in PAIR:
@@ -142,7 +143,7 @@ def _none(*codes: Code) -> None:
 
 
 class Positions(Client):
-    """A Kafka client that commits its position in the topic "plain": `made` has when each was asked and answered."""
+    """A Kafka client that commits its position in the topic "plain". `made`: when each commit was sent and answered."""
 
     name = "reader"
 
@@ -163,7 +164,7 @@ class Positions(Client):
 
 
 class Jobs(Client):
-    """Staged jobs of one task. `sealed`: the token of each job, and when it was given."""
+    """Staged jobs of one task each. `sealed`: by job, its token, and the moment when it was given."""
 
     def __init__(self, book: Book, random: Random) -> None:
         super().__init__(book, random)
@@ -190,7 +191,7 @@ class Jobs(Client):
 
 
 class Scans(Actor):
-    """Reads a table on a snapshot, little by little, again and again."""
+    """Reads a table on a snapshot, in small parts, again and again."""
 
     def work(self, peer: Peer) -> None:
         while True:
@@ -200,7 +201,7 @@ class Scans(Actor):
 
 
 class Backup(NamedTuple):
-    """One that was reported as complete. `asked`, `done`: when."""
+    """A backup that was reported as complete. `asked`, `done`: the moments when it was begun, and complete."""
 
     incremental: bool
     path: str  # below the disk's root
@@ -209,7 +210,7 @@ class Backup(NamedTuple):
 
 
 class Backups(Actor):
-    """`krappy backup`, of each kind."""
+    """Runs `krappy backup`, each kind in turn."""
 
     def __init__(self, book: Book, random: Random, root: Path, kinds: Sequence[str]) -> None:
         super().__init__(book, random)
@@ -240,7 +241,7 @@ class Backups(Actor):
 
 
 class Workload:
-    """A broker that is recorded, and what its clients know of it."""
+    """A broker that is recorded, and its clients, with what it has told them."""
 
     def __init__(self, record: Record, random: Random, durability: str, backups: Sequence[str] = BACKUPS) -> None:
         self.record = record
@@ -274,13 +275,14 @@ class Workload:
         self.began = 0
 
     def _moment(self) -> int:
-        """Keeps each client to some hundred answers a second: much is done at once, and little of each."""
+        """The record's length now. It also limits each client to some hundred answers a second, so that many kinds of
+        work are done, and little of each."""
         now = self.record.moment()
         time.sleep(PAUSE)
         return now
 
     def run(self) -> None:
-        """Until enough was done; the broker then stops as on SIGTERM, under load."""
+        """Runs until enough was done; then the broker stops as on SIGTERM, under load."""
         record = self.record
         log = record.root.with_name("recorded.log")
         with (

@@ -1,4 +1,4 @@
-// The load on NATS JetStream KV, by NATS's own client: what `krappy bench` does to a broker, of the same sizes.
+// Makes the load on NATS JetStream KV with NATS's own client: the same as `krappy bench` makes on a broker.
 //
 //	driver ADDRESS put COUNT KEYS SIZE        pipelined, on one connection
 //	driver ADDRESS put-one COUNT KEYS SIZE CONNECTIONS
@@ -51,7 +51,7 @@ func connect(address string) (*nats.Conn, nats.JetStreamContext) {
 	return conn, js
 }
 
-// A bucket of its own for each run, on disk, with one version a key.
+// Makes a new bucket for this run, on disk, with one version of each key.
 func bucket(js nats.JetStreamContext) (nats.KeyValue, string) {
 	name := "b" + strconv.FormatInt(time.Now().UnixNano(), 36)
 	kv, err := js.CreateKeyValue(&nats.KeyValueConfig{Bucket: name, History: 1, Storage: nats.FileStorage})
@@ -59,7 +59,7 @@ func bucket(js nats.JetStreamContext) (nats.KeyValue, string) {
 	return kv, name
 }
 
-// What kv.Put sends, without waiting for each answer.
+// Sends what kv.Put sends, without waiting for each answer.
 func pipelined(js nats.JetStreamContext, name string, count, keys int, value []byte, in func(int) int) {
 	futures := make([]nats.PubAckFuture, 0, count)
 	for number := range count {
@@ -77,7 +77,7 @@ func pipelined(js nats.JetStreamContext, name string, count, keys int, value []b
 	}
 }
 
-// Has `count` of them done by so many connections, each by so many at a time.
+// Does `count` operations over several connections, each with a window of operations at a time.
 func shared(address, name string, count, connections, window int, one func(nats.KeyValue, *rand.Rand)) result {
 	var ready, ended sync.WaitGroup
 	begin := make(chan struct{})
@@ -174,7 +174,7 @@ func main() {
 	default:
 		must(fmt.Errorf("unknown: %s", what))
 	}
-	if what != "all" { // which is what the next start finds
+	if what != "all" { // the bucket of "all" is kept, as data for the measure of the next start
 		must(js.DeleteKeyValue(name))
 	}
 	must(json.NewEncoder(os.Stdout).Encode(found))
